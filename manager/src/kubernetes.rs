@@ -11,7 +11,7 @@ use aliquot_kubernetes::node::{
     AuditPolicy, Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, PriorityClass, Slice,
     SliceRequest,
 };
-use aliquot_kubernetes::pod_resources::{PodResources, keep_consumers};
+use aliquot_kubernetes::pod_resources::{Has, PodResources, keep_consumers};
 use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra, health};
 use tokio::sync::watch;
 
@@ -81,7 +81,12 @@ impl Kubernetes {
     pub(crate) async fn run(self, end: watch::Receiver<bool>) {
         let Kubernetes { node, node_name, client, adapter, pod_resources } = self;
         let told = Arc::clone(&node) as Arc<dyn Node>;
-        let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources)));
+        let has: Has = match &adapter {
+            Adapter::Dra(driver) => driver.has(),
+            // What a container has of a device plugin is a slice of its own.
+            Adapter::DevicePlugin { .. } => Arc::new(|_, _| true),
+        };
+        let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources), has));
         let health = until(end.clone(), health::tell(Arc::clone(&told), client, node_name));
         let adapter = async {
             match adapter {

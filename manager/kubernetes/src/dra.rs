@@ -2,7 +2,8 @@
 //! claim's containers get exactly that as a slice. Made for Kubernetes 1.34 and later, whose kubelets speak version 1
 //! with drivers.
 //!
-//! * One claim is one slice, named by the claim's UID; pods that share a claim share the slice.
+//! * One claim is one slice, named by the claim's UID, unless containers have different requests of it: then it is a
+//!   slice for each set of requests that a container has ([`pods`]). Pods that share a claim share its slices.
 //! * What may be allocated is told by resource slices ([`resource_slices`]), kept up to date by the [`publisher`].
 //! * MIG instances that could be made are among it ([`partitions`]); those of a claim are made and destroyed with its
 //!   slice ([`instances`]).
@@ -53,6 +54,7 @@ use server::Driver;
 
 use crate::events::Events;
 use crate::node::Node;
+use crate::pod_resources::Has;
 use crate::unix_socket::{SocketError, SocketFile};
 
 /// The driver's own directory in kubelet's directory of plugins has this socket.
@@ -132,6 +134,13 @@ impl DraDriver {
         let claims = Claims::new(node, client.clone(), events, pool, boot_id, checkpoint)?;
         let sockets = Sockets::listen(&settings)?;
         Ok(DraDriver { settings, client, claims: Arc::new(claims), sockets })
+    }
+
+    /// Which containers have which of a claim's slices.
+    #[must_use]
+    pub fn has(&self) -> Has {
+        let claims = Arc::clone(&self.claims);
+        Arc::new(move |slice, consumer| claims.has(slice, consumer))
     }
 
     /// Serves until `end` is true. What is prepared stays prepared.

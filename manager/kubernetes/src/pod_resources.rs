@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 mod consumers;
 mod holders;
 mod recorded;
-pub use consumers::keep_consumers;
+pub use consumers::{Has, keep_consumers};
 pub use holders::{Holder, Holders, PodName};
 pub use recorded::Recorded;
 

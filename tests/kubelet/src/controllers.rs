@@ -2,6 +2,7 @@
 //! pods are bound; what nobody uses any more is taken back and deleted.
 
 mod claims;
+mod extended_resources;
 mod scheduler;
 
 use std::time::Duration;

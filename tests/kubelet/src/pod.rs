@@ -53,6 +53,14 @@ pub(crate) fn claim_names(pod: &Pod) -> Result<BTreeMap<String, String>, String>
     Ok(names)
 }
 
+/// The claim that was made for the pod's extended resources, with which of its requests each container has, as pairs.
+pub(crate) fn extended_claim(pod: &Pod) -> Option<(&str, Vec<(&str, &str)>)> {
+    let claim = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    let mappings = claim.request_mappings.iter();
+    let pairs = mappings.map(|mapping| (mapping.container_name.as_str(), mapping.request_name.as_str()));
+    Some((&claim.resource_claim_name, pairs.collect()))
+}
+
 /// How much of each extended resource a container asks for.
 pub(crate) fn extended_resources(container: &Container) -> BTreeMap<String, usize> {
     let limits = container.resources.iter().flat_map(|resources| resources.limits.iter().flatten());

@@ -1,9 +1,11 @@
-//! From what the scheduler has allocated to a claim to the slice that is to be made.
+//! From what the scheduler has allocated to a claim to the slices that are to be made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::quantity;
-use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult, ResourceClaim,
+};
 use serde::{Deserialize, Serialize};
 
 use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
@@ -11,15 +13,27 @@ use super::partitions::partition_of;
 use super::slice_config::{SliceConfig, SliceConfigError};
 use crate::node::{Device, Devices, Part, Partition, SliceRequest};
 
-/// What a claim was allocated on this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Allocation {
-    /// The slice to make, without its parts that are instances to be made.
+/// As long as a slice's description may be.
+const DESCRIPTION_BYTES_MAX: usize = 1024;
+
+/// A slice of a claim, and what of the claim it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ClaimSlice {
+    /// The slice to make. Parts that are instances to be made are missing until they are there.
     pub slice: SliceRequest,
     /// What kubelet is to be told of, in the order of the claim's status.
     pub devices: Vec<AllocatedDevice>,
+    /// The pods and their containers that have it, if the claim has other slices besides: kubelet does not tell.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub containers: BTreeSet<(String, String)>,
+}
+
+impl ClaimSlice {
     /// The claim's requests that it answers.
-    pub requests: BTreeSet<String>,
+    #[must_use]
+    pub(super) fn requests(&self) -> BTreeSet<String> {
+        self.devices.iter().map(|device| device.request.clone()).collect()
+    }
 }
 
 /// One result of an allocation.
@@ -95,7 +109,7 @@ pub(super) enum AllocationError {
         /// What it must be.
         expected: &'static str,
     },
-    /// Two requests have more of a device than there is.
+    /// The requests of a slice have more of a device than there is.
     #[error("the claim has {found} percent of device {device} in all")]
     WholeExceeded {
         /// The device.
@@ -116,12 +130,14 @@ pub(super) enum AllocationError {
         /// In percent.
         request: u32,
     },
-    /// The claim is one slice, which has one of each.
+    /// A slice has one of each.
     #[error(
-        "the claim's requests have different values of {field}; a claim is one slice: give \
-         all of them the same, or make two claims"
+        "the requests {requests:?} have different values of {field}, and they are one slice: give all of them the \
+         same, or make two claims"
     )]
     Conflict {
+        /// Those of the slice.
+        requests: BTreeSet<String>,
         /// A field of the parameters.
         field: &'static str,
     },
@@ -130,7 +146,23 @@ pub(super) enum AllocationError {
     Config(#[from] SliceConfigError),
 }
 
-/// The slice for `claim`, which kubelet says has the UID `uid`, on this node, whose pool is `pool`.
+/// The requests of `claim`, which kubelet says has the UID `uid`, that are answered with devices of ours.
+///
+/// # Errors
+/// There are none, or it is another claim.
+pub(super) fn requests(claim: &ResourceClaim, uid: &ClaimUid) -> Result<BTreeSet<String>, AllocationError> {
+    let found = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found != uid.as_str() {
+        return Err(AllocationError::OtherClaim { found: found.into() });
+    }
+    if claim.status.as_ref().is_none_or(|status| status.allocation.is_none()) {
+        return Err(AllocationError::NotAllocated);
+    }
+    let requests: BTreeSet<String> = results(claim).map(|result| base(&result.request).into()).collect();
+    if requests.is_empty() { Err(AllocationError::NoDevice) } else { Ok(requests) }
+}
+
+/// The slices for `claim`, whose UID is `uid`, on this node, whose pool is `pool`: one for each set of its requests.
 ///
 /// # Errors
 /// See [`AllocationError`].
@@ -139,23 +171,39 @@ pub(super) fn resolve(
     uid: &ClaimUid,
     pool: &str,
     devices: &Devices,
-) -> Result<Allocation, AllocationError> {
-    let found = claim.metadata.uid.as_deref().unwrap_or_default();
-    if found != uid.as_str() {
-        return Err(AllocationError::OtherClaim { found: found.into() });
-    }
-    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
-    let allocated = allocation.ok_or(AllocationError::NotAllocated)?.devices.as_ref();
-    let results = allocated.and_then(|devices| devices.results.as_deref()).unwrap_or_default();
+    division: &[BTreeSet<String>],
+) -> Result<Vec<ClaimSlice>, AllocationError> {
+    let allocated = allocated(claim);
     let configs = allocated.and_then(|devices| devices.config.as_deref()).unwrap_or_default();
-    let mut merged = Merged::default();
-    for result in results.iter().filter(|result| result.driver == DRIVER) {
-        merged.add(result, pool, devices, configs)?;
+    let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
+    let described = format!("claim {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default());
+    let mut slices = Vec::new();
+    for (number, requests) in division.iter().enumerate() {
+        let mut merged = Merged::default();
+        for result in results(claim).filter(|result| requests.contains(base(&result.request))) {
+            merged.add(result, pool, devices, configs)?;
+        }
+        slices.push(match division {
+            [_] => merged.slice(uid.slice_name(), described.clone())?,
+            _ => {
+                let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+                let mut described = format!("{described}, {}", requests.join(", "));
+                described.truncate(DESCRIPTION_BYTES_MAX);
+                merged.slice(uid.numbered_slice_name(number), described)?
+            }
+        });
     }
-    if merged.devices.is_empty() {
-        return Err(AllocationError::NoDevice);
-    }
-    merged.allocation(claim, uid)
+    Ok(slices)
+}
+
+fn allocated(claim: &ResourceClaim) -> Option<&DeviceAllocationResult> {
+    claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref()
+}
+
+/// What was allocated to the claim of our devices.
+fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    let all = allocated(claim).and_then(|devices| devices.results.as_deref()).unwrap_or_default();
+    all.iter().filter(|result| result.driver == DRIVER)
 }
 
 /// The results so far, as one slice.
@@ -207,25 +255,39 @@ impl Merged {
         Ok(())
     }
 
-    fn allocation(self, claim: &ResourceClaim, uid: &ClaimUid) -> Result<Allocation, AllocationError> {
-        let (namespace, name) = (claim.metadata.namespace.as_deref(), claim.metadata.name.as_deref());
-        Ok(Allocation {
+    fn slice(self, name: String, description: String) -> Result<ClaimSlice, AllocationError> {
+        let host_memory_limit_bytes = self.agreed("hostMemoryLimit", |config| config.host_memory_limit_bytes)?;
+        Ok(ClaimSlice {
             slice: SliceRequest {
-                name: uid.slice_name(),
-                parts: self.parts,
-                priority_class: agreed(&self.configs, "priorityClass", |config| config.priority_class)?,
-                host_memory_limit_bytes: agreed(&self.configs, "hostMemoryLimit", |config| {
-                    config.host_memory_limit_bytes
-                })?
-                .unwrap_or(0),
-                audit_policy: agreed(&self.configs, "auditPolicy", |config| config.audit_policy)?,
-                description: format!("claim {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default()),
+                name,
+                priority_class: self.agreed("priorityClass", |config| config.priority_class)?,
+                host_memory_limit_bytes: host_memory_limit_bytes.unwrap_or(0),
+                audit_policy: self.agreed("auditPolicy", |config| config.audit_policy)?,
+                description,
                 aliases: BTreeSet::new(),
                 environment: BTreeMap::new(),
+                parts: self.parts,
             },
-            requests: self.devices.iter().map(|device| device.request.clone()).collect(),
             devices: self.devices,
+            containers: BTreeSet::new(),
         })
+    }
+
+    /// What all configs that say something about a field of the slice say.
+    fn agreed<T: PartialEq>(
+        &self,
+        field: &'static str,
+        of: impl Fn(&SliceConfig) -> Option<T>,
+    ) -> Result<Option<T>, AllocationError> {
+        let mut agreed = None;
+        for said in self.configs.iter().filter_map(of) {
+            if agreed.as_ref().is_some_and(|agreed| *agreed != said) {
+                let requests = self.devices.iter().map(|device| device.request.clone()).collect();
+                return Err(AllocationError::Conflict { requests, field });
+            }
+            agreed = Some(said);
+        }
+        Ok(agreed)
     }
 }
 
@@ -295,22 +357,6 @@ fn join(known: &mut Part, other: &Part, device: &str) -> Result<(), AllocationEr
     known.core_limit_percent = known.core_limit_percent.saturating_add(other.core_limit_percent).min(100);
     known.memory_limit_bytes = known.memory_limit_bytes.saturating_add(other.memory_limit_bytes);
     Ok(())
-}
-
-/// What all configs that say something about a field of the slice say.
-fn agreed<T: PartialEq>(
-    configs: &[SliceConfig],
-    field: &'static str,
-    of: impl Fn(&SliceConfig) -> Option<T>,
-) -> Result<Option<T>, AllocationError> {
-    let mut agreed = None;
-    for said in configs.iter().filter_map(of) {
-        if agreed.as_ref().is_some_and(|agreed| *agreed != said) {
-            return Err(AllocationError::Conflict { field });
-        }
-        agreed = Some(said);
-    }
-    Ok(agreed)
 }
 
 /// The request's name without that of the alternative that was chosen: containers and kubelet know no alternatives.

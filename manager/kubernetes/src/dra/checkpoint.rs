@@ -3,7 +3,8 @@
 //! hundred claims would rewrite it.
 //!
 //! A file is replaced as a whole (written aside, synced, renamed, and the directory synced), carries its format's
-//! version, and a checksum of what it says.
+//! version, and a checksum of what it says. A claim that is one slice, as most are, is written in the first format,
+//! which knows no others: a program of before can then be put back in place of this one.
 //!
 //! What has no record and no name in the API can be found and removed, but for MIG instances: nothing tells those that
 //! were made for claims from an administrator's. So a record that names some has a copy in a second file, which serves
@@ -19,13 +20,14 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use super::allocation::AllocatedDevice;
+use super::allocation::{AllocatedDevice, ClaimSlice};
 use super::instances;
 use super::names::ClaimUid;
-use crate::node::SliceRequest;
 
-/// The format of the files.
-const VERSION: u32 = 1;
+/// The newest format of the files.
+const VERSION: u32 = 2;
+/// The format of claims that are one slice.
+const VERSION_OF_ONE: u32 = 1;
 const EXTENSION: &str = "json";
 /// Of the copies.
 const COPY_EXTENSION: &str = "copy";
@@ -34,9 +36,9 @@ const COPY_EXTENSION: &str = "copy";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Phase {
-    /// Its slice may be there or not; nobody was told of it.
+    /// Its slices may be there or not; nobody was told of them.
     Started,
-    /// Its slice is there, and kubelet was told.
+    /// Its slices are there, and kubelet was told.
     Completed,
 }
 
@@ -53,10 +55,55 @@ pub(super) struct Record {
     pub phase: Phase,
     /// In which life of the machine this was written.
     pub boot_id: String,
-    /// Its slice.
-    pub slice: SliceRequest,
-    /// What kubelet is told.
-    pub devices: Vec<AllocatedDevice>,
+    /// Its slices.
+    #[serde(flatten, with = "written")]
+    pub slices: Vec<ClaimSlice>,
+}
+
+impl Record {
+    /// What kubelet is told of.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &AllocatedDevice> {
+        self.slices.iter().flat_map(|slice| &slice.devices)
+    }
+
+    /// Which of the claim's requests are a slice together.
+    #[must_use]
+    pub(super) fn division(&self) -> Vec<BTreeSet<String>> {
+        self.slices.iter().map(ClaimSlice::requests).collect()
+    }
+
+    fn version(&self) -> u32 {
+        if self.slices.len() == 1 { VERSION_OF_ONE } else { VERSION }
+    }
+}
+
+/// How slices stand in a record: one by itself, several as a list.
+mod written {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::ClaimSlice;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Several { slices: Vec<ClaimSlice> },
+        One(ClaimSlice),
+    }
+
+    pub(super) fn serialize<S: Serializer>(slices: &[ClaimSlice], serializer: S) -> Result<S::Ok, S::Error> {
+        let written = match slices {
+            [one] => Written::One(one.clone()),
+            several => Written::Several { slices: several.into() },
+        };
+        written.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ClaimSlice>, D::Error> {
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Several { slices } => slices,
+            Written::One(slice) => vec![slice],
+        })
+    }
 }
 
 /// Why a record is not read or written.
@@ -82,7 +129,7 @@ pub enum CheckpointError {
     },
     /// Another version of this program wrote it.
     #[error(
-        "{} is of version {found}, and this program knows version {VERSION}: go back to the one that wrote it",
+        "{} is of version {found}, and this program knows none after {VERSION}: go back to the one that wrote it",
         path.display()
     )]
     Version {
@@ -146,8 +193,9 @@ impl Checkpoint {
     fn write(&self, record: &Record, path: &Path) -> Result<(), CheckpointError> {
         let aside = path.with_extension("new");
         let write = || {
+            let version = record.version();
             let record = serde_json::to_value(record)?;
-            let envelope = Envelope { version: VERSION, checksum: checksum(&record), record };
+            let envelope = Envelope { version, checksum: checksum(&record), record };
             let mut file = File::create(&aside)?;
             file.write_all(&serde_json::to_vec_pretty(&envelope)?)?;
             file.sync_all()?;
@@ -217,7 +265,8 @@ fn parse(text: &str, path: &Path) -> Result<Record, CheckpointError> {
     let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
     let value: Value = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
     // First, so that another version is not called damage.
-    if let Some(found) = value.get("version").and_then(Value::as_u64).filter(|found| *found != u64::from(VERSION)) {
+    let known = VERSION_OF_ONE.into()..=VERSION.into();
+    if let Some(found) = value.get("version").and_then(Value::as_u64).filter(|found| !known.contains(found)) {
         return Err(CheckpointError::Version { path: path.into(), found: u32::try_from(found).unwrap_or(u32::MAX) });
     }
     let envelope: Envelope = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
@@ -240,18 +289,21 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Chec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Partition, Placement};
+    use crate::node::{Partition, Placement, SliceRequest};
+
+    fn one(slice: SliceRequest, devices: Vec<AllocatedDevice>) -> Vec<ClaimSlice> {
+        vec![ClaimSlice { slice, devices, ..ClaimSlice::default() }]
+    }
 
     fn record(uid: &str, phase: Phase) -> Record {
         let uid = ClaimUid::parse(uid).unwrap();
         Record {
-            slice: SliceRequest { name: uid.slice_name(), ..SliceRequest::default() },
+            slices: one(SliceRequest { name: uid.slice_name(), ..SliceRequest::default() }, Vec::new()),
             uid,
             namespace: "team".into(),
             name: "train".into(),
             phase,
             boot_id: "boot".into(),
-            devices: Vec::new(),
         }
     }
 
@@ -284,7 +336,7 @@ mod tests {
             placement: Placement { start: 0, size: 1 },
         };
         let device = AllocatedDevice { partition: Some(partition), ..AllocatedDevice::default() };
-        let saved = Record { devices: vec![device], ..record("a", Phase::Completed) };
+        let saved = Record { slices: one(SliceRequest::default(), vec![device]), ..record("a", Phase::Completed) };
         for bad in ["a.json", "a.copy"] {
             for text in [None, Some(""), Some("{")] {
                 let (dir, checkpoint) = checkpoint();
@@ -347,8 +399,34 @@ mod tests {
         fs::copy(&from, &to).unwrap();
         let error = checkpoint.load(&ClaimUid::parse("b").unwrap()).unwrap_err().to_string();
         assert!(error.ends_with("it is about claim a"), "{error}");
-        fs::write(&from, r#"{"version": 2, "claims": []}"#).unwrap();
-        let error = checkpoint.load(&saved.uid).unwrap_err();
-        assert!(matches!(error, CheckpointError::Version { found: 2, .. }), "{error}");
+        for version in [0, 3] {
+            fs::write(&from, format!(r#"{{"version": {version}, "claims": []}}"#)).unwrap();
+            let error = checkpoint.load(&saved.uid).unwrap_err();
+            assert!(matches!(error, CheckpointError::Version { found, .. } if found == version), "{error}");
+        }
+    }
+
+    #[test]
+    fn one_slice_is_written_as_before_and_several_in_a_version_of_their_own() {
+        let (dir, checkpoint) = checkpoint();
+        let device = AllocatedDevice { request: "gpu".into(), ..AllocatedDevice::default() };
+        let slice = SliceRequest { name: "claim-a".into(), ..SliceRequest::default() };
+        let mut saved = Record { slices: one(slice, vec![device]), ..record("a", Phase::Completed) };
+        let written =
+            || -> Value { serde_json::from_slice(&fs::read(dir.path().join("claims/a.json")).unwrap()).unwrap() };
+        checkpoint.save(&saved).unwrap();
+        let now = written();
+        assert_eq!((&now["version"], &now["record"]["slice"]["name"]), (&Value::from(1), &Value::from("claim-a")));
+        assert_eq!(now["record"]["devices"][0]["request"], "gpu");
+        let keys = ["boot_id", "devices", "name", "namespace", "phase", "slice", "uid"];
+        assert!(now["record"].as_object().unwrap().keys().eq(keys), "{now}");
+        assert_eq!(checkpoint.load(&saved.uid).unwrap().as_ref(), Some(&saved));
+        saved.slices.push(ClaimSlice {
+            containers: BTreeSet::from([("pod".into(), "main".into())]),
+            ..saved.slices[0].clone()
+        });
+        checkpoint.save(&saved).unwrap();
+        assert_eq!(written()["version"], 2);
+        assert_eq!(checkpoint.load(&saved.uid).unwrap(), Some(saved));
     }
 }

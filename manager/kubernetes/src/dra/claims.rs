@@ -5,6 +5,10 @@
 //! completed is answered from the record as long as the machine lives, also while the API server does not answer. In
 //! another life of the machine devices may be others, so everything is looked at again; a slice that is there and has
 //! the right content is kept.
+//!
+//! A claim is divided into slices ([`pods`]) by what the containers have of it that it is reserved for when it is first
+//! prepared. That stays, as long as it is prepared: kubelet keeps the CDI devices of each request, and does not ask
+//! again for a pod that joins later.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,16 +21,17 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
 
-use super::allocation::{AllocatedDevice, Allocation, AllocationError, resolve};
+use super::allocation::{AllocatedDevice, AllocationError, ClaimSlice, requests, resolve};
 use super::checkpoint::{Checkpoint, CheckpointError, Phase, Record};
 use super::instances;
 use super::locks::Locks;
 use super::names::{ClaimUid, ClaimUidError};
 use super::partitions::View;
+use super::pods::{Misfit, Seen};
 use super::{pods, status};
 use crate::api_server::{Patience, is_not_found, message};
 use crate::events::Events;
-use crate::node::{CreateError, Node, NodeError, Partition, Slice, blocking};
+use crate::node::{Consumer, CreateError, Node, NodeError, Partition, Slice, blocking};
 
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +44,7 @@ pub(super) struct ClaimName {
     pub uid: String,
 }
 
-/// A claim whose slice is there.
+/// A slice of a claim that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prepared {
     /// What kubelet is told of.
@@ -65,13 +70,24 @@ pub(super) enum ClaimError {
     /// The claim cannot be prepared on this node.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
-    /// A container would be in two slices.
+    /// A container would be in two slices, or in one that is not what it has.
     #[error("pod {pod}: {reason}")]
     Pod {
         /// Its name.
         pod: String,
         /// Which container, and why not.
         reason: String,
+    },
+    /// Nobody says which pods use it.
+    #[error(
+        "the claim has several requests and is reserved for {resource} {name:?}: which of them a container has can be \
+         told only of pods; make a claim of each request"
+    )]
+    Reserved {
+        /// What it is reserved for.
+        resource: String,
+        /// Its name.
+        name: String,
     },
     /// The record.
     #[error(transparent)]
@@ -103,13 +119,17 @@ struct Known {
     name: String,
     /// The MIG instances that are its own, or will be.
     partitions: Vec<Partition>,
+    /// The pods and containers that have each of its slices, if it is several.
+    holders: BTreeMap<String, BTreeSet<(String, String)>>,
 }
 
 impl Known {
     fn of(record: &Record, boot_id: &str) -> Known {
         let is_own = record.boot_id == boot_id;
         let partitions = instances::partitions(record).filter(|_| is_own).cloned().collect();
-        Known { namespace: record.namespace.clone(), name: record.name.clone(), partitions }
+        let holders = record.slices.iter().map(|slice| (slice.slice.name.clone(), slice.containers.clone()));
+        let holders = holders.filter(|_| record.slices.len() > 1).collect();
+        Known { namespace: record.namespace.clone(), name: record.name.clone(), partitions, holders }
     }
 }
 
@@ -154,6 +174,17 @@ impl Claims {
         self.known.lock().iter().map(|(uid, known)| (uid.clone(), named(known))).collect()
     }
 
+    /// Whether a container that kubelet says has the claim of this slice has the slice: kubelet names all slices of a
+    /// claim. Of a container of a pod that joined later that is not known.
+    #[must_use]
+    pub(super) fn has(&self, slice: &str, consumer: &Consumer) -> bool {
+        let known = self.known.lock();
+        let Some(known) = ClaimUid::of_slice(slice).and_then(|uid| known.get(&uid)) else { return true };
+        let container = (consumer.pod.clone(), consumer.container.clone());
+        let is_in = |containers: &BTreeSet<(String, String)>| containers.contains(&container);
+        known.holders.get(slice).is_none_or(is_in) || !known.holders.values().any(is_in)
+    }
+
     /// The node's devices, and which of them are claims' own. Both are of one moment: a claim's instances are its own
     /// before they are there, and until they are not there any more.
     #[must_use]
@@ -163,13 +194,13 @@ impl Claims {
         View { devices, own: known.values().flat_map(|known| &known.partitions).cloned().collect() }
     }
 
-    /// Has the claim's slice made, if it is not there. `together` are the names of all claims that kubelet prepares
-    /// with it, for one pod.
+    /// Has the claim's slices made, if they are not there. `together` are the names of all claims that kubelet
+    /// prepares with it, for one pod.
     pub(super) async fn prepare(
         self: &Arc<Claims>,
         claim: &ClaimName,
         together: &BTreeSet<ClaimName>,
-    ) -> Result<Prepared, ClaimError> {
+    ) -> Result<Vec<Prepared>, ClaimError> {
         let began = Instant::now();
         let outcome = self.try_prepare(claim, together).await;
         let ClaimName { namespace, name, uid } = claim;
@@ -187,7 +218,7 @@ impl Claims {
         self: &Arc<Claims>,
         claim: &ClaimName,
         together: &BTreeSet<ClaimName>,
-    ) -> Result<Prepared, ClaimError> {
+    ) -> Result<Vec<Prepared>, ClaimError> {
         let uid = ClaimUid::parse(&claim.uid)?;
         let guard = self.locks.lock(&uid).await;
         if let Some(prepared) = self.remembered(&uid).await? {
@@ -195,30 +226,38 @@ impl Claims {
         }
         let patience = Patience::begin();
         let object = self.read(claim, patience).await?;
+        let requests = requests(&object, &uid)?;
+        let seen = self.seen(claim, &object, &requests, together, patience).await?;
+        let told = self.told(&uid).await?;
+        let told = told.filter(|told| told.iter().flatten().cloned().collect::<BTreeSet<_>>() == requests);
+        let division = told.unwrap_or_else(|| pods::divide(&requests, &seen));
+        if let Some(Misfit { pod, reason }) = pods::misfit(&claim.name, &division, &seen) {
+            return Err(ClaimError::Pod { pod, reason });
+        }
         let devices = self.node.devices().borrow().clone();
-        let allocation = resolve(&object, &uid, &self.pool, &devices)?;
-        self.check_pods(claim, &object, &allocation, together, patience).await?;
+        let mut slices = resolve(&object, &uid, &self.pool, &devices, &division)?;
+        if slices.len() > 1 {
+            slices.iter_mut().for_each(|slice| slice.containers = containers(slice, &seen));
+        }
         let record = Record {
             uid,
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             phase: Phase::Started,
             boot_id: self.boot_id.clone(),
-            slice: allocation.slice,
-            devices: allocation.devices,
+            slices,
         };
-        let (record, slice) = self.carry_out(record, guard).await?;
-        let (client, content) = (self.client.clone(), slice.content);
-        let cdi_device = slice.cdi_device.clone();
-        let devices = record.devices.clone();
+        let (record, made) = self.carry_out(record, guard).await?;
+        let prepared = prepared(&record, &made);
+        let client = self.client.clone();
         // Kubelet does not wait for it.
-        tokio::spawn(async move { status::publish(&client, &record, &content, &cdi_device).await });
-        Ok(Prepared { devices, cdi_device: slice.cdi_device })
+        tokio::spawn(async move { status::publish(&client, &record, &made).await });
+        Ok(prepared)
     }
 
-    /// The answer for a claim that was prepared in this life of the machine. Its slice is made again if somebody has
-    /// removed it.
-    async fn remembered(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Option<Prepared>, ClaimError> {
+    /// The answer for a claim that was prepared in this life of the machine. A slice of it is made again if somebody
+    /// has removed it.
+    async fn remembered(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Option<Vec<Prepared>>, ClaimError> {
         let (claims, uid) = (Arc::clone(self), uid.clone());
         let look = move |node: &dyn Node| {
             let record = match claims.checkpoint.load(&uid) {
@@ -235,34 +274,49 @@ impl Claims {
                 return Ok(None);
             }
             // One that somebody has resized meanwhile is left as it is.
-            let slice = match node.get(&record.slice.name) {
-                Some(slice) => slice,
-                None => node.create(&record.slice)?,
+            let there = |slice: &ClaimSlice| match node.get(&slice.slice.name) {
+                Some(slice) => Ok(slice),
+                None => node.create(&slice.slice),
             };
-            Ok(Some(Prepared { devices: record.devices, cdi_device: slice.cdi_device }))
+            let made = record.slices.iter().map(there).collect::<Result<Vec<_>, _>>()?;
+            Ok(Some(prepared(&record, &made)))
         };
         blocking(&self.node, look).await
     }
 
-    /// Writes the record, makes the instances and the slice, and writes that they are there. It goes on to the end even
-    /// if nobody waits any more.
+    /// Which requests are a slice together, if kubelet was told.
+    async fn told(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Option<Vec<BTreeSet<String>>>, ClaimError> {
+        let (claims, uid) = (Arc::clone(self), uid.clone());
+        let load = move |_: &dyn Node| match claims.checkpoint.load(&uid) {
+            Ok(record) => Ok(record.filter(|record| record.phase == Phase::Completed).map(|record| record.division())),
+            // That was told when it was looked for.
+            Err(CheckpointError::Damaged { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        };
+        blocking(&self.node, load).await
+    }
+
+    /// Writes the record, makes the instances and the slices, and writes that they are there. It goes on to the end
+    /// even if nobody waits any more.
     async fn carry_out(
         self: &Arc<Claims>,
         mut record: Record,
         guard: OwnedMutexGuard<()>,
-    ) -> Result<(Record, Slice), ClaimError> {
+    ) -> Result<(Record, Vec<Slice>), ClaimError> {
         let claims = Arc::clone(self);
         let work = move |node: &dyn Node| {
             let _guard = guard;
             claims.roll_back(node, &record.uid)?;
             claims.reserve(node, &record)?;
             claims.checkpoint.save(&record)?;
+            remove_others(node, &record)?;
             let made = instances::make(node, &mut record).map_err(CreateError::from);
-            let slice = match made.map_err(ClaimError::from).and_then(|()| create(node, &record)) {
-                Ok(slice) => slice,
+            let slices = match made.map_err(ClaimError::from).and_then(|()| create(node, &record)) {
+                Ok(slices) => slices,
                 Err(error) => {
                     // The next try begins from nothing, unless something could not be removed.
-                    if node.get(&record.slice.name).is_none() && instances::undo(node, &record).is_ok() {
+                    let is_left = record.slices.iter().any(|slice| node.get(&slice.slice.name).is_some());
+                    if !is_left && instances::undo(node, &record).is_ok() {
                         claims.forget(&record.uid)?;
                     }
                     return Err(error);
@@ -270,7 +324,7 @@ impl Claims {
             };
             record.phase = Phase::Completed;
             claims.checkpoint.save(&record)?;
-            Ok((record, slice))
+            Ok((record, slices))
         };
         blocking(&self.node, work).await
     }
@@ -287,7 +341,7 @@ impl Claims {
         let Some(before) = before.filter(|before| instances::partitions(before).next().is_some()) else {
             return Ok(());
         };
-        node.remove(&before.slice.name)?;
+        before.slices.iter().try_for_each(|slice| node.remove(&slice.slice.name))?;
         instances::destroy(node, &before, &self.boot_id)?;
         Ok(self.forget(uid)?)
     }
@@ -305,7 +359,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Removes the claim's slice and instances, and forgets the claim. A claim that was never prepared is no error.
+    /// Removes the claim's slices and instances, and forgets the claim. A claim that was never prepared is no error.
     pub(super) async fn unprepare(self: &Arc<Claims>, uid: &str) -> Result<(), ClaimError> {
         let uid = ClaimUid::parse(uid)?;
         let guard = self.locks.lock(&uid).await;
@@ -316,7 +370,8 @@ impl Claims {
                 warn!(claim = %uid, %error, "MIG instances that were made for a claim, if any, stay");
                 None
             });
-            node.remove(&uid.slice_name())?;
+            // Found by their names: that the record cannot be read is no reason to keep them.
+            of_claim(node, &uid).iter().try_for_each(|slice| node.remove(&slice.content.name))?;
             if let Some(record) = record {
                 instances::destroy(node, &record, &claims.boot_id)?;
             }
@@ -342,19 +397,28 @@ impl Claims {
             .map_err(|error| ClaimError::Api { what: format!("claim {namespace}/{name}"), message: message(&error) })
     }
 
-    /// Refuses a claim whose pods have a container that could not be in its slice alone.
-    async fn check_pods(
+    /// What the containers have of the claim's `requests` that it is reserved for. Refuses a claim of whose pods a
+    /// container has another claim besides.
+    async fn seen(
         &self,
         claim: &ClaimName,
         object: &ResourceClaim,
-        allocation: &Allocation,
+        requests: &BTreeSet<String>,
         together: &BTreeSet<ClaimName>,
         patience: Patience,
-    ) -> Result<(), ClaimError> {
-        let ours = self.slices_of(claim, allocation, together);
+    ) -> Result<Vec<Seen>, ClaimError> {
+        let ours = self.ours(claim, together);
         let reserved = object.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &claim.namespace);
-        for consumer in reserved.filter(|consumer| consumer.resource == "pods") {
+        let mut seen = Vec::new();
+        for consumer in reserved {
+            if consumer.resource != "pods" {
+                if requests.len() > 1 {
+                    let (resource, name) = (consumer.resource.clone(), consumer.name.clone());
+                    return Err(ClaimError::Reserved { resource, name });
+                }
+                continue;
+            }
             let pod = match patience.ask(|| pods.get(&consumer.name)).await {
                 Ok(pod) if pod.metadata.uid.as_deref() == Some(consumer.uid.as_str()) => pod,
                 // It is on its way out.
@@ -368,37 +432,81 @@ impl Claims {
             if let Some(reason) = pods::conflict(&pod, &ours) {
                 return Err(ClaimError::Pod { pod: consumer.name.clone(), reason });
             }
+            seen.extend(pods::seen(&pod, &claim.name, requests));
         }
-        Ok(())
+        Ok(seen)
     }
 
-    /// The names of the namespace's claims that are slices here, with how many requests each has. Of the others that
-    /// is not known, and was looked at when they were prepared.
-    fn slices_of(
-        &self,
-        claim: &ClaimName,
-        allocation: &Allocation,
-        together: &BTreeSet<ClaimName>,
-    ) -> BTreeMap<String, usize> {
+    /// The names of the namespace's claims that are slices here.
+    fn ours(&self, claim: &ClaimName, together: &BTreeSet<ClaimName>) -> BTreeSet<String> {
         let known = self.known();
         let prepared = known.values().filter(|(namespace, _)| *namespace == claim.namespace).map(|(_, name)| name);
         let others = together.iter().filter(|other| other.namespace == claim.namespace).map(|other| &other.name);
-        let mut ours: BTreeMap<String, usize> = prepared.chain(others).map(|name| (name.clone(), 1)).collect();
-        ours.insert(claim.name.clone(), allocation.requests.len());
-        ours
+        prepared.chain(others).chain([&claim.name]).cloned().collect()
     }
 }
 
-/// The slice of a claim that nobody was told of yet: what of it has another content was begun before, for nobody.
-fn create(node: &dyn Node, record: &Record) -> Result<Slice, ClaimError> {
-    match node.create(&record.slice) {
-        Err(CreateError::Differs { difference, .. }) => {
-            warn!(claim = %record.uid, difference, "makes a slice anew that was made before it was allocated so");
-            node.remove(&record.slice.name)?;
-            Ok(node.create(&record.slice)?)
+/// What kubelet is told of the claim's slices.
+fn prepared(record: &Record, made: &[Slice]) -> Vec<Prepared> {
+    let slices = record.slices.iter().zip(made);
+    let prepared = |(slice, made): (&ClaimSlice, &Slice)| Prepared {
+        devices: slice.devices.clone(),
+        cdi_device: made.cdi_device.clone(),
+    };
+    slices.map(prepared).collect()
+}
+
+/// The containers that have this slice.
+fn containers(slice: &ClaimSlice, seen: &[Seen]) -> BTreeSet<(String, String)> {
+    let requests = slice.requests();
+    let have = seen.iter().filter(|seen| seen.requests == requests);
+    have.map(|seen| (seen.pod.clone(), seen.container.clone())).collect()
+}
+
+/// All slices on the node that are called as a claim's are.
+fn of_claim(node: &dyn Node, uid: &ClaimUid) -> Vec<Slice> {
+    let is_its = |slice: &Slice| ClaimUid::of_slice(&slice.content.name).as_ref() == Some(uid);
+    node.list().into_iter().filter(is_its).collect()
+}
+
+/// Removes slices of the claim that it is not divided into any more: they were begun for nobody. One that processes
+/// are in is somebody's, whose record was lost.
+fn remove_others(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
+    let wanted = |name: &str| record.slices.iter().any(|slice| slice.slice.name == name);
+    let others = of_claim(node, &record.uid).into_iter().filter(|slice| !wanted(&slice.content.name));
+    others.filter(|slice| slice.processes == 0).try_for_each(|slice| node.remove(&slice.content.name))
+}
+
+/// The slices of a claim that nobody was told of yet: what of them has another content was begun before, for nobody.
+/// If one cannot be made, those go again that were made here.
+fn create(node: &dyn Node, record: &Record) -> Result<Vec<Slice>, ClaimError> {
+    let mut made: Vec<Slice> = Vec::new();
+    let mut new = Vec::new();
+    for ClaimSlice { slice, .. } in &record.slices {
+        let was_there = node.get(&slice.name).is_some();
+        let outcome = match node.create(slice) {
+            Err(CreateError::Differs { difference, .. }) => {
+                warn!(claim = %record.uid, difference, "makes a slice anew that was made before it was allocated so");
+                node.remove(&slice.name).map_err(CreateError::from).and_then(|()| node.create(slice))
+            }
+            other => other,
+        };
+        match outcome {
+            Ok(slice) => {
+                new.extend((!was_there).then(|| slice.content.name.clone()));
+                made.push(slice);
+            }
+            Err(error) => {
+                for name in &new {
+                    if let Err(error) = node.remove(name) {
+                        warn!(claim = %record.uid, slice = name, %error, "cannot remove a slice that was just made");
+                    }
+                }
+                return Err(error.into());
+            }
         }
-        other => Ok(other?),
     }
+    Ok(made)
 }
 
 fn reference(claim: &ClaimName) -> ObjectReference {

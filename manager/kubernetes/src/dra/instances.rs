@@ -4,13 +4,14 @@
 //! only in the life of the machine in which the record was written: instances do not outlive it, and what is at
 //! their places after a reboot somebody else has made.
 
+use super::allocation::ClaimSlice;
 use super::checkpoint::Record;
 use super::names::ClaimUid;
 use crate::node::{CreateError, Devices, Node, NodeError, Part, Partition};
 
 /// The instances of a claim.
 pub(super) fn partitions(record: &Record) -> impl Iterator<Item = &Partition> {
-    record.devices.iter().filter_map(|device| device.partition.as_ref())
+    record.devices().filter_map(|device| device.partition.as_ref())
 }
 
 /// Refuses a claim whose instances have no room beside those of other claims, whether these were made yet or not.
@@ -53,21 +54,23 @@ pub(super) fn check_room(record: &Record, devices: &Devices) -> Result<(), Creat
     Ok(())
 }
 
-/// Makes the instances of a claim, and has its slice and its record name them.
+/// Makes the instances of a claim, and has its slices and its record name them.
 ///
 /// # Errors
 /// One cannot be made. Those before it are there, until they are [undone](undo).
 pub(super) fn make(node: &dyn Node, record: &mut Record) -> Result<(), NodeError> {
-    for device in &mut record.devices {
-        let Some(partition) = &device.partition else { continue };
-        let instance = node.create_instance(partition)?;
-        device.instance_uuid = Some(instance.uuid.clone());
-        record.slice.parts.push(Part {
-            device_uuid: instance.uuid,
-            core_request_percent: 100,
-            core_limit_percent: 100,
-            memory_limit_bytes: instance.memory_bytes,
-        });
+    for ClaimSlice { slice, devices, .. } in &mut record.slices {
+        for device in devices {
+            let Some(partition) = &device.partition else { continue };
+            let instance = node.create_instance(partition)?;
+            device.instance_uuid = Some(instance.uuid.clone());
+            slice.parts.push(Part {
+                device_uuid: instance.uuid,
+                core_request_percent: 100,
+                core_limit_percent: 100,
+                memory_limit_bytes: instance.memory_bytes,
+            });
+        }
     }
     Ok(())
 }
@@ -77,7 +80,7 @@ pub(super) fn make(node: &dyn Node, record: &mut Record) -> Result<(), NodeError
 /// # Errors
 /// One cannot be destroyed.
 pub(super) fn undo(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
-    let made = record.devices.iter().filter(|device| device.instance_uuid.is_some());
+    let made = record.devices().filter(|device| device.instance_uuid.is_some());
     made.filter_map(|device| device.partition.as_ref()).try_for_each(|partition| node.destroy_instance(partition))
 }
 
@@ -95,7 +98,7 @@ pub(super) fn destroy(node: &dyn Node, record: &Record, boot_id: &str) -> Result
 /// Whether all instances of a claim are still there, as far as can be told of GPUs that answer.
 #[must_use]
 pub(super) fn are_there(record: &Record, devices: &Devices) -> bool {
-    record.devices.iter().all(|device| {
+    record.devices().all(|device| {
         let Some(partition) = &device.partition else { return true };
         if devices.get(&partition.gpu_uuid).is_none() {
             return true;

@@ -17,6 +17,10 @@ pub(super) const MEMORY: &str = "memory";
 const SLICE_PREFIX: &str = "claim-";
 /// As long as a slice's name may be.
 const SLICE_NAME_MAX: usize = 63;
+/// So many bytes say which one it is of a claim's slices: a dot and a number. A claim has at most 32 requests.
+const SLICE_NUMBER_MAX: usize = 3;
+/// As long as a claim's UID may be.
+const UID_MAX: usize = SLICE_NAME_MAX - SLICE_PREFIX.len() - SLICE_NUMBER_MAX;
 
 /// A device's name in its pool: its UUID as a DNS label. `None` for a UUID that cannot be written as one.
 #[must_use]
@@ -40,7 +44,7 @@ pub struct ClaimUid(String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the claim's uid is {0:?}, which is not 1 to {max} lower-case letters, digits and '-'",
-    max = SLICE_NAME_MAX - SLICE_PREFIX.len()
+    max = UID_MAX
 )]
 pub struct ClaimUidError(String);
 
@@ -50,8 +54,11 @@ impl ClaimUid {
     /// # Errors
     /// It does not look like one.
     pub fn parse(text: &str) -> Result<ClaimUid, ClaimUidError> {
-        let fits = text.len() <= SLICE_NAME_MAX - SLICE_PREFIX.len();
-        if fits && is_label(text) { Ok(ClaimUid(text.into())) } else { Err(ClaimUidError(text.into())) }
+        if text.len() <= UID_MAX && is_label(text) {
+            Ok(ClaimUid(text.into()))
+        } else {
+            Err(ClaimUidError(text.into()))
+        }
     }
 
     /// As Kubernetes writes it.
@@ -60,10 +67,26 @@ impl ClaimUid {
         &self.0
     }
 
-    /// The slice of this claim.
+    /// The slice of this claim, if it is one.
     #[must_use]
     pub fn slice_name(&self) -> String {
         format!("{SLICE_PREFIX}{}", self.0)
+    }
+
+    /// The slice of this number, of a claim that is several.
+    #[must_use]
+    pub fn numbered_slice_name(&self, number: usize) -> String {
+        format!("{}.{number}", self.slice_name())
+    }
+
+    /// Whose slice has this name; `None` if it is no claim's.
+    #[must_use]
+    pub fn of_slice(name: &str) -> Option<ClaimUid> {
+        let rest = name.strip_prefix(SLICE_PREFIX)?;
+        // No UID has a dot in it.
+        let (uid, number) = rest.split_once('.').unwrap_or((rest, "0"));
+        number.parse::<usize>().ok()?;
+        ClaimUid::parse(uid).ok()
     }
 }
 
@@ -108,13 +131,25 @@ mod tests {
 
     #[test]
     fn what_could_lead_a_file_name_astray_is_no_uid() {
-        let longest = "a".repeat(57);
+        let longest = "a".repeat(54);
         for text in ["3f0c1d2e-0000-4000-8000-000000000001", "a", longest.as_str()] {
             assert_eq!(ClaimUid::parse(text).map(|uid| uid.slice_name().len()), Ok(6 + text.len()));
+            assert_eq!(ClaimUid::parse(text).map(|uid| uid.numbered_slice_name(31).len()), Ok(9 + text.len()));
         }
-        let too_long = "a".repeat(58);
+        let too_long = "a".repeat(55);
         for text in ["", "..", "a/b", "-a", "a-", "A", "a b", "a.json", too_long.as_str()] {
             assert_eq!(ClaimUid::parse(text), Err(ClaimUidError(text.into())));
+        }
+    }
+
+    #[test]
+    fn a_slice_s_name_says_whose_it_is() {
+        let uid = ClaimUid::parse("3f0c1d2e-0000-4000-8000-000000000001").unwrap();
+        for name in [uid.slice_name(), uid.numbered_slice_name(0), uid.numbered_slice_name(31)] {
+            assert_eq!(ClaimUid::of_slice(&name).as_ref(), Some(&uid), "{name}");
+        }
+        for name in ["train", "claim-", "claim-a.b", "claim-a.", "claim-a.1.2", "pod.claim-a.1", "claim-A"] {
+            assert_eq!(ClaimUid::of_slice(name), None, "{name}");
         }
     }
 }

@@ -1,60 +1,166 @@
-//! Whether the containers of a pod can be in the slices of its claims. A container is in one slice, so it can name one
-//! claim, and not only a part of it. A process has one region: in two slices, it would use the devices of one of them
-//! without limits.
+//! What the containers of pods have of claims, and into which slices a claim is divided for that.
+//!
+//! A container has the whole of a claim, or single requests of it: those that it names, and those that kube-scheduler
+//! has made for its extended resources, where all containers of a pod have one claim in common. Kubelet gives it the
+//! CDI devices of these requests. A container is in one slice, so the requests that a container has together are one
+//! slice together, and a request that nobody has with others is a slice of its own. Where containers have requests in
+//! common and not all of them, no division gives each of them exactly its own, and the claim is refused: slices that
+//! overlap would be in one container together. A process has one region: in two slices, it would use the devices of
+//! one of them without limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
-/// Why a container of `pod` cannot be in its slices. `ours` are the names of the claims that become slices, with how
-/// many requests each has.
-#[must_use]
-pub(super) fn conflict(pod: &Pod, ours: &BTreeMap<String, usize>) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
+/// What a container has of a claim: never nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Its pod.
+    pub pod: String,
+    /// Its name in the pod.
+    pub container: String,
+    /// The claim's requests that it has.
+    pub requests: BTreeSet<String>,
+}
+
+/// A container that cannot be in one slice that is exactly what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Misfit {
+    /// Its pod.
+    pub pod: String,
+    /// Which container, and why not.
+    pub reason: String,
+}
+
+/// A container with a claim, or with one of its requests.
+struct Mention<'pod> {
+    container: &'pod str,
+    claim: &'pod str,
+    /// `None`: all of the claim.
+    request: Option<&'pod str>,
+}
+
+/// All that the pod's containers, init containers too, have of claims.
+fn mentions(pod: &Pod) -> Vec<Mention<'_>> {
     let generated: BTreeMap<&str, &str> = pod
         .status
         .iter()
         .flat_map(|status| status.resource_claim_statuses.iter().flatten())
         .filter_map(|status| Some((status.name.as_str(), status.resource_claim_name.as_deref()?)))
         .collect();
-    let claims: BTreeMap<&str, &str> = spec
-        .resource_claims
+    // The claims' names, by the pod's names for them.
+    let names: BTreeMap<&str, &str> = pod
+        .spec
         .iter()
-        .flatten()
+        .flat_map(|spec| spec.resource_claims.iter().flatten())
         .filter_map(|claim| {
             let name = claim.resource_claim_name.as_deref();
             Some((claim.name.as_str(), name.or_else(|| generated.get(claim.name.as_str()).copied())?))
         })
-        .filter(|(_, claim)| ours.contains_key(*claim))
         .collect();
-    let init = spec.init_containers.iter().flatten();
-    init.chain(&spec.containers).find_map(|container| conflict_of(container, &claims, ours))
+    let containers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    let named = containers.flat_map(|container| {
+        let claims = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
+        claims.map(move |claim| (container.name.as_str(), claim))
+    });
+    let of_claims = named.filter_map(|(container, claim)| {
+        let request = claim.request.as_deref().filter(|request| !request.is_empty());
+        Some(Mention { container, claim: names.get(claim.name.as_str())?, request })
+    });
+    let extended = pod.status.iter().filter_map(|status| status.extended_resource_claim_status.as_ref());
+    let of_extended_resources = extended.flat_map(|extended| {
+        extended.request_mappings.iter().map(|mapping| Mention {
+            container: &mapping.container_name,
+            claim: &extended.resource_claim_name,
+            request: Some(&mapping.request_name),
+        })
+    });
+    of_claims.chain(of_extended_resources).collect()
 }
 
-/// The same of one container; `claims` are the claims' names by the pod's names for them.
-fn conflict_of(container: &Container, claims: &BTreeMap<&str, &str>, ours: &BTreeMap<String, usize>) -> Option<String> {
-    let named = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
-    let mut slice: Option<&str> = None;
-    for claim in named {
-        let Some(&name) = claims.get(claim.name.as_str()) else { continue };
-        if let Some(other) = slice.filter(|slice| *slice != name) {
-            return Some(format!(
-                "container {:?} names the claims {other:?} and {name:?}: each is a slice, and a container is in one \
-                 slice; ask for all devices of a container in one claim",
-                container.name
-            ));
-        }
-        if let Some(request) = claim.request.as_deref().filter(|_| ours.get(name).is_some_and(|requests| *requests > 1))
-        {
-            return Some(format!(
-                "container {:?} names only request {request:?} of claim {name:?}: a claim is one slice; name the whole \
-                 claim, or make a claim of each request",
-                container.name
-            ));
-        }
-        slice = Some(name);
+/// What the pod's containers have of the claim `claim`, of whose requests these are answered with our devices.
+#[must_use]
+pub(super) fn seen(pod: &Pod, claim: &str, requests: &BTreeSet<String>) -> Vec<Seen> {
+    let mut by_container: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for mention in mentions(pod).into_iter().filter(|mention| mention.claim == claim) {
+        let has = by_container.entry(mention.container).or_default();
+        has.extend(requests.iter().filter(|name| mention.request.is_none_or(|request| request == *name)).cloned());
     }
-    None
+    let pod = pod.metadata.name.as_deref().unwrap_or_default();
+    let seen = by_container.into_iter().map(|(container, requests)| Seen {
+        pod: pod.into(),
+        container: container.into(),
+        requests,
+    });
+    seen.filter(|seen| !seen.requests.is_empty()).collect()
+}
+
+/// Why a container of `pod` cannot be in its slices: it has two of the claims that become slices, whose names are
+/// `ours`.
+#[must_use]
+pub(super) fn conflict(pod: &Pod, ours: &BTreeSet<String>) -> Option<String> {
+    let mut by_container: BTreeMap<&str, &str> = BTreeMap::new();
+    mentions(pod).into_iter().filter(|mention| ours.contains(mention.claim)).find_map(|mention| {
+        let Mention { container, claim, .. } = mention;
+        let other = by_container.insert(container, claim).filter(|other| *other != claim)?;
+        Some(format!(
+            "container {container:?} has the claims {other:?} and {claim:?}: each is a slice, and a container is in one \
+             slice; ask for all devices of a container in one claim"
+        ))
+    })
+}
+
+/// Which of the claim's requests are a slice together. A claim of which all have the whole is one slice, and so is one
+/// that nobody has.
+#[must_use]
+pub(super) fn divide(requests: &BTreeSet<String>, seen: &[Seen]) -> Vec<BTreeSet<String>> {
+    if seen.iter().all(|seen| seen.requests == *requests) {
+        return vec![requests.clone()];
+    }
+    let mut division: Vec<BTreeSet<String>> =
+        requests.iter().map(|request| BTreeSet::from([request.clone()])).collect();
+    for Seen { requests, .. } in seen {
+        let (apart, mut others): (Vec<_>, Vec<_>) = division.into_iter().partition(|set| set.is_disjoint(requests));
+        others = vec![others.drain(..).flatten().collect()];
+        others.extend(apart);
+        division = others;
+    }
+    division.sort();
+    division
+}
+
+/// A container that has something else of `claim` than one of these sets of its requests.
+#[must_use]
+pub(super) fn misfit(claim: &str, division: &[BTreeSet<String>], seen: &[Seen]) -> Option<Misfit> {
+    let (misfit, set) = seen.iter().find_map(|seen| {
+        let set = division.iter().find(|set| !set.is_disjoint(&seen.requests))?;
+        (*set != seen.requests).then_some((seen, set))
+    })?;
+    let Seen { pod, container, requests } = misfit;
+    let other = seen.iter().find(|other| other.requests != *requests && !other.requests.is_disjoint(set));
+    let why = match other {
+        Some(Seen { pod, container, requests }) => {
+            format!(
+                "container {container:?} of pod {pod:?} has {}: a container is in one slice, so let containers have the \
+                 same requests or none in common",
+                named(requests)
+            )
+        }
+        None => format!(
+            "{} became a slice when the claim was first prepared, and is one until no pod on the node uses the claim: \
+             delete those that do",
+            named(set)
+        ),
+    };
+    Some(Misfit {
+        pod: pod.clone(),
+        reason: format!("container {container:?} has {} of claim {claim:?}, and {why}", named(requests)),
+    })
+}
+
+fn named(requests: &BTreeSet<String>) -> String {
+    let names: Vec<String> = requests.iter().map(|request| format!("{request:?}")).collect();
+    format!("request {}", names.join(" and "))
 }
 
 #[cfg(test)]
@@ -79,12 +185,37 @@ mod tests {
         .unwrap()
     }
 
+    /// A pod with a claim for its extended resources, with these requests of these containers.
+    fn extended(mappings: &[(&str, &str)]) -> Pod {
+        let mapping = |(container, request): &(&str, &str)| json!({"containerName": container, "requestName": request, "resourceName": "example.com/gpu"});
+        let mappings: Vec<Value> = mappings.iter().map(mapping).collect();
+        let mut pod = pod(json!([container("a", json!([])), container("b", json!([{"name": "one"}]))]));
+        let status = json!({"resourceClaimName": "extended", "requestMappings": mappings});
+        pod.status.as_mut().unwrap().extended_resource_claim_status = serde_json::from_value(status).unwrap();
+        pod
+    }
+
     fn container(name: &str, claims: Value) -> Value {
         json!({"name": name, "resources": {"claims": claims}})
     }
 
-    fn ours() -> BTreeMap<String, usize> {
-        BTreeMap::from([("claim-one".into(), 1), ("pod-two-x".into(), 2)])
+    fn set(requests: &[&str]) -> BTreeSet<String> {
+        requests.iter().map(|request| (*request).to_owned()).collect()
+    }
+
+    /// Sets of requests, for example `a b|c`.
+    fn sets(text: &str) -> Vec<BTreeSet<String>> {
+        text.split_terminator('|').map(|names| names.split(' ').map(Into::into).collect()).collect()
+    }
+
+    /// Containers `c0`, `c1`, ... that have these requests.
+    fn having(text: &str) -> Vec<Seen> {
+        let seen = |(number, requests)| Seen { pod: "pod".into(), container: format!("c{number}"), requests };
+        sets(text).into_iter().enumerate().map(seen).collect()
+    }
+
+    fn brief(seen: Vec<Seen>) -> Vec<(String, Vec<String>)> {
+        seen.into_iter().map(|seen| (seen.container, seen.requests.into_iter().collect())).collect()
     }
 
     #[test]
@@ -95,21 +226,87 @@ mod tests {
             container("c", json!([{"name": "one", "request": "gpu"}, {"name": "one"}])),
             container("d", json!([])),
         ]));
-        assert_eq!(conflict(&pod, &ours()), None);
+        assert_eq!(conflict(&pod, &set(&["claim-one", "pod-two-x"])), None);
     }
 
     #[test]
-    fn a_container_that_names_two_slices_is_refused() {
-        let pod = pod(json!([container("a", json!([{"name": "one"}, {"name": "two"}]))]));
-        let reason = conflict(&pod, &ours()).unwrap();
-        assert!(reason.starts_with("container \"a\" names the claims \"claim-one\" and \"pod-two-x\""), "{reason}");
-        assert_eq!(conflict(&pod, &BTreeMap::from([("claim-one".into(), 1)])), None);
+    fn a_container_that_has_two_slices_is_refused() {
+        let named = pod(json!([container("a", json!([{"name": "one"}, {"name": "two"}]))]));
+        let reason = conflict(&named, &set(&["claim-one", "pod-two-x"])).unwrap();
+        assert!(reason.starts_with("container \"a\" has the claims \"claim-one\" and \"pod-two-x\""), "{reason}");
+        assert_eq!(conflict(&named, &set(&["claim-one"])), None);
+        let extended = extended(&[("b", "r")]);
+        let reason = conflict(&extended, &set(&["claim-one", "extended"])).unwrap();
+        assert!(reason.starts_with("container \"b\" has the claims \"claim-one\" and \"extended\""), "{reason}");
     }
 
     #[test]
-    fn a_container_that_names_a_part_of_a_slice_is_refused() {
-        let pod = pod(json!([container("a", json!([{"name": "two", "request": "large"}]))]));
-        let reason = conflict(&pod, &ours()).unwrap();
-        assert!(reason.starts_with("container \"a\" names only request \"large\" of claim \"pod-two-x\""), "{reason}");
+    fn a_container_has_what_it_names_of_our_requests() {
+        let pod = pod(json!([
+            container("all", json!([{"name": "two"}])),
+            container("empty", json!([{"name": "two", "request": ""}])),
+            container("both", json!([{"name": "two", "request": "large"}, {"name": "two"}])),
+            container("pair", json!([{"name": "two", "request": "large"}, {"name": "two", "request": "small"}])),
+            container("single", json!([{"name": "two", "request": "small"}])),
+            container("nic", json!([{"name": "two", "request": "nic"}])),
+            container("other", json!([{"name": "one"}])),
+        ]));
+        let expect = |name: &str, requests: &[&str]| (name.to_owned(), set(requests).into_iter().collect::<Vec<_>>());
+        assert_eq!(
+            brief(seen(&pod, "pod-two-x", &set(&["large", "small"]))),
+            [
+                expect("all", &["large", "small"]),
+                expect("both", &["large", "small"]),
+                expect("empty", &["large", "small"]),
+                expect("pair", &["large", "small"]),
+                expect("single", &["small"]),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_container_has_the_requests_that_were_made_for_its_extended_resources() {
+        let pod = extended(&[("a", "container-0-request-0"), ("b", "container-1-request-0"), ("a", "other")]);
+        let requests = set(&["container-0-request-0", "container-1-request-0", "other"]);
+        let expect = |name: &str, requests: &[&str]| (name.to_owned(), set(requests).into_iter().collect::<Vec<_>>());
+        assert_eq!(
+            brief(seen(&pod, "extended", &requests)),
+            [expect("a", &["container-0-request-0", "other"]), expect("b", &["container-1-request-0"])]
+        );
+        assert_eq!(seen(&pod, "pod-two-x", &requests), []);
+    }
+
+    #[test]
+    fn what_a_container_has_is_one_slice_and_nothing_else_is() {
+        for (requests, has, expected) in [
+            ("a", "", "a"),
+            ("a b", "", "a b"),
+            ("a b", "a b|a b", "a b"),
+            ("a b", "a|b", "a|b"),
+            ("a b", "a|a", "a|b"),
+            ("a b c", "a c|b|a c", "a c|b"),
+            ("a b c d", "b c", "a|b c|d"),
+        ] {
+            let (requests, having) = (sets(requests).remove(0), having(has));
+            let division = divide(&requests, &having);
+            assert_eq!(division, sets(expected), "{has}");
+            assert_eq!(misfit("claim", &division, &having), None, "{has}");
+        }
+    }
+
+    #[test]
+    fn containers_that_have_some_requests_in_common_are_refused() {
+        for (requests, has, container) in [("a b", "a b|a", "c1"), ("a b", "a|a b", "c0"), ("a b c", "a b|b c", "c0")] {
+            let (requests, having) = (sets(requests).remove(0), having(has));
+            let misfit = misfit("claim", &divide(&requests, &having), &having).unwrap();
+            assert!(misfit.reason.starts_with(&format!("container {container:?} has request ")), "{misfit:?}");
+            assert!(misfit.reason.contains("of pod \"pod\" has request"), "{misfit:?}");
+        }
+        // It was divided otherwise before.
+        for (division, has) in [("a b", "b"), ("a|b", "a b")] {
+            let (division, having) = (sets(division), having(has));
+            let misfit = misfit("claim", &division, &having).unwrap();
+            assert!(misfit.reason.contains("became a slice when the claim was first prepared"), "{misfit:?}");
+        }
     }
 }

@@ -52,23 +52,25 @@ impl From<Claim> for ClaimName {
     }
 }
 
-fn answer(outcome: Result<Prepared, ClaimError>) -> NodePrepareResourceResponse {
+fn answer(outcome: Result<Vec<Prepared>, ClaimError>) -> NodePrepareResourceResponse {
     match outcome {
         Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error: error.to_string() },
-        Ok(Prepared { devices, cdi_device }) => NodePrepareResourceResponse {
-            devices: devices
-                .into_iter()
-                .map(|device| Device {
-                    request_names: vec![device.request],
-                    pool_name: device.pool,
-                    device_name: device.device,
-                    cdi_device_ids: vec![cdi_device.clone()],
-                    share_id: device.share_id,
-                })
-                .collect(),
+        Ok(slices) => NodePrepareResourceResponse {
+            devices: slices.into_iter().flat_map(devices).collect(),
             error: String::new(),
         },
     }
+}
+
+/// A container gets the CDI devices of the requests that it has.
+fn devices(Prepared { devices, cdi_device }: Prepared) -> impl Iterator<Item = Device> {
+    devices.into_iter().map(move |device| Device {
+        request_names: vec![device.request],
+        pool_name: device.pool,
+        device_name: device.device,
+        cdi_device_ids: vec![cdi_device.clone()],
+        share_id: device.share_id,
+    })
 }
 
 #[tonic::async_trait]

@@ -32,16 +32,21 @@ pub(super) async fn run(claims: Arc<Claims>, client: Client, mut end: watch::Rec
     }
 }
 
-/// Gives up what was a suspect before, and still is. Returns the suspects. A claim whose slice some container has, as
-/// kubelet says, is none, and the API server is not asked about it. So two hundred running pods cost the API server
+/// Gives up what was a suspect before, and still is. Returns the suspects. A claim of which some container has a slice,
+/// as kubelet says, is none, and the API server is not asked about it. So two hundred running pods cost the API server
 /// nothing.
 pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>) -> BTreeSet<ClaimUid> {
     let slices = blocking(claims.node(), |node| node.list()).await;
-    let slices: BTreeMap<&str, &Slice> = slices.iter().map(|slice| (slice.content.name.as_str(), slice)).collect();
+    let mut of_claims: BTreeMap<ClaimUid, Vec<&Slice>> = BTreeMap::new();
+    for slice in &slices {
+        if let Some(uid) = ClaimUid::of_slice(&slice.content.name) {
+            of_claims.entry(uid).or_default().push(slice);
+        }
+    }
     let mut suspects = BTreeSet::new();
     for (uid, (namespace, name)) in claims.known() {
-        let slice = slices.get(uid.slice_name().as_str());
-        if slice.is_some_and(|slice| !slice.consumers.is_empty()) {
+        let slices = of_claims.get(&uid).map(Vec::as_slice).unwrap_or_default();
+        if slices.iter().any(|slice| !slice.consumers.is_empty()) {
             continue;
         }
         match is_gone(client, &namespace, &name, &uid).await {
@@ -53,11 +58,11 @@ pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSe
                 return before.clone();
             }
         }
-        let processes = slice.map_or(0, |slice| slice.processes);
+        let processes: usize = slices.iter().map(|slice| slice.processes).sum();
         if !before.contains(&uid) {
             suspects.insert(uid);
         } else if processes > 0 {
-            warn!(claim = %uid, namespace, name, processes, "a claim is gone, but not its processes: its slice stays");
+            warn!(claim = %uid, namespace, name, processes, "a claim is gone, but not its processes: its slices stay");
             suspects.insert(uid);
         } else {
             info!(claim = %uid, namespace, name, "a claim is gone");

@@ -1,4 +1,4 @@
-//! What was prepared, in the claim's status: for people, and for tools that show which slice a pod has.
+//! What was prepared, in the claim's status: for people, and for tools that show which slices a pod has.
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -11,12 +11,13 @@ use super::allocation::AllocatedDevice;
 use super::checkpoint::Record;
 use super::names::{DRIVER, device_name};
 use crate::api_server::message;
-use crate::node::{Part, SliceRequest};
+use crate::node::{Part, Slice, SliceRequest};
 
-/// Says in the claim's status what its slice is. A failure is logged, and nothing else: the pod runs without it.
-pub(super) async fn publish(client: &kube::Client, record: &Record, slice: &SliceRequest, cdi_device: &str) {
+/// Says in the claim's status what its slices are: `made`, in the record's order. A failure is logged, and nothing
+/// else: the pod runs without it.
+pub(super) async fn publish(client: &kube::Client, record: &Record, made: &[Slice]) {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &record.namespace);
-    let status = status(record, slice, cdi_device, Time(Timestamp::now()));
+    let status = status(record, made, Time(Timestamp::now()));
     let params = PatchParams::apply(DRIVER).force();
     if let Err(error) = claims.patch_status(&record.name, &params, &Patch::Apply(status)).await {
         let Record { namespace, name, .. } = record;
@@ -25,9 +26,11 @@ pub(super) async fn publish(client: &kube::Client, record: &Record, slice: &Slic
 }
 
 /// What is applied. It names the claim's UID, so that another claim of the same name does not get it.
-fn status(record: &Record, slice: &SliceRequest, cdi_device: &str, now: Time) -> Value {
+fn status(record: &Record, made: &[Slice], now: Time) -> Value {
+    let slices = record.slices.iter().zip(made);
+    let devices = slices.flat_map(|(slice, made)| slice.devices.iter().map(move |device| (device, made)));
     let devices: Vec<Value> =
-        record.devices.iter().map(|device| device_status(device, slice, cdi_device, &now)).collect();
+        devices.map(|(device, made)| device_status(device, &made.content, &made.cdi_device, &now)).collect();
     json!({
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -73,7 +76,10 @@ fn device_status(device: &AllocatedDevice, slice: &SliceRequest, cdi_device: &st
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::dra::allocation::ClaimSlice;
     use crate::dra::checkpoint::Phase;
     use crate::dra::names::ClaimUid;
 
@@ -99,13 +105,25 @@ mod tests {
             name: "train".into(),
             phase: Phase::Completed,
             boot_id: String::new(),
-            slice: slice.clone(),
-            devices: vec![device(Some("s-1")), device(None)],
+            slices: ["claim-u.0", "claim-u.1"]
+                .map(|name| ClaimSlice {
+                    slice: SliceRequest { name: name.into(), ..slice.clone() },
+                    devices: vec![device(Some("s-1")), device(None)],
+                    ..ClaimSlice::default()
+                })
+                .into(),
         };
-        let status = status(&record, &slice, "aliquot.dev/slice=claim-u", Time(Timestamp::UNIX_EPOCH));
+        let made = record.slices.iter().map(|slice| Slice {
+            content: slice.slice.clone(),
+            cdi_device: format!("aliquot.dev/slice={}", slice.slice.name),
+            processes: 0,
+            consumers: BTreeSet::new(),
+        });
+        let status = status(&record, &made.collect::<Vec<_>>(), Time(Timestamp::UNIX_EPOCH));
         assert_eq!(status["metadata"], json!({"name": "train", "namespace": "team", "uid": "u"}));
         let devices = status["status"]["devices"].as_array().unwrap();
-        assert_eq!(devices.len(), 2);
+        let slices: Vec<&str> = devices.iter().map(|device| device["data"]["slice"].as_str().unwrap()).collect();
+        assert_eq!(slices, ["claim-u.0", "claim-u.0", "claim-u.1", "claim-u.1"]);
         assert_eq!((&devices[0]["shareID"], devices[1].get("shareID")), (&json!("s-1"), None));
         assert_eq!(devices[0]["data"]["coreLimitPercent"], json!(80));
         assert_eq!(devices[0]["conditions"][0]["lastTransitionTime"], json!("1970-01-01T00:00:00Z"));

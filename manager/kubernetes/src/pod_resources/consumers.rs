@@ -15,9 +15,13 @@ use crate::node::{self, Consumer, Node, Slice};
 /// How often kubelet is asked.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// Whether a container has the slice of this name, of which kubelet says that it has the claim: kubelet does not say
+/// which requests of a claim a container has.
+pub type Has = Arc<dyn Fn(&str, &Consumer) -> bool + Send + Sync>;
+
 /// Tells the node who runs in its slices, until this is dropped. That kubelet does not answer is said once, and is no
 /// reason to forget what it said before.
-pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources>) {
+pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, has: Has) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut answered = true;
@@ -28,7 +32,8 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
         match pod_resources.list().await {
             Ok(holders) => {
                 answered = true;
-                node::blocking(&node, move |node| tell(node, &slices, &holders)).await;
+                let has = Arc::clone(&has);
+                node::blocking(&node, move |node| tell(node, &slices, &holders, &has)).await;
             }
             Err(error) if answered => {
                 answered = false;
@@ -40,8 +45,8 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
 }
 
 /// Tells the node what has changed of these slices. One that was made anew meanwhile has another container.
-fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders) {
-    let mut found = of_slices(slices, holders);
+fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders, has: &Has) {
+    let mut found = of_slices(slices, holders, has);
     for slice in slices {
         let name = &slice.content.name;
         let consumers = found.remove(name.as_str()).unwrap_or_default();
@@ -52,7 +57,7 @@ fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders) {
 }
 
 /// The containers that have each slice, by any of its CDI names.
-fn of_slices<'a>(slices: &'a [Slice], holders: &Holders) -> BTreeMap<&'a str, BTreeSet<Consumer>> {
+fn of_slices<'a>(slices: &'a [Slice], holders: &Holders, has: &Has) -> BTreeMap<&'a str, BTreeSet<Consumer>> {
     let mut by_name: BTreeMap<CdiName, &str> = BTreeMap::new();
     for slice in slices {
         let content = &slice.content;
@@ -61,7 +66,8 @@ fn of_slices<'a>(slices: &'a [Slice], holders: &Holders) -> BTreeMap<&'a str, BT
     }
     let mut found: BTreeMap<&str, BTreeSet<Consumer>> = BTreeMap::new();
     for holder in holders.iter() {
-        for slice in names(holder).filter_map(|name| by_name.get(&name)) {
+        let theirs = names(holder).filter_map(|name| by_name.get(&name));
+        for slice in theirs.filter(|slice| has(slice, &holder.consumer)) {
             found.entry(slice).or_default().insert(holder.consumer.clone());
         }
     }
@@ -136,11 +142,31 @@ mod tests {
             }
         });
         let mut keeping = JoinSet::new();
-        keeping.spawn(keep_consumers(node.clone(), Arc::new(PodResources::new(dir.path()))));
+        keeping.spawn(keep_consumers(node.clone(), Arc::new(PodResources::new(dir.path())), Arc::new(|_, _| true)));
         while node.get("pod.default.before.main").unwrap().consumers.is_empty() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(node.get("pod.default.a.main").unwrap().consumers, BTreeSet::from([new]));
+    }
+
+    #[test]
+    fn a_slice_of_a_claim_that_is_several_belongs_to_who_has_it() {
+        let slices = [slice("claim-1.0", &[]), slice("claim-1.1", &[])];
+        let holder = |pod: &str| Holder {
+            consumer: consumer(pod),
+            devices: BTreeMap::new(),
+            cdi_devices: slices.iter().map(|slice| slice.cdi_device.clone()).collect(),
+        };
+        let holders = Holders::from_iter([holder("a"), holder("b")]);
+        let has: Has = Arc::new(|slice, consumer| (slice == "claim-1.0") == (consumer.pod == "a"));
+        let found = of_slices(&slices, &holders, &has);
+        assert_eq!(
+            found,
+            BTreeMap::from([
+                ("claim-1.0", BTreeSet::from([consumer("a")])),
+                ("claim-1.1", BTreeSet::from([consumer("b")])),
+            ])
+        );
     }
 
     #[test]
@@ -161,7 +187,7 @@ mod tests {
             holder("a2", "aliquot.dev/slice=claim-1", false),
             holder("b", "other.dev/gpu=claim-1", true),
         ]);
-        let found = of_slices(&slices, &holders);
+        let found = of_slices(&slices, &holders, &(Arc::new(|_: &str, _: &Consumer| true) as Has));
         assert_eq!(
             found,
             BTreeMap::from([

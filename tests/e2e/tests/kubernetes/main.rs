@@ -5,4 +5,5 @@ mod health;
 mod killed;
 mod many_pods;
 mod real_containers;
+mod requests;
 mod restarts;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
-use serde_json::json;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-use super::FINALIZER;
+use super::{FINALIZER, extended_resources as extended};
 use crate::allocator;
 use crate::api_server::{CLAIMS, DEVICE_CLASSES, Informer, NODES, PODS, SLICES, Store};
-use crate::pod::{claim_names, containers_of, extended_resources, is_terminal, name_of, uid_of};
+use crate::pod::{claim_names, containers_of, extended_claim, extended_resources, is_terminal, name_of, uid_of};
 use crate::quantity::Quantity;
 
 /// Gives claims their devices, and binds pods.
@@ -49,7 +50,23 @@ impl Scheduler {
     pub(super) fn schedule(&mut self, pod: &Pod) -> Result<(), String> {
         let (namespace, name) = name_of(pod);
         self.pods.refresh();
-        self.has_extended_resources(pod)?;
+        self.classes.refresh();
+        let by_resource = extended::by_resource(self.classes.objects());
+        self.has_extended_resources(pod, &by_resource)?;
+        let to_make = extended::claim(pod, &by_resource).filter(|_| extended_claim(pod).is_none());
+        if let Some((mut claim, mappings)) = to_make {
+            self.claims.refresh();
+            let status = json!({"allocation": self.allocate(&typed(&claim)?)?, "reservedFor": [reference(pod)]});
+            claim["metadata"]["finalizers"] = json!([FINALIZER]);
+            let made = self.store.create(&CLAIMS, &namespace, claim).map_err(|failure| failure.to_string())?;
+            let mut made: ResourceClaim = typed(&made)?;
+            made.status = Some(typed(&status)?);
+            self.store.update(&CLAIMS, &made, true).map_err(|failure| failure.to_string())?;
+            let status = json!({"resourceClaimName": made.metadata.name, "requestMappings": mappings});
+            let patch = json!({"status": {"extendedResourceClaimStatus": status}});
+            let patched = self.store.merge(&PODS, &namespace, &name, true, &patch);
+            patched.map_err(|failure| failure.to_string())?;
+        }
         for claim in claim_names(pod)?.values() {
             self.claims.refresh();
             let found = self.claims.get(&namespace, claim).cloned();
@@ -66,8 +83,7 @@ impl Scheduler {
             }
             let users = status.reserved_for.get_or_insert_default();
             if !users.iter().any(|user| user.uid == uid_of(pod)) {
-                let user = json!({"resource": "pods", "name": name, "uid": uid_of(pod)});
-                users.push(serde_json::from_value(user).map_err(|error| error.to_string())?);
+                users.push(typed(&reference(pod))?);
             }
             claim.status = Some(status);
             self.store.update(&CLAIMS, &claim, true).map_err(|failure| failure.to_string())?;
@@ -87,9 +103,10 @@ impl Scheduler {
     }
 
     /// Whether the node has what the pod asks for of device plugins, beside what other pods have.
-    fn has_extended_resources(&self, pod: &Pod) -> Result<(), String> {
+    fn has_extended_resources(&self, pod: &Pod, by_resource: &BTreeMap<String, String>) -> Result<(), String> {
         let mut asked: BTreeMap<String, usize> = BTreeMap::new();
-        for (resource, count) in containers_of(pod).iter().flat_map(extended_resources) {
+        let all = containers_of(pod).iter().flat_map(extended_resources);
+        for (resource, count) in all.filter(|(resource, _)| !by_resource.contains_key(resource)) {
             *asked.entry(resource).or_default() += count;
         }
         if asked.is_empty() {
@@ -112,4 +129,13 @@ impl Scheduler {
         }
         Ok(())
     }
+}
+
+/// The pod, as a claim names who may use it.
+fn reference(pod: &Pod) -> Value {
+    json!({"resource": "pods", "name": name_of(pod).1, "uid": uid_of(pod)})
+}
+
+fn typed<T: DeserializeOwned>(object: &Value) -> Result<T, String> {
+    serde_json::from_value(object.clone()).map_err(|error| error.to_string())
 }

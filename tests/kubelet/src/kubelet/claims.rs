@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use super::Shared;
 use super::checkpoint::Checkpoint;
 use crate::api_server::CLAIMS;
-use crate::pod::{claim_names, uid_of};
+use crate::pod::{claim_names, extended_claim, uid_of};
 
 /// The claims that this node's pods use.
 #[derive(Debug)]
@@ -55,33 +55,45 @@ impl ClaimManager {
         ClaimManager { checkpoint, known }
     }
 
-    /// The claims that a container uses, with what is prepared of them.
+    /// The claims that a container uses, with all that is prepared of them, whichever requests it has.
     pub(super) async fn of_container(&self, pod: &Pod, container: &Container) -> Vec<KnownClaim> {
-        let names = claim_names(pod).unwrap_or_default();
+        let used = used(pod, container).unwrap_or_default();
         let known = self.known.lock().await;
-        let used = container.resources.iter().flat_map(|resources| resources.claims.iter().flatten());
-        let names: BTreeSet<&String> = used.filter_map(|claim| names.get(&claim.name)).collect();
-        names.into_iter().filter_map(|name| known.get(&key(pod, name)).cloned()).collect()
+        let names: BTreeSet<String> = used.into_iter().map(|(claim, _)| claim).collect();
+        names.into_iter().filter_map(|name| known.get(&key(pod, &name)).cloned()).collect()
     }
 
     /// The CDI devices that a container gets for its claims.
     pub(super) async fn cdi_devices(&self, pod: &Pod, container: &Container) -> Result<Vec<String>, String> {
-        let names = claim_names(pod)?;
+        let used = used(pod, container)?;
         let known = self.known.lock().await;
         let mut devices = Vec::new();
-        for used in container.resources.iter().flat_map(|resources| resources.claims.iter().flatten()) {
-            let name = names.get(&used.name).ok_or_else(|| format!("no claim for {:?}", used.name))?;
+        for (name, request) in &used {
             let claim = known.get(&key(pod, name)).ok_or_else(|| format!("unable to get claim info for {name}"))?;
-            let request = used.request.as_deref().unwrap_or_default();
             for device in claim.devices.values().flatten() {
                 let names = &device.requests;
-                if request.is_empty() || names.is_empty() || names.iter().any(|name| name == request) {
+                if request.is_empty() || names.is_empty() || names.contains(request) {
                     devices.extend(device.cdi_devices.iter().cloned());
                 }
             }
         }
         Ok(devices)
     }
+}
+
+/// The claims that a container uses, each with the request that it has; an empty one stands for all.
+fn used(pod: &Pod, container: &Container) -> Result<Vec<(String, String)>, String> {
+    let names = claim_names(pod)?;
+    let mut used = Vec::new();
+    for claim in container.resources.iter().flat_map(|resources| resources.claims.iter().flatten()) {
+        let name = names.get(&claim.name).ok_or_else(|| format!("no claim for {:?}", claim.name))?;
+        used.push((name.clone(), claim.request.clone().unwrap_or_default()));
+    }
+    if let Some((claim, mappings)) = extended_claim(pod) {
+        let requests = mappings.into_iter().filter(|(of, _)| *of == container.name);
+        used.extend(requests.map(|(_, request)| (claim.to_owned(), request.to_owned())));
+    }
+    Ok(used)
 }
 
 fn key(pod: &Pod, name: &str) -> ClaimKey {
@@ -92,7 +104,8 @@ fn key(pod: &Pod, name: &str) -> ClaimKey {
 pub(super) async fn prepare(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut claims = Vec::new();
-    for name in claim_names(pod)?.into_values() {
+    let extended = extended_claim(pod).map(|(claim, _)| claim.to_owned());
+    for name in claim_names(pod)?.into_values().chain(extended) {
         let found = shared.store.get::<ResourceClaim>(&CLAIMS, namespace, &name);
         let claim = found.map_err(|failure| format!("fetch ResourceClaim {name}: {failure}"))?;
         let drivers = drivers_of(&claim, pod)?;

@@ -55,8 +55,14 @@ fn claim(results: Value, configs: Value) -> ResourceClaim {
     .unwrap()
 }
 
-fn resolved(results: Value, configs: Value) -> Result<Allocation, AllocationError> {
-    resolve(&claim(results, configs), &ClaimUid::parse(UID).unwrap(), "node-1", &devices())
+/// All of the claim as one slice.
+fn resolved(results: Value, configs: Value) -> Result<ClaimSlice, AllocationError> {
+    resolved_on(&claim(results, configs), &ClaimUid::parse(UID).unwrap(), &devices())
+}
+
+fn resolved_on(claim: &ResourceClaim, uid: &ClaimUid, devices: &Devices) -> Result<ClaimSlice, AllocationError> {
+    let all = requests(claim, uid)?;
+    Ok(resolve(claim, uid, "node-1", devices, &[all])?.remove(0))
 }
 
 fn refusal(results: Value, configs: Value) -> String {
@@ -102,7 +108,35 @@ fn several_devices_are_one_slice_and_other_drivers_are_left_alone() {
     let allocation = resolved(results, json!([])).unwrap();
     let cores: Vec<u32> = allocation.slice.parts.iter().map(|part| part.core_request_percent).collect();
     assert_eq!((cores, allocation.devices.len()), (vec![30, 50], 2));
-    assert_eq!(allocation.requests, BTreeSet::from(["a".into(), "b".into()]));
+    assert_eq!(allocation.requests(), BTreeSet::from(["a".into(), "b".into()]));
+}
+
+#[test]
+fn each_set_of_requests_is_a_slice_with_its_own_devices_and_parameters() {
+    let results = json!([
+        result("a", "gpu-a", "30", "8Gi"),
+        result("b", "gpu-a", "50", "16Gi"),
+        result("c/large", "gpu-b", "70", "32Gi"),
+    ]);
+    let configs = json!([
+        config("FromClaim", &["a"], json!({"priorityClass": "batch"})),
+        config("FromClaim", &["c"], json!({"priorityClass": "standard"})),
+    ]);
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    let uid = ClaimUid::parse(UID).unwrap();
+    let division = [set(&["a"]), set(&["b", "c"])];
+    let slices = resolve(&claim(results, configs), &uid, "node-1", &devices(), &division).unwrap();
+    assert_eq!(slices.iter().map(ClaimSlice::requests).collect::<Vec<_>>(), division);
+    let names: Vec<&str> = slices.iter().map(|slice| slice.slice.name.as_str()).collect();
+    assert_eq!(names, [format!("claim-{UID}.0"), format!("claim-{UID}.1")]);
+    assert_eq!(slices[1].slice.description, "claim team/train, b, c");
+    let cores = |slice: &ClaimSlice| -> Vec<(String, u32)> {
+        slice.slice.parts.iter().map(|part| (part.device_uuid.clone(), part.core_request_percent)).collect()
+    };
+    assert_eq!(cores(&slices[0]), [("GPU-A".into(), 30)]);
+    assert_eq!(cores(&slices[1]), [("GPU-A".into(), 50), ("GPU-B".into(), 70)]);
+    let classes = slices.iter().map(|slice| slice.slice.priority_class).collect::<Vec<_>>();
+    assert_eq!(classes, [Some(PriorityClass::Batch), Some(PriorityClass::Standard)]);
 }
 
 #[test]
@@ -151,7 +185,7 @@ fn a_slice_has_one_priority_class() {
     let results = json!([result("a", "gpu-a", "30", "8Gi"), result("b", "gpu-b", "50", "16Gi")]);
     let of = |request: &str, class: &str| config("FromClaim", &[request], json!({"priorityClass": class}));
     let refused = refusal(results.clone(), json!([of("a", "batch"), of("b", "standard")]));
-    assert!(refused.starts_with("the claim's requests have different values of priorityClass"), "{refused}");
+    assert!(refused.starts_with(r#"the requests {"a", "b"} have different values of priorityClass"#), "{refused}");
     let one = resolved(results, json!([of("a", "batch")])).unwrap();
     assert_eq!(one.slice.priority_class, Some(PriorityClass::Batch));
 }
@@ -186,12 +220,12 @@ fn what_cannot_be_prepared_is_refused_with_a_reason() {
 #[test]
 fn a_claim_of_the_same_name_is_not_taken_for_it() {
     let uid = ClaimUid::parse("3f0c1d2e-0000-4000-8000-000000000002").unwrap();
-    let other = resolve(&claim(json!([]), json!([])), &uid, "node-1", &devices());
+    let other = requests(&claim(json!([]), json!([])), &uid);
     assert_eq!(other, Err(AllocationError::OtherClaim { found: UID.into() }));
     let mut unallocated = claim(json!([]), json!([]));
     unallocated.status = None;
     let uid = ClaimUid::parse(UID).unwrap();
-    assert_eq!(resolve(&unallocated, &uid, "node-1", &devices()), Err(AllocationError::NotAllocated));
+    assert_eq!(requests(&unallocated, &uid), Err(AllocationError::NotAllocated));
 }
 
 #[test]
@@ -200,7 +234,7 @@ fn an_instance_to_be_made_is_no_part_before_it_is_there() {
     let name = "gpu-00000000-0000-0000-0000-000000000000-2g-20gb-2";
     let results = json!([{"request": "mig", "driver": DRIVER, "pool": "node-1", "device": name}]);
     let uid = ClaimUid::parse(UID).unwrap();
-    let resolved = |configs: Value| resolve(&claim(results.clone(), configs), &uid, "node-1", &devices);
+    let resolved = |configs: Value| resolved_on(&claim(results.clone(), configs), &uid, &devices);
     let allocation = resolved(json!([])).unwrap();
     assert_eq!(allocation.slice.parts, []);
     let partition = allocation.devices[0].partition.as_ref().unwrap();

@@ -1,5 +1,6 @@
 //! Claims on a node in memory, beside an API server that has one claim.
 
+mod division;
 mod instances;
 
 use std::convert::Infallible;
@@ -97,16 +98,10 @@ impl World {
 
     fn record(&self, phase: Phase, boot_id: &str) -> Record {
         let uid = ClaimUid::parse(UID).unwrap();
-        let slice = resolve(&object(&claim(30)), &uid, "node-1", &self.node.devices().borrow()).unwrap();
-        Record {
-            uid,
-            namespace: "team".into(),
-            name: "train".into(),
-            phase,
-            boot_id: boot_id.into(),
-            slice: slice.slice,
-            devices: slice.devices,
-        }
+        let division = [BTreeSet::from(["gpu".into()])];
+        let devices = self.node.devices().borrow().clone();
+        let slices = resolve(&object(&claim(30)), &uid, "node-1", &devices, &division).unwrap();
+        Record { uid, namespace: "team".into(), name: "train".into(), phase, boot_id: boot_id.into(), slices }
     }
 }
 
@@ -134,7 +129,7 @@ fn name() -> ClaimName {
     ClaimName { namespace: "team".into(), name: "train".into(), uid: UID.into() }
 }
 
-async fn prepare(claims: &Arc<Claims>) -> Result<Prepared, ClaimError> {
+async fn prepare(claims: &Arc<Claims>) -> Result<Vec<Prepared>, ClaimError> {
     claims.prepare(&name(), &BTreeSet::from([name()])).await
 }
 
@@ -147,8 +142,8 @@ async fn a_claim_is_prepared_once_and_given_up_once() {
     let world = World::new(30);
     let claims = world.start("boot-1");
     let first = prepare(&claims).await.unwrap();
-    assert_eq!(first.cdi_device, format!("aliquot.dev/slice=claim-{UID}"));
-    assert_eq!(first.devices[0].share_id.as_deref(), Some("share"));
+    assert_eq!((first.len(), &first[0].cdi_device), (1, &format!("aliquot.dev/slice=claim-{UID}")));
+    assert_eq!(first[0].devices[0].share_id.as_deref(), Some("share"));
     let slice = world.slice().unwrap().content;
     assert_eq!((core_percent(&slice), slice.parts[0].memory_limit_bytes), (30, 8 * GIB));
     assert_eq!(prepare(&claims).await.unwrap(), first);
@@ -205,11 +200,11 @@ async fn what_was_begun_for_nobody_is_made_anew() {
     // Killed after the slice was made, and the claim was allocated otherwise since.
     let record = world.record(Phase::Started, "boot-1");
     world.checkpoint().save(&record).unwrap();
-    world.node.create(&record.slice).unwrap();
+    world.node.create(&record.slices[0].slice).unwrap();
     prepare(&world.start("boot-1")).await.unwrap();
     assert_eq!(core_percent(&world.slice().unwrap().content), 40);
     let kept = world.checkpoint().load(&record.uid).unwrap().unwrap();
-    assert_eq!((kept.phase, core_percent(&kept.slice)), (Phase::Completed, 40));
+    assert_eq!((kept.phase, core_percent(&kept.slices[0].slice)), (Phase::Completed, 40));
 }
 
 #[tokio::test]
@@ -272,7 +267,7 @@ async fn a_pod_whose_container_names_two_slices_is_refused() {
     let other = ClaimName { namespace: "team".into(), name: "other".into(), uid: "u".into() };
     let claims = world.start("boot-1");
     let refused = claims.prepare(&name(), &BTreeSet::from([name(), other])).await.unwrap_err().to_string();
-    assert!(refused.starts_with("pod pod: container \"main\" names the claims"), "{refused}");
+    assert!(refused.starts_with("pod pod: container \"main\" has the claims"), "{refused}");
     assert!(world.slice().is_none());
     // Of the other claim nothing is known here.
     prepare(&claims).await.unwrap();
@@ -327,10 +322,10 @@ async fn a_record_of_a_newer_version_is_refused_and_kept() {
     let world = World::new(30);
     prepare(&world.start("boot-1")).await.unwrap();
     let file = world.path().join(format!("claims/{UID}.json"));
-    let newer = r#"{"version": 2, "claims": []}"#;
+    let newer = r#"{"version": 3, "claims": []}"#;
     std::fs::write(&file, newer).unwrap();
     let refused = prepare(&world.start("boot-1")).await.unwrap_err().to_string();
-    assert!(refused.contains("is of version 2") && refused.contains("go back"), "{refused}");
+    assert!(refused.contains("is of version 3") && refused.contains("go back"), "{refused}");
     assert!(world.slice().is_some());
     assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
 }

@@ -45,14 +45,15 @@ fn instances(world: &World) -> Vec<String> {
 fn record_of(uid: &str, phase: Phase, boot_id: &str, partitions: &[Partition]) -> Record {
     let uid = ClaimUid::parse(uid).unwrap();
     let device = |partition: &Partition| AllocatedDevice { partition: Some(partition.clone()), ..Default::default() };
+    let slice = SliceRequest { name: uid.slice_name(), ..SliceRequest::default() };
+    let devices = partitions.iter().map(device).collect();
     Record {
-        slice: SliceRequest { name: uid.slice_name(), ..SliceRequest::default() },
         uid,
         namespace: "team".into(),
         name: "train".into(),
         phase,
         boot_id: boot_id.into(),
-        devices: partitions.iter().map(device).collect(),
+        slices: vec![ClaimSlice { slice, devices, ..ClaimSlice::default() }],
     }
 }
 
@@ -61,11 +62,11 @@ async fn an_instance_is_made_at_its_place_and_goes_with_its_claim() {
     let world = world(&["2g-20gb-2"]);
     let claims = world.start("boot-1");
     let first = prepare(&claims).await.unwrap();
-    assert_eq!(first.devices[0].device, format!("{}-2g-20gb-2", device_name(0)));
+    assert_eq!(first[0].devices[0].device, format!("{}-2g-20gb-2", device_name(0)));
     assert_eq!(instances(&world), ["2g.20gb 2:2"]);
     let part = world.slice().unwrap().content.parts[0].clone();
     assert_eq!((part.core_request_percent, part.memory_limit_bytes), (100, 20 * GIB));
-    assert_eq!(first.devices[0].instance_uuid, Some(part.device_uuid));
+    assert_eq!(first[0].devices[0].instance_uuid, Some(part.device_uuid));
     // It is the claim's own: nobody else is offered a part of it.
     assert_eq!((claims.view().shared().count(), claims.view().offers().len()), (0, 7));
     assert_eq!(prepare(&world.start("boot-1")).await.unwrap(), first);
@@ -80,6 +81,38 @@ async fn a_claim_can_have_several_instances() {
     prepare(&world.start("boot-1")).await.unwrap();
     assert_eq!(instances(&world), ["1g.10gb 0:1", "2g.20gb 2:2", "1g.10gb 1:1"]);
     assert_eq!(world.slice().unwrap().content.parts.len(), 3);
+}
+
+#[tokio::test]
+async fn containers_of_a_pod_have_instances_of_their_own() {
+    let world = world(&["1g-10gb-0", "2g-20gb-2"]);
+    let container = |name: &str, request: &str| json!({"name": name, "resources": {"claims": [{"name": "mig", "request": request}]}});
+    {
+        let mut server = world.server.lock();
+        server.claim.as_mut().unwrap()["status"]["reservedFor"] =
+            json!([{"resource": "pods", "name": "pod", "uid": "pod-uid"}]);
+        server.pod = Some(json!({
+            "metadata": {"name": "pod", "uid": "pod-uid"},
+            "spec": {
+                "containers": [container("small", "r0"), container("large", "r1")],
+                "resourceClaims": [{"name": "mig", "resourceClaimName": "train"}],
+            },
+        }));
+    }
+    let claims = world.start("boot-1");
+    let first = prepare(&claims).await.unwrap();
+    assert_eq!(instances(&world), ["1g.10gb 0:1", "2g.20gb 2:2"]);
+    let memory = |number: usize| {
+        let slice = world.node.get(&format!("claim-{UID}.{number}")).unwrap().content;
+        slice.parts.iter().map(|part| part.memory_limit_bytes).collect::<Vec<_>>()
+    };
+    assert_eq!((memory(0), memory(1)), (vec![10 * GIB], vec![20 * GIB]));
+    // One that is gone is made anew with all of them: where they are, others may be by now.
+    world.node.destroy_instance(&partition("2g.20gb", 2, 2)).unwrap();
+    assert_eq!(prepare(&world.start("boot-1")).await.unwrap().len(), first.len());
+    assert_eq!((instances(&world).len(), world.node.list().len()), (2, 2));
+    world.start("boot-1").unprepare(UID).await.unwrap();
+    assert_eq!((instances(&world).len(), world.node.list().len()), (0, 0));
 }
 
 #[tokio::test]
