@@ -51,6 +51,7 @@ pub use names::{DRIVER, device_name};
 use publisher::Publisher;
 use registration::Registrar;
 use server::Driver;
+pub use slice_config::{SliceConfigError, check_parameters};
 
 use crate::events::Events;
 use crate::node::Node;

@@ -35,9 +35,18 @@ pub(super) struct SliceConfig {
     pub host_memory_limit_bytes: Option<u64>,
 }
 
+/// Whether the driver understands these opaque parameters: what an admission policy says of them can be compared with
+/// it.
+///
+/// # Errors
+/// Why it does not.
+pub fn check_parameters(parameters: &Value) -> Result<(), SliceConfigError> {
+    SliceConfig::parse(parameters).map(drop)
+}
+
 /// Why parameters are not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SliceConfigError {
+pub enum SliceConfigError {
     /// Another kind of object.
     #[error("the parameters for {DRIVER} have {key} {found:?}; it must be {expected:?}")]
     OtherKind {

@@ -10,22 +10,35 @@ const MANAGER: &str = "system:serviceaccount:aliquot-system:aliquot-manager";
 
 impl Tests<'_> {
     pub(crate) fn bad_claims_are_refused_with_their_reasons(&self) {
-        let refused: [(&str, Value, &[&str]); 4] = [
-            ("limit-below-request", json!({"coreLimitPercent": 20}), &["coreLimitPercent is 20", "30 percent"]),
-            ("limit-above-device", json!({"coreLimitPercent": 101}), &["coreLimitPercent", "101"]),
-            ("unknown-class", json!({"priorityClass": "urgent"}), &["priorityClass", "urgent"]),
-            ("unknown-field", json!({"coreLimit": 50}), &["unknown field `coreLimit`"]),
-        ];
-        for (name, mut parameters, words) in refused {
+        let with = |mut parameters: Value| {
             parameters["apiVersion"] = "gpu.aliquot.dev/v1alpha1".into();
             parameters["kind"] = "SliceConfig".into();
-            let config = json!([{"opaque": {"driver": "gpu.aliquot.dev", "parameters": parameters}}]);
-            self.namespace.apply(&[
-                claim(name, &json!([device_request("gpu", 30, 64)]), &config),
-                pod(name, self.image, &prints_devices(), &json!({"resourceClaimName": name})),
-            ]);
-            self.expect_refusal(name, words);
+            json!([{"opaque": {"driver": "gpu.aliquot.dev", "parameters": parameters}}])
+        };
+        let requests = json!([device_request("gpu", 30, 64)]);
+        // What is wrong by itself the API server refuses, by the admission policy.
+        let refused = [
+            (json!({"coreLimitPercent": 101}), "coreLimitPercent is 101; it must be"),
+            (json!({"coreLimitPercent": "80"}), "coreLimitPercent is 80; it must be"),
+            (json!({"priorityClass": "urgent"}), "priorityClass is urgent; it must be"),
+            (json!({"hostMemoryLimit": "4GB"}), "hostMemoryLimit is 4GB; it must be"),
+            (json!({"coreLimit": 50}), "a field coreLimit, which there is not"),
+        ];
+        for (parameters, words) in refused {
+            let claim = claim("refused", &requests, &with(parameters)).to_string();
+            let create = ["create", "--dry-run=server", "--filename=-"];
+            // A policy is in force a moment after it was made.
+            let error = wait::until(words, || self.cluster.try_kubectl(&create, &claim).err());
+            assert!(error.contains(words), "{words}: {error}");
+            println!("ok: refused: {}", error.trim());
         }
+        // What is wrong only beside what was asked for, the driver.
+        let name = "limit-below-request";
+        self.namespace.apply(&[
+            claim(name, &requests, &with(json!({"coreLimitPercent": 20}))),
+            pod(name, self.image, &prints_devices(), &json!({"resourceClaimName": name})),
+        ]);
+        self.expect_refusal(name, &["coreLimitPercent is 20", "30 percent"]);
         let mut pod = pod("two", self.image, &prints_devices(), &json!({"resourceClaimName": "two"}));
         pod["spec"]["resourceClaims"] =
             json!([{"name": "gpu", "resourceClaimName": "two"}, {"name": "other", "resourceClaimName": "other"}]);
