@@ -44,7 +44,7 @@ mod wish;
 pub use constraints::{Constraints, Decided, DeviceFacts};
 pub use dialect::{Advertised, Dialect, Placement, Unit, UnknownDialect};
 pub use environment::Placed;
-pub use pod::{Container, NodeFacts, Pod, QgpuPolicy};
+pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};
 pub use refusal::Refusal;
 pub use translate::{Clash, Spoken};
 pub use wish::{Core, MILLION, Memory, Part, Priority, Share, Wish};

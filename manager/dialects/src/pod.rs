@@ -2,6 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::systems::own::ANNOTATIONS;
+
+/// Aliquot's domain.
+const DOMAIN: &str = "aliquot.dev";
+
 /// A pod, as far as requests for devices are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
@@ -9,6 +14,27 @@ pub struct Pod {
     pub annotations: BTreeMap<String, String>,
     /// Its containers in order, without init containers.
     pub containers: Vec<Container>,
+}
+
+impl Pod {
+    /// Says which annotations of Aliquot's own the pod has that there are not: typing errors, which would change
+    /// nothing and be noticed by nobody. `None` if it has none.
+    #[must_use]
+    pub fn unknown_annotations(&self) -> Option<String> {
+        let unknown = own_annotations(self.annotations.keys()).filter(|key| !ANNOTATIONS.contains(key));
+        let unknown: Vec<&str> = unknown.collect();
+        let listed = || format!("{} changes nothing; there are {}", unknown.join(", "), ANNOTATIONS.join(" and "));
+        (!unknown.is_empty()).then(listed)
+    }
+}
+
+/// Those of the annotations that are in Aliquot's domain, or in one below it.
+pub fn own_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> impl Iterator<Item = &'a str> {
+    let is_own = |key: &&str| {
+        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+        domain == DOMAIN || domain.strip_suffix(DOMAIN).is_some_and(|above| above.ends_with('.'))
+    };
+    keys.map(String::as_str).filter(is_own)
 }
 
 /// A container of a pod.
@@ -73,5 +99,29 @@ impl QgpuPolicy {
             "burst-share" | "bs" => QgpuPolicy::BurstShare,
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_that_there_are_not_are_named() {
+        let pod = |keys: &[&str]| Pod {
+            annotations: keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())).collect(),
+            ..Pod::default()
+        };
+        let known = ["aliquot.dev/gpu-core-limit", "aliquot.dev/priority-class"];
+        assert_eq!(pod(&known).unknown_annotations(), None);
+        assert_eq!(pod(&["note", "example.com/aliquot.dev", "notaliquot.dev/x", ""]).unknown_annotations(), None);
+        let wrong = ["aliquot.dev/gpu-core-limt", "aliquot.dev/priority-class", "gpu.aliquot.dev/x"];
+        assert_eq!(
+            pod(&wrong).unknown_annotations().as_deref(),
+            Some(
+                "aliquot.dev/gpu-core-limt, gpu.aliquot.dev/x changes nothing; there are aliquot.dev/gpu-core-limit \
+                 and aliquot.dev/priority-class"
+            )
+        );
     }
 }

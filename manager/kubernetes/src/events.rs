@@ -14,6 +14,22 @@ use crate::api_server::{is_conflict, message};
 /// As long as an event's text may be.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
+/// Why an event is written about what a pod says and nobody reads.
+pub(crate) const NOT_READ: &str = "AnnotationNotRead";
+
+/// A pod, for events about it.
+#[must_use]
+pub(crate) fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(namespace.into()),
+        name: Some(name.into()),
+        uid: Some(uid.into()),
+        ..ObjectReference::default()
+    }
+}
+
 /// Writes events of one component.
 #[derive(Clone)]
 pub(crate) struct Events {

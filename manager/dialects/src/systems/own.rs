@@ -19,6 +19,9 @@ const CORE_LIMIT: &str = "aliquot.dev/gpu-core-limit";
 /// `latency-critical`, `standard` or `batch`, for each container of the pod.
 const PRIORITY_CLASS: &str = "aliquot.dev/priority-class";
 
+/// All annotations that are read.
+pub(crate) const ANNOTATIONS: [&str; 2] = [CORE_LIMIT, PRIORITY_CLASS];
+
 pub(crate) const SYSTEM: System = System {
     name: "aliquot",
     title: "Aliquot",

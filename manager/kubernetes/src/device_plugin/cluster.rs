@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{self as core, ObjectReference};
 use kube::{Api, Client};
 
 use crate::api_server::{Patience, is_not_found, message};
-use crate::events::Events;
+use crate::events::{Events, NOT_READ, pod_reference};
 use crate::node::Consumer;
 
 /// Who says it in events.
@@ -24,6 +24,9 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Says why a container of the pod with this UID gets no slice.
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str);
+
+    /// Says what of the pod with this UID, of which `container` is one, is not read though it was meant to be.
+    async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str);
 
     /// Says why the node offers no units of a resource.
     async fn not_offered(&self, reason: &str);
@@ -65,15 +68,15 @@ impl Cluster for ApiServer {
 
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str) {
         let about = ObjectReference {
-            api_version: Some("v1".into()),
-            kind: Some("Pod".into()),
-            namespace: Some(container.namespace.clone()),
-            name: Some(container.pod.clone()),
-            uid: Some(pod_uid.into()),
             field_path: Some(format!("spec.containers{{{}}}", container.container)),
-            ..ObjectReference::default()
+            ..pod_reference(&container.namespace, &container.pod, pod_uid)
         };
         self.events.warn(about, "SliceRefused", reason).await;
+    }
+
+    async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
+        let about = pod_reference(&container.namespace, &container.pod, pod_uid);
+        self.events.warn(about, NOT_READ, text).await;
     }
 
     async fn not_offered(&self, reason: &str) {

@@ -206,6 +206,11 @@ impl Preparer {
         let failed = |reason| PrepareError::Pod { pod: format!("{namespace}/{pod}"), reason };
         let known = self.cluster.pod(namespace, pod).await.map_err(failed)?;
         let known = known.ok_or_else(|| failed("there is none of that name".into()))?;
+        if let Some(text) = known.pod.unknown_annotations() {
+            let (cluster, consumer) = (Arc::clone(&self.cluster), starting.consumer.clone());
+            let uid = known.uid.clone();
+            tokio::spawn(async move { cluster.not_read(&consumer, &uid, &text).await });
+        }
         let outcome = self.make_for(starting, name, &known).await;
         if let Err(error) = &outcome {
             // Kubelet is not kept waiting for it.

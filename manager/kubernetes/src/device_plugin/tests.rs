@@ -38,6 +38,10 @@ impl Cluster for TestCluster {
         self.events.lock().unwrap().push((container.to_string(), reason.to_owned()));
     }
 
+    async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
+        self.refused(container, pod_uid, text).await;
+    }
+
     async fn not_offered(&self, reason: &str) {
         self.events.lock().unwrap().push(("node".to_owned(), reason.to_owned()));
     }
@@ -133,6 +137,24 @@ async fn healthy(units: &mut Streaming<proto::ListAndWatchResponse>, count: usiz
 
 const LONG: Duration = Duration::from_secs(3600);
 const THIRD: [(&str, &str); 2] = [(CORE, "30"), (MEMORY, "16")];
+
+#[tokio::test]
+async fn an_annotation_that_there_is_not_is_told_and_keeps_no_container_from_starting() {
+    let world = World::new(1, &[], LONG);
+    world.admit("a", &THIRD, &[("aliquot.dev/priority", "batch")]).await;
+    world.start("a").await.unwrap();
+    let told = async || {
+        loop {
+            if let Some(event) = world.cluster.events.lock().unwrap().first() {
+                return event.clone();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (container, text) = told().await;
+    assert_eq!(container, "default/a/main");
+    assert!(text.starts_with("aliquot.dev/priority changes nothing; there are aliquot.dev/gpu-core-limit"), "{text}");
+}
 
 #[tokio::test]
 async fn a_container_starts_in_the_slice_of_both_its_resources() {

@@ -30,7 +30,7 @@ use super::partitions::View;
 use super::pods::{Misfit, Seen};
 use super::{pods, status};
 use crate::api_server::{Patience, is_not_found, message};
-use crate::events::Events;
+use crate::events::{Events, NOT_READ, pod_reference};
 use crate::node::{Consumer, CreateError, Node, NodeError, Partition, Slice, blocking};
 
 /// A claim as kubelet names it.
@@ -431,6 +431,11 @@ impl Claims {
             };
             if let Some(reason) = pods::conflict(&pod, &ours) {
                 return Err(ClaimError::Pod { pod: consumer.name.clone(), reason });
+            }
+            if let Some(text) = pods::unread_annotations(&pod) {
+                let (events, about) =
+                    (self.events.clone(), pod_reference(&claim.namespace, &consumer.name, &consumer.uid));
+                tokio::spawn(async move { events.warn(about, NOT_READ, &text).await });
             }
             seen.extend(pods::seen(&pod, &claim.name, requests));
         }

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_dialects::own_annotations;
 use k8s_openapi::api::core::v1::Pod;
 
 /// What a container has of a claim: never nothing.
@@ -108,6 +109,20 @@ pub(super) fn conflict(pod: &Pod, ours: &BTreeSet<String>) -> Option<String> {
              slice; ask for all devices of a container in one claim"
         ))
     })
+}
+
+/// Says which annotations of ours the pod has: none is read of pods with claims. `None` if it has none.
+#[must_use]
+pub(super) fn unread_annotations(pod: &Pod) -> Option<String> {
+    let ours: Vec<&str> = own_annotations(pod.metadata.annotations.iter().flat_map(BTreeMap::keys)).collect();
+    let listed = || {
+        format!(
+            "{} changes nothing for claims: say it in the claim's config, as coreLimitPercent or priorityClass of a \
+             SliceConfig",
+            ours.join(", ")
+        )
+    };
+    (!ours.is_empty()).then(listed)
 }
 
 /// Which of the claim's requests are a slice together. A claim of which all have the whole is one slice, and so is one

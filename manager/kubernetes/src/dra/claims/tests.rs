@@ -274,6 +274,19 @@ async fn a_pod_whose_container_names_two_slices_is_refused() {
 }
 
 #[tokio::test]
+async fn annotations_are_for_the_device_plugin_and_a_pod_with_claims_is_told_so() {
+    let world = World::new(30);
+    world.server.lock().pod = Some(json!({
+        "metadata": {"name": "pod", "uid": "pod-uid", "annotations": {"aliquot.dev/gpu-core-limit": "80"}},
+        "spec": {"containers": [{"name": "main"}]},
+    }));
+    prepare(&world.start("boot-1")).await.unwrap();
+    while !world.server.lock().calls.iter().any(|call| call == "POST /api/v1/namespaces/team/events") {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
 async fn a_claim_that_is_gone_is_given_up_at_the_second_look_unless_somebody_has_it() {
     let world = World::new(30);
     let claims = world.start("boot-1");
