@@ -231,3 +231,59 @@ fn the_examples_name_what_there_is() {
         assert!(!named.is_empty() && named.iter().all(|name| made.contains(name)), "{}: {named:?}", file.display());
     }
 }
+
+/// Changes `object` as kustomize does by a strategic merge: `null` removes a field, lists of things with names are
+/// merged by them, and `$patch` says what is replaced or deleted as a whole.
+fn merge(object: &mut Value, patch: &Value) {
+    let (Value::Object(fields), Value::Object(changes)) = (&mut *object, patch) else {
+        *object = patch.clone();
+        return;
+    };
+    if changes.get("$patch").is_some_and(|how| how == "replace") {
+        fields.clear();
+    }
+    for (key, change) in changes.iter().filter(|(key, _)| *key != "$patch") {
+        match (fields.get_mut(key), change) {
+            (_, Value::Null) => _ = fields.remove(key),
+            (Some(Value::Array(items)), Value::Array(changes)) => {
+                for change in changes {
+                    let at = items.iter().position(|item| item["name"] == change["name"]);
+                    match (at, change["$patch"] == "delete") {
+                        (Some(at), true) => _ = items.remove(at),
+                        (Some(at), false) => merge(&mut items[at], change),
+                        (None, is_deleted) => items.extend((!is_deleted).then(|| change.clone())),
+                    }
+                }
+            }
+            (Some(field), change) => merge(field, change),
+            (None, change) => _ = fields.insert(key.clone(), change.clone()),
+        }
+    }
+}
+
+/// Lays a component over the manager's DaemonSet.
+fn lay(component: &str, daemon_set: &mut Value) {
+    let file = directory().join("components").join(component).join("kustomization.yaml");
+    for patch in documents(&file).remove(0)["patches"].as_array().unwrap() {
+        let text = patch["patch"].as_str().unwrap();
+        let patch: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+        patch.iter().for_each(|patch| merge(daemon_set, patch));
+    }
+}
+
+#[test]
+fn a_privileged_manager_needs_no_runtime_class_also_where_there_was_one() {
+    let bare = objects("base").into_iter().find(|object| object.kind() == "DaemonSet").unwrap().content;
+    let [mut once, mut twice] = [bare.clone(), bare.clone()];
+    lay("privileged", &mut once);
+    // As `dra` and `device-plugin` have it, and a kustomization of one's own then lays the other one over it.
+    lay("nvidia-runtime", &mut twice);
+    assert_eq!(twice["spec"]["template"]["spec"]["runtimeClassName"], "nvidia");
+    assert_ne!(twice, bare);
+    lay("privileged", &mut twice);
+    assert_eq!(once, twice);
+    let spec = &once["spec"]["template"]["spec"];
+    assert_eq!(spec.get("runtimeClassName"), None);
+    let expected = serde_json::json!({"privileged": true, "readOnlyRootFilesystem": true});
+    assert_eq!(spec["containers"][0]["securityContext"], expected);
+}
