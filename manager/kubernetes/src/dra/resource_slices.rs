@@ -6,6 +6,11 @@
 //! server does not know consumable capacity it drops what is said about it, and each device goes to one claim as a
 //! whole.
 //!
+//! Every device has every attribute of ours, whatever is known of it: an expression on an attribute that one device
+//! does not have fails, and with it the scheduling of whoever wrote it. What is not known is empty, or version 0.0.0;
+//! what devices are compared by (`nvlinkClique`, `parentUUID`) is then a device's own, so that no two are the same for
+//! want of knowledge. Kubernetes' own attributes are compared between drivers and are left out where they are not known.
+//!
 //! A GPU that is partitioned by MIG stands for nothing that could be allocated; its instances are devices like others.
 //! Instances that could be made ([`partitions`](super::partitions)) are devices that go to one claim as a whole.
 
@@ -63,7 +68,7 @@ pub(super) fn content(view: &View, support: Support) -> Content {
 fn shared_device(node: &Devices, device: &node::Device, clique: Option<&str>) -> Option<Device> {
     Some(Device {
         name: device_name(&device.uuid)?,
-        attributes: Some(attributes(node, device, clique)),
+        attributes: Some(attributes(node, device, clique.unwrap_or(&device.uuid))),
         capacity: Some(BTreeMap::from([(CORE.into(), core()), (MEMORY.into(), memory(device.memory_bytes))])),
         allow_multiple_allocations: Some(true),
         taints: taints(device),
@@ -87,9 +92,10 @@ fn instance(node: &Devices, offer: &Offer<'_>) -> Option<Device> {
         ..offer.gpu.clone()
     };
     let whole = |value: String| DeviceCapacity { value: Quantity(value), request_policy: None };
+    let name = offer.name()?;
     Some(Device {
-        name: offer.name()?,
-        attributes: Some(attributes(node, &described, None)),
+        attributes: Some(attributes(node, &described, &name)),
+        name,
         capacity: Some(BTreeMap::from([
             (CORE.into(), whole("100".into())),
             (MEMORY.into(), whole(binary(memory_bytes))),
@@ -105,45 +111,50 @@ fn taints(device: &node::Device) -> Option<Vec<DeviceTaint>> {
     device.problem.as_ref().map(|_| vec![taint()])
 }
 
-fn attributes(node: &Devices, device: &node::Device, clique: Option<&str>) -> BTreeMap<String, DeviceAttribute> {
+fn attributes(node: &Devices, device: &node::Device, clique: &str) -> BTreeMap<String, DeviceAttribute> {
     let mig = device.mig_instance.as_ref();
     let architecture = device.compute_capability.and_then(architecture);
-    let known = [
+    let capability = device.compute_capability.map(|(major, minor)| format!("{major}.{minor}.0"));
+    let placement = mig.and_then(|mig| mig.placement).map(|placement| placement.to_string());
+    let own = [
         ("uuid", text(&device.uuid)),
         ("type", text(if mig.is_some() { "mig" } else { "gpu" })),
         ("productName", text(&device.model)),
-        ("architecture", architecture.and_then(text)),
-        ("computeCapability", device.compute_capability.map(|(major, minor)| version(&format!("{major}.{minor}.0")))),
-        ("driverVersion", semantic(&node.driver_version).as_deref().map(version)),
-        ("cudaVersion", semantic(&node.cuda_version).as_deref().map(version)),
-        ("healthy", Some(DeviceAttribute { bool: Some(device.problem.is_none()), ..DeviceAttribute::default() })),
-        ("nvlinkClique", clique.and_then(text)),
-        ("parentUUID", mig.and_then(|mig| text(&mig.gpu_uuid))),
-        ("migProfile", mig.and_then(|mig| text(&mig.profile))),
-        ("migPlacement", mig.and_then(|mig| text(&mig.placement?.to_string()))),
-        ("resource.kubernetes.io/pciBusID", device.pci_bus_id.as_deref().and_then(text)),
-        ("resource.kubernetes.io/pcieRoot", device.pcie_root.as_deref().and_then(text)),
+        ("architecture", text(architecture.unwrap_or_default())),
+        ("computeCapability", version(capability)),
+        ("driverVersion", version(semantic(&node.driver_version))),
+        ("cudaVersion", version(semantic(&node.cuda_version))),
+        ("healthy", DeviceAttribute { bool: Some(device.problem.is_none()), ..DeviceAttribute::default() }),
+        ("nvlinkClique", text(clique)),
+        ("parentUUID", text(mig.map_or(&device.uuid, |mig| &mig.gpu_uuid))),
+        ("migProfile", text(mig.map_or("", |mig| &mig.profile))),
+        ("migPlacement", text(placement.as_deref().unwrap_or_default())),
+    ];
+    let of_all_drivers = [
+        ("resource.kubernetes.io/pciBusID", device.pci_bus_id.as_deref().map(text)),
+        ("resource.kubernetes.io/pcieRoot", device.pcie_root.as_deref().map(text)),
         ("resource.kubernetes.io/numaNode", device.numa_node.map(int)),
     ];
-    known.into_iter().filter_map(|(name, attribute)| Some((name.to_owned(), attribute?))).collect()
+    let known = of_all_drivers.into_iter().filter_map(|(name, attribute)| Some((name, attribute?)));
+    own.into_iter().chain(known).map(|(name, attribute)| (name.to_owned(), attribute)).collect()
 }
 
 fn int(number: u32) -> DeviceAttribute {
     DeviceAttribute { int: Some(number.into()), ..DeviceAttribute::default() }
 }
 
-fn version(semantic: &str) -> DeviceAttribute {
-    DeviceAttribute { version: Some(semantic.into()), ..DeviceAttribute::default() }
+fn version(semantic: Option<String>) -> DeviceAttribute {
+    DeviceAttribute { version: Some(semantic.unwrap_or_else(|| "0.0.0".into())), ..DeviceAttribute::default() }
 }
 
 /// As much of a text as an attribute can be.
-fn text(text: &str) -> Option<DeviceAttribute> {
+fn text(text: &str) -> DeviceAttribute {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let string = text.get(..end).filter(|text| !text.is_empty())?.to_owned();
-    Some(DeviceAttribute { string: Some(string), ..DeviceAttribute::default() })
+    let string = text.get(..end).unwrap_or_default().to_owned();
+    DeviceAttribute { string: Some(string), ..DeviceAttribute::default() }
 }
 
 /// A version of up to three numbers, as semantic versions are written: all three, and none with a leading zero.

@@ -55,7 +55,8 @@ fn a_gpu_is_told_with_its_attributes_and_capacities() {
     assert_eq!(attribute(device, "healthy").bool, Some(true));
     assert_eq!(attribute(device, "resource.kubernetes.io/numaNode").int, Some(1));
     assert_eq!(attribute(device, "resource.kubernetes.io/pcieRoot").string.as_deref(), Some("pci0000:3a"));
-    assert_eq!(attribute(device, "nvlinkClique"), DeviceAttribute::default());
+    // It is connected with nobody else.
+    assert_eq!(attribute(device, "nvlinkClique").string.as_deref(), Some("GPU-A"));
     let memory = &device.capacity.as_ref().unwrap()[MEMORY];
     assert_eq!(memory.value.0, "81559Mi");
     let policy = memory.request_policy.as_ref().unwrap();
@@ -63,6 +64,51 @@ fn a_gpu_is_told_with_its_attributes_and_capacities() {
     let range = policy.valid_range.as_ref().unwrap();
     let (min, step, max) = (&range.min.0, &range.step.as_ref().unwrap().0, &range.max.as_ref().unwrap().0);
     assert_eq!((min.as_str(), step.as_str(), max.as_str()), ("1Mi", "1Mi", "81559Mi"));
+}
+
+#[test]
+fn a_device_of_which_nothing_is_known_has_every_attribute_and_is_like_no_other() {
+    let unknown = |uuid: &str| node::Device {
+        model: String::new(),
+        compute_capability: None,
+        pci_bus_id: None,
+        pcie_root: None,
+        numa_node: None,
+        ..gpu(uuid)
+    };
+    let names = |device: &Device| -> Vec<String> { device.attributes.as_ref().unwrap().keys().cloned().collect() };
+    let all = devices(&node(vec![gpu("GPU-A"), partitionable(1)]), ALL);
+    let bare = Devices { devices: vec![unknown("GPU-C"), unknown("GPU-D")], ..Devices::default() };
+    let bare = devices(&bare, ALL);
+    let own =
+        |device: &Device| -> Vec<String> { names(device).into_iter().filter(|name| !name.contains('/')).collect() };
+    let expected = [
+        "architecture",
+        "computeCapability",
+        "cudaVersion",
+        "driverVersion",
+        "healthy",
+        "migPlacement",
+        "migProfile",
+        "nvlinkClique",
+        "parentUUID",
+        "productName",
+        "type",
+        "uuid",
+    ];
+    assert!(all.len() > 2);
+    for device in all.iter().chain(&bare) {
+        assert_eq!(own(device), expected, "{}", device.name);
+    }
+    assert_eq!(names(&bare[0]).len(), expected.len());
+    assert_eq!(attribute(&bare[0], "computeCapability").version.as_deref(), Some("0.0.0"));
+    assert_eq!(attribute(&bare[0], "architecture").string.as_deref(), Some(""));
+    for name in ["nvlinkClique", "parentUUID", "uuid"] {
+        assert_ne!(attribute(&bare[0], name), attribute(&bare[1], name), "{name}");
+    }
+    let offers: BTreeSet<Option<String>> =
+        all[1..].iter().map(|offer| attribute(offer, "nvlinkClique").string).collect();
+    assert_eq!(offers.len(), all.len() - 1);
 }
 
 #[test]
@@ -165,7 +211,7 @@ fn an_instance_that_could_be_made_goes_to_one_claim_as_a_whole() {
     let expected = ["mig", "GPU-00000000-0000-0000-0000-000000000000", "2g.20gb", "2:2"];
     assert_eq!(texts, expected.map(|text| Some(text.to_owned())));
     // It has none before it is made.
-    assert_eq!(attribute(device, "uuid"), DeviceAttribute::default());
+    assert_eq!(attribute(device, "uuid"), text(""));
     let capacity = device.capacity.as_ref().unwrap();
     assert_eq!((capacity[MEMORY].value.0.as_str(), capacity[CORE].value.0.as_str()), ("20Gi", "100"));
     assert!(capacity.values().all(|capacity| capacity.request_policy.is_none()));
