@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use crate::inventory::{DeviceUuid, Health};
 
-/// After a critical error a device must answer this long without a further error before new slices may use it. The time
-/// counts and not the number of answers, because devices are asked for many reasons.
+/// A device that was not well must answer this long without a further error before new slices may use it. Otherwise a
+/// device that comes and goes would be used and taken back with every look. The time counts and not the number of
+/// answers, because devices are asked for many reasons.
 const TIME_TO_RECOVER: Duration = Duration::from_secs(30);
 
-/// The last critical error of each device that has not recovered from it.
+/// The last trouble of each device that has not recovered from it.
 #[derive(Debug, Default)]
 pub(crate) struct HealthWatch {
-    errors: BTreeMap<DeviceUuid, CriticalError>,
+    troubles: BTreeMap<DeviceUuid, Trouble>,
 }
 
 /// A device's answer to a look.
@@ -28,10 +29,30 @@ pub(crate) enum Answer {
 }
 
 #[derive(Debug)]
-struct CriticalError {
-    xid: u64,
-    /// When it was reported, or when the device was last found unhealthy after it.
+struct Trouble {
+    cause: Cause,
+    /// When the device was last not well.
     seen: Instant,
+}
+
+#[derive(Debug)]
+enum Cause {
+    /// A critical error was reported, and maybe others before, or wrong answers.
+    Xid(u64),
+    /// It did not answer well, for this reason.
+    Answer(String),
+}
+
+impl Cause {
+    /// Why the device is not given out although it answers well now.
+    fn reason(&self) -> String {
+        match self {
+            Cause::Xid(xid) => format!("the driver reported the critical error XID {xid}"),
+            Cause::Answer(reason) => {
+                format!("it is well, but was not less than {} seconds ago: {reason}", TIME_TO_RECOVER.as_secs())
+            }
+        }
+    }
 }
 
 impl HealthWatch {
@@ -39,37 +60,47 @@ impl HealthWatch {
     pub(crate) fn xid(&mut self, uuid: &DeviceUuid, xid: u64, now: Instant) -> bool {
         let is_of_device = !is_of_the_program(xid);
         if is_of_device {
-            self.errors.insert(uuid.clone(), CriticalError { xid, seen: now });
+            self.troubles.insert(uuid.clone(), Trouble { cause: Cause::Xid(xid), seen: now });
         }
         is_of_device
     }
 
     /// Records a device's answer. Returns its health now.
     pub(crate) fn asked(&mut self, uuid: &DeviceUuid, answer: Answer, now: Instant) -> Health {
-        let error = self.errors.get_mut(uuid);
+        let trouble = self.troubles.get_mut(uuid);
         let reason = match answer {
-            Answer::Well => None,
-            Answer::WantsRecovery(action) => Some(match &error {
-                Some(CriticalError { xid, .. }) => {
+            Answer::Well => {
+                return match trouble {
+                    Some(Trouble { cause, seen }) if now.saturating_duration_since(*seen) < TIME_TO_RECOVER => {
+                        Health::Unhealthy { reason: cause.reason() }
+                    }
+                    _ => {
+                        self.troubles.remove(uuid);
+                        Health::Healthy
+                    }
+                };
+            }
+            Answer::WantsRecovery(action) => match &trouble {
+                Some(Trouble { cause: Cause::Xid(xid), .. }) => {
                     format!("the driver wants {action}, after the critical error XID {xid}")
                 }
-                None => format!("the driver wants {action}"),
-            }),
-            Answer::Silence(reason) => Some(format!("the device does not answer: {reason}")),
+                _ => format!("the driver wants {action}"),
+            },
+            Answer::Silence(reason) => format!("the device does not answer: {reason}"),
         };
-        if let Some(reason) = reason {
-            error.into_iter().for_each(|error| error.seen = now);
-            return Health::Unhealthy { reason };
-        }
-        match error {
-            Some(CriticalError { xid, seen }) if now.saturating_duration_since(*seen) < TIME_TO_RECOVER => {
-                Health::Unhealthy { reason: format!("the driver reported the critical error XID {xid}") }
+        match trouble {
+            Some(trouble) => {
+                trouble.seen = now;
+                if let Cause::Answer(last) = &mut trouble.cause {
+                    last.clone_from(&reason);
+                }
             }
-            _ => {
-                self.errors.remove(uuid);
-                Health::Healthy
+            None => {
+                let cause = Cause::Answer(reason.clone());
+                self.troubles.insert(uuid.clone(), Trouble { cause, seen: now });
             }
         }
+        Health::Unhealthy { reason }
     }
 }
 
@@ -96,11 +127,19 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_device_is_unhealthy_until_it_answers() {
-        let (mut watch, now) = (HealthWatch::default(), Instant::now());
-        assert_eq!(watch.asked(&uuid(), Answer::Well, now), Health::Healthy);
-        assert!(reason(watch.asked(&uuid(), lost(), now)).contains("GPU is lost"));
-        assert_eq!(watch.asked(&uuid(), Answer::Well, now), Health::Healthy);
+    fn a_device_that_comes_and_goes_is_unhealthy_until_it_has_answered_for_a_while() {
+        let (mut watch, begin) = (HealthWatch::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(watch.asked(&uuid(), Answer::Well, at(0)), Health::Healthy);
+        for seconds in [0, 10, 20, 40] {
+            assert_eq!(reason(watch.asked(&uuid(), lost(), at(seconds))), "the device does not answer: GPU is lost");
+            let answers = watch.asked(&uuid(), Answer::Well, at(seconds + 5));
+            let expected = "it is well, but was not less than 30 seconds ago: the device does not answer: GPU is lost";
+            assert_eq!(reason(answers), expected);
+        }
+        assert!(reason(watch.asked(&uuid(), Answer::Well, at(69))).contains("GPU is lost"));
+        assert_eq!(watch.asked(&uuid(), Answer::Well, at(70)), Health::Healthy);
+        assert_eq!(watch.asked(&uuid(), Answer::Well, at(71)), Health::Healthy);
     }
 
     #[test]
@@ -132,7 +171,7 @@ mod tests {
         let at = |seconds| begin + Duration::from_secs(seconds);
         let reset = || Answer::WantsRecovery("a reset of the GPU".into());
         assert_eq!(reason(watch.asked(&uuid(), reset(), at(0))), "the driver wants a reset of the GPU");
-        assert_eq!(watch.asked(&uuid(), Answer::Well, at(1)), Health::Healthy);
+        assert!(reason(watch.asked(&uuid(), Answer::Well, at(1))).contains("wants a reset of the GPU"));
         watch.xid(&uuid(), 95, at(10));
         let both = "the driver wants a reset of the GPU, after the critical error XID 95";
         assert_eq!(reason(watch.asked(&uuid(), reset(), at(10))), both);

@@ -182,7 +182,13 @@ impl Loaded {
         let mut answers = BTreeMap::new();
         let mut links = BTreeMap::new();
         let mut placements = BTreeMap::new();
-        let Listed { handles, mut silent } = self.listed()?;
+        let listed = self.listed();
+        if let Err(error) = &listed {
+            for uuid in self.known.keys() {
+                self.health.asked(uuid, Answer::Silence(error.0.clone()), Instant::now());
+            }
+        }
+        let Listed { handles, mut silent } = listed?;
         for handle in handles {
             let uuid = match handle.uuid() {
                 Ok(uuid) => DeviceUuid::new(uuid),
