@@ -10,6 +10,7 @@ mod manager;
 mod permissions;
 mod shim;
 
+use std::env;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -26,13 +27,14 @@ use manager::Manager;
 
 /// Runs all checks, and prints the findings.
 pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCode> {
-    let (gpus, mut findings) = driver::findings();
+    let manager = Manager::ask(socket)?;
+    let in_pod = is_in_pod();
+    let (gpus, mut findings) = driver::findings(&manager, in_pod);
     findings.push(shim::finding());
     findings.extend(kernel::findings());
-    let manager = Manager::ask(socket)?;
     findings.extend(permissions::findings(&manager));
     findings.extend(manager.findings());
-    findings.extend(containers::findings(&manager));
+    findings.extend(containers::findings(&manager, in_pod));
     match args.json {
         true => output::print_json(&json!({
             "healthy": !fails(&findings),
@@ -41,6 +43,11 @@ pub(crate) fn doctor(socket: Option<&Path>, args: &DoctorArgs) -> Result<ExitCod
         false => output::print(&text(&findings, gpus, output::stdout_has_colours()))?,
     }
     Ok(if fails(&findings) { exit::FAILED.into() } else { ExitCode::SUCCESS })
+}
+
+/// Whether this is a container of a pod: the node's driver and container runtimes are outside of it then.
+fn is_in_pod() -> bool {
+    env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty())
 }
 
 fn fails(findings: &[Finding]) -> bool {

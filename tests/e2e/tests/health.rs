@@ -211,3 +211,28 @@ fn an_error_of_one_mig_instance_leaves_the_others_alone() {
     }
     assert_eq!(node.client().node().unwrap().devices.len(), 3);
 }
+
+#[test]
+fn doctor_in_a_manager_s_pod_tells_what_the_manager_sees() {
+    let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
+    let node = Node::start(&gpu);
+    let doctor = || {
+        // The driver's libraries are the manager's alone there.
+        let mut command = Command::new(artifacts::cli());
+        command.env("ALIQUOT_SOCKET", node.socket()).env("KUBERNETES_SERVICE_HOST", "10.96.0.1").arg("doctor");
+        run(&mut command)
+    };
+    let well = doctor();
+    for words in ["GPU 0", "GPU 1", "healthy", "as the manager sees it", "2 devices"] {
+        assert!(well.stdout.contains(words), "nothing of {words:?}: {well:?}");
+    }
+    for words in ["no NVIDIA GPU", "none by NVIDIA", "podman", "docker"] {
+        assert!(!well.stdout.contains(words), "{words:?}: {well:?}");
+    }
+    gpu.machine().set_lost(1, true);
+    wait_until_ill(&node, 1, "fell off the bus");
+    let ill = doctor();
+    assert_eq!(ill.status.code(), Some(1), "{ill:?}");
+    assert!(ill.stdout.contains("GPU 1 health"), "{ill:?}");
+    assert!(ill.stdout.contains("fell off the bus"), "{ill:?}");
+}

@@ -4,12 +4,14 @@ use std::ffi::c_int;
 use std::fs;
 
 use aliquot_abi::cuda::CUresult;
+use aliquot_proto::node::v1::{self as proto, DeviceHealth, Node};
 use libloading::Library;
 use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::finding::Finding;
+use super::manager::Manager;
 use crate::error::with_causes;
 use crate::quantity::bytes_human;
 use crate::simulated;
@@ -43,8 +45,54 @@ fn nvidia_gpu_on_bus() -> bool {
     })
 }
 
-/// The kind of GPUs, and findings about driver and devices.
-pub(super) fn findings() -> (Gpus, Vec<Finding>) {
+/// The kind of GPUs, and findings about driver and devices. What the manager says of its devices counts where nothing is
+/// seen of them here: in a pod the driver's libraries may be the manager's alone.
+pub(super) fn findings(manager: &Manager, in_pod: bool) -> (Gpus, Vec<Finding>) {
+    let node = manager.node().filter(|node| !node.devices.is_empty());
+    if let Some(node) = node.filter(|_| in_pod) {
+        return (Gpus::Real, of_manager(node));
+    }
+    let (gpus, mut findings) = own_findings();
+    match node {
+        Some(node) if gpus == Gpus::None => return (Gpus::Real, of_manager(node)),
+        Some(node) => findings.extend(node.devices.iter().filter_map(ill)),
+        None => {}
+    }
+    (gpus, findings)
+}
+
+/// What the manager says of driver and devices.
+fn of_manager(node: &Node) -> Vec<Finding> {
+    let version = format!("{}, CUDA {}, as the manager sees it", node.driver_version, node.cuda_version);
+    let device = |device: &proto::Device| {
+        let well =
+            || Finding::ok(name_of(device), format!("{}, {}, healthy", device.model, bytes_human(device.memory_bytes)));
+        ill(device).unwrap_or_else(well)
+    };
+    let driver = match node.problem.as_str() {
+        "" => Finding::ok("driver", version),
+        problem => Finding::fail("driver", problem, "look for errors of the driver on the node: dmesg | grep -i nvrm"),
+    };
+    [driver].into_iter().chain(node.devices.iter().map(device)).collect()
+}
+
+/// What is wrong with a device, as the manager sees it; it gives out nothing more of it.
+fn ill(device: &proto::Device) -> Option<Finding> {
+    let remedy = "nothing new gets a part of it until it has been well for 30 seconds; the driver's messages say more: \
+                  dmesg | grep -i xid";
+    let is_ill = device.health() == DeviceHealth::Unhealthy;
+    is_ill.then(|| Finding::fail(format!("{} health", name_of(device)), device.health_reason.clone(), remedy))
+}
+
+/// As NVML numbers it; instances have their GPU's number.
+fn name_of(device: &proto::Device) -> String {
+    match device.mig_profile.as_str() {
+        "" => format!("GPU {}", device.index),
+        profile => format!("GPU {} {profile}", device.index),
+    }
+}
+
+fn own_findings() -> (Gpus, Vec<Finding>) {
     let (cuda, nvml) = (cuda_version(), Nvml::init());
     let seen = nvml.as_ref().is_ok_and(|nvml| nvml.device_count().is_ok_and(|count| count > 0));
     let gpus = match (simulated::is_shown(), seen || nvidia_gpu_on_bus()) {
@@ -192,4 +240,50 @@ fn mps() -> Option<Finding> {
              | nvidia-cuda-mps-control",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Status;
+    use super::*;
+
+    fn node() -> Node {
+        let device = |index: u32, reason: &str| proto::Device {
+            index,
+            model: "NVIDIA H100".into(),
+            memory_bytes: 80 << 30,
+            health: if reason.is_empty() { DeviceHealth::Healthy } else { DeviceHealth::Unhealthy }.into(),
+            health_reason: reason.into(),
+            ..proto::Device::default()
+        };
+        Node {
+            driver_version: "580.65.06".into(),
+            cuda_version: "13.0".into(),
+            devices: vec![device(0, ""), device(1, "the driver reported the critical error XID 79")],
+            ..Node::default()
+        }
+    }
+
+    fn text(findings: &[Finding]) -> String {
+        findings.iter().map(|finding| finding.text(0, false)).collect()
+    }
+
+    #[test]
+    fn the_manager_s_devices_are_told_where_none_is_seen() {
+        let findings = of_manager(&node());
+        let statuses: Vec<Status> = findings.iter().map(|finding| finding.status).collect();
+        assert_eq!(statuses, [Status::Ok, Status::Ok, Status::Fail]);
+        let text = text(&findings);
+        assert!(text.contains("580.65.06, CUDA 13.0, as the manager sees it"), "{text}");
+        assert!(text.contains("GPU 0  NVIDIA H100, 80 GiB, healthy"), "{text}");
+        assert!(text.contains("GPU 1 health  the driver reported the critical error XID 79"), "{text}");
+    }
+
+    #[test]
+    fn a_driver_that_does_not_answer_the_manager_is_told() {
+        let problem = "libnvidia-ml.so.1: a libloading error occurred";
+        let findings = of_manager(&Node { problem: problem.into(), ..node() });
+        assert_eq!(findings[0].status, Status::Fail);
+        assert!(text(&findings).contains(problem));
+    }
 }
