@@ -4,6 +4,9 @@ use aliquot_dialects::{NodeFacts, Spoken, Unit};
 
 use crate::node::{Device, Devices, Slice};
 
+/// Less memory is of no use, unless the device is small.
+const MEMORY_MIN_BYTES: u64 = 256 << 20;
+
 /// A resource that kubelet knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Resource {
@@ -20,6 +23,8 @@ pub(super) struct Resource {
 pub(super) struct Room {
     pub(super) core_percent: u32,
     pub(super) memory_bytes: u64,
+    /// Somebody could still do something with its memory.
+    has_memory: bool,
     /// No slice has a part of it.
     pub(super) is_untouched: bool,
 }
@@ -65,12 +70,14 @@ impl Resource {
         }
     }
 
-    /// How many units fit into what is left of a device.
+    /// How many units fit into what is left of a device. Every slice has a part of both time and memory, and kubelet
+    /// counts one of them for who has named no other: where one is used up, the other is of no use to anybody.
     #[must_use]
     pub(super) fn units_in(&self, room: Room) -> u64 {
         match self.unit {
-            Unit::CorePercent => room.core_percent.into(),
-            Unit::MemoryBytes(unit_bytes) => room.memory_bytes / unit_bytes.max(1),
+            Unit::CorePercent if room.has_memory => room.core_percent.into(),
+            Unit::MemoryBytes(unit_bytes) if room.core_percent > 0 => room.memory_bytes / unit_bytes.max(1),
+            Unit::CorePercent | Unit::MemoryBytes(_) => 0,
             Unit::Slot { per_device } if room.core_percent > 0 && room.memory_bytes > 0 => per_device.into(),
             Unit::Slot { .. } => 0,
             Unit::Device | Unit::MigInstance => room.is_untouched.into(),
@@ -88,13 +95,16 @@ impl Room {
     /// What these slices leave of a device.
     #[must_use]
     pub(super) fn of(device: &Device, slices: &[Slice]) -> Room {
-        let mut room = Room { core_percent: 100, memory_bytes: device.memory_bytes, is_untouched: true };
+        let mut room =
+            Room { core_percent: 100, memory_bytes: device.memory_bytes, has_memory: true, is_untouched: true };
         let parts = slices.iter().flat_map(|slice| &slice.content.parts);
         for part in parts.filter(|part| part.device_uuid == device.uuid) {
             room.core_percent = room.core_percent.saturating_sub(part.core_request_percent);
             room.memory_bytes = room.memory_bytes.saturating_sub(part.memory_limit_bytes);
             room.is_untouched = false;
         }
+        // One percent of the time alone has so much, and who asks for less finds no program that starts with it.
+        room.has_memory = room.memory_bytes >= MEMORY_MIN_BYTES.min(device.memory_bytes / 100).max(1);
         room
     }
 }
@@ -142,6 +152,21 @@ mod tests {
             })
             .collect();
         assert_eq!(of_whole, [("nvidia.com/gpu", 0), ("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-1g.10gb.me", 1)]);
+    }
+
+    #[test]
+    fn time_is_not_on_offer_without_memory_nor_memory_without_time() {
+        let device = device(0, 16);
+        let all = Resource::all(&Spoken::new([]).unwrap(), &NodeFacts::default(), &Devices::default());
+        let counts = |core: u32, memory_bytes: u64| -> Vec<u64> {
+            let room = Room::of(&device, &[slice_of("a", &device, core, memory_bytes)]);
+            all.iter().map(|resource| resource.units_in(room)).collect()
+        };
+        assert_eq!(counts(10, 15 * GIB), [90, 4]);
+        // Memory that no unit stands for is left of most devices.
+        assert_eq!(counts(10, 16 * GIB - (100 << 20)), [0, 0]);
+        assert_eq!(counts(10, 16 * GIB), [0, 0]);
+        assert_eq!(counts(100, GIB), [0, 0]);
     }
 
     #[test]
