@@ -56,6 +56,7 @@ mod metrics;
 mod mps;
 mod nvml;
 pub mod paths;
+mod pci;
 mod periodic;
 mod procfs;
 mod refusals;

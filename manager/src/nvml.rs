@@ -18,6 +18,7 @@ use crate::inventory::{
     Alert, Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, Partition, Placement,
     SharingMode, SourceError, UtilisationSample,
 };
+use crate::pci::kernel_bus_id;
 
 mod events;
 #[allow(unsafe_code, reason = "asks what the wrapper of NVML has no function for; each block says what makes it sound")]
@@ -423,11 +424,8 @@ fn linked_buses(handle: &NvmlDevice) -> Vec<String> {
     buses
 }
 
-/// The NUMA node of a PCI device, from sysfs. NVML writes the PCI domain with eight digits, the kernel
-/// with at least four.
+/// The NUMA node of a PCI device, from sysfs.
 fn numa_node(pci_bus_id: &str) -> Option<i32> {
-    let (domain, rest) = pci_bus_id.split_once(':')?;
-    let domain = domain.get(domain.len().saturating_sub(4)..)?;
-    let path = format!("/sys/bus/pci/devices/{}:{}/numa_node", domain.to_lowercase(), rest.to_lowercase());
+    let path = format!("/sys/bus/pci/devices/{}/numa_node", kernel_bus_id(pci_bus_id)?);
     fs::read_to_string(path).ok()?.trim().parse().ok().filter(|node| *node >= 0)
 }

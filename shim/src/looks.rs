@@ -15,7 +15,9 @@ use core::sync::atomic::Ordering;
 /// A look takes some milliseconds, and begins within 20 ms. The driver can need seconds to free what a killed process
 /// held.
 const WAIT_NS: u64 = 5_000_000_000;
-const STEP_NS: u64 = 1_000_000;
+/// Pauses while waiting. They grow, because hundreds of processes that wait must leave the processors to the manager.
+const STEP_NS_MIN: u64 = 1_000_000;
+const STEP_NS_MAX: u64 = 16_000_000;
 
 impl Part {
     /// Asks the manager for a look at the use of the device's memory. If it cannot be told, it looks a little later.
@@ -41,8 +43,10 @@ impl Part {
 pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let has_succeeded = Cell::new(false);
     wait(process, &|| {
-        // In this order: the manager sets `memory_settling` before it gives the slot back.
-        let lasts = ended_hold_some(process, account) || is_settling(process, account);
+        // Asking for every process is dear, so the manager's word comes first. It comes last, too: the manager says that
+        // memory settles before it gives back the slot of the ended process.
+        let settles = || is_settling(process, account);
+        let lasts = settles() || ended_hold_some(process, account) || settles();
         // What was given back before these two loads is available to this attempt.
         has_succeeded.set(attempt());
         lasts && !has_succeeded.get()
@@ -61,24 +65,24 @@ fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     // A process that does not know its namespace cannot tell whether another process has ended.
     let has_ended = |owner: Identity| namespace != 0 && owner.pid_namespace == namespace && !process::is_alive(owner);
     (NO_SLOT + 1..SLOTS_MAX).any(|index| {
-        ledger::identity(ledger, index).is_some_and(has_ended)
-            && ledger
-                .slots
-                .get(index)
-                .and_then(|slot| slot.memory(account))
-                .is_some_and(|held| ledger::held_bytes(held) > 0)
+        ledger::identity(ledger, index).is_some_and(|owner| {
+            let account = ledger.slots.get(index).and_then(|slot| slot.memory(account));
+            account.is_some_and(|held| ledger::held_bytes(held) > 0) && has_ended(owner)
+        })
     })
 }
 
 /// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only while the manager lives.
 fn wait(process: &'static Process, lasts: &dyn Fn() -> bool) {
     let start_ns = clock::now_ns();
+    let mut step_ns = STEP_NS_MIN;
     while lasts() {
         let now_ns = clock::now_ns();
         let is_stale = now_ns.saturating_sub(process.heartbeat_ns()) > HEARTBEAT_STALE_NS;
         if is_stale || now_ns.saturating_sub(start_ns) >= WAIT_NS {
             return;
         }
-        sys::sleep_ns(STEP_NS);
+        sys::sleep_ns(step_ns);
+        step_ns = (2 * step_ns).min(STEP_NS_MAX);
     }
 }

@@ -7,6 +7,7 @@ use aliquot_kubernetes::node::{Device, Devices, MigInstance};
 
 use crate::devices::Known;
 use crate::inventory::{self, Health};
+use crate::pci::kernel_bus_id;
 
 /// Where the kernel lists the devices of the PCI buses.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
@@ -50,13 +51,6 @@ pub(super) fn device(device: &inventory::Device, may_partition: bool) -> Device 
     }
 }
 
-/// NVML writes the domain with eight digits and in capitals, the kernel with at least four.
-fn kernel_bus_id(nvml: &str) -> Option<String> {
-    let (domain, rest) = nvml.split_once(':')?;
-    let domain = domain.get(domain.len().checked_sub(4)?..)?;
-    Some(format!("{domain}:{rest}").to_lowercase())
-}
-
 /// The root complex of a device: the first part of its path among the kernel's devices, for example `pci0000:3a`.
 fn pcie_root(pci_devices: &Path, bus_id: &str) -> Option<String> {
     let place = fs::read_link(pci_devices.join(bus_id)).ok()?;
@@ -69,19 +63,6 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-
-    #[test]
-    fn a_bus_id_is_written_as_the_kernel_writes_it() {
-        for (nvml, expected) in [
-            ("00000000:3B:00.0", Some("0000:3b:00.0")),
-            ("00010000:3B:00.0", Some("0000:3b:00.0")),
-            ("0001:3b:00.0", Some("0001:3b:00.0")),
-            ("", None),
-            ("3B:00.0", None),
-        ] {
-            assert_eq!(kernel_bus_id(nvml).as_deref(), expected, "{nvml}");
-        }
-    }
 
     #[test]
     fn the_root_complex_is_where_the_kernel_says() {

@@ -42,7 +42,7 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-harness", ours: &["aliquot-abi", "aliquot-proto", "aliquot-fake-machine"], others: None },
     Rule { name: "aliquot-test-kubelet", ours: &["aliquot-proto", "aliquot-harness"], others: None },
     Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-proto"], others: None },
-    Rule { name: "aliquot-deployment", ours: &["aliquot-manager"], others: None },
+    Rule { name: "aliquot-deployment", ours: &["aliquot-manager", "aliquot-kubernetes"], others: None },
     Rule { name: "aliquot-fuzz", ours: &["aliquot-abi", "aliquot-manager"], others: None },
     Rule { name: "aliquot-gpu-check", ours: &["aliquot-abi"], others: None },
     Rule {

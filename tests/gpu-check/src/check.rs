@@ -38,10 +38,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => own_directory()?,
     };
-    if let Some(name) = &options.case
-        && !CASES.iter().any(|case| case.name == *name)
-    {
-        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+    let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+    if options.list_cases {
+        println!("{}", names.join("\n"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(name) = options.case.iter().find(|name| !names.contains(&name.as_str())) {
         bail!("there is no case {name:?}; there are {}", names.join(", "));
     }
     let started = Instant::now();
@@ -83,7 +85,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         report.add("facts", facts(&launcher));
     }
     if wanted(Part::Conformance) {
-        report.conformance = conformance(&launcher, options.case.as_deref());
+        report.conformance = conformance(&launcher, &options.case);
         report.print_conformance();
     }
     if wanted(Part::Overhead) {
@@ -215,8 +217,8 @@ fn probe() -> anyhow::Result<Option<Probe>> {
 }
 
 /// Runs every case, or only the named one, in every way, and one case without a node manager.
-fn conformance(launcher: &Launcher, only: Option<&str>) -> Vec<CaseResult> {
-    let is_wanted = |name: &str| only.is_none_or(|only| only == name);
+fn conformance(launcher: &Launcher, only: &[String]) -> Vec<CaseResult> {
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut results = Vec::new();
     for case in CASES.iter().filter(|case| is_wanted(case.name)) {
         progress(&format!("conformance: {}", case.about));

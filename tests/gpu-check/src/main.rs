@@ -76,9 +76,12 @@ struct Options {
     /// Check only these parts [default: all but simulated]
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Run only this conformance case
+    /// Run only this conformance case; may be given several times
     #[arg(long, value_name = "NAME")]
-    case: Option<String>,
+    case: Vec<String>,
+    /// Print the names of the conformance cases, and end
+    #[arg(long)]
+    list_cases: bool,
     /// Allowed error of shares in percentage points [default: 2, or 5 with --quick]
     #[arg(long, value_name = "POINTS")]
     share_tolerance: Option<f64>,
