@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage};
+use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, SLOTS_MAX};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 
 use super::{Fault, Injected};
@@ -38,10 +38,13 @@ fn message(chance: &mut Chance) -> Vec<u8> {
         return (0..chance.below(4096)).map(|_| chance.number() as u8).collect();
     }
     let word = |chance: &mut Chance| if chance.once_in(2) { chance.number() as u32 } else { chance.below(600) as u32 };
+    let kind = word(chance) % 5;
+    // A ring with a free slot and its generation is valid. It would attach this process, which lives on.
+    let slot_min = if kind == AttachMessage::RING { SLOTS_MAX as u32 } else { 0 };
     let message = AttachMessage {
         magic: AttachMessage::MAGIC,
-        kind: word(chance) % 5,
-        slot: word(chance),
+        kind,
+        slot: word(chance).max(slot_min),
         generation: word(chance),
         device: word(chance),
         reserved: 0,
