@@ -384,7 +384,12 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().ino(), made.ino());
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         fs::write(&path, "/r/a").unwrap();
+        // A file that a killed manager left is replaced and not written to. The link shows which: root can write to all.
+        let other = dir.path().join("other");
+        fs::write(&other, "of somebody else").unwrap();
+        std::os::unix::fs::symlink(&other, path.with_extension("new")).unwrap();
         write();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "of somebody else");
         assert_eq!(fs::read_to_string(&path).unwrap(), "/r/a.so\n/l/a.so\n");
     }
 }

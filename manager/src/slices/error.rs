@@ -219,7 +219,7 @@ pub enum ResizeError {
     },
     /// The request is empty.
     #[error(
-        "nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory, host-memory or a priority class"
+        "nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory, host-memory, a priority class or a user to let in"
     )]
     NoChange {
         /// The name.

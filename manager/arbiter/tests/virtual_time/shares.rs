@@ -206,7 +206,7 @@ fn alone_and_unlimited_costs_nothing() {
 }
 
 #[test]
-fn work_queued_while_running_free_is_charged_and_delays_others_briefly() {
+fn work_queued_while_running_free_delays_others_briefly() {
     for seed in 0..20 {
         let mut world = World::new(seed, 1);
         let (old, new) = (ContainerId(0), ContainerId(1));

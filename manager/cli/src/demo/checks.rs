@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_books_may_charge_waits_but_no_less_than_the_use_and_in_proportion() {
+    fn books_charge_no_less_than_the_use_and_in_proportion() {
         assert_eq!(books_hold([27_600, 67_400], [29_800, 70_100]), [true, true]);
         assert_eq!(books_hold([30_000, 70_000], [27_900, 65_000]), [false, false]);
         assert_eq!(books_hold([30_000, 70_000], [32_100, 70_000]), [false, true]);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partly_used_device_is_mentioned_and_an_idle_one_fails_the_check() {
+    fn an_idle_device_fails_the_check_and_a_partly_used_one_not() {
         let check = |used| device_used(&Together::of(&sharers(used, used)));
         assert!(check([30_000, 69_000]).holds && !check([30_000, 69_000]).text.contains("busy"));
         assert!(check([27_000, 63_000]).holds && check([27_000, 63_000]).text.contains("in use for 90.0 %"));

@@ -139,7 +139,7 @@ const LONG: Duration = Duration::from_secs(3600);
 const THIRD: [(&str, &str); 2] = [(CORE, "30"), (MEMORY, "16")];
 
 #[tokio::test]
-async fn an_annotation_that_there_is_not_is_told_and_keeps_no_container_from_starting() {
+async fn an_unknown_annotation_is_an_event_and_blocks_nothing() {
     let world = World::new(1, &[], LONG);
     world.admit("a", &THIRD, &[("aliquot.dev/priority", "batch")]).await;
     world.start("a").await.unwrap();

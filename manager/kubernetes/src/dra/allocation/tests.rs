@@ -112,7 +112,7 @@ fn several_devices_are_one_slice_and_other_drivers_are_left_alone() {
 }
 
 #[test]
-fn each_set_of_requests_is_a_slice_with_its_own_devices_and_parameters() {
+fn each_set_of_requests_is_a_slice_of_its_own() {
     let results = json!([
         result("a", "gpu-a", "30", "8Gi"),
         result("b", "gpu-a", "50", "16Gi"),
