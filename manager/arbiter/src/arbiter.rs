@@ -153,8 +153,10 @@ impl Arbiter {
                 container.charge(ns);
             }
         });
+        let contending: Vec<ContainerId> = self.contending().map(|container| container.id).collect();
         for container in self.containers.values_mut() {
-            container.settle(before_ns, now_ns, spans.len() > 1);
+            let wanted = contending.iter().any(|&other| other != container.id);
+            container.settle(before_ns, now_ns, spans.len() > 1, wanted);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::charge::Span;
 use crate::gang::{Precedence, Siblings, Turn};
 use crate::timing::{
     BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
-    OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS,
+    OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, WAKING_NS,
 };
 use crate::usage::Usage;
 
@@ -97,6 +97,8 @@ pub(crate) struct Container {
     pub(crate) expected_drain_ns: u64,
     /// Charged, but not paid yet.
     unpaid_ns: u64,
+    /// It held the lease between the last two polls and had no work for this long.
+    unused_ns: u64,
     /// Charged since the quantum began.
     pub(crate) lease_charged_ns: u64,
     /// How long the holder may do nothing before it loses its lease to another container.
@@ -157,6 +159,7 @@ impl Container {
             expected_lease_ns: QUANTUM_MIN_NS,
             expected_drain_ns: QUANTUM_MIN_NS,
             unpaid_ns: 0,
+            unused_ns: 0,
             lease_charged_ns: 0,
             idle_grace_ns: IDLE_GRACE_NS,
             patience_ns: QUANTUM_MAX_NS,
@@ -218,6 +221,24 @@ impl Container {
     /// Takes in what was seen at `now_ns`; the last poll was at `before_ns`. Returns the time in between in which it
     /// had work.
     pub(crate) fn observe(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
+        let held_from_ns = self.held_from_ns(before_ns);
+        let span = self.work(before_ns, now_ns, seen);
+        let worked_ns = span.map_or(0, |span| span.end_ns.saturating_sub(span.start_ns));
+        let held_ns = held_from_ns.map_or(0, |from_ns| now_ns.saturating_sub(from_ns));
+        self.unused_ns = held_ns.saturating_sub(worked_ns);
+        span
+    }
+
+    /// From when on it has held the lease since `before_ns`, without the time that its threads need to wake up.
+    fn held_from_ns(&self, before_ns: u64) -> Option<u64> {
+        match self.phase {
+            Phase::Open { since_ns, .. } if self.unused => Some(before_ns.max(since_ns.saturating_add(WAKING_NS))),
+            Phase::Open { .. } => Some(before_ns),
+            _ => None,
+        }
+    }
+
+    fn work(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
         let alive = seen.filter(|_| self.processes > 0);
         let in_flight = alive.map_or(0, |seen| seen.in_flight.min(self.processes));
         let submitted = alive.is_some_and(|seen| self.markers.is_some_and(|markers| markers != seen.markers));
@@ -294,12 +315,16 @@ impl Container {
     }
 
     /// Pays the charges and earns budget for the time from `before_ns` to `now_ns`. `shared`: several containers had
-    /// work on the device in that time.
-    pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool) {
+    /// work on the device in that time. `wanted`: another container waited for the device.
+    pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool, wanted: bool) {
         let (charged_ns, elapsed_ns) = (std::mem::take(&mut self.unpaid_ns), now_ns.saturating_sub(before_ns));
         self.usage.charged_ns += charged_ns;
         self.lease_charged_ns += charged_ns;
-        self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(charged_ns));
+        // The others cannot use the time that a holder leaves unused. So it counts against the holder's request, but
+        // it is not device time: it is neither charged nor limited.
+        let withheld_ns = if wanted { self.unused_ns } else { 0 };
+        self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(charged_ns.saturating_add(withheld_ns)));
+        self.guarantee.spend(withheld_ns);
 
         // The time before the first poll that finds it waiting was its own pause, however long ago the previous poll
         // was.
@@ -364,11 +389,11 @@ impl Container {
         self.close(now_ns);
     }
 
-    /// Ends a lease that was waited for and not used. The other containers could not use that time either, so it counts
-    /// in their favour, and the next such lease is shorter.
+    /// Ends a lease that was waited for and not used. The time to wake up then counts too, and the next such lease is
+    /// shorter.
     pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
-        let held_ns = self.weighted_ns(now_ns.saturating_sub(since_ns));
-        self.virtual_ns = self.virtual_ns.saturating_add(held_ns);
+        self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(WAKING_NS));
+        self.guarantee.spend(WAKING_NS);
         // The container pays for the lease: it may have used time without showing it, and hiding work must gain
         // nothing.
         self.cap.spend(now_ns.saturating_sub(since_ns));

@@ -14,7 +14,7 @@ pub const DRAIN_POLL_NS: u64 = 100_000;
 pub const QUANTUM_MAX_NS: u64 = 20_000_000;
 
 /// The time after which the holder gives way to a container that begins to wait after being idle.
-pub const QUANTUM_WAKING_NS: u64 = 5_000_000;
+pub const QUANTUM_WAKING_NS: u64 = 250_000;
 
 /// The shortest lease, and the time after which the holder gives way to a container of a higher class.
 pub const QUANTUM_MIN_NS: u64 = 2_000_000;
@@ -25,6 +25,10 @@ pub const CYCLE_NS: u64 = 50_000_000;
 
 /// A holder that has drained, has no waiting thread and submits nothing for this long hands its lease back.
 pub const IDLE_GRACE_NS: u64 = 2_000_000;
+
+/// The holder's threads may take this long to wake up after the gate was opened. Others do not get this time back,
+/// because the more containers there are, the more of it each of them needs.
+pub const WAKING_NS: u64 = 250_000;
 
 /// The minimum idle grace, for holders that in the past did not come back within the grace.
 pub const IDLE_GRACE_MIN_NS: u64 = 500_000;

@@ -8,4 +8,5 @@ mod latency;
 mod process;
 mod random;
 mod shares;
+mod starvation;
 mod world;
