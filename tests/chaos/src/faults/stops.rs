@@ -4,6 +4,7 @@ use rustix::process::Signal;
 
 use super::{Fault, Injected};
 use crate::chance::Chance;
+use crate::roster::Excuse;
 use crate::verdict::Stuck;
 use crate::world::World;
 
@@ -53,10 +54,15 @@ impl Fault for OfTenants {
 
     fn inject(&mut self, world: &mut World, chance: &mut Chance) -> Result<Injected, Stuck> {
         self.stopped = world.tenants.iter().filter(|_| chance.once_in(2)).map(|tenant| tenant.pid()).collect();
+        // A simulated device, unlike a real one, never finishes the work of a stopped process. The slice pays for that
+        // work, so the other processes of the slice may wait.
+        for tenant in world.tenants.iter().filter(|tenant| self.stopped.contains(&tenant.pid())) {
+            world.roster().excuse(&tenant.place.name, Excuse { waits: true, ..Excuse::default() });
+        }
         for &pid in &self.stopped {
             world.set_stopped(pid, true);
         }
-        // No other tenant may wait for the stopped ones.
+        // No other slice may wait for the stopped processes.
         world.all_go_on()?;
         world.pause(chance.milliseconds(0..=2000));
         Ok(Injected::Done)
@@ -66,6 +72,7 @@ impl Fault for OfTenants {
         for pid in self.stopped.drain(..) {
             world.set_stopped(pid, false);
         }
+        world.roster().end_excuses();
         world.all_go_on()
     }
 }
