@@ -5,9 +5,10 @@
 //! there, marks the mapping as damaged and returns; the access is repeated and finds zeros. If not, it restores the
 //! former action and returns; the access is repeated and ends as it would have without this handler.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{io, mem, ptr};
+
+use once_cell::sync::OnceCell;
 
 /// Maximum registered mappings: two for each slice. A node of 16 GPUs without MIG has at most 1,600 slices.
 const MAPPINGS_MAX: usize = 4096;
@@ -25,8 +26,8 @@ static ENTRIES: [Entry; MAPPINGS_MAX] =
     [const { Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), damaged: AtomicBool::new(false) } };
         MAPPINGS_MAX];
 
-/// The action for SIGBUS before ours; `Err` holds the error number if ours could not be set.
-static FORMER: OnceLock<Result<Former, i32>> = OnceLock::new();
+/// The action for SIGBUS before ours, once ours has been set.
+static FORMER: OnceCell<Former> = OnceCell::new();
 
 struct Former {
     action: libc::sigaction,
@@ -45,9 +46,7 @@ impl Guard {
     /// # Errors
     /// Too many mappings are registered, or the handler cannot be set.
     pub(super) fn new(start: usize, bytes: usize) -> io::Result<Guard> {
-        if let Err(number) = FORMER.get_or_init(install) {
-            return Err(io::Error::from_raw_os_error(*number));
-        }
+        FORMER.get_or_try_init(install)?;
         let free =
             |entry: &&Entry| entry.start.compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed).is_ok();
         let entry = ENTRIES.iter().find(free).ok_or_else(|| io::Error::other("too many regions are mapped"))?;
@@ -69,7 +68,7 @@ impl Guard {
     }
 }
 
-fn install() -> Result<Former, i32> {
+fn install() -> io::Result<Former> {
     // SAFETY: all zeros is a valid `sigaction`: no flags, an empty mask, the default action.
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = on_fault as extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) as usize;
@@ -78,7 +77,7 @@ fn install() -> Result<Former, i32> {
     let mut former: libc::sigaction = unsafe { mem::zeroed() };
     // SAFETY: both point to valid structures, and the handler keeps to what a signal handler may do.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut former) } != 0 {
-        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+        return Err(io::Error::last_os_error());
     }
     Ok(Former { action: former, page_bytes: rustix::param::page_size() })
 }
@@ -91,7 +90,7 @@ extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc:
         let start = entry.start.load(Ordering::Acquire);
         start > RESERVED && (start..entry.end.load(Ordering::Relaxed)).contains(&address)
     });
-    let former = FORMER.get().and_then(|former| former.as_ref().ok());
+    let former = FORMER.get();
     if let (Some(entry), Some(&Former { page_bytes, .. })) = (entry, former) {
         let page = address & !(page_bytes - 1);
         entry.damaged.store(true, Ordering::Relaxed);

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use aliquot_abi::region::LIMITS_FILE;
+
 use super::{Fault, Injected};
 use crate::chance::Chance;
 use crate::roster::Excuse;
@@ -41,8 +43,12 @@ impl Fault for LostRegion {
     }
 
     fn heal(&mut self, world: &mut World, _: &mut Chance) -> Result<(), Stuck> {
-        let told = world.until("a region that is gone is told of", |world| {
-            Ok((!world.problem_of(TARGET)?.is_empty()).then_some(()))
+        let region = world.places[TARGET].region.clone();
+        let told = world.until("a region that is gone is told of or made anew", |world| {
+            // A manager that starts makes the region anew if no process uses the deleted one: tenants that have only
+            // just begun may have ended without it.
+            let is_made_anew = fs::metadata(region.join(LIMITS_FILE)).is_ok_and(|limits| limits.len() > 0);
+            Ok((is_made_anew || !world.problem_of(TARGET)?.is_empty()).then_some(()))
         });
         if let Err(Stuck(what)) = told {
             world.verdict.wrong(what);
