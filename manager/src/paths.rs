@@ -87,6 +87,14 @@ pub fn is_of_this_user(dir: &Path) -> io::Result<bool> {
     Ok([0, me].contains(&link.uid()) && metadata.uid() == me && metadata.mode() & 0o022 == 0)
 }
 
+/// The mode of the runtime directory. Root's must be open: users of a slice must reach its region, and all users the
+/// stand-in library. That of an ordinary user is closed where its parent is writable for everybody.
+pub(crate) fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
+    let is_shared =
+        runtime_dir.parent().and_then(|dir| fs::metadata(dir).ok()).is_some_and(|dir| dir.mode() & 0o002 != 0);
+    if is_shared && !geteuid().is_root() { 0o700 } else { 0o755 }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::Permissions;

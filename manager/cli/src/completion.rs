@@ -1,6 +1,7 @@
 //! Completion on the shell's command line: of commands, of options, and of slice names, for which the manager is asked.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use aliquot_proto::node::v1::ListSlicesRequest;
@@ -45,10 +46,38 @@ pub(crate) fn slices(begun: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 fn names() -> Result<Vec<String>> {
-    let socket = std::env::var_os("ALIQUOT_SOCKET").filter(|socket| !socket.is_empty());
+    let socket = socket_among(std::env::args_os()).or_else(|| std::env::var_os("ALIQUOT_SOCKET"));
+    let socket = socket.filter(|socket| !socket.is_empty());
     client::runtime()?.block_on(async {
         let mut client = client::connect_to_running(socket.as_deref().map(std::path::Path::new)).await?;
         let slices = client.list_slices(ListSlicesRequest {}).await?.into_inner().slices;
         Ok(slices.into_iter().map(|slice| slice.name).collect())
     })
+}
+
+/// The manager's socket on the unfinished command line, which the shell hands over as arguments.
+fn socket_among(arguments: impl Iterator<Item = OsString>) -> Option<OsString> {
+    let mut arguments = arguments.peekable();
+    let mut socket = None;
+    while let Some(argument) = arguments.next() {
+        if argument == "--socket" {
+            socket = arguments.peek().cloned();
+        } else if let Some(path) = argument.as_bytes().strip_prefix(b"--socket=") {
+            socket = Some(OsStr::from_bytes(path).to_owned());
+        }
+    }
+    socket
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_on_the_command_line_is_asked() {
+        let among = |line: &str| socket_among(line.split(' ').map(OsString::from));
+        assert_eq!(among("aliquot -- aliquot --socket /a describe tr"), Some("/a".into()));
+        assert_eq!(among("aliquot -- aliquot --socket=/b describe tr"), Some("/b".into()));
+        assert_eq!(among("aliquot -- aliquot describe tr"), None);
+    }
 }

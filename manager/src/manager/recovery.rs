@@ -106,7 +106,7 @@ pub enum OpenError {
 pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
     let runtime_dir = &config.runtime_dir;
     check_path(runtime_dir)?;
-    make_own_dir(runtime_dir, runtime_dir_mode(runtime_dir))?;
+    make_own_dir(runtime_dir, paths::runtime_dir_mode(runtime_dir))?;
     // If this cannot be found out, a slice's first program will fail to load the shim.
     if file_system::is_noexec(runtime_dir) {
         return Err(OpenError::NoExec { path: runtime_dir.clone() });
@@ -128,14 +128,6 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
         locks.take(state_dir)?;
     }
     Ok(locks)
-}
-
-/// The mode of the runtime directory. Root's must be open: users of a slice must reach its region, and all users the
-/// stand-in library. That of an ordinary user is closed where its parent is writable for everybody.
-fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
-    let is_shared =
-        runtime_dir.parent().and_then(|dir| fs::metadata(dir).ok()).is_some_and(|dir| dir.mode() & 0o002 != 0);
-    if is_shared && !nix::unistd::geteuid().is_root() { 0o700 } else { 0o755 }
 }
 
 /// Checks the runtime directory's path: attach sockets below it must fit into a socket address, and the loader splits

@@ -42,6 +42,7 @@ use aliquot_abi::region::{
 };
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::paths;
 use crate::procfs::{self, FileId};
 use crate::region::admission::{AdmissionError, admit};
 use crate::region::manifest::Manifest;
@@ -253,7 +254,7 @@ impl RegionDirs {
         let make = || {
             // The directories may have been deleted with everything in them.
             if !self.runtime_dir.exists() {
-                make_dir(&self.runtime_dir, 0o755)?;
+                make_dir(&self.runtime_dir, paths::runtime_dir_mode(&self.runtime_dir))?;
             }
             RegionDirs::prepare(&self.runtime_dir)?;
             let stand_in = self.lib.join(shim);

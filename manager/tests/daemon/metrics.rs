@@ -47,3 +47,14 @@ fn nothing_else_is_served() {
     assert!(get(&node, "GET /").starts_with("HTTP/1.1 404"));
     assert!(get(&node, "POST /metrics").starts_with("HTTP/1.1 405"));
 }
+
+#[test]
+fn a_client_that_stays_connected_takes_nobodys_place() {
+    let node = Node::start();
+    let mut client = TcpStream::connect(node.daemon().metrics_address().unwrap()).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    // The manager ends the connection.
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{}", answer.lines().next().unwrap());
+}
