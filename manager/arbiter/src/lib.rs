@@ -20,6 +20,10 @@
 //! * **Weighted fair queueing** decides which container is next (`fair`). Each container's virtual time advances by its
 //!   charges over its request, and the least goes first. What a long kernel takes beyond its lease is debt, paid back
 //!   by waiting. So shares are exact in the long run, however long the kernels are.
+//! * A holder that does nothing while others wait **withholds** the device. That time counts in its virtual time and
+//!   against its request, except the first [`timing::WAKING_NS`] of a lease. It is not charged, and no limit counts it.
+//!   So a container with short work and pauses, or with processes that are stopped, costs others none of what they
+//!   requested.
 //! * A container's **limit** is a token bucket (`bucket`). Between request and limit a container uses what others
 //!   leave.
 //! * **Priority** decides the order of containers within their requests, and of those that want time that is left over.
@@ -45,8 +49,8 @@
 //!   container without processes has no lease.
 //! * Between two polls all containers together are charged at most the time between them, except for work that has
 //!   outlasted [`timing::OVERDUE_NS`]: that work pays its part, and the others do not pay less for it.
-//! * A container that waits and has budget is let in within finite time: after at most the leases and overruns of the
-//!   others until its virtual time is the least.
+//! * A container that waits, is within its request and has budget is let in within finite time, whatever the priority
+//!   of the others: after at most their leases and overruns until its virtual time is the least.
 //! * Over any time `t` a container is charged at most the sum of: `limit * t`; [`timing::BURST_NS`], or half a lease of
 //!   its own if its kernels are so long that this is more; `limit *` [`timing::HELD_OFF_MAX_NS`] if others kept it
 //!   waiting before; and the work in flight when its gate closed.
