@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -20,7 +21,6 @@ use std::thread::{self, JoinHandle};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use parking_lot::Mutex;
-use rustix::fd::OwnedFd;
 
 use crate::descriptors::Descriptors;
 use crate::events::Events;

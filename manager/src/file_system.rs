@@ -7,8 +7,7 @@
 use std::io;
 use std::path::Path;
 
-use nix::sys::statvfs::{FsFlags, statvfs};
-use rustix::fs::statfs;
+use rustix::fs::{StatVfsMountFlags, statfs, statvfs};
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
@@ -66,7 +65,7 @@ pub fn is_in_memory(dir: &Path) -> bool {
 /// Whether libraries cannot be loaded from `dir`. Several distributions mount /run this way.
 #[must_use]
 pub fn is_noexec(dir: &Path) -> bool {
-    statvfs(dir).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))
+    statvfs(dir).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
 #[cfg(test)]

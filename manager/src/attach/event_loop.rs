@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aliquot_abi::region::{AttachMessage, SLOTS_MAX};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use rustix::fd::OwnedFd;
 use tracing::warn;
 
 use crate::attach::members::{Members, Outcome};
@@ -283,7 +283,7 @@ impl EventLoop {
             }
             let connection = match socket::accept(&slice.listener) {
                 Ok(connection) => connection,
-                Err(rustix::io::Errno::AGAIN) => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
                     // For example no descriptors are left: the event would be reported again at once.
                     slice.muted = true;

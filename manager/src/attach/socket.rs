@@ -2,12 +2,12 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use aliquot_abi::region::{ATTACH_SOCKET, AttachMessage, SLOTS_MAX};
 use nix::sys::socket::{getsockopt, sockopt};
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -35,8 +35,8 @@ pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Accepts a connection, if one waits.
-pub(super) fn accept(listener: &OwnedFd) -> rustix::io::Result<OwnedFd> {
-    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
 /// What a connection delivered.
