@@ -117,6 +117,7 @@ fn action_name(action: Action) -> &'static str {
         Action::Reclaim => "reclaim",
         Action::Preempt => "preempt",
         Action::StaleGang => "stale-gang",
+        Action::Relieve => "relieve",
     }
 }
 

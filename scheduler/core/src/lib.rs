@@ -51,11 +51,12 @@ pub use state::statement::{Checkpoint, Statement};
 pub use state::topology::{Domain, DomainId, Topology};
 pub use state::usage::DecayedUsage;
 pub use vocabulary::allowance::Allowance;
+pub use vocabulary::chunks::Chunks;
 pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
 pub use vocabulary::disruption_budget::DisruptionBudget;
 pub use vocabulary::dump::{
-    Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode,
-    DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
+    Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedMixCounter,
+    DumpedNode, DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use vocabulary::event::{Event, EventError, Outcome};
 pub use vocabulary::namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};

@@ -2,6 +2,7 @@
 
 pub(crate) mod allowance;
 pub(crate) mod amount;
+pub(crate) mod chunks;
 pub(crate) mod claim;
 pub(crate) mod disruption_budget;
 pub(crate) mod dump;

@@ -351,7 +351,11 @@ fn one_node() -> Dump {
 fn half() -> DumpedClaim {
     let request = Request { devices: DeviceRequest::share(DeviceCore::from_percent(60)), ..Request::default() };
     let claim = Claim { name: "c".into(), request, ..Claim::default() };
-    DumpedClaim { claim, place: Some(DumpedPlace { node: 0, devices: vec![0] }), ..DumpedClaim::default() }
+    DumpedClaim {
+        claim,
+        place: Some(DumpedPlace { node: 0, devices: vec![0], ..DumpedPlace::default() }),
+        ..DumpedClaim::default()
+    }
 }
 
 /// What is wrong with a dump of one node and these claims.
@@ -366,7 +370,8 @@ fn a_dump_that_contradicts_itself_is_refused_with_the_entry_that_does() {
     assert_eq!(entry, DumpEntry::Claim(1));
     assert!(reason.to_string().contains("node \"n\""), "{reason}");
 
-    let elsewhere = DumpedClaim { place: Some(DumpedPlace { node: 3, devices: vec![0] }), ..half() };
+    let elsewhere =
+        DumpedClaim { place: Some(DumpedPlace { node: 3, devices: vec![0], ..DumpedPlace::default() }), ..half() };
     assert_eq!(refused(vec![elsewhere]).1, RestoreReason::NoSuchEntry(DumpEntry::Node(3)));
 
     let waiting = DumpedClaim { starts_after: vec![1], ..half() };

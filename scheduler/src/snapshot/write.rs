@@ -290,6 +290,7 @@ impl ClaimEntry {
             gpus: place.devices.clone(),
             since_ms: dumped.started_ms.filter(|since_ms| *since_ms != dumped.added_ms),
             starts_after: dumped.starts_after.iter().map(|number| claim_name(dump, *number)).collect(),
+            over_committed: place.over_committed,
         };
         let leaving =
             |place: &DumpedPlace| LeavingEntry { node: node_name(dump, place.node), gpus: place.devices.clone() };

@@ -5,7 +5,7 @@ mod dump;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use crate::decisions::actions::{Context, SearchMemory, Waiting, evict_stale, pass};
+use crate::decisions::actions::{Context, SearchMemory, Waiting, evict_stale, pass, relieve};
 use crate::decisions::entitled::{Entitled, PlacedUnit, Standing};
 use crate::decisions::gang::{FreeRoom, MakeRoom, Unplaceable, place_unit, without_room};
 use crate::decisions::holds::{Holds, Together};
@@ -53,6 +53,17 @@ impl Scheduler {
         Self { engine: Engine::new(policy), settings, holds: Holds::default(), memory: SearchMemory::default() }
     }
 
+    /// A scheduler that knows as much, for who reads a copy of the cluster.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            engine: self.engine.fork(),
+            settings: self.settings,
+            holds: self.holds.clone(),
+            memory: self.memory.clone(),
+        }
+    }
+
     /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events
     /// what became of it.
     pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
@@ -63,6 +74,9 @@ impl Scheduler {
         }
         let shares = Shares::of(cluster, self.settings.usage_weight);
         let mut plan = Plan::default();
+        for (group, steps) in relieve(cluster) {
+            plan.add(steps, Action::Relieve, group);
+        }
         let waiting = self.allocate(cluster, &shares, &mut plan);
         self.make_way(cluster, &shares, waiting, &mut plan);
         plan.make_final(cluster);

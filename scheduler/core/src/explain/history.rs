@@ -61,6 +61,7 @@ impl Display for Eviction {
                 write!(f, "{name:?} was evicted {ago} ago for {by:?}, whose queue took back its fair share")?
             }
             Action::Preempt => write!(f, "{name:?} was evicted {ago} ago for {by:?}, which has a higher priority")?,
+            Action::Relieve => write!(f, "{name:?} was evicted {ago} ago because its node ran more than it has")?,
             Action::StaleGang => write!(f, "{name:?} was evicted {ago} ago because its pod group had lost members")?,
             Action::Allocate => write!(f, "{name:?} was evicted {ago} ago for {by:?}")?,
         }

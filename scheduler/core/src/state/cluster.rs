@@ -10,8 +10,10 @@ mod namespaces;
 mod nodes;
 mod resize;
 mod starting;
+mod truth;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::state::budget::Budgets;
 use crate::state::change_log::ChangeLog;
@@ -23,6 +25,7 @@ use crate::state::queue::{Queue, Queues};
 use crate::state::resources::Resources;
 use crate::state::topology::Topology;
 use crate::state::usage::DecayedUsage;
+use crate::vocabulary::chunks::Chunks;
 use crate::vocabulary::claim::{Allocation, Claim, ClaimId, Displacement, NodeId};
 use crate::vocabulary::event::{Event, EventError, Outcome};
 use crate::vocabulary::mix::Mix;
@@ -34,14 +37,18 @@ use crate::vocabulary::slab::Slab;
 
 /// What is known of the cluster. It changes by events, each of which is applied as a whole or not at all, and by what
 /// is decided: a [`Scheduler`](crate::Scheduler)'s cycles, or [`Statement`](crate::Statement)s and nodes that are kept.
+///
+/// A copy is cheap: it shares what has not changed since with the original.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     now_ms: u64,
-    nodes: Vec<Option<Node>>,
-    by_name: BTreeMap<String, NodeId>,
-    topology: Topology,
+    nodes: Chunks<Option<Node>, NODES_PER_CHUNK>,
+    by_name: Arc<BTreeMap<String, NodeId>>,
+    topology: Arc<Topology>,
     /// Nodes that are kept for somebody: nothing else is placed there.
     held: BTreeSet<NodeId>,
+    /// Nodes of which claims hold more than there is.
+    over_committed: BTreeSet<NodeId>,
     claims: Slab<ClaimState, Claim>,
     /// Claims are numbered as they are added.
     next_claim: u64,
@@ -66,7 +73,7 @@ pub struct Cluster {
 
 #[derive(Clone, Debug)]
 struct ClaimState {
-    claim: Claim,
+    claim: Arc<Claim>,
     sequence: u64,
     class: ClassId,
     group: GroupId,
@@ -84,6 +91,9 @@ struct ClaimState {
     /// Before this it is not placed again.
     retry_at_ms: u64,
 }
+
+/// Nodes that are copied together when one of them is changed in a copy of the cluster.
+const NODES_PER_CHUNK: usize = 16;
 
 /// How long a claim waits after it could not be started for the first time; twice as long after each further time.
 const RETRY_MS: u64 = 1000;
@@ -111,10 +121,11 @@ impl Cluster {
     pub fn with_usage_half_life(half_life_ms: u64) -> Self {
         Self {
             now_ms: 0,
-            nodes: Vec::new(),
-            by_name: BTreeMap::new(),
-            topology: Topology::default(),
+            nodes: Chunks::default(),
+            by_name: Arc::default(),
+            topology: Arc::default(),
             held: BTreeSet::new(),
+            over_committed: BTreeSet::new(),
             claims: Slab::default(),
             next_claim: 0,
             classes: Classes::default(),
@@ -140,12 +151,15 @@ impl Cluster {
         match event {
             Event::NodeAdded(spec) => self.add_node(spec).map(Outcome::Node),
             Event::NodeRelabelled(node, spec) => self.relabel(node, &spec).map(|()| Outcome::Done),
+            Event::NodeChanged(node, spec) => self.change_node(node, spec).map(Outcome::displaced),
             Event::NodeRemoved(node) => self.remove_node(node),
             Event::DeviceHealthChanged { node, device, health } => self.set_health(node, device, health),
             Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
             Event::ClaimAdded(claim) => self.admit(claim).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::ready),
+            Event::ClaimSeen(claim, allocation) => self.see(claim, allocation),
+            Event::ClaimSilent(claim) => self.silent(claim).map(Outcome::displaced),
             Event::ClaimEvicted(claim) => self.stop(claim).map(Outcome::displaced),
             Event::ClaimFailed(claim) => self.fail(claim).map(Outcome::displaced),
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
@@ -196,7 +210,7 @@ impl Cluster {
 
     /// The nodes, in the order in which they were added.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        (0..).map(NodeId).zip(&self.nodes).filter_map(|(id, node)| Some((id, node.as_ref()?)))
+        (0..).map(NodeId).zip(self.nodes.iter()).filter_map(|(id, node)| Some((id, node.as_ref()?)))
     }
 
     /// Where the nodes stand.
@@ -211,6 +225,11 @@ impl Cluster {
         self.held.contains(&id)
     }
 
+    /// The nodes of which claims hold more than there is, because they were seen running there.
+    pub fn over_committed(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.over_committed.iter().copied()
+    }
+
     /// One more than the greatest number of a node's id so far.
     #[must_use]
     pub fn node_slots(&self) -> usize {
@@ -220,7 +239,7 @@ impl Cluster {
     /// A claim.
     #[must_use]
     pub fn claim(&self, id: ClaimId) -> Option<&Claim> {
-        self.claim_state(id).ok().map(|state| &state.claim)
+        self.claim_state(id).ok().map(|state| &*state.claim)
     }
 
     /// Where a claim is placed, if it is.
@@ -335,7 +354,7 @@ impl Cluster {
 
     /// The claims, in an order that depends on nothing but the events so far.
     pub fn claims(&self) -> impl Iterator<Item = (ClaimId, &Claim, Option<&Allocation>)> {
-        self.claims.iter().map(|(key, state)| (key, &state.claim, state.allocation.as_ref()))
+        self.claims.iter().map(|(key, state)| (key, &*state.claim, state.allocation.as_ref()))
     }
 
     /// Number of claims.

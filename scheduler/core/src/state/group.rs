@@ -258,7 +258,7 @@ pub(crate) struct Groups {
     /// The specs of single claims, and how many share each.
     singles: BTreeMap<SingleSort, (Arc<PodGroup>, usize)>,
     /// Declared groups by namespace and name.
-    by_name: BTreeMap<(String, String), GroupId>,
+    by_name: Arc<BTreeMap<(String, String), GroupId>>,
     next: u64,
 }
 
@@ -283,7 +283,7 @@ impl Groups {
     pub(crate) fn add(&mut self, spec: PodGroup, queue: QueueId, now_ms: u64) -> GroupId {
         let name = (spec.namespace.clone(), spec.name.clone());
         let id = self.insert(Arc::new(spec), true, queue, now_ms);
-        self.by_name.insert(name, id);
+        Arc::make_mut(&mut self.by_name).insert(name, id);
         id
     }
 
@@ -315,7 +315,7 @@ impl Groups {
     pub(crate) fn remove(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(id) else { return };
         if group.declared {
-            self.by_name.remove(&(group.spec.namespace.clone(), group.spec.name.clone()));
+            Arc::make_mut(&mut self.by_name).remove(&(group.spec.namespace.clone(), group.spec.name.clone()));
             return;
         }
         let sort = SingleSort::of(&group.spec);

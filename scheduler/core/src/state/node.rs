@@ -12,7 +12,8 @@ use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 /// A node, what is free on it, and who is there.
 ///
 /// At all times, for CPU and memory of the node and for time and memory of each device: what is free and what its
-/// claims hold add up to what it has.
+/// claims hold add up to what it has. Where claims were seen running that are more than it has, they add up to what it
+/// has and what is held beyond that, and nothing is free.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// What stays the same as claims come and go is shared with copies of the node.
@@ -33,6 +34,17 @@ pub struct Node {
     /// By device, the number of its model's resource.
     models: Arc<[usize]>,
     one_numa_node: bool,
+    /// What claims hold beyond what there is; `None`: nothing.
+    beyond: Option<Box<Beyond>>,
+}
+
+/// What claims hold of a node beyond what it has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Beyond {
+    cpu: MilliCpu,
+    memory: Bytes,
+    /// Time and memory, by device.
+    devices: Vec<(DeviceCore, Bytes)>,
 }
 
 /// What is free on a device.
@@ -152,6 +164,7 @@ impl Node {
             one_model,
             models,
             one_numa_node,
+            beyond: None,
             spec,
         };
         node.derive();
@@ -222,6 +235,24 @@ impl Node {
         self.one_model
     }
 
+    /// Whether claims hold more of it, or of one of its devices, than there is.
+    #[must_use]
+    pub fn is_over_committed(&self) -> bool {
+        self.beyond.is_some()
+    }
+
+    /// Whether an allocation holds some of what more is held of than there is.
+    pub(crate) fn holds_over_committed(&self, request: &Request, allocation: &Allocation) -> bool {
+        let Some(beyond) = &self.beyond else { return false };
+        let of_device = |device: u16| {
+            let beyond = beyond.devices.get(usize::from(device));
+            beyond.is_some_and(|(core, memory)| *core > DeviceCore::ZERO || *memory > Bytes::ZERO)
+        };
+        (beyond.cpu > MilliCpu::ZERO && request.cpu > MilliCpu::ZERO)
+            || (beyond.memory > Bytes::ZERO && request.memory > Bytes::ZERO)
+            || allocation.devices.iter().any(|part| of_device(part.device))
+    }
+
     /// Whether it has a device of a model with one of these resources' numbers.
     pub(crate) fn has_model_of(&self, numbers: &[usize]) -> bool {
         self.models.iter().any(|model| numbers.contains(model))
@@ -265,10 +296,65 @@ impl Node {
     /// Takes what an allocation says, all of it or nothing. Whether devices are healthy is not asked: what ran before
     /// stays in the books.
     pub(crate) fn take(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
-        let cpu = self.cpu_free.checked_sub(request.cpu);
-        let cpu_left = cpu.ok_or(NotEnough::Cpu { wanted: request.cpu, free: self.cpu_free })?;
-        let memory = self.memory_free.checked_sub(request.memory);
-        let memory_left = memory.ok_or(NotEnough::Memory { wanted: request.memory, free: self.memory_free })?;
+        if request.cpu > self.cpu_free {
+            return Err(NotEnough::Cpu { wanted: request.cpu, free: self.cpu_free });
+        }
+        if request.memory > self.memory_free {
+            return Err(NotEnough::Memory { wanted: request.memory, free: self.memory_free });
+        }
+        self.check_shape(request, allocation)?;
+        for part in &allocation.devices {
+            let Some(state) = self.devices.get(usize::from(part.device)) else { continue };
+            let device = part.device;
+            if part.core > state.core_free {
+                return Err(NotEnough::DeviceCore { device, wanted: part.core, free: state.core_free });
+            }
+            if part.memory > state.memory_free {
+                return Err(NotEnough::DeviceMemory { device, wanted: part.memory, free: state.memory_free });
+            }
+        }
+        self.hold(claim, request, allocation);
+        Ok(())
+    }
+
+    /// Takes what an allocation says even if there is not so much.
+    pub(crate) fn take_beyond(
+        &mut self,
+        claim: ClaimId,
+        request: &Request,
+        allocation: &Allocation,
+    ) -> Result<(), NotEnough> {
+        self.check_shape(request, allocation)?;
+        let missing = self.missing(request, allocation);
+        if let Some(missing) = missing {
+            let beyond = self.beyond.get_or_insert_with(|| {
+                let devices = vec![(DeviceCore::ZERO, Bytes::ZERO); self.devices.len()];
+                Box::new(Beyond { cpu: MilliCpu::ZERO, memory: Bytes::ZERO, devices })
+            });
+            beyond.add(&missing);
+        }
+        self.hold(claim, request, allocation);
+        Ok(())
+    }
+
+    /// What an allocation would take beyond what is free.
+    fn missing(&self, request: &Request, allocation: &Allocation) -> Option<Beyond> {
+        let mut missing = Beyond {
+            cpu: request.cpu.saturating_sub(self.cpu_free),
+            memory: request.memory.saturating_sub(self.memory_free),
+            devices: vec![(DeviceCore::ZERO, Bytes::ZERO); self.devices.len()],
+        };
+        for part in &allocation.devices {
+            let index = usize::from(part.device);
+            if let Some((state, missing)) = self.devices.get(index).zip(missing.devices.get_mut(index)) {
+                *missing = (part.core.saturating_sub(state.core_free), part.memory.saturating_sub(state.memory_free));
+            }
+        }
+        (!missing.is_nothing()).then_some(missing)
+    }
+
+    /// Whether an allocation is one of this node for this request, whatever is free.
+    pub(crate) fn check_shape(&self, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
         if allocation.devices.len() != usize::from(request.devices.count) {
             return Err(NotEnough::DeviceCount { wanted: request.devices.count, allocated: allocation.devices.len() });
         }
@@ -281,14 +367,13 @@ impl Node {
             if part.core != request.devices.core || part.memory != request.devices.memory.on(state.memory) {
                 return Err(NotEnough::Mismatch { device });
             }
-            if part.core > state.core_free {
-                return Err(NotEnough::DeviceCore { device, wanted: part.core, free: state.core_free });
-            }
-            if part.memory > state.memory_free {
-                return Err(NotEnough::DeviceMemory { device, wanted: part.memory, free: state.memory_free });
-            }
         }
-        (self.cpu_free, self.memory_free) = (cpu_left, memory_left);
+        Ok(())
+    }
+
+    fn hold(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
+        self.cpu_free = self.cpu_free.saturating_sub(request.cpu);
+        self.memory_free = self.memory_free.saturating_sub(request.memory);
         for part in &allocation.devices {
             if let Some(state) = self.devices.get_mut(usize::from(part.device)) {
                 state.core_free = state.core_free.saturating_sub(part.core);
@@ -302,10 +387,9 @@ impl Node {
             *self.sorts.entry((request.devices.count, request.devices.core)).or_default() += 1;
         }
         self.derive();
-        Ok(())
     }
 
-    /// Gives back what [`Node::take`] took.
+    /// Gives back what [`Node::take`] or [`Node::take_beyond`] took. What is held beyond what there is goes first.
     pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
         debug_assert!(self.claims.contains(&claim), "only who is here can leave");
         self.claims.remove(&claim);
@@ -316,9 +400,25 @@ impl Node {
                 self.sorts.remove(&sort);
             }
         }
-        self.cpu_free = self.cpu_free.checked_add(request.cpu).unwrap_or(self.spec.cpu);
-        self.memory_free = self.memory_free.checked_add(request.memory).unwrap_or(self.spec.memory);
+        let mut beyond = self.beyond.take();
+        let (mut cpu, mut memory) = (request.cpu, request.memory);
+        if let Some(beyond) = &mut beyond {
+            let (cpu_beyond, memory_beyond) = (beyond.cpu.min(cpu), beyond.memory.min(memory));
+            beyond.cpu = beyond.cpu.saturating_sub(cpu_beyond);
+            beyond.memory = beyond.memory.saturating_sub(memory_beyond);
+            (cpu, memory) = (cpu.saturating_sub(cpu_beyond), memory.saturating_sub(memory_beyond));
+        }
+        self.cpu_free = self.cpu_free.checked_add(cpu).unwrap_or(self.spec.cpu);
+        self.memory_free = self.memory_free.checked_add(memory).unwrap_or(self.spec.memory);
         for part in &allocation.devices {
+            let mut part = *part;
+            let held_beyond = beyond.as_mut().and_then(|beyond| beyond.devices.get_mut(usize::from(part.device)));
+            if let Some((core, memory)) = held_beyond {
+                let (core_beyond, memory_beyond) = ((*core).min(part.core), (*memory).min(part.memory));
+                (*core, *memory) = (core.saturating_sub(core_beyond), memory.saturating_sub(memory_beyond));
+                part.core = part.core.saturating_sub(core_beyond);
+                part.memory = part.memory.saturating_sub(memory_beyond);
+            }
             if let Some(state) = self.devices.get_mut(usize::from(part.device)) {
                 state.core_free = state.core_free.checked_add(part.core).unwrap_or(DeviceSpec::CORE);
                 state.memory_free = state.memory_free.checked_add(part.memory).unwrap_or(state.memory);
@@ -326,6 +426,7 @@ impl Node {
                 state.derive();
             }
         }
+        self.beyond = beyond.filter(|beyond| !beyond.is_nothing());
         self.derive();
     }
 
@@ -335,5 +436,20 @@ impl Node {
         self.usable_thousandths = self.devices.iter().map(|device| u32::from(device.usable_thousandths)).sum();
         let healthy = self.devices.iter().filter(|device| device.healthy);
         self.core_free_max = healthy.map(|device| device.core_free).max().unwrap_or_default();
+    }
+}
+
+impl Beyond {
+    fn is_nothing(&self) -> bool {
+        let no_device = self.devices.iter().all(|held| *held == (DeviceCore::ZERO, Bytes::ZERO));
+        self.cpu == MilliCpu::ZERO && self.memory == Bytes::ZERO && no_device
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.cpu = [self.cpu, other.cpu].into_iter().sum();
+        self.memory = [self.memory, other.memory].into_iter().sum();
+        for (own, other) in self.devices.iter_mut().zip(&other.devices) {
+            *own = ([own.0, other.0].into_iter().sum(), [own.1, other.1].into_iter().sum());
+        }
     }
 }

@@ -4,6 +4,7 @@ mod dump;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::state::class::ClassId;
 use crate::state::resources::{Amounts, Charge, Resources};
@@ -47,9 +48,9 @@ pub struct Queue {
     usage: Vec<DecayedUsage>,
     used_until_ms: u64,
     /// Groups of which something waits; of single claims, what decides whether they can be placed.
-    waiting: BTreeMap<Turn, Option<Single>>,
+    waiting: Arc<BTreeMap<Turn, Option<Single>>>,
     /// Groups of which something is placed.
-    placed: BTreeSet<Turn>,
+    placed: Arc<BTreeSet<Turn>>,
     /// Number of declared pod groups that wait here, members or not.
     declared_groups: usize,
 }
@@ -222,8 +223,8 @@ impl Queues {
             requested: Amounts::default(),
             usage: Vec::new(),
             used_until_ms: now_ms,
-            waiting: BTreeMap::new(),
-            placed: BTreeSet::new(),
+            waiting: Arc::default(),
+            placed: Arc::default(),
             declared_groups: 0,
         };
         let id = self.queues.insert(queue);
@@ -381,17 +382,17 @@ impl Queue {
     }
 
     pub(crate) fn note_waiting(&mut self, turn: Turn, single: Option<Single>) {
-        self.waiting.insert(turn, single);
+        Arc::make_mut(&mut self.waiting).insert(turn, single);
     }
 
     pub(crate) fn forget_waiting(&mut self, turn: &Turn) {
-        self.waiting.remove(turn);
+        Arc::make_mut(&mut self.waiting).remove(turn);
     }
 
     pub(crate) fn note_placed(&mut self, turn: Turn, placed: bool) {
         match placed {
-            true => self.placed.insert(turn),
-            false => self.placed.remove(&turn),
+            true => Arc::make_mut(&mut self.placed).insert(turn),
+            false => Arc::make_mut(&mut self.placed).remove(&turn),
         };
     }
 }

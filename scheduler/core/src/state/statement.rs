@@ -72,7 +72,7 @@ impl<'a> Statement<'a> {
             // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
             let undone = match self.changes.pop() {
                 Some(Undo::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
-                Some(Undo::Evicted(claim, allocation)) => self.cluster.try_place(claim, allocation),
+                Some(Undo::Evicted(claim, allocation)) => self.cluster.put_back(claim, allocation),
                 None => break,
             };
             debug_assert_eq!(undone, Ok(()));

@@ -97,4 +97,6 @@ pub enum Action {
     Preempt,
     /// Evicts what is left of a gang that has lost members.
     StaleGang,
+    /// Evicts what runs on a node beyond what the node has.
+    Relieve,
 }

@@ -139,6 +139,8 @@ pub struct DumpedPlace {
     pub node: usize,
     /// The indexes of its devices there, ascending.
     pub devices: Vec<u16>,
+    /// Whether more is held of the node than there is.
+    pub over_committed: bool,
 }
 
 /// Why a claim was evicted.

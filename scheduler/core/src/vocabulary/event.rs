@@ -19,6 +19,9 @@ pub enum Event {
     /// A node's labels, taints, attributes of its devices, or whether it is cordoned have changed to those given; the
     /// rest is not looked at.
     NodeRelabelled(NodeId, NodeSpec),
+    /// A node has other amounts, devices or labels now. Devices keep their indexes, and none is missing; new ones come
+    /// after them. What is placed there stays, even if it is more than the node has now.
+    NodeChanged(NodeId, NodeSpec),
     /// A node is gone; what was placed there waits again.
     NodeRemoved(NodeId),
     /// A device's health has changed. Who was to start on one that is not healthy any more waits again.
@@ -39,6 +42,12 @@ pub enum Event {
     ClaimRemoved(ClaimId),
     /// A claim was placed, and runs.
     ClaimPlaced(ClaimId, Allocation),
+    /// A claim that is not taken to run was seen running, whatever was decided: also where there is less room than it
+    /// holds. Cycles evict what is too much.
+    ClaimSeen(ClaimId, Allocation),
+    /// Nobody knows whether a claim that is taken to run does. It counts as failed, and waits again; but it may be
+    /// there, is told to leave, and holds its room until it is gone.
+    ClaimSilent(ClaimId),
     /// A claim no longer runs where it was placed, and waits again.
     ClaimEvicted(ClaimId),
     /// A claim that a plan evicted or moved is gone from its old place.
@@ -184,6 +193,17 @@ pub enum EventError {
     /// The claim is not on its way out of an old place.
     #[error("claim {0:?} is not being evicted")]
     NotLeaving(ClaimId),
+    /// The claim does not run.
+    #[error("claim {0:?} does not run")]
+    NotRunning(ClaimId),
+    /// A node's devices keep their places.
+    #[error("node {}: device {device} is not the device that was there before", node.index())]
+    DevicesDiffer {
+        /// The node.
+        node: NodeId,
+        /// The index.
+        device: u16,
+    },
     /// The claim is between two places.
     #[error("claim {0:?} has yet to leave its old place or to start at its new one; resize it when it runs or waits")]
     Moving(ClaimId),

@@ -2,6 +2,11 @@
 
 use std::marker::PhantomData;
 
+use crate::vocabulary::chunks::Chunks;
+
+/// Slots that are copied together when a copy of the slab is changed.
+const CHUNK: usize = 64;
+
 /// Names what was numbered, for as long as it is there. Keys are ordered as what they name was added: slots are used
 /// again, and plans must not depend on which slot something is in.
 pub struct Key<T> {
@@ -58,11 +63,11 @@ impl<T> std::fmt::Debug for Key<T> {
     }
 }
 
-/// Values by key. `K` is what the keys say that they name.
+/// Values by key. `K` is what the keys say that they name. Copies share what has not changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T, K = T> {
     /// Each with the serial number of what is in it, or was last.
-    slots: Vec<(u64, Option<T>)>,
+    slots: Chunks<(u64, Option<T>), CHUNK>,
     free: Vec<u32>,
     next_serial: u64,
     keys: PhantomData<fn() -> K>,
@@ -70,11 +75,11 @@ pub(crate) struct Slab<T, K = T> {
 
 impl<T, K> Default for Slab<T, K> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), next_serial: 0, keys: PhantomData }
+        Self { slots: Chunks::default(), free: Vec::new(), next_serial: 0, keys: PhantomData }
     }
 }
 
-impl<T, K> Slab<T, K> {
+impl<T: Clone, K> Slab<T, K> {
     pub(crate) fn insert(&mut self, value: T) -> Key<K> {
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -90,17 +95,21 @@ impl<T, K> Slab<T, K> {
     }
 
     pub(crate) fn remove(&mut self, key: Key<K>) -> Option<T> {
-        let value = self.slots.get_mut(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.take()?;
+        self.get(key)?;
+        let value = self.slots.get_mut(key.index())?.1.take()?;
         self.free.push(key.index);
         Some(value)
     }
 
+    pub(crate) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
+        self.get(key)?;
+        self.slots.get_mut(key.index())?.1.as_mut()
+    }
+}
+
+impl<T, K> Slab<T, K> {
     pub(crate) fn get(&self, key: Key<K>) -> Option<&T> {
         self.slots.get(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_ref()
-    }
-
-    pub(crate) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
-        self.slots.get_mut(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_mut()
     }
 
     /// By number of the slot, which is not the order of the keys.

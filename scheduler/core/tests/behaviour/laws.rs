@@ -342,7 +342,7 @@ fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
                 let lower = evictor.queue() == group.queue() && evictor.spec().priority > group.spec().priority;
                 require(lower, || complain("preemption is by priority within a queue"))?;
             }
-            Action::StaleGang => {}
+            Action::StaleGang | Action::Relieve => {}
         }
         require(before.now_ms() >= started_ms.saturating_add(min_runtime_ms), || complain("too early"))?;
         let waited = before.now_ms().saturating_sub(evictor.added_ms());
@@ -384,7 +384,7 @@ fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> 
             Action::Reclaim | Action::Preempt => {
                 taken.entry((planned.action, planned.for_group)).or_default().push(claim);
             }
-            Action::Allocate | Action::StaleGang => {}
+            Action::Allocate | Action::StaleGang | Action::Relieve => {}
         }
     }
     require(moves <= settings.moves_per_cycle, || format!("{moves} moves in a cycle"))?;

@@ -80,6 +80,11 @@ impl Machines {
                 Some(_) => {}
                 None => self.lose(*claim),
             },
+            Event::ClaimSilent(claim) => {
+                if let Some(container) = self.containers.get_mut(claim) {
+                    container.stopping = true;
+                }
+            }
             Event::ClaimPlaced(claim, at) => self.start(cluster, *claim, at)?,
             Event::ClaimResized(claim, request) => {
                 let at = cluster.allocation(*claim).cloned();

@@ -112,6 +112,9 @@ pub(in crate::snapshot) struct PlacedEntry {
     pub(in crate::snapshot) since_ms: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) starts_after: Vec<String>,
+    /// More is held of the node than there is.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) over_committed: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]

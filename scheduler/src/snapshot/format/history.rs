@@ -40,6 +40,7 @@ enum ActionName {
     Reclaim,
     Preempt,
     StaleGang,
+    Relieve,
 }
 
 /// A pod group, or a claim that is in none.

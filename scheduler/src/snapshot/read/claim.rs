@@ -2,7 +2,8 @@
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Claim, DumpedClaim, DumpedDisplacement, GroupPlacement, PlacementStrategy, PodGroup, PriorityClass, SubGroup,
+    Claim, DumpedClaim, DumpedDisplacement, DumpedPlace, GroupPlacement, PlacementStrategy, PodGroup, PriorityClass,
+    SubGroup,
 };
 use anyhow::{Context, Result};
 
@@ -74,7 +75,8 @@ impl ClaimEntry {
             ..DumpedClaim::default()
         };
         if let Some(placed) = &self.placed {
-            dumped.place = Some(names.place(&placed.node, &placed.gpus).context("placed")?);
+            let place = names.place(&placed.node, &placed.gpus).context("placed")?;
+            dumped.place = Some(DumpedPlace { over_committed: placed.over_committed, ..place });
             let starts_after: Result<_> = placed.starts_after.iter().map(|name| names.claim(name)).collect();
             dumped.starts_after = starts_after.context("placed.starts_after")?;
             let runs = dumped.starts_after.is_empty();

@@ -46,6 +46,6 @@ impl Names {
     }
 
     pub(super) fn place(&self, node: &str, devices: &[u16]) -> Result<DumpedPlace> {
-        Ok(DumpedPlace { node: self.node(node)?, devices: devices.to_vec() })
+        Ok(DumpedPlace { node: self.node(node)?, devices: devices.to_vec(), over_committed: false })
     }
 }

@@ -63,7 +63,7 @@ pub struct NodeChange<'a> {
 ///
 /// A bid may depend on nothing but the request, the node and what the policy was told in [`Policy::node_changed`]
 /// before it last answered that all bids have changed: bids are kept until then.
-pub trait Policy: Fork {
+pub trait Policy: Fork + Send + Sync {
     /// What it would cost to place one more task of this request on a node that has room for it.
     fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid;
 

@@ -1,12 +1,17 @@
 //! Claims that come, are placed, and go, with the books that they are in.
 
+use std::sync::Arc;
+
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::state::group::SingleSort;
+use crate::state::node::Node;
 use crate::state::queue::Book;
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::{Allocation, Claim, ClaimId};
 use crate::vocabulary::event::{EventError, Outcome};
+use crate::vocabulary::not_enough::NotEnough;
 use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::request::Request;
 
 impl Cluster {
     pub(super) fn add_claim(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
@@ -16,7 +21,7 @@ impl Cluster {
         self.next_claim += 1;
         let class = self.classes.join(&claim.request);
         let id = self.claims.insert(ClaimState {
-            claim,
+            claim: Arc::new(claim),
             sequence,
             class,
             group,
@@ -68,6 +73,11 @@ impl Cluster {
     /// Notes that a claim runs where the shell says; says who was waiting for it to leave its old place.
     pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<Vec<ClaimId>, EventError> {
         self.place(id, allocation)?;
+        self.note_started(id)
+    }
+
+    /// Notes that a claim runs where it is placed; says who was waiting for it to leave its old place.
+    pub(super) fn note_started(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         // Who runs again has left the old place.
         let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
         let now_ms = self.now_ms;
@@ -108,13 +118,32 @@ impl Cluster {
 
     /// Puts a claim into the books where it is placed. Whether it runs there is not said by this.
     pub(crate) fn place(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
+        self.put(id, allocation, Node::take)
+    }
+
+    /// The same, even if there is not so much room.
+    pub(crate) fn place_beyond(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
+        let node = allocation.node;
+        self.put(id, allocation, Node::take_beyond)?;
+        if self.node(node).is_some_and(Node::is_over_committed) {
+            self.over_committed.insert(node);
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        id: ClaimId,
+        allocation: Allocation,
+        take: impl FnOnce(&mut Node, ClaimId, &Request, &Allocation) -> Result<(), NotEnough>,
+    ) -> Result<(), EventError> {
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
         if state.allocation.is_some() {
             return Err(EventError::Placed(id));
         }
         let node = allocation.node;
         let books = self.nodes.get_mut(node.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(node))?;
-        let taken = books.take(id, &state.claim.request, &allocation);
+        let taken = take(books, id, &state.claim.request, &allocation);
         taken.map_err(|reason| EventError::NotEnough { node, reason })?;
         state.allocation = Some(allocation);
         self.note(node, false);
@@ -133,6 +162,9 @@ impl Cluster {
         let node = allocation.node;
         if let Some(books) = self.nodes.get_mut(node.index()).and_then(Option::as_mut) {
             books.give_back(id, &state.claim.request, &allocation);
+            if !books.is_over_committed() {
+                self.over_committed.remove(&node);
+            }
         }
         self.note(node, false);
         Ok(allocation)

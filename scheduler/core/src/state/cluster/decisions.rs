@@ -25,6 +25,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// Takes back that a claim was evicted on trial. Its node may have had more on it than it has.
+    pub(crate) fn put_back(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
+        let returns = self.runs_before_plan(id) && self.leaving(id) == Some(&allocation);
+        self.place_beyond(id, allocation)?;
+        if returns {
+            self.no_longer_leaving(id);
+        }
+        Ok(())
+    }
+
     /// Evicts a claim on trial; says where it was.
     pub(crate) fn try_evict(&mut self, id: ClaimId) -> Result<Allocation, EventError> {
         let from = self.evict(id)?;

@@ -6,7 +6,7 @@ use super::Cluster;
 use crate::state::group::Group;
 use crate::state::mix_counter::MixCounter;
 use crate::state::node::Node;
-use crate::vocabulary::claim::{Allocation, ClaimId, DeviceAllocation, Displacement, NodeId};
+use crate::vocabulary::claim::{Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
 use crate::vocabulary::dump::{
     Dump, DumpEntry, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode, DumpedPlace,
     DumpedQueue, RestoreError, RestoreReason,
@@ -73,6 +73,7 @@ impl Cluster {
         let place = |allocation: &Allocation| DumpedPlace {
             node: numbers.nodes.get(&allocation.node).copied().unwrap_or(usize::MAX),
             devices: allocation.devices.iter().map(|part| part.device).collect(),
+            over_committed: self.over_committed.contains(&allocation.node),
         };
         let displaced = |displaced: &Displacement| DumpedDisplacement {
             action: displaced.action,
@@ -82,7 +83,7 @@ impl Cluster {
             shares: displaced.shares.clone(),
         };
         Some(DumpedClaim {
-            claim: state.claim.clone(),
+            claim: Claim::clone(&state.claim),
             added_ms: self.groups.get(state.group).map_or(0, Group::added_ms),
             place: state.allocation.as_ref().map(place),
             started_ms: state.started_ms,
@@ -274,7 +275,11 @@ impl Restored {
         let Some(place) = &dumped.place else { return Ok(()) };
         let allocation = self.allocation(entry, &dumped.claim.request, place)?;
         let node = allocation.node;
-        self.cluster.place(id, allocation).map_err(|error| match error {
+        let placed = match place.over_committed {
+            true => self.cluster.place_beyond(id, allocation),
+            false => self.cluster.place(id, allocation),
+        };
+        placed.map_err(|error| match error {
             EventError::NotEnough { reason, .. } => {
                 let node = self.cluster.node(node).map_or("", |node| &node.spec().name).to_owned();
                 at(entry, RestoreReason::NotEnough { node, reason })

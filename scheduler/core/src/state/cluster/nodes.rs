@@ -1,5 +1,7 @@
 //! Nodes that come, change and go.
 
+use std::sync::Arc;
+
 use super::Cluster;
 use crate::state::change_log::ChangedNode;
 use crate::state::node::Node;
@@ -18,7 +20,7 @@ impl Cluster {
     }
 
     /// Notes that what a node is has changed, and not only what is free on it.
-    fn note_spec(&mut self, node: NodeId) {
+    pub(super) fn note_spec(&mut self, node: NodeId) {
         self.specs_changed += 1;
         self.note(node, true);
     }
@@ -35,8 +37,8 @@ impl Cluster {
             models.push(model);
             news |= is_new;
         }
-        self.by_name.insert(spec.name.clone(), id);
-        self.topology.learn(id, Some(&spec));
+        Arc::make_mut(&mut self.by_name).insert(spec.name.clone(), id);
+        Arc::make_mut(&mut self.topology).learn(id, Some(&spec));
         self.nodes.push(Some(Node::new(spec, models)));
         if news {
             self.recount_requested();
@@ -47,7 +49,7 @@ impl Cluster {
 
     pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
         self.node_mut(id)?.relabel(spec);
-        self.topology.learn(id, Some(spec));
+        Arc::make_mut(&mut self.topology).learn(id, Some(spec));
         self.note_spec(id);
         Ok(())
     }
@@ -61,7 +63,7 @@ impl Cluster {
             ready.extend(self.gone(claim)?);
         }
         if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
-            self.by_name.remove(&node.spec().name);
+            Arc::make_mut(&mut self.by_name).remove(&node.spec().name);
             let mut news = false;
             for device in &node.spec().devices {
                 news |= self.resources.forget_device(&device.model, device.memory);
@@ -71,7 +73,8 @@ impl Cluster {
             }
         }
         self.held.remove(&id);
-        self.topology.learn(id, None);
+        self.over_committed.remove(&id);
+        Arc::make_mut(&mut self.topology).learn(id, None);
         self.note_spec(id);
         Ok(Outcome::Claims { displaced, ready })
     }
@@ -81,8 +84,9 @@ impl Cluster {
         if let Some((_, level)) = twice {
             return Err(EventError::LevelTwice(level.clone()));
         }
-        let nodes = (0..).map(NodeId).zip(&self.nodes);
-        self.topology.set_levels(levels, nodes.filter_map(|(id, node)| Some((id, node.as_ref()?.spec()))));
+        let nodes = (0..).map(NodeId).zip(self.nodes.iter());
+        Arc::make_mut(&mut self.topology)
+            .set_levels(levels, nodes.filter_map(|(id, node)| Some((id, node.as_ref()?.spec()))));
         self.specs_changed += 1;
         Ok(())
     }

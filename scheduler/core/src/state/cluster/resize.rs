@@ -1,5 +1,7 @@
 //! Claims that ask for other amounts while they wait or run.
 
+use std::sync::Arc;
+
 use super::Cluster;
 use crate::state::cluster::limits;
 use crate::state::resources::Charge;
@@ -30,12 +32,12 @@ impl Cluster {
             self.evict(id)?;
         }
         self.exchange_request(id, &old)?;
-        self.place(id, before)?;
+        self.place_beyond(id, before)?;
         Err(error)
     }
 
     /// What an allocation becomes with another request.
-    fn resized(&self, allocation: &Allocation, request: &Request) -> Result<Allocation, EventError> {
+    pub(super) fn resized(&self, allocation: &Allocation, request: &Request) -> Result<Allocation, EventError> {
         let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
         let mut resized = allocation.clone();
         for part in &mut resized.devices {
@@ -92,7 +94,7 @@ impl Cluster {
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
         let class = self.classes.join(request);
         self.classes.leave(std::mem::replace(&mut state.class, class));
-        let old = std::mem::replace(&mut state.claim.request, request.clone());
+        let old = std::mem::replace(&mut Arc::make_mut(&mut state.claim).request, request.clone());
         let group = state.group;
         self.note_single(group);
         self.book_requested(id, true);

@@ -1,8 +1,8 @@
 //! Devices that were given out twice, quotas that counted something else than what was held, and room that nobody saw.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aliquot_scheduler_core::placement::{self, BestFit, Bid, Misfit, Policy};
 use aliquot_scheduler_core::{
@@ -154,21 +154,21 @@ fn a_stale_allocation_that_blocks_devices() {
 #[test]
 fn every_cycle_copies_the_whole_cluster() {
     #[derive(Clone, Debug)]
-    struct Counted(Rc<Cell<usize>>);
+    struct Counted(Arc<AtomicUsize>);
     impl Policy for Counted {
         fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid {
-            self.0.set(self.0.get() + 1);
+            self.0.fetch_add(1, Ordering::Relaxed);
             BestFit.bid(id, node, request)
         }
     }
-    let bids = Rc::new(Cell::new(0));
+    let bids = Arc::new(AtomicUsize::new(0));
     let mut kit = Kit::of_nodes(200, 2);
-    kit.scheduler = Scheduler::new(Box::new(Counted(Rc::clone(&bids))), Settings::default());
+    kit.scheduler = Scheduler::new(Box::new(Counted(Arc::clone(&bids))), Settings::default());
     let filled = kit.claims(390, &train("default", whole(1)));
     kit.cycle();
     assert_eq!(kit.running(&filled), 390);
-    bids.set(0);
+    bids.store(0, Ordering::Relaxed);
     kit.claim(train("default", whole(1)));
     kit.cycle();
-    assert!(bids.get() <= 4, "{} bids for one claim of a known sort", bids.get());
+    assert!(bids.load(Ordering::Relaxed) <= 4, "{} bids for one claim of a known sort", bids.load(Ordering::Relaxed));
 }

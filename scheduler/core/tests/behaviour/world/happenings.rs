@@ -47,6 +47,8 @@ pub(crate) enum Happening {
     },
     ClaimGoes(u64),
     ClaimFails(u64),
+    /// Nobody knows whether the claim runs.
+    ClaimSilent(u64),
     ContainerDies(u64),
     /// A claim that has its place, but waits for others to leave it, loses it.
     LostBeforeStart {
@@ -156,7 +158,8 @@ fn happening(random: &mut Random) -> Happening {
         29..=36 => Happening::GangComes { request: request(random), terms: terms(random), shape: shape(random) },
         37..=40 => Happening::MemberComes { gang: random.next(), request: request(random) },
         41..=45 => Happening::ClaimGoes(random.next()),
-        46..=47 => Happening::ClaimFails(random.next()),
+        46 => Happening::ClaimFails(random.next()),
+        47 => Happening::ClaimSilent(random.next()),
         48 => Happening::ContainerDies(random.next()),
         49..=51 => Happening::ClaimResized(random.next(), request(random)),
         52..=58 => Happening::StoppingIsGone(random.next()),

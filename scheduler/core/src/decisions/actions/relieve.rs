@@ -1,0 +1,71 @@
+//! Nodes that run more than they have: claims were seen running there that nobody had placed, or the node has become
+//! smaller. Whoever is there gets less than was promised, so those go who matter least.
+
+use std::cmp::Reverse;
+
+use crate::decisions::plan::cause;
+use crate::state::cluster::Cluster;
+use crate::state::node::Node;
+use crate::state::statement::Statement;
+use crate::vocabulary::claim::{Action, ClaimId, NodeId};
+use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::step::Step;
+
+/// Evicts from each node of which more is held than there is, until that is no longer so: the lowest priority first,
+/// and among equals who started last. Who may not be evicted stays.
+pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
+    let nodes: Vec<NodeId> = cluster.over_committed().collect();
+    let mut evicted = Vec::new();
+    for node in nodes {
+        for claim in candidates(cluster, node) {
+            if !holds_too_much(cluster, node, claim) {
+                continue;
+            }
+            let Some((group, victims)) = unit_of(cluster, claim) else { continue };
+            evicted.extend(evict(cluster, group, &victims).map(|steps| (group, steps)));
+        }
+    }
+    evicted
+}
+
+/// Who is on a node and may be evicted, in the order in which they go.
+fn candidates(cluster: &Cluster, node: NodeId) -> Vec<ClaimId> {
+    let there = cluster.node(node).into_iter().flat_map(Node::claims);
+    let ranked = there.filter_map(|claim| {
+        let spec = cluster.group(cluster.group_of(claim)?)?.spec();
+        let started_ms = cluster.started_ms(claim).unwrap_or(u64::MAX);
+        spec.preemptible.then_some((spec.priority, Reverse(started_ms), Reverse(claim)))
+    });
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(.., Reverse(claim))| claim).collect()
+}
+
+fn holds_too_much(cluster: &Cluster, node: NodeId, claim: ClaimId) -> bool {
+    let (Some(node), Some(of), Some(at)) = (cluster.node(node), cluster.claim(claim), cluster.allocation(claim)) else {
+        return false;
+    };
+    node.holds_over_committed(&of.request, at)
+}
+
+/// Who is evicted with a claim: all that its group needs, if it is one of those.
+fn unit_of(cluster: &Cluster, claim: ClaimId) -> Option<(GroupId, Vec<ClaimId>)> {
+    let id = cluster.group_of(claim)?;
+    let (needed, _) = cluster.group(id)?.placed_parts();
+    Some((id, if needed.contains(&claim) { needed } else { vec![claim] }))
+}
+
+fn evict(cluster: &mut Cluster, group: GroupId, victims: &[ClaimId]) -> Option<Vec<Step>> {
+    let mut because = cause(cluster, Action::Relieve, group);
+    because.by = None;
+    let mut statement = Statement::new(cluster);
+    for claim in victims {
+        let of = statement.cluster().claim(*claim)?;
+        let spare = |budget: &String| statement.cluster().spare_of_budget(&of.namespace, budget);
+        if of.disruption_budget.as_ref().is_some_and(|budget| spare(budget) == 0) {
+            return None;
+        }
+        statement.evict(*claim).ok()?;
+    }
+    Some(statement.keep(&because))
+}

@@ -1,0 +1,116 @@
+//! What is seen outside, whatever was decided. What runs somewhere runs there, and the books say so, even if it is more
+//! than there is room for. Cycles make that good.
+
+use std::sync::Arc;
+
+use super::Cluster;
+use crate::state::node::Node;
+use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::event::{EventError, Outcome};
+use crate::vocabulary::request::Request;
+use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+
+impl Cluster {
+    /// Notes that a claim, which was not taken to run, does.
+    pub(super) fn see(&mut self, id: ClaimId, allocation: Allocation) -> Result<Outcome, EventError> {
+        let state = self.claim_state(id)?;
+        if state.started_ms.is_some() {
+            return Err(EventError::Placed(id));
+        }
+        let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
+        let fits = node.check_shape(&state.claim.request, &allocation);
+        fits.map_err(|reason| EventError::NotEnough { node: allocation.node, reason })?;
+        // It was to start somewhere else, or here once others are gone.
+        let mut displaced = if state.allocation.is_some() { self.lose(vec![id])? } else { Vec::new() };
+        displaced.retain(|claim| *claim != id);
+        self.place_beyond(id, allocation)?;
+        let ready = self.note_started(id)?;
+        Ok(Outcome::Claims { displaced, ready })
+    }
+
+    /// Notes that nobody knows whether a claim runs where it was told to; says who waits again.
+    pub(super) fn silent(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+        let state = self.claim_state(id)?;
+        let from = state.allocation.clone().filter(|_| state.started_ms.is_some());
+        let from = from.ok_or(EventError::NotRunning(id))?;
+        let displaced = self.fail(id)?;
+        self.leave(id, from);
+        Ok(displaced)
+    }
+
+    /// Gives a node other amounts, devices and labels; says who waits again because the device that it was to start on
+    /// is not healthy any more.
+    pub(super) fn change_node(&mut self, id: NodeId, spec: NodeSpec) -> Result<Vec<ClaimId>, EventError> {
+        let node = self.node(id).ok_or(EventError::NoSuchNode(id))?;
+        let before = node.spec();
+        let differs = |(old, new): (&DeviceSpec, &DeviceSpec)| old.uuid != new.uuid || old.model != new.model;
+        let kept = before.devices.len().min(spec.devices.len());
+        let differing = before.devices.iter().zip(&spec.devices).position(differs);
+        let differing = differing.or_else(|| (kept < before.devices.len()).then_some(kept));
+        if let Some(device) = differing {
+            let device = u16::try_from(device).unwrap_or(u16::MAX);
+            return Err(EventError::DevicesDiffer { node: id, device });
+        }
+        if before.name != spec.name && self.by_name.contains_key(&spec.name) {
+            return Err(EventError::NodeExists(spec.name));
+        }
+        let there: Vec<(ClaimId, Allocation)> =
+            node.claims().filter_map(|claim| Some((claim, self.allocation(claim)?.clone()))).collect();
+        for (claim, _) in &there {
+            self.evict(*claim)?;
+        }
+        self.exchange_node(id, spec);
+        for (claim, at) in &there {
+            let at = self.on_new_amounts(*claim, at)?;
+            self.place_beyond(*claim, at)?;
+        }
+        for claim in self.leaving.get(&id).cloned().unwrap_or_default() {
+            let Some(from) = self.leaving(claim).cloned() else { continue };
+            let from = self.on_new_amounts(claim, &from)?;
+            if let Some(state) = self.claims.get_mut(claim) {
+                state.leaving = Some(from);
+            }
+        }
+        let is_healthy = |device: u16| {
+            self.node(id).and_then(|node| node.devices().get(usize::from(device))).is_some_and(|of| of.is_healthy())
+        };
+        let lost = there.into_iter().filter(|(claim, at)| {
+            self.started_ms(*claim).is_none() && !at.devices.iter().all(|part| is_healthy(part.device))
+        });
+        let lost = lost.map(|(claim, _)| claim).collect();
+        self.lose(lost)
+    }
+
+    fn exchange_node(&mut self, id: NodeId, spec: NodeSpec) {
+        let mut models = Vec::with_capacity(spec.devices.len());
+        let mut news = false;
+        for device in &spec.devices {
+            let (model, is_new) = self.resources.learn_device(&device.model, device.memory);
+            models.push(model);
+            news |= is_new;
+        }
+        Arc::make_mut(&mut self.topology).learn(id, Some(&spec));
+        let name = spec.name.clone();
+        let old = self.nodes.get_mut(id.index()).and_then(|slot| slot.replace(Node::new(spec, models)));
+        if let Some(old) = old {
+            for device in &old.spec().devices {
+                news |= self.resources.forget_device(&device.model, device.memory);
+            }
+            if old.spec().name != name {
+                let by_name = Arc::make_mut(&mut self.by_name);
+                by_name.remove(&old.spec().name);
+                by_name.insert(name, id);
+            }
+        }
+        if news {
+            self.recount_requested();
+        }
+        self.note_spec(id);
+    }
+
+    /// What a claim holds of its devices now that these may have other amounts of memory.
+    fn on_new_amounts(&self, id: ClaimId, at: &Allocation) -> Result<Allocation, EventError> {
+        let request: &Request = &self.claim_state(id)?.claim.request;
+        self.resized(at, request)
+    }
+}

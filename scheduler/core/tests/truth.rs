@@ -1,0 +1,257 @@
+//! What is seen outside counts, whatever was decided: claims that run where nobody placed them, nodes that run more
+//! than they have, steps that nobody answers, nodes that change.
+
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::{
+    Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
+    DeviceSpec, Event, EventError, Health, MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, Request, Scheduler, Settings,
+    Step,
+};
+
+const GIB: u64 = 1 << 30;
+
+struct Kit {
+    cluster: Cluster,
+    scheduler: Scheduler,
+}
+
+impl Kit {
+    fn new(devices: usize) -> (Self, NodeId) {
+        let mut kit =
+            Self { cluster: Cluster::new(), scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
+        let Outcome::Node(node) = kit.event(Event::NodeAdded(node("first", devices))) else { panic!("no node") };
+        (kit, node)
+    }
+
+    fn event(&mut self, event: Event) -> Outcome {
+        self.cluster.apply(event).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn claim(&mut self, claim: Claim) -> ClaimId {
+        match self.event(Event::ClaimAdded(claim)) {
+            Outcome::Claim(id) => id,
+            other => panic!("not a claim's id: {other:?}"),
+        }
+    }
+
+    fn steps(&mut self) -> Vec<(Action, Step)> {
+        let plan = self.scheduler.cycle(&mut self.cluster);
+        plan.steps.into_iter().map(|planned| (planned.action, planned.step)).collect()
+    }
+
+    /// What is free on the node and held there adds up; beyond what it has, nothing is free.
+    fn check(&self, node: NodeId) {
+        let of = self.cluster.node(node).expect("the node is there");
+        let mut held = vec![(0, 0); of.devices().len()];
+        for claim in of.claims() {
+            for part in &self.cluster.allocation(claim).expect("who is there is placed").devices {
+                let held = &mut held[usize::from(part.device)];
+                *held = (held.0 + part.core.get(), held.1 + part.memory.get());
+            }
+        }
+        let mut over = false;
+        for (device, (core, memory)) in of.devices().iter().zip(held) {
+            assert_eq!(device.core_free().get(), 1000_u32.saturating_sub(core));
+            assert_eq!(device.memory_free().get(), device.memory().get().saturating_sub(memory));
+            over |= core > 1000 || memory > device.memory().get();
+        }
+        assert_eq!(of.is_over_committed(), over);
+        assert_eq!(self.cluster.over_committed().any(|id| id == node), over);
+    }
+}
+
+fn node(name: &str, devices: usize) -> NodeSpec {
+    let device = |index| DeviceSpec {
+        uuid: format!("{name}-{index}"),
+        model: "A".into(),
+        memory: Bytes::new(80 * GIB),
+        ..DeviceSpec::default()
+    };
+    NodeSpec {
+        name: name.into(),
+        cpu: MilliCpu::new(64_000),
+        memory: Bytes::new(512 * GIB),
+        devices: (0..devices).map(device).collect(),
+        ..NodeSpec::default()
+    }
+}
+
+fn half(priority: i32) -> Claim {
+    let devices = DeviceRequest {
+        count: 1,
+        core: DeviceCore::from_percent(50),
+        memory: DeviceMemory::Bytes(Bytes::new(40 * GIB)),
+    };
+    Claim { request: Request { devices, ..Request::default() }, priority, preemptible: true, ..Claim::default() }
+}
+
+fn at(node: NodeId, device: u16) -> Allocation {
+    let part = DeviceAllocation { device, core: DeviceCore::from_percent(50), memory: Bytes::new(40 * GIB) };
+    Allocation { node, devices: vec![part] }
+}
+
+#[test]
+fn what_is_seen_running_is_in_the_books_even_beyond_what_there_is_and_the_cycle_evicts_who_matters_least() {
+    let (mut kit, node) = Kit::new(1);
+    let claims: Vec<ClaimId> = [50, 10, 30].map(|priority| kit.claim(half(priority))).into();
+    for claim in &claims {
+        kit.event(Event::ClaimSeen(*claim, at(node, 0)));
+        kit.check(node);
+    }
+    let steps = kit.steps();
+    assert!(
+        matches!(&steps[..], [(Action::Relieve, Step::Evict { claim, .. })] if *claim == claims[1]),
+        "the lowest priority goes: {steps:?}"
+    );
+    kit.check(node);
+    kit.event(Event::ClaimGone(claims[1]));
+    assert_eq!(kit.steps(), [], "the node has room for the other two");
+}
+
+#[test]
+fn who_may_not_be_evicted_stays_on_a_node_that_runs_too_much() {
+    let (mut kit, node) = Kit::new(1);
+    for _ in 0..3 {
+        let claim = kit.claim(Claim { preemptible: false, ..half(100) });
+        kit.event(Event::ClaimSeen(claim, at(node, 0)));
+    }
+    assert_eq!(kit.steps(), []);
+    kit.check(node);
+}
+
+#[test]
+fn all_that_a_gang_needs_goes_together_from_a_node_that_runs_too_much() {
+    let (mut kit, node) = Kit::new(2);
+    kit.event(Event::PodGroupAdded(PodGroup {
+        name: "gang".into(),
+        min_members: 2,
+        priority: 10,
+        preemptible: true,
+        ..PodGroup::default()
+    }));
+    let member = Claim { pod_group: Some("gang".into()), ..half(0) };
+    let gang: Vec<ClaimId> = (0..2).map(|_| kit.claim(member.clone())).collect();
+    let others: Vec<ClaimId> = (0..3).map(|_| kit.claim(half(50))).collect();
+    for (claim, device) in gang.iter().zip([0, 1]).chain(others.iter().zip([0, 0, 1])) {
+        kit.event(Event::ClaimSeen(*claim, at(node, device)));
+    }
+    let evicted: Vec<ClaimId> = kit.steps().iter().map(|(_, step)| step.claim()).collect();
+    assert_eq!(evicted, gang);
+}
+
+#[test]
+fn a_state_with_too_much_on_a_node_is_restored_from_its_dump() {
+    let (mut kit, node) = Kit::new(1);
+    for priority in [50, 10, 30] {
+        let claim = kit.claim(half(priority));
+        kit.event(Event::ClaimSeen(claim, at(node, 0)));
+    }
+    let dump = kit.scheduler.dump(&kit.cluster);
+    let restored = Scheduler::restore(Box::new(BestFit), Settings::default(), dump.clone());
+    let (mut scheduler, mut cluster) = restored.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(scheduler.dump(&cluster), dump);
+    assert_eq!(scheduler.cycle(&mut cluster), kit.scheduler.cycle(&mut kit.cluster));
+}
+
+#[test]
+fn a_claim_that_was_to_start_elsewhere_is_where_it_was_seen() {
+    let (mut kit, first) = Kit::new(1);
+    let Outcome::Node(second) = kit.event(Event::NodeAdded(node("second", 1))) else { panic!("no node") };
+    let runs = kit.claim(half(50));
+    kit.event(Event::ClaimSeen(runs, at(first, 0)));
+    let refused = kit.cluster.apply(Event::ClaimSeen(runs, at(second, 0)));
+    assert_eq!(refused, Err(EventError::Placed(runs)), "it runs already");
+    kit.event(Event::ClaimFailed(runs));
+    kit.event(Event::ClaimSeen(runs, at(second, 0)));
+    assert_eq!(kit.cluster.allocation(runs).map(|at| at.node), Some(second));
+    kit.check(first);
+    kit.check(second);
+    let wrong = Allocation { node: second, devices: Vec::new() };
+    let other = kit.claim(half(50));
+    assert!(kit.cluster.apply(Event::ClaimSeen(other, wrong)).is_err(), "it is not what the claim asks for");
+}
+
+#[test]
+fn a_silent_claim_holds_its_room_until_it_is_gone() {
+    let (mut kit, _) = Kit::new(1);
+    let whole = |name: &str| Claim {
+        name: name.into(),
+        request: Request { devices: DeviceRequest::whole(1), ..Request::default() },
+        ..Claim::default()
+    };
+    let silent = kit.claim(whole("silent"));
+    assert_eq!(kit.steps().len(), 1);
+    assert_eq!(kit.event(Event::ClaimSilent(silent)), Outcome::Claims { displaced: vec![silent], ready: vec![] });
+    assert_eq!(kit.cluster.failures(silent).0, 1);
+    let other = kit.claim(whole("other"));
+    let steps = kit.steps();
+    assert!(
+        matches!(&steps[..], [(_, Step::Place { claim, starts_after, .. })]
+            if *claim == other && *starts_after == [silent]),
+        "the other one waits until it is gone: {steps:?}"
+    );
+    assert_eq!(kit.cluster.apply(Event::ClaimSilent(silent)), Err(EventError::NotRunning(silent)));
+    let gone = kit.event(Event::ClaimGone(silent));
+    assert_eq!(gone, Outcome::Claims { displaced: vec![], ready: vec![other] });
+}
+
+#[test]
+fn a_silent_claim_goes_back_to_its_own_place_only_once_it_has_left_it() {
+    let (mut kit, _) = Kit::new(1);
+    let silent = kit.claim(half(50));
+    kit.steps();
+    kit.event(Event::ClaimSilent(silent));
+    kit.event(Event::TimeAdvanced(10_000));
+    let steps = kit.steps();
+    assert!(
+        matches!(&steps[..], [(_, Step::Place { starts_after, .. })] if *starts_after == [silent]),
+        "it waits for itself: {steps:?}"
+    );
+}
+
+#[test]
+fn a_node_that_becomes_smaller_keeps_what_runs_there_and_is_relieved() {
+    let (mut kit, id) = Kit::new(2);
+    let claims: Vec<ClaimId> = [50, 10].map(|priority| kit.claim(half(priority))).into();
+    for claim in &claims {
+        kit.event(Event::ClaimSeen(*claim, at(id, 0)));
+    }
+    let mut smaller = node("first", 3);
+    smaller.devices[0].memory = Bytes::new(60 * GIB);
+    kit.event(Event::NodeChanged(id, smaller));
+    kit.check(id);
+    assert_eq!(kit.cluster.node(id).map(|node| node.devices().len()), Some(3));
+    let steps = kit.steps();
+    assert!(
+        matches!(&steps[..], [(Action::Relieve, Step::Move { claim, to, .. })]
+            if *claim == claims[1] && to.devices[0].device != 0),
+        "the lower priority finds room on another device: {steps:?}"
+    );
+}
+
+#[test]
+fn a_changed_node_keeps_its_devices_and_their_places() {
+    let (mut kit, id) = Kit::new(2);
+    let refused = kit.cluster.apply(Event::NodeChanged(id, node("first", 1)));
+    assert_eq!(refused, Err(EventError::DevicesDiffer { node: id, device: 1 }));
+    let refused = kit.cluster.apply(Event::NodeChanged(id, node("other", 2)));
+    assert_eq!(refused, Err(EventError::DevicesDiffer { node: id, device: 0 }));
+    let mut broken = node("first", 2);
+    broken.devices[0].health = Health::Unhealthy;
+    kit.event(Event::NodeChanged(id, broken));
+    let claim = kit.claim(half(50));
+    kit.steps();
+    assert_eq!(kit.cluster.allocation(claim).map(|at| at.devices[0].device), Some(1));
+}
+
+#[test]
+fn a_copy_of_a_cluster_stays_as_it_was() {
+    let (mut kit, _) = Kit::new(2);
+    let claims: Vec<ClaimId> = (0..3).map(|_| kit.claim(half(50))).collect();
+    let (before, copy) = (kit.cluster.dump(), kit.cluster.clone());
+    kit.steps();
+    kit.event(Event::ClaimRemoved(claims[0]));
+    kit.event(Event::NodeAdded(node("second", 1)));
+    assert_eq!(copy.dump(), before);
+    assert_ne!(kit.cluster.dump(), before);
+}
