@@ -24,6 +24,8 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-arbiter", ours: &[], others: Some(&[]) },
     Rule { name: "aliquot-dialects", ours: &[], others: Some(&["thiserror"]) },
     Rule { name: "aliquot-scheduler-core", ours: &[], others: Some(&["thiserror"]) },
+    // The engine knows no transport and no runtime, and keeps what must last through a trait.
+    Rule { name: "aliquot-scheduler-engine", ours: &["aliquot-scheduler-core"], others: Some(&["thiserror"]) },
     // The Kubernetes adapters do not know the manager.
     Rule { name: "aliquot-kubernetes", ours: &["aliquot-proto", "aliquot-dialects"], others: None },
     Rule {
@@ -61,7 +63,7 @@ const RULES: &[Rule] = &[
 const CORE: [&str; 4] = ["vocabulary", "state", "decisions", "explain"];
 
 /// The folders of the crates that are pure.
-const PURE: [&str; 3] = ["scheduler/core", "manager/arbiter", "manager/dialects"];
+const PURE: [&str; 4] = ["scheduler/core", "scheduler/engine", "manager/arbiter", "manager/dialects"];
 
 #[test]
 fn pure_crates_forbid_the_same_things() {

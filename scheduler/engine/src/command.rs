@@ -1,0 +1,105 @@
+//! What goes out.
+
+use aliquot_scheduler_core::{Bytes, DeviceCore, MilliCpu};
+
+use crate::names::{ClaimUid, Generation, NodeName};
+
+/// Carries commands to nodes, or to whoever speaks for them.
+///
+/// [`Backend::carry_out`] returns at once. What becomes of a command comes back as an
+/// [`Observation`](crate::Observation), or not at all: commands and observations may be lost, late, repeated and
+/// reordered.
+///
+/// # Promises of a backend
+///
+/// * A node does not start what it was told in another [session](Command::session) than its own, in a lower term than it
+///   has seen, or with a generation that is not greater than all that it has handled ([`NodeReport::handled`]).
+/// * An instance that was reported gone, refused or failed does not run, and never will.
+/// * A node that holds a lease has stopped all that ran when the lease lapses, and begins a new session then.
+/// * What a new session does not report as running does not run.
+///
+/// [`NodeReport::handled`]: crate::NodeReport::handled
+pub trait Backend {
+    /// Sends a command on its way.
+    fn carry_out(&mut self, command: Command);
+}
+
+/// A command to a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// The node.
+    pub node: NodeName,
+    /// The node's session that the command is meant for. In another session it means nothing.
+    pub session: u64,
+    /// What to do.
+    pub order: Order,
+}
+
+/// What a node is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Start a claim, as the instance of this generation.
+    Start {
+        /// The claim.
+        claim: ClaimUid,
+        /// Names the instance from now on.
+        generation: Generation,
+        /// What it may use.
+        amounts: Amounts,
+        /// When the engine takes it as failed if it has heard nothing.
+        deadline_ms: u64,
+    },
+    /// Stop an instance. Nodes do this whatever else they have handled.
+    Stop {
+        /// The claim.
+        claim: ClaimUid,
+        /// Which instance of it.
+        instance: Generation,
+        /// Names this attempt.
+        generation: Generation,
+        /// When the engine tries again if it has heard nothing.
+        deadline_ms: u64,
+    },
+    /// What runs may go on running: so long, from when the node has sent the message of this number.
+    Renew {
+        /// The number.
+        sequence: u64,
+        /// How long, in milliseconds.
+        lease_ms: u64,
+        /// The engine's term.
+        term: u64,
+    },
+    /// The session is over, as far as the engine knows: stop all that runs, and begin a new one. A node whose lease has
+    /// lapsed does so by itself; this is for one that never got a lease.
+    EndSession {
+        /// The engine's term.
+        term: u64,
+    },
+    /// Say what runs: the engine has not heard it in this session.
+    Report {
+        /// The engine's term.
+        term: u64,
+    },
+}
+
+/// What an instance holds of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Amounts {
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Memory of the node.
+    pub memory: Bytes,
+    /// Parts of devices.
+    pub devices: Vec<DevicePart>,
+}
+
+/// A part of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DevicePart {
+    /// The device.
+    pub uuid: String,
+    /// Time.
+    pub core: DeviceCore,
+    /// Memory.
+    pub memory: Bytes,
+}

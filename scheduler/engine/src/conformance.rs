@@ -1,0 +1,211 @@
+//! What every backend must do, as checks that its tests run against it.
+//!
+//! A test builds a [`Rig`]: an engine with the backend, and the world behind that. Each of [`CHECKS`] gets a new one.
+//! Time is the rig's: it may be virtual.
+
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{Bytes, Claim, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, Request};
+
+use crate::names::{ClaimUid, Generation, NodeName};
+use crate::store::Phase;
+use crate::view::{View, Whereabouts};
+
+/// An engine with a backend, and the world behind that, which a test can change and look at.
+pub trait Rig {
+    /// A machine is there, and works.
+    fn add_node(&mut self, spec: NodeSpec);
+    /// A user wants this. Called again with the same, it is told again.
+    fn want(&mut self, uid: &ClaimUid, claim: &Claim);
+    /// Nobody wants this any more.
+    fn end(&mut self, uid: &ClaimUid);
+    /// Time passes.
+    fn pass(&mut self, ms: u64);
+    /// Time in which everything comes to rest that can: longer than a lease, deadlines and their repetitions.
+    fn patience_ms(&self) -> u64;
+    /// What readers see.
+    fn view(&self) -> Arc<View>;
+    /// What really runs, by the machines' own word.
+    fn running(&self) -> Vec<(ClaimUid, NodeName, Generation)>;
+    /// What runs of a claim ends by itself.
+    fn die(&mut self, uid: &ClaimUid);
+    /// The engine ends at once, and starts anew from its store.
+    fn restart(&mut self);
+    /// Nothing gets to a machine or from it, or everything does again.
+    fn cut(&mut self, node: &NodeName, is_cut: bool);
+}
+
+/// A check of a rig; the error says what is wrong.
+pub type Check = fn(&mut dyn Rig) -> Result<(), String>;
+
+/// All checks, with what each of them is about.
+pub const CHECKS: [(&str, Check); 9] = [
+    ("a claim that fits runs, and readers see where", starts),
+    ("what nobody wants is stopped and forgotten", ends),
+    ("what fits nowhere waits, and runs when there is room", waits),
+    ("what is told twice changes nothing", told_twice),
+    ("a restart loses nothing and starts nothing again", restarts),
+    ("what is wanted and has ended by itself runs again, as another instance", dies),
+    ("room is used again only when it is free", makes_room),
+    ("a machine that is cut off never has its work run twice", is_cut_off),
+    ("what ended while its machine was cut off is stopped in the end", ends_while_cut_off),
+];
+
+fn machine(number: usize, devices: usize) -> NodeSpec {
+    let device = |index| DeviceSpec {
+        uuid: format!("GPU-{number}-{index}"),
+        model: "A".into(),
+        memory: Bytes::from_mib(80 << 10),
+        ..DeviceSpec::default()
+    };
+    NodeSpec {
+        name: format!("node-{number}"),
+        cpu: MilliCpu::new(64_000),
+        memory: Bytes::from_mib(512 << 10),
+        devices: (0..devices).map(device).collect(),
+        ..NodeSpec::default()
+    }
+}
+
+fn claim(name: &str, devices: u16) -> (ClaimUid, Claim) {
+    let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
+    (name.into(), Claim { name: name.into(), request, priority: 50, preemptible: true, ..Claim::default() })
+}
+
+fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+fn rest(rig: &mut dyn Rig) {
+    let patience_ms = rig.patience_ms();
+    rig.pass(patience_ms);
+}
+
+fn want(rig: &mut dyn Rig, name: &str, devices: u16) -> ClaimUid {
+    let (uid, claim) = claim(name, devices);
+    rig.want(&uid, &claim);
+    uid
+}
+
+/// Where a claim runs, by the machines' word and by that of readers.
+fn place(rig: &dyn Rig, uid: &ClaimUid) -> Result<Option<(NodeName, Generation)>, String> {
+    let running: Vec<_> = rig.running().into_iter().filter(|(running, ..)| running == uid).collect();
+    require(running.len() <= 1, || format!("{uid} runs in several places: {running:?}"))?;
+    let real = running.into_iter().next().map(|(_, node, instance)| (node, instance));
+    let shown = match rig.view().claim(uid).map(|claim| claim.whereabouts) {
+        Some(Whereabouts::There { node, instance, phase: Phase::Running, .. }) => Some((node, instance)),
+        _ => None,
+    };
+    require(real == shown, || format!("{uid} runs at {real:?}, and readers see {shown:?}"))?;
+    Ok(real)
+}
+
+fn runs(rig: &dyn Rig, uid: &ClaimUid) -> Result<(NodeName, Generation), String> {
+    place(rig, uid)?.ok_or_else(|| format!("{uid} does not run: {:?}", rig.view().claim(uid)))
+}
+
+fn starts(rig: &mut dyn Rig) -> Result<(), String> {
+    rig.add_node(machine(0, 2));
+    let uid = want(rig, "claim", 2);
+    rest(rig);
+    let (node, _) = runs(rig, &uid)?;
+    require(node.as_str() == "node-0", || format!("it runs on {node}"))
+}
+
+fn ends(rig: &mut dyn Rig) -> Result<(), String> {
+    starts(rig)?;
+    let uid = ClaimUid::from("claim");
+    rig.end(&uid);
+    rest(rig);
+    require(rig.running().is_empty(), || format!("still there: {:?}", rig.running()))?;
+    require(rig.view().claim(&uid).is_none(), || "readers still see it".into())
+}
+
+fn waits(rig: &mut dyn Rig) -> Result<(), String> {
+    rig.add_node(machine(0, 1));
+    let uid = want(rig, "claim", 2);
+    rest(rig);
+    let shown = rig.view().claim(&uid).map(|claim| claim.whereabouts);
+    require(shown == Some(Whereabouts::Waiting), || format!("it does not wait: {shown:?}"))?;
+    let reasons = rig.view().explain(&uid).map(|explanation| explanation.reasons);
+    require(reasons.is_some_and(|reasons| !reasons.is_empty()), || "it waits without a reason".into())?;
+    rig.add_node(machine(1, 2));
+    rest(rig);
+    runs(rig, &uid).map(|_| ())
+}
+
+fn told_twice(rig: &mut dyn Rig) -> Result<(), String> {
+    starts(rig)?;
+    let (uid, claim) = claim("claim", 2);
+    let before = runs(rig, &uid)?;
+    rig.want(&uid, &claim);
+    rest(rig);
+    let after = runs(rig, &uid)?;
+    require(before == after, || format!("it ran at {before:?} and runs at {after:?}"))
+}
+
+fn restarts(rig: &mut dyn Rig) -> Result<(), String> {
+    rig.add_node(machine(0, 2));
+    let runs_before: Vec<ClaimUid> = ["one", "two"].into_iter().map(|name| want(rig, name, 1)).collect();
+    rest(rig);
+    let waiting = want(rig, "three", 2);
+    rest(rig);
+    let before: Result<Vec<_>, String> = runs_before.iter().map(|uid| runs(rig, uid)).collect();
+    rig.restart();
+    rest(rig);
+    let after: Result<Vec<_>, String> = runs_before.iter().map(|uid| runs(rig, uid)).collect();
+    let (before, after) = (before?, after?);
+    require(before == after, || format!("they ran at {before:?} and run at {after:?}"))?;
+    let shown = rig.view().claim(&waiting).map(|claim| claim.whereabouts);
+    require(shown == Some(Whereabouts::Waiting), || format!("the third one does not wait: {shown:?}"))
+}
+
+fn dies(rig: &mut dyn Rig) -> Result<(), String> {
+    starts(rig)?;
+    let uid = ClaimUid::from("claim");
+    let (_, before) = runs(rig, &uid)?;
+    rig.die(&uid);
+    rest(rig);
+    let (_, after) = runs(rig, &uid)?;
+    require(after > before, || format!("instance {before} ended, and {after} runs"))
+}
+
+fn makes_room(rig: &mut dyn Rig) -> Result<(), String> {
+    starts(rig)?;
+    let (uid, important) = claim("important", 2);
+    rig.want(&uid, &Claim { priority: 90, ..important });
+    let patience_ms = rig.patience_ms();
+    for _ in 0..100 {
+        rig.pass(patience_ms / 100);
+        require(rig.running().len() <= 1, || format!("two hold the same devices: {:?}", rig.running()))?;
+    }
+    runs(rig, &uid)?;
+    require(place(rig, &"claim".into())?.is_none(), || "the other one still runs".into())
+}
+
+fn is_cut_off(rig: &mut dyn Rig) -> Result<(), String> {
+    starts(rig)?;
+    rig.add_node(machine(1, 2));
+    let node = NodeName::from("node-0");
+    rig.cut(&node, true);
+    let patience_ms = rig.patience_ms();
+    for _ in 0..100 {
+        rig.pass(patience_ms / 100);
+        require(rig.running().len() <= 1, || format!("it runs twice: {:?}", rig.running()))?;
+    }
+    rig.cut(&node, false);
+    rest(rig);
+    runs(rig, &"claim".into()).map(|_| ())
+}
+
+fn ends_while_cut_off(rig: &mut dyn Rig) -> Result<(), String> {
+    starts(rig)?;
+    let (uid, node) = (ClaimUid::from("claim"), NodeName::from("node-0"));
+    rig.cut(&node, true);
+    rig.end(&uid);
+    rest(rig);
+    rig.cut(&node, false);
+    rest(rig);
+    require(rig.running().is_empty(), || format!("still there: {:?}", rig.running()))?;
+    require(rig.view().claim(&uid).is_none(), || "readers still see it".into())
+}

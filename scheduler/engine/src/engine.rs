@@ -1,0 +1,282 @@
+//! The engine: observations change what is known, cycles decide, and commands carry it out.
+
+mod check;
+mod claims;
+mod collected;
+mod configuration;
+mod cycles;
+mod leases;
+mod nodes;
+mod publish;
+mod records;
+mod reports;
+mod restart;
+mod steps;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use aliquot_scheduler_core::placement::Policy;
+use aliquot_scheduler_core::{ClaimId, Cluster, Event, EventError, NodeId, Outcome, Plan, Scheduler};
+
+use crate::command::{Command, Order};
+use crate::entries::{Entries, EntryId, NodeStates};
+use crate::names::{Generation, NodeName};
+use crate::observation::Observation;
+use crate::settings::Settings;
+use crate::store::{Batch, ClaimKey, Saved};
+use crate::view::View;
+use collected::Collected;
+use cycles::Pacing;
+pub(crate) use steps::amounts_in;
+
+/// What the engine wants done after a [poll](Engine::poll), in this order.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// To be made durable first. If that fails, whoever runs the engine ends, and nothing else of the turn is done.
+    pub save: Option<Batch>,
+    /// To be carried out then.
+    pub commands: Vec<Command>,
+    /// To be shown to readers.
+    pub view: Option<Arc<View>>,
+}
+
+/// What happens when.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Timer {
+    /// An instance's step has not been answered.
+    Step(EntryId),
+    /// A node may have fallen silent.
+    Silence(NodeId),
+    /// A node's lease may have lapsed.
+    Lapse(NodeId),
+}
+
+/// The scheduler as it lives. It owns the books, and knows neither clock nor network: see the [crate](crate).
+#[derive(Debug)]
+pub struct Engine {
+    settings: Settings,
+    cluster: Cluster,
+    scheduler: Scheduler,
+    /// What was told before all was told; `None`: the engine is live.
+    collected: Option<Box<Collected>>,
+    now_ms: u64,
+    entries: Entries,
+    nodes: NodeStates,
+    /// Entries that the books do not take as things are.
+    parked: BTreeSet<EntryId>,
+    /// The generation of the last command.
+    generation: Generation,
+    timers: BTreeSet<(u64, Timer)>,
+    pacing: Pacing,
+    plan: Arc<Plan>,
+    /// Claims whose instance may not be what the books say.
+    unsettled: VecDeque<ClaimId>,
+    commands: Vec<Command>,
+    unsaved: Unsaved,
+    next_memory_ms: u64,
+    /// Whether a batch has told the store this term.
+    is_term_saved: bool,
+    published: publish::Published,
+}
+
+/// How an engine decides.
+pub struct Decisions {
+    /// Where claims go.
+    pub policy: Box<dyn Policy>,
+    /// The rest.
+    pub settings: aliquot_scheduler_core::Settings,
+    /// Past usage counts half as much after so many milliseconds.
+    pub usage_half_life_ms: u64,
+}
+
+impl std::fmt::Debug for Decisions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decisions").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// What has changed since the last batch.
+#[derive(Debug, Default)]
+struct Unsaved {
+    entries: BTreeSet<EntryId>,
+    removed: Vec<ClaimKey>,
+    nodes: BTreeSet<NodeId>,
+    removed_nodes: Vec<NodeName>,
+}
+
+impl Unsaved {
+    fn is_empty(&self) -> bool {
+        let Self { entries, removed, nodes, removed_nodes } = self;
+        entries.is_empty() && removed.is_empty() && nodes.is_empty() && removed_nodes.is_empty()
+    }
+}
+
+impl Engine {
+    /// An engine that goes on from what was saved. It decides nothing until [`Observation::Synced`].
+    #[must_use]
+    pub fn new(decisions: Decisions, settings: Settings, saved: Saved) -> Self {
+        let term = saved.term.saturating_add(1);
+        Self {
+            settings,
+            cluster: Cluster::new(),
+            scheduler: Scheduler::new(decisions.policy.fork(), decisions.settings),
+            collected: Some(Box::new(Collected::new(decisions, saved))),
+            now_ms: 0,
+            entries: Entries::default(),
+            nodes: NodeStates::default(),
+            parked: BTreeSet::new(),
+            generation: Generation { term, number: 0 },
+            timers: BTreeSet::new(),
+            pacing: Pacing::default(),
+            plan: Arc::default(),
+            unsettled: VecDeque::new(),
+            commands: Vec::new(),
+            unsaved: Unsaved::default(),
+            next_memory_ms: 0,
+            is_term_saved: false,
+            published: publish::Published::default(),
+        }
+    }
+
+    /// Takes in what was seen. What it leads to comes out of the next [poll](Engine::poll); whoever waits for an
+    /// acknowledgement gets it when that is saved.
+    ///
+    /// # Errors
+    /// If what users or administrators want cannot be as things are. A claim that the books do not take waits, with
+    /// this error as its reason, until they do.
+    pub fn handle(&mut self, now_ms: u64, observation: Observation) -> Result<(), EventError> {
+        self.advance(now_ms);
+        match (&mut self.collected, observation) {
+            (Some(_), Observation::Synced) => self.begin(),
+            (None, Observation::Synced) => Ok(()),
+            (Some(collected), observation) => {
+                collected.take(observation);
+                Ok(())
+            }
+            (None, observation) => {
+                let done = self.take(observation);
+                self.settle();
+                done
+            }
+        }
+    }
+
+    fn take(&mut self, observation: Observation) -> Result<(), EventError> {
+        match observation {
+            Observation::Synced => Ok(()),
+            Observation::Node(report) => self.node_reported(*report),
+            Observation::Heartbeat(heartbeat) => {
+                self.heartbeat(&heartbeat);
+                Ok(())
+            }
+            Observation::NodeLost(node) => {
+                self.node_lost(&node);
+                Ok(())
+            }
+            Observation::NodeGone(node) => self.node_gone(&node),
+            Observation::Outcome(report) => {
+                self.outcome(report);
+                Ok(())
+            }
+            Observation::Claim(uid, claim) => self.claim_wanted(uid, *claim),
+            Observation::ClaimResized(uid, request) => self.claim_resized(&uid, *request),
+            Observation::ClaimEnded(uid) => {
+                self.claim_ended(&uid);
+                Ok(())
+            }
+            configured => self.configured(configured),
+        }
+    }
+
+    /// Does what time has come for, and says what is to be done outside.
+    pub fn poll(&mut self, now_ms: u64) -> Turn {
+        self.advance(now_ms);
+        if self.collected.is_some() {
+            return Turn::default();
+        }
+        self.expire();
+        self.cycle_if_due();
+        let save = self.batch();
+        Turn { save, commands: std::mem::take(&mut self.commands), view: self.publish_if_due() }
+    }
+
+    /// When [poll](Engine::poll) has something to do if nothing is seen until then.
+    #[must_use]
+    pub fn next_ms(&self) -> Option<u64> {
+        if self.collected.is_some() {
+            return None;
+        }
+        let timer = self.timers.first().map(|(at_ms, _)| *at_ms);
+        let others = [timer, self.next_cycle_ms(), self.next_publication_ms(), self.next_save_ms()];
+        others.into_iter().flatten().min()
+    }
+
+    /// Whether the engine decides, or still collects what there is.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.collected.is_none()
+    }
+
+    /// The term in which the engine gives commands.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.generation.term
+    }
+
+    fn advance(&mut self, now_ms: u64) {
+        if now_ms <= self.now_ms {
+            return;
+        }
+        self.now_ms = now_ms;
+        if self.collected.is_none() {
+            let advanced = self.cluster.apply(Event::TimeAdvanced(now_ms));
+            debug_assert!(advanced.is_ok(), "{advanced:?}");
+        }
+    }
+
+    /// Applies an event to the books. Who it concerns is looked at when all is applied.
+    fn apply(&mut self, event: Event) -> Result<Outcome, EventError> {
+        let outcome = self.cluster.apply(event)?;
+        self.changed();
+        if let Outcome::Claims { displaced, ready } = &outcome {
+            self.unsettled.extend(displaced);
+            self.unsettled.extend(ready);
+        }
+        Ok(outcome)
+    }
+
+    /// Notes that something has changed: a cycle may decide otherwise, and readers see it.
+    fn changed(&mut self) {
+        self.pacing.note_change(self.now_ms);
+        self.published.note_change();
+    }
+
+    /// Applies an event that follows from what the books say.
+    fn apply_sure(&mut self, event: Event) {
+        let applied = self.apply(event);
+        debug_assert!(applied.is_ok(), "{applied:?}");
+    }
+
+    fn next_generation(&mut self) -> Generation {
+        self.generation.number += 1;
+        self.generation
+    }
+
+    fn send(&mut self, node: NodeId, order: Order) {
+        let Some(state) = self.nodes.get(node) else { return };
+        self.commands.push(Command { node: state.name.clone(), session: state.session, order });
+    }
+
+    fn expire(&mut self) {
+        while let Some((at_ms, timer)) = self.timers.first().copied().filter(|(at_ms, _)| *at_ms <= self.now_ms) {
+            self.timers.remove(&(at_ms, timer));
+            match timer {
+                Timer::Step(entry) => self.step_expired(entry),
+                Timer::Silence(node) => self.maybe_silent(node),
+                Timer::Lapse(node) => self.maybe_lapsed(node),
+            }
+            self.settle();
+        }
+    }
+}

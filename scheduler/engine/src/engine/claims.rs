@@ -1,0 +1,105 @@
+//! What users want.
+
+use aliquot_scheduler_core::{Claim, Event, EventError, Outcome, Request};
+
+use super::Engine;
+use crate::entries::{Entry, EntryId, Parked};
+use crate::names::ClaimUid;
+use crate::store::ClaimKey;
+
+impl Engine {
+    pub(super) fn claim_wanted(&mut self, uid: ClaimUid, claim: Claim) -> Result<(), EventError> {
+        match self.entries.of_uid(&uid) {
+            Some(id) => self.unpark_as(id, claim),
+            None => {
+                let entry = Entry {
+                    key: ClaimKey { uid, stray: None },
+                    id: None,
+                    parked: None,
+                    added_ms: self.now_ms,
+                    is_ended: false,
+                    instance: None,
+                    complaint: None,
+                };
+                let id = self.entries.insert(entry);
+                self.unsaved.entries.insert(id);
+                self.changed();
+                self.enter(id, claim)
+            }
+        }
+    }
+
+    /// Enters a claim into the books, or parks it if they do not take it.
+    pub(super) fn enter(&mut self, id: EntryId, claim: Claim) -> Result<(), EventError> {
+        match self.apply(Event::ClaimAdded(claim.clone())) {
+            Ok(Outcome::Claim(claim)) => {
+                self.entries.note_claim(id, claim);
+                self.parked.remove(&id);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(why) => {
+                self.park(id, claim, why.clone());
+                Err(why)
+            }
+        }
+    }
+
+    pub(super) fn park(&mut self, id: EntryId, claim: Claim, why: EventError) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.parked = Some(Box::new(Parked { claim, why }));
+            self.parked.insert(id);
+        }
+    }
+
+    /// A claim is told again; one that is parked may be another one now.
+    fn unpark_as(&mut self, id: EntryId, claim: Claim) -> Result<(), EventError> {
+        match self.parked.contains(&id) {
+            true => self.enter(id, claim),
+            false => Ok(()),
+        }
+    }
+
+    /// Tries again to enter what is parked: what was in the way may have changed.
+    pub(super) fn unpark(&mut self) {
+        for id in self.parked.iter().copied().collect::<Vec<EntryId>>() {
+            let claim = self.entries.get(id).and_then(|entry| entry.parked.as_ref()).map(|parked| parked.claim.clone());
+            if let Some(claim) = claim {
+                // If it stays parked, that is its reason.
+                let _ = self.enter(id, claim);
+            }
+        }
+    }
+
+    pub(super) fn claim_resized(&mut self, uid: &ClaimUid, request: Request) -> Result<(), EventError> {
+        let Some(id) = self.entries.of_uid(uid) else { return Ok(()) };
+        let Some(entry) = self.entries.get(id) else { return Ok(()) };
+        match (entry.id, &entry.parked) {
+            (Some(claim), _) if self.cluster.claim(claim).is_some_and(|of| of.request == request) => Ok(()),
+            (Some(claim), _) if entry.instance.is_some() => Err(EventError::Moving(claim)),
+            (Some(claim), _) => self.apply(Event::ClaimResized(claim, request)).map(|_| ()),
+            (None, Some(parked)) => {
+                let claim = Claim { request, ..parked.claim.clone() };
+                self.enter(id, claim)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    pub(super) fn claim_ended(&mut self, uid: &ClaimUid) {
+        let Some(id) = self.entries.of_uid(uid) else { return };
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if std::mem::replace(&mut entry.is_ended, true) {
+            return;
+        }
+        self.unsaved.entries.insert(id);
+        self.changed();
+        match self.entries.get(id).and_then(|entry| entry.instance) {
+            None => self.forget(id),
+            Some(_) => {
+                let claim = self.entries.get(id).and_then(|entry| entry.id);
+                self.unsettled.extend(claim);
+            }
+        }
+    }
+}

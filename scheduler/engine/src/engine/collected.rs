@@ -1,0 +1,68 @@
+//! What is told before all is told: after a start the engine decides nothing until it knows what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::Claim;
+
+use super::Decisions;
+use crate::names::{ClaimUid, NodeName};
+use crate::observation::{NodeReport, Observation};
+use crate::store::Saved;
+
+/// What was told so far.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) decisions: Decisions,
+    pub(super) saved: Saved,
+    /// Queues and their like, in the order in which they were told.
+    pub(super) configuration: Vec<Observation>,
+    /// Claims, each with its place in the order in which they were told.
+    pub(super) claims: BTreeMap<ClaimUid, (usize, Claim)>,
+    /// The newest report of each node.
+    pub(super) reports: BTreeMap<NodeName, NodeReport>,
+    /// Nodes that are gone for good.
+    pub(super) gone: BTreeSet<NodeName>,
+}
+
+impl Collected {
+    pub(super) fn new(decisions: Decisions, saved: Saved) -> Self {
+        Self {
+            decisions,
+            saved,
+            configuration: Vec::new(),
+            claims: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            gone: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn take(&mut self, observation: Observation) {
+        match observation {
+            Observation::Claim(uid, claim) => {
+                let number = self.claims.len();
+                self.claims.entry(uid).and_modify(|(_, known)| known.clone_from(&claim)).or_insert((number, *claim));
+            }
+            Observation::ClaimResized(uid, request) => {
+                if let Some((_, claim)) = self.claims.get_mut(&uid) {
+                    claim.request = *request;
+                }
+            }
+            Observation::ClaimEnded(uid) => _ = self.claims.remove(&uid),
+            Observation::Node(report) => {
+                let name = NodeName::from(report.spec.name.as_str());
+                let newest = |known: &NodeReport| (known.session, known.sequence);
+                self.gone.remove(&name);
+                if self.reports.get(&name).is_none_or(|known| newest(known) < newest(&report)) {
+                    self.reports.insert(name, *report);
+                }
+            }
+            Observation::NodeGone(node) => {
+                self.reports.remove(&node);
+                self.gone.insert(node);
+            }
+            // Nodes are asked again, and say again what runs.
+            Observation::Synced | Observation::Heartbeat(_) | Observation::NodeLost(_) | Observation::Outcome(_) => {}
+            configured => self.configuration.push(configured),
+        }
+    }
+}

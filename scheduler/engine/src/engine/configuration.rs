@@ -1,0 +1,45 @@
+//! What administrators want.
+
+use aliquot_scheduler_core::{Event, EventError};
+
+use super::Engine;
+use crate::observation::Observation;
+
+impl Engine {
+    /// Takes in a change of queues, pod groups, namespaces, budgets or the topology.
+    pub(super) fn configured(&mut self, observation: Observation) -> Result<(), EventError> {
+        let Some(event) = self.event_of(observation) else { return Ok(()) };
+        self.apply(event)?;
+        self.unpark();
+        Ok(())
+    }
+
+    /// The event that an observation is; `None` if it is known already.
+    pub(super) fn event_of(&self, observation: Observation) -> Option<Event> {
+        let cluster = &self.cluster;
+        match observation {
+            Observation::Queue(spec) => match cluster.queue_named(&spec.name).and_then(|id| cluster.queue(id)) {
+                Some(known) if *known.spec() == spec => None,
+                Some(_) => Some(Event::QueueChanged(spec)),
+                None => Some(Event::QueueAdded(spec)),
+            },
+            Observation::QueueRemoved(name) => cluster.queue_named(&name).map(|_| Event::QueueRemoved(name)),
+            Observation::Group(spec) => match cluster.group_named(&spec.namespace, &spec.name) {
+                Some(id) if cluster.group(id).is_some_and(|known| *known.spec() == spec) => None,
+                Some(id) => Some(Event::PodGroupChanged(id, spec)),
+                None => Some(Event::PodGroupAdded(spec)),
+            },
+            Observation::GroupRemoved(namespace, name) => {
+                cluster.group_named(&namespace, &name).map(Event::PodGroupRemoved)
+            }
+            Observation::Namespace(spec) if cluster.namespace(&spec.name) == Some(&spec) => None,
+            Observation::Namespace(spec) => Some(Event::NamespaceChanged(spec)),
+            Observation::NamespaceRemoved(name) => cluster.namespace(&name).map(|_| Event::NamespaceRemoved(name)),
+            Observation::Budget(budget) => Some(Event::BudgetChanged(budget)),
+            Observation::BudgetRemoved(namespace, name) => Some(Event::BudgetRemoved(namespace, name)),
+            Observation::Topology(levels) if cluster.topology().levels() == levels => None,
+            Observation::Topology(levels) => Some(Event::TopologyChanged(levels)),
+            _ => None,
+        }
+    }
+}

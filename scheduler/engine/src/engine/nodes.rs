@@ -1,0 +1,118 @@
+//! What nodes are.
+
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{DeviceSpec, Event, EventError, Health, NodeId, NodeSpec, Outcome};
+
+use super::Engine;
+use crate::command::Order;
+use crate::entries::NodeState;
+use crate::names::NodeName;
+use crate::observation::NodeReport;
+
+impl Engine {
+    /// Takes in what a node says of itself, unless something newer is known.
+    pub(super) fn node_reported(&mut self, report: NodeReport) -> Result<(), EventError> {
+        let name = NodeName::from(report.spec.name.as_str());
+        let id = match self.cluster.node_named(name.as_str()) {
+            Some(id) => {
+                let Some(state) = self.nodes.get(id) else { return Ok(()) };
+                if report.session < state.session {
+                    return Ok(());
+                }
+                if report.session == state.session {
+                    if self.has_lapsed(id) {
+                        self.send(id, Order::EndSession { term: self.generation.term });
+                        return Ok(());
+                    }
+                    if !self.heard(id, report.session, report.sequence) {
+                        return Ok(());
+                    }
+                }
+                self.node_is(id, &report.spec)?;
+                id
+            }
+            None => self.node_came(&name, &report)?,
+        };
+        if let Some(state) = self.nodes.get_mut(id).filter(|state| state.session != report.session) {
+            state.session = report.session;
+            self.unsaved.nodes.insert(id);
+        }
+        let now_ms = self.now_ms;
+        if let Some(state) = self.nodes.get_mut(id) {
+            (state.sequence, state.heard_ms) = (report.sequence, now_ms);
+        }
+        self.reconcile(id, &report);
+        self.renew(id, report.sequence);
+        self.set_up(id, true);
+        Ok(())
+    }
+
+    fn node_came(&mut self, name: &NodeName, report: &NodeReport) -> Result<NodeId, EventError> {
+        let spec = NodeSpec { cordoned: true, ..report.spec.clone() };
+        let Outcome::Node(id) = self.apply(Event::NodeAdded(spec))? else {
+            return Err(EventError::NodeExists(name.to_string()));
+        };
+        let state = NodeState {
+            name: name.clone(),
+            spec: Arc::new(report.spec.clone()),
+            session: report.session,
+            sequence: report.sequence,
+            heard_ms: self.now_ms,
+            lease_until_ms: None,
+            is_up: false,
+            instances: Arc::default(),
+        };
+        self.nodes.set(id, Some(state));
+        self.unsaved.nodes.insert(id);
+        self.unpark();
+        Ok(id)
+    }
+
+    /// Takes in what a known node is now.
+    fn node_is(&mut self, id: NodeId, reported: &NodeSpec) -> Result<(), EventError> {
+        let Some(state) = self.nodes.get(id) else { return Ok(()) };
+        if *state.spec == *reported {
+            return Ok(());
+        }
+        let is_up = state.is_up;
+        let spec = merged(&state.spec, reported);
+        if *state.spec == spec {
+            return Ok(());
+        }
+        let shown = NodeSpec { cordoned: spec.cordoned || !is_up, ..spec.clone() };
+        let event = match relabels(&state.spec, &spec) {
+            true => Event::NodeRelabelled(id, shown),
+            false => Event::NodeChanged(id, shown),
+        };
+        self.apply(event)?;
+        if let Some(state) = self.nodes.get_mut(id) {
+            state.spec = Arc::new(spec);
+        }
+        self.unsaved.nodes.insert(id);
+        self.unpark();
+        Ok(())
+    }
+}
+
+/// What a node is, with its devices where they were: one that is not reported any more is broken, and new ones come
+/// after those that are known.
+fn merged(known: &NodeSpec, reported: &NodeSpec) -> NodeSpec {
+    let of = |uuid: &str| reported.devices.iter().find(|device| device.uuid == uuid);
+    let kept = known.devices.iter().map(|device| {
+        of(&device.uuid).cloned().unwrap_or_else(|| DeviceSpec { health: Health::Unhealthy, ..device.clone() })
+    });
+    let is_new = |device: &&DeviceSpec| known.devices.iter().all(|known| known.uuid != device.uuid);
+    let devices = kept.chain(reported.devices.iter().filter(is_new).cloned()).collect();
+    NodeSpec { devices, ..reported.clone() }
+}
+
+/// Whether nodes differ in labels, taints, attributes and in whether they are cordoned, if at all.
+fn relabels(known: &NodeSpec, new: &NodeSpec) -> bool {
+    let bare = |spec: &NodeSpec| {
+        let devices = spec.devices.iter().map(|device| DeviceSpec { attributes: Default::default(), ..device.clone() });
+        let devices = devices.collect();
+        NodeSpec { labels: Default::default(), taints: Vec::new(), cordoned: false, devices, ..spec.clone() }
+    };
+    bare(known) == bare(new)
+}

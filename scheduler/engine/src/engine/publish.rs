@@ -1,0 +1,66 @@
+//! What readers see.
+
+use std::sync::Arc;
+
+use aliquot_scheduler_core::Scheduler;
+
+use super::Engine;
+use crate::view::View;
+
+/// What readers have seen.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    has_changed: bool,
+    last_ms: Option<u64>,
+    version: u64,
+    /// As the last cycle left it; `None`: a cycle has been since.
+    scheduler: Option<Arc<Scheduler>>,
+}
+
+impl Published {
+    pub(super) fn note_change(&mut self) {
+        self.has_changed = true;
+    }
+
+    pub(super) fn note_cycle(&mut self) {
+        self.has_changed = true;
+        self.scheduler = None;
+    }
+}
+
+impl Engine {
+    pub(super) fn next_publication_ms(&self) -> Option<u64> {
+        let earliest_ms = self.published.last_ms.map_or(0, |last_ms| last_ms + self.settings.publish_gap_ms);
+        self.published.has_changed.then_some(earliest_ms)
+    }
+
+    pub(super) fn publish_if_due(&mut self) -> Option<Arc<View>> {
+        self.next_publication_ms().filter(|due_ms| *due_ms <= self.now_ms)?;
+        self.published.has_changed = false;
+        self.published.last_ms = Some(self.now_ms);
+        self.published.version += 1;
+        Some(Arc::new(self.view()))
+    }
+
+    /// The state as it is now, for readers. This costs little, however large the cluster is: what has not changed since
+    /// the last time is shared.
+    fn view(&mut self) -> View {
+        let scheduler = match &self.published.scheduler {
+            Some(scheduler) => Arc::clone(scheduler),
+            None => {
+                let fork = Arc::new(self.scheduler.fork());
+                self.published.scheduler = Some(Arc::clone(&fork));
+                fork
+            }
+        };
+        View {
+            at_ms: self.now_ms,
+            version: self.published.version,
+            cluster: self.cluster.clone(),
+            scheduler,
+            plan: Arc::clone(&self.plan),
+            entries: self.entries.clone(),
+            nodes: self.nodes.clone(),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is saved: small records of what has changed, and now and then what is remembered as a whole.
+
+use aliquot_scheduler_core::{ClaimId, Displacement, Dump, DumpedGroupRef, GroupId};
+
+use super::Engine;
+use crate::entries::Entry;
+use crate::names::NodeName;
+use crate::store::{Batch, ClaimRecord, EvictionRecord, InstanceRecord, Memory, NodeRecord, Owner};
+
+impl Engine {
+    pub(super) fn next_save_ms(&self) -> Option<u64> {
+        let is_due = !self.is_term_saved || !self.unsaved.is_empty();
+        Some(if is_due { self.now_ms } else { self.next_memory_ms })
+    }
+
+    /// What has changed since the last batch.
+    pub(super) fn batch(&mut self) -> Option<Batch> {
+        let unsaved = std::mem::take(&mut self.unsaved);
+        let removed = unsaved.removed.into_iter().map(|key| (key, None));
+        let entries = unsaved.entries.iter().filter_map(|id| self.entries.get(*id));
+        // A claim may have been removed, and a stray of the same name have come.
+        let claims = removed.chain(entries.map(|entry| (entry.key.clone(), Some(self.record_of(entry)))));
+        let removed_nodes = unsaved.removed_nodes.into_iter().map(|name| (name, None));
+        let nodes = unsaved.nodes.iter().filter_map(|id| Some((*id, self.nodes.get(*id)?))).map(|(id, state)| {
+            let has_lapsed = self.has_lapsed(id);
+            let record = NodeRecord { spec: (*state.spec).clone(), session: state.session, has_lapsed };
+            (state.name.clone(), Some(record))
+        });
+        let mut batch = Batch {
+            term: self.generation.term,
+            claims: claims.collect(),
+            nodes: removed_nodes.chain(nodes).collect(),
+            memory: None,
+        };
+        if self.next_memory_ms <= self.now_ms {
+            self.next_memory_ms = self.now_ms.saturating_add(self.settings.memory_every_ms.max(1));
+            batch.memory = Some(self.memory());
+        }
+        let is_needed = !self.is_term_saved || !batch.is_empty();
+        self.is_term_saved = true;
+        is_needed.then_some(batch)
+    }
+
+    fn record_of(&self, entry: &Entry) -> ClaimRecord {
+        let (failures, retry_at_ms) = entry.id.map_or((0, 0), |id| self.cluster.failures(id));
+        let evicted = entry.id.and_then(|id| self.cluster.displaced(id)).map(|displaced| self.eviction(displaced));
+        ClaimRecord {
+            added_ms: entry.added_ms,
+            failures,
+            retry_at_ms,
+            evicted,
+            is_ended: entry.is_ended,
+            instance: entry.id.and_then(|id| self.instance_record(entry, id)),
+        }
+    }
+
+    fn instance_record(&self, entry: &Entry, claim: ClaimId) -> Option<InstanceRecord> {
+        let instance = entry.instance?;
+        let at = self.cluster.leaving(claim).or_else(|| self.cluster.allocation(claim))?;
+        Some(InstanceRecord {
+            node: self.nodes.get(instance.node)?.name.clone(),
+            session: instance.session,
+            generation: instance.generation,
+            phase: instance.phase,
+            started_ms: self.cluster.started_ms(claim).unwrap_or(self.now_ms),
+            amounts: self.amounts(claim, at),
+        })
+    }
+
+    fn eviction(&self, displaced: &Displacement) -> EvictionRecord {
+        EvictionRecord {
+            action: displaced.action,
+            by: displaced.by.and_then(|by| self.owner(by)),
+            by_name: displaced.by_name.clone(),
+            at_ms: displaced.at_ms,
+            shares: displaced.shares.clone(),
+        }
+    }
+
+    fn owner(&self, id: GroupId) -> Option<Owner> {
+        let group = self.cluster.group(id)?;
+        if group.is_declared() {
+            return Some(Owner::Group(group.spec().namespace.clone(), group.spec().name.clone()));
+        }
+        let entry = self.entries.get(self.entries.of_claim(group.members().next()?)?)?;
+        Some(Owner::Claim(entry.key.uid.clone()))
+    }
+
+    /// What is remembered as a whole.
+    fn memory(&self) -> Memory {
+        let dump = self.scheduler.dump(&self.cluster);
+        let mut claims: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();
+        claims.sort_unstable();
+        let owner = |of: DumpedGroupRef| owner_in(&dump, of, |number| self.owner_of_claim(*claims.get(number)?));
+        let node = |number: &usize| dump.nodes.get(*number).map(|node| NodeName::from(node.spec.name.as_str()));
+        let holds = dump.blocked.iter().filter_map(|blocked| {
+            Some((owner(blocked.group)?, blocked.since_ms, blocked.nodes.iter().filter_map(node).collect()))
+        });
+        let searches = dump.searches.iter().filter_map(|search| {
+            Some((search.action, owner(search.group)?, search.node.as_ref().and_then(node), search.times))
+        });
+        let groups = dump
+            .groups
+            .iter()
+            .map(|group| (group.spec.namespace.clone(), group.spec.name.clone(), group.added_ms, group.stale_since_ms));
+        Memory {
+            holds: holds.collect(),
+            searches: searches.collect(),
+            groups: groups.collect(),
+            usage: dump.queues.iter().map(|queue| (queue.spec.name.clone(), queue.usage.clone())).collect(),
+            models: dump.models.clone(),
+            capacity: dump.capacity.clone(),
+            arrivals: dump.arrivals.clone(),
+        }
+    }
+
+    fn owner_of_claim(&self, claim: ClaimId) -> Option<Owner> {
+        let entry = self.entries.get(self.entries.of_claim(claim)?)?;
+        Some(Owner::Claim(entry.key.uid.clone()))
+    }
+}
+
+fn owner_in(dump: &Dump, of: DumpedGroupRef, claim: impl Fn(usize) -> Option<Owner>) -> Option<Owner> {
+    match of {
+        DumpedGroupRef::Declared(number) => {
+            let spec = &dump.groups.get(number)?.spec;
+            Some(Owner::Group(spec.namespace.clone(), spec.name.clone()))
+        }
+        DumpedGroupRef::Claim(number) => claim(number),
+    }
+}

@@ -1,0 +1,139 @@
+//! What nodes say is running is true, whatever the books wanted.
+
+use aliquot_scheduler_core::{
+    Allocation, Claim, ClaimId, DeviceAllocation, DeviceMemory, DeviceRequest, Event, NodeId, Outcome, Request,
+};
+
+use super::Engine;
+use super::steps::Loss;
+use crate::command::Amounts;
+use crate::entries::{Entry, Instance};
+use crate::observation::{NodeReport, Running};
+use crate::store::{ClaimKey, Phase};
+
+impl Engine {
+    /// Compares what a node says is running with what should be.
+    pub(super) fn reconcile(&mut self, node: NodeId, report: &NodeReport) {
+        let mut is_running = std::collections::BTreeSet::new();
+        for running in &report.running {
+            is_running.insert((&running.claim, running.instance));
+        }
+        // First what is gone: the same claim may run here as another instance now.
+        let there = self.nodes.get(node).map(|state| state.instances.clone()).unwrap_or_default();
+        for id in there.iter() {
+            let Some((entry, instance)) = self.entries.get(*id).and_then(|entry| Some((entry, entry.instance?))) else {
+                continue;
+            };
+            // What the node had not handled yet may still come.
+            let is_known = instance.session < report.session || instance.generation <= report.handled;
+            if is_known && !is_running.contains(&(&entry.key.uid, instance.generation)) {
+                self.lose(*id, Loss::Gone);
+                self.settle();
+            }
+        }
+        for running in &report.running {
+            self.seen(node, report.session, running);
+            self.settle();
+        }
+    }
+
+    /// Something runs on a node.
+    fn seen(&mut self, node: NodeId, session: u64, running: &Running) {
+        let Running { claim: uid, instance: generation, amounts } = running;
+        if let Some(id) = self.entries.of_instance(uid, *generation) {
+            let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+            if instance.node == node {
+                self.note_instance(id, Some(Instance { session, ..instance }));
+                if instance.phase == Phase::Starting {
+                    self.runs(id);
+                }
+            }
+            // Two nodes that say they run the same instance: one of them is wrong about its name, and it is not known
+            // which. The first one counts.
+            return;
+        }
+        if !self.adopt(node, session, running) {
+            self.add_stray(node, session, uid.clone(), *generation, amounts);
+        }
+    }
+
+    /// Takes what runs for a claim's own instance, if the claim has none and this is what it asks for.
+    fn adopt(&mut self, node: NodeId, session: u64, running: &Running) -> bool {
+        let Some(id) = self.entries.of_uid(&running.claim) else { return false };
+        let Some(entry) = self.entries.get(id) else { return false };
+        let (Some(claim), None, false) = (entry.id, entry.instance, entry.is_ended) else { return false };
+        let Some(at) = self.allocation(node, &running.amounts) else { return false };
+        if self.apply(Event::ClaimSeen(claim, at)).is_err() {
+            return false;
+        }
+        self.note_instance(id, Some(running_instance(node, session, running.instance)));
+        true
+    }
+
+    /// Something runs that nobody wants, or that is not what anybody asked for: it holds its room until it is stopped.
+    pub(super) fn add_stray(
+        &mut self,
+        node: NodeId,
+        session: u64,
+        uid: crate::names::ClaimUid,
+        generation: crate::names::Generation,
+        amounts: &Amounts,
+    ) {
+        let key = ClaimKey { uid, stray: Some(generation) };
+        let claim = self.book_stray(node, &key, amounts);
+        let entry = Entry {
+            key,
+            id: claim,
+            parked: None,
+            added_ms: self.now_ms,
+            is_ended: true,
+            instance: None,
+            complaint: None,
+        };
+        let id = self.entries.insert(entry);
+        self.note_instance(id, Some(running_instance(node, session, generation)));
+        match claim {
+            Some(claim) => self.unsettled.push_back(claim),
+            // The books have no word for what it holds.
+            None => self.stop(id),
+        }
+    }
+
+    fn book_stray(&mut self, node: NodeId, key: &ClaimKey, amounts: &Amounts) -> Option<ClaimId> {
+        let at = self.allocation(node, amounts)?;
+        let claim = Claim { name: key.uid.to_string(), request: request_of(amounts), ..Claim::default() };
+        let Ok(Outcome::Claim(claim)) = self.apply(Event::ClaimAdded(claim)) else { return None };
+        if self.apply(Event::ClaimSeen(claim, at)).is_err() {
+            self.apply_sure(Event::ClaimRemoved(claim));
+            return None;
+        }
+        Some(claim)
+    }
+
+    /// What a node says that something holds, in the words of the books.
+    pub(super) fn allocation(&self, node: NodeId, amounts: &Amounts) -> Option<Allocation> {
+        let known = &self.cluster.node(node)?.spec().devices;
+        let mut devices = Vec::with_capacity(amounts.devices.len());
+        for part in &amounts.devices {
+            let device = known.iter().position(|device| device.uuid == part.uuid)?;
+            let device = u16::try_from(device).ok()?;
+            devices.push(DeviceAllocation { device, core: part.core, memory: part.memory });
+        }
+        devices.sort_unstable_by_key(|part| part.device);
+        Some(Allocation { node, devices })
+    }
+}
+
+fn running_instance(node: NodeId, session: u64, generation: crate::names::Generation) -> Instance {
+    Instance { node, session, generation, phase: Phase::Running, command: generation, deadline_ms: None, attempts: 0 }
+}
+
+/// A request for these amounts. Parts of devices that differ cannot be said; the first one counts.
+pub(super) fn request_of(amounts: &Amounts) -> Request {
+    let devices = amounts.devices.first().map(|first| DeviceRequest {
+        count: u16::try_from(amounts.devices.len()).unwrap_or(u16::MAX),
+        core: first.core,
+        memory: DeviceMemory::Bytes(first.memory),
+    });
+    Request { cpu: amounts.cpu, memory: amounts.memory, devices: devices.unwrap_or_default(), ..Request::default() }
+}

@@ -1,0 +1,388 @@
+//! A start: what was saved and what was told become the books.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{
+    Claim, ClaimId, Cluster, Dump, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef,
+    DumpedPlace, DumpedSearch, Event, EventError, NodeSpec, Outcome, Scheduler,
+};
+
+use super::collected::Collected;
+use super::reports::request_of;
+use super::{Decisions, Engine, Timer};
+use crate::command::Amounts;
+use crate::entries::{Entry, Instance, NodeState};
+use crate::names::{ClaimUid, NodeName};
+use crate::observation::Observation;
+use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase};
+
+/// A claim on its way into the books.
+struct Restored {
+    key: ClaimKey,
+    claim: Claim,
+    record: ClaimRecord,
+}
+
+/// What claims and pod groups are numbered as in the dump that the books are made from.
+#[derive(Default)]
+struct Numbers {
+    nodes: BTreeMap<NodeName, usize>,
+    claims: BTreeMap<ClaimUid, usize>,
+    groups: BTreeMap<(String, String), usize>,
+}
+
+impl Engine {
+    /// All was told: begins to decide.
+    pub(super) fn begin(&mut self) -> Result<(), EventError> {
+        let Some(collected) = self.collected.take() else { return Ok(()) };
+        let Collected { decisions, mut saved, configuration, claims, reports, gone } = *collected;
+        for node in &gone {
+            saved.nodes.retain(|(name, _)| name != node);
+            self.unsaved.removed_nodes.push(node.clone());
+        }
+        let nodes: BTreeMap<NodeName, NodeRecord> = saved.nodes.into_iter().collect();
+        let mut empty = Cluster::with_usage_half_life(decisions.usage_half_life_ms);
+        let advanced = empty.apply(Event::TimeAdvanced(self.now_ms));
+        debug_assert!(advanced.is_ok(), "{advanced:?}");
+        self.cluster = empty;
+        for record in nodes.values() {
+            self.apply_sure(Event::NodeAdded(NodeSpec { cordoned: true, ..record.spec.clone() }));
+        }
+        let configured = self.configure(configuration);
+        let records = saved.claims.into_iter().collect();
+        let (entering, parked) = self.sort_out(claims, records, &nodes);
+        self.make_books(decisions, &nodes, &entering, &saved.memory);
+        self.make_nodes(nodes);
+        self.make_entries(entering);
+        for Restored { key, claim, record } in parked {
+            let id = self.entries.insert(entry(key, record.added_ms));
+            // The books say why they do not take it.
+            let _ = self.enter(id, claim);
+        }
+        self.changed();
+        self.settle();
+        let mut reported = Ok(());
+        for (_, report) in reports {
+            let done = self.node_reported(report);
+            self.settle();
+            reported = reported.and(done);
+        }
+        configured.and(reported)
+    }
+
+    /// Applies what administrators want, in any order that is possible.
+    fn configure(&mut self, mut left: Vec<Observation>) -> Result<(), EventError> {
+        loop {
+            let before = left.len();
+            let mut refused = Ok(());
+            left.retain(|observation| {
+                let Some(event) = self.event_of(observation.clone()) else { return false };
+                let applied = self.apply(event).map(|_| ());
+                let is_refused = applied.is_err();
+                if refused.is_ok() {
+                    refused = applied;
+                }
+                is_refused
+            });
+            if left.is_empty() || left.len() == before {
+                return refused;
+            }
+        }
+    }
+
+    /// Who enters the books, in the order in which they came, and who waits until they take him.
+    fn sort_out(
+        &mut self,
+        claims: BTreeMap<ClaimUid, (usize, Claim)>,
+        mut records: BTreeMap<ClaimKey, ClaimRecord>,
+        nodes: &BTreeMap<NodeName, NodeRecord>,
+    ) -> (Vec<Restored>, Vec<Restored>) {
+        let now_ms = self.now_ms;
+        let mut wanted: Vec<(u64, usize, Restored)> = Vec::with_capacity(claims.len());
+        let mut strays = Vec::new();
+        for (uid, (number, claim)) in claims {
+            let key = ClaimKey { uid, stray: None };
+            let new = || ClaimRecord { added_ms: now_ms, ..ClaimRecord::default() };
+            let mut record = records.remove(&key).unwrap_or_else(new);
+            record.added_ms = record.added_ms.min(now_ms);
+            let fits = |instance: &InstanceRecord| {
+                let node = nodes.get(&instance.node);
+                node.is_some_and(|node| is_what_is_asked_for(&claim, &instance.amounts, &node.spec))
+            };
+            if let Some(other) = record.instance.take_if(|instance| record.is_ended || !fits(instance)) {
+                strays.push((key.uid.clone(), other));
+            }
+            record.is_ended = false;
+            wanted.push((record.added_ms, number, Restored { key, claim, record }));
+        }
+        wanted.sort_unstable_by_key(|(added_ms, number, _)| (*added_ms, *number));
+        for (key, record) in records {
+            strays.extend(record.instance.map(|instance| (key.uid.clone(), instance)));
+            self.unsaved.removed.push(key);
+        }
+        let mut trial = self.cluster.clone();
+        let (mut entering, mut parked) = (Vec::new(), Vec::new());
+        for (_, _, mut restored) in wanted {
+            match trial.apply(Event::ClaimAdded(restored.claim.clone())) {
+                Ok(Outcome::Claim(id)) => {
+                    // As its namespace lets it in.
+                    restored.claim = trial.claim(id).cloned().unwrap_or(restored.claim);
+                    entering.push(restored);
+                }
+                _ => {
+                    // What runs of it goes on holding its room until it is stopped.
+                    strays
+                        .extend(restored.record.instance.clone().map(|instance| (restored.key.uid.clone(), instance)));
+                    parked.push(restored);
+                }
+            }
+        }
+        for (uid, instance) in strays {
+            let has_node = nodes.get(&instance.node).is_some_and(|node| !node.has_lapsed);
+            if !has_node {
+                continue;
+            }
+            let claim = Claim { name: uid.to_string(), request: request_of(&instance.amounts), ..Claim::default() };
+            let key = ClaimKey { uid, stray: Some(instance.generation) };
+            let record =
+                ClaimRecord { added_ms: now_ms, is_ended: true, instance: Some(instance), ..ClaimRecord::default() };
+            entering.push(Restored { key, claim, record });
+        }
+        (entering, parked)
+    }
+
+    /// Makes the books from what administrators and users want, and from what was saved.
+    fn make_books(
+        &mut self,
+        decisions: Decisions,
+        nodes: &BTreeMap<NodeName, NodeRecord>,
+        entering: &[Restored],
+        memory: &Memory,
+    ) {
+        let mut dump = self.cluster.dump();
+        let mut numbers = Numbers { nodes: nodes.keys().cloned().zip(0..).collect(), ..Numbers::default() };
+        for (number, restored) in entering.iter().enumerate() {
+            if restored.key.stray.is_none() {
+                numbers.claims.insert(restored.key.uid.clone(), number);
+            }
+        }
+        remember_groups(&mut dump, memory, entering);
+        for (number, group) in dump.groups.iter().enumerate() {
+            numbers.groups.insert((group.spec.namespace.clone(), group.spec.name.clone()), number);
+        }
+        dump.claims = entering.iter().map(|restored| dumped(restored, nodes, &numbers, dump.now_ms)).collect();
+        remember(&mut dump, memory, &numbers);
+        let Decisions { policy, settings, .. } = decisions;
+        let restored = Scheduler::restore(policy.fork(), settings, dump.clone()).or_else(|_| {
+            // What is remembered contradicts what there is now; what runs does not depend on it.
+            dump.blocked.clear();
+            dump.searches.clear();
+            Scheduler::restore(policy, settings, dump)
+        });
+        match restored {
+            Ok((scheduler, cluster)) => (self.scheduler, self.cluster) = (scheduler, cluster),
+            Err(error) => debug_assert!(false, "{error}"),
+        }
+    }
+
+    fn make_nodes(&mut self, nodes: BTreeMap<NodeName, NodeRecord>) {
+        for (name, record) in nodes {
+            let Some(id) = self.cluster.node_named(name.as_str()) else { continue };
+            // The last lease may have been given just before the end.
+            let lease = self.settings.lease.filter(|_| !record.has_lapsed);
+            let lease_until_ms = lease.map(|lease| self.now_ms + lease.lease_ms + lease.margin_ms);
+            if let Some(until_ms) = lease_until_ms {
+                self.timers.insert((until_ms, Timer::Lapse(id)));
+            }
+            let state = NodeState {
+                name,
+                spec: Arc::new(record.spec),
+                session: record.session,
+                sequence: 0,
+                heard_ms: self.now_ms,
+                lease_until_ms,
+                is_up: false,
+                instances: Arc::default(),
+            };
+            self.nodes.set(id, Some(state));
+        }
+    }
+
+    /// Notes what runs of each claim, or may.
+    fn make_entries(&mut self, entering: Vec<Restored>) {
+        let mut ids: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();
+        ids.sort_unstable();
+        for (claim, Restored { key, record, .. }) in ids.into_iter().zip(entering) {
+            let mut entry = entry(key, record.added_ms);
+            (entry.id, entry.is_ended) = (Some(claim), record.is_ended);
+            let is_new = record == ClaimRecord { added_ms: self.now_ms, ..ClaimRecord::default() };
+            let is_stray = entry.key.stray.is_some();
+            let id = self.entries.insert(entry);
+            let there = record.instance.and_then(|instance| {
+                let node = self.cluster.node_named(instance.node.as_str())?;
+                self.nodes.get(node).map(|_| (node, instance))
+            });
+            if let Some((node, instance)) = there {
+                self.resume(id, claim, node, &instance);
+            }
+            if is_new || is_stray {
+                self.unsaved.entries.insert(id);
+            } else {
+                self.unsaved.entries.remove(&id);
+            }
+            self.note_retry(claim);
+            self.unsettled.push_back(claim);
+        }
+    }
+
+    fn resume(&mut self, id: usize, claim: ClaimId, node: aliquot_scheduler_core::NodeId, instance: &InstanceRecord) {
+        let is_leaving = self.cluster.leaving(claim).is_some();
+        let (phase, patience_ms) = match instance.phase {
+            Phase::Starting => (Phase::Starting, Some(self.settings.start_deadline_ms)),
+            Phase::Stopping if is_leaving => (Phase::Stopping, Some(0)),
+            // It is told again to stop.
+            Phase::Running | Phase::Stopping => (Phase::Running, None),
+        };
+        let deadline_ms = patience_ms.map(|patience_ms| self.now_ms.saturating_add(patience_ms));
+        let resumed = Instance {
+            node,
+            session: instance.session,
+            generation: instance.generation,
+            phase,
+            command: instance.generation,
+            deadline_ms,
+            attempts: 0,
+        };
+        self.note_instance(id, Some(resumed));
+        if let Some(deadline_ms) = deadline_ms {
+            self.timers.insert((deadline_ms, Timer::Step(id)));
+        }
+    }
+}
+
+fn entry(key: ClaimKey, added_ms: u64) -> Entry {
+    Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, complaint: None }
+}
+
+/// Whether what an instance holds is what its claim asks for.
+fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &NodeSpec) -> bool {
+    let wanted = &claim.request.devices;
+    let device = |uuid: &str| node.devices.iter().find(|device| device.uuid == uuid);
+    let mut parts = amounts.devices.iter();
+    amounts.devices.len() == usize::from(wanted.count)
+        && parts.all(|part| {
+            device(&part.uuid)
+                .is_some_and(|device| part.core == wanted.core && wanted.memory.on(device.memory) == part.memory)
+        })
+}
+
+/// Pod groups came when they came before, in between the claims.
+fn remember_groups(dump: &mut Dump, memory: &Memory, entering: &[Restored]) {
+    let known: BTreeMap<(&str, &str), (u64, Option<u64>)> = memory
+        .groups
+        .iter()
+        .map(|(namespace, name, added_ms, stale_ms)| ((&**namespace, &**name), (*added_ms, *stale_ms)))
+        .collect();
+    let mut first_members: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for (number, Restored { claim, .. }) in entering.iter().enumerate() {
+        if let Some(group) = &claim.pod_group {
+            first_members.entry((&claim.namespace, group)).or_insert(number);
+        }
+    }
+    let now_ms = dump.now_ms;
+    for DumpedGroup { spec, added_ms, stale_since_ms, after_claims } in &mut dump.groups {
+        let name = (&*spec.namespace, &*spec.name);
+        if let Some((added, stale)) = known.get(&name) {
+            (*added_ms, *stale_since_ms) = ((*added).min(now_ms), stale.map(|stale| stale.min(now_ms)));
+        }
+        *after_claims = entering.partition_point(|of| of.record.added_ms < *added_ms);
+        // It was there before its members.
+        if let Some((number, first)) =
+            first_members.get(&name).and_then(|number| Some((*number, entering.get(*number)?)))
+        {
+            (*after_claims, *added_ms) = ((*after_claims).min(number), (*added_ms).min(first.record.added_ms));
+        }
+    }
+    dump.groups.sort_by_key(|group| group.after_claims);
+}
+
+fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: &Numbers, now_ms: u64) -> DumpedClaim {
+    let record = &restored.record;
+    let instance = record.instance.as_ref();
+    let place = instance.and_then(|instance| {
+        let devices = &nodes.get(&instance.node)?.spec.devices;
+        let index = |uuid: &str| u16::try_from(devices.iter().position(|device| device.uuid == uuid)?).ok();
+        let mut devices: Vec<u16> =
+            instance.amounts.devices.iter().map(|part| index(&part.uuid)).collect::<Option<_>>()?;
+        devices.sort_unstable();
+        Some(DumpedPlace { node: *numbers.nodes.get(&instance.node)?, devices, over_committed: true })
+    });
+    let is_leaving = instance.is_some_and(|instance| instance.phase == Phase::Stopping) && !record.is_ended;
+    let (place, leaving) = if is_leaving { (None, place) } else { (place, None) };
+    let evicted = record.evicted.as_ref().map(|evicted| DumpedDisplacement {
+        action: evicted.action,
+        by: evicted.by.as_ref().and_then(|by| numbers.of(by)),
+        by_name: evicted.by_name.clone(),
+        at_ms: evicted.at_ms,
+        shares: evicted.shares.clone(),
+    });
+    DumpedClaim {
+        claim: restored.claim.clone(),
+        added_ms: record.added_ms,
+        started_ms: instance.filter(|_| place.is_some()).map(|instance| instance.started_ms.min(now_ms)),
+        place,
+        leaving,
+        starts_after: Vec::new(),
+        displaced: evicted,
+        failures: record.failures,
+        retry_at_ms: record.retry_at_ms,
+    }
+}
+
+/// Enters what was remembered as a whole, as far as it is about what there still is.
+fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
+    let Memory { models, capacity, usage, arrivals, groups: _, holds, searches } = memory;
+    let now_ms = dump.now_ms;
+    if !models.is_empty() {
+        dump.models.clone_from(models);
+    }
+    if capacity.until_ms <= now_ms {
+        dump.capacity.clone_from(capacity);
+    }
+    let usage: BTreeMap<&String, _> = usage.iter().map(|(queue, usage)| (queue, usage)).collect();
+    for queue in &mut dump.queues {
+        if let Some(used) = usage.get(&queue.spec.name).filter(|used| used.until_ms <= now_ms) {
+            queue.usage = (*used).clone();
+        }
+    }
+    if arrivals.is_some() {
+        dump.arrivals.clone_from(arrivals);
+    }
+    let nodes = |names: &[NodeName]| names.iter().filter_map(|name| numbers.nodes.get(name).copied()).collect();
+    let holds = holds.iter().filter_map(|(owner, since_ms, names)| {
+        Some(DumpedBlocked { group: numbers.of(owner)?, since_ms: (*since_ms).min(now_ms), nodes: nodes(names) })
+    });
+    dump.blocked = holds.collect();
+    for node in dump.blocked.iter().flat_map(|blocked| &blocked.nodes) {
+        if let Some(node) = dump.nodes.get_mut(*node) {
+            node.held = true;
+        }
+    }
+    let searches = searches.iter().filter_map(|(action, owner, node, times)| {
+        let node = node.as_ref().and_then(|node| numbers.nodes.get(node).copied());
+        Some(DumpedSearch { action: *action, group: numbers.of(owner)?, node, times: *times })
+    });
+    dump.searches = searches.collect();
+}
+
+impl Numbers {
+    fn of(&self, owner: &Owner) -> Option<DumpedGroupRef> {
+        match owner {
+            Owner::Group(namespace, name) => {
+                self.groups.get(&(namespace.clone(), name.clone())).copied().map(DumpedGroupRef::Declared)
+            }
+            Owner::Claim(uid) => self.claims.get(uid).copied().map(DumpedGroupRef::Claim),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! From what the books say to commands, and back from what nodes say.
+
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{Allocation, ClaimId, Cluster, Event, NodeId};
+
+use super::{Engine, Timer};
+use crate::command::{Amounts, DevicePart, Order};
+use crate::entries::{EntryId, Instance};
+use crate::observation::{Report, StepOutcome};
+use crate::store::Phase;
+
+/// Why an instance is not there any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Loss {
+    /// Its node says so.
+    Gone,
+    /// Its node is gone, or its lease has lapsed: it is not the claim's fault.
+    NodeLost,
+}
+
+impl Engine {
+    /// Makes commands of what the books say of all claims that something has happened to.
+    pub(super) fn settle(&mut self) {
+        while let Some(claim) = self.unsettled.pop_front() {
+            self.settle_one(claim);
+        }
+    }
+
+    /// Starts what is to run and has no instance, and stops what is to leave.
+    fn settle_one(&mut self, claim: ClaimId) {
+        let Some(id) = self.entries.of_claim(claim) else { return };
+        let Some(entry) = self.entries.get(id) else { return };
+        let (is_ended, instance) = (entry.is_ended, entry.instance);
+        self.unsaved.entries.insert(id);
+        self.published.note_change();
+        match instance {
+            Some(instance) if instance.phase == Phase::Stopping => {}
+            Some(_) if is_ended || self.cluster.leaving(claim).is_some() => self.stop(id),
+            Some(_) => {}
+            None if is_ended => self.forget(id),
+            None if self.cluster.started_ms(claim).is_some() => self.start(id, claim),
+            None => {}
+        }
+    }
+
+    fn start(&mut self, id: EntryId, claim: ClaimId) {
+        let Some(at) = self.cluster.allocation(claim).cloned() else { return };
+        let Some(node) = self.nodes.get(at.node).filter(|node| node.is_up) else {
+            // It was decided before the node was lost.
+            self.complain(id, Some("the node cannot be reached"));
+            self.apply_sure(Event::ClaimFailed(claim));
+            return;
+        };
+        let session = node.session;
+        let amounts = self.amounts(claim, &at);
+        let generation = self.next_generation();
+        let deadline_ms = self.now_ms.saturating_add(self.settings.start_deadline_ms);
+        let Some(entry) = self.entries.get(id) else { return };
+        let uid = entry.key.uid.clone();
+        let instance = Instance {
+            node: at.node,
+            session,
+            generation,
+            phase: Phase::Starting,
+            command: generation,
+            deadline_ms: Some(deadline_ms),
+            attempts: 0,
+        };
+        self.note_instance(id, Some(instance));
+        self.timers.insert((deadline_ms, Timer::Step(id)));
+        self.send(at.node, Order::Start { claim: uid, generation, amounts, deadline_ms });
+    }
+
+    /// Tells a node to stop an instance, perhaps once more.
+    pub(super) fn stop(&mut self, id: EntryId) {
+        let generation = self.next_generation();
+        let Some(entry) = self.entries.get(id) else { return };
+        let Some(before) = entry.instance else { return };
+        let uid = entry.key.uid.clone();
+        let patience_ms = 1_u64.checked_shl(before.attempts).unwrap_or(u64::MAX);
+        let patience_ms = self.settings.stop_deadline_ms.saturating_mul(patience_ms);
+        let longest_ms = self.settings.stop_deadline_max_ms.max(self.settings.stop_deadline_ms);
+        let deadline_ms = self.now_ms.saturating_add(patience_ms.min(longest_ms));
+        let attempts = before.attempts.saturating_add(1).min(32);
+        let instance = Instance {
+            phase: Phase::Stopping,
+            command: generation,
+            deadline_ms: Some(deadline_ms),
+            attempts,
+            ..before
+        };
+        self.note_instance(id, Some(instance));
+        self.timers.insert((deadline_ms, Timer::Step(id)));
+        self.send(before.node, Order::Stop { claim: uid, instance: before.generation, generation, deadline_ms });
+    }
+
+    pub(super) fn amounts(&self, claim: ClaimId, at: &Allocation) -> Amounts {
+        amounts_in(&self.cluster, claim, at)
+    }
+
+    /// Notes what runs of a claim, or may.
+    pub(super) fn note_instance(&mut self, id: EntryId, instance: Option<Instance>) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let before = std::mem::replace(&mut entry.instance, instance);
+        let (from, to) = (before.map(|before| before.node), instance.map(|instance| instance.node));
+        if from != to {
+            self.note_presence(from, |there| _ = there.remove(&id));
+            self.note_presence(to, |there| _ = there.insert(id));
+        }
+        self.unsaved.entries.insert(id);
+        self.published.note_change();
+    }
+
+    fn note_presence(&mut self, node: Option<NodeId>, change: impl FnOnce(&mut std::collections::BTreeSet<EntryId>)) {
+        if let Some(state) = node.and_then(|node| self.nodes.get_mut(node)) {
+            change(Arc::make_mut(&mut state.instances));
+        }
+    }
+
+    pub(super) fn complain(&mut self, id: EntryId, why: Option<&str>) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.complaint = why.map(Arc::from);
+        }
+    }
+
+    /// Takes in what became of a command.
+    pub(super) fn outcome(&mut self, report: Report) {
+        let Report { node, session, sequence, claim, instance: generation, generation: command, outcome } = report;
+        let Some(node) = self.cluster.node_named(node.as_str()) else { return };
+        self.heard(node, session, sequence);
+        let Some(id) = self.entries.of_instance(&claim, generation) else { return };
+        let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+        if instance.node != node {
+            return;
+        }
+        let is_about_start = command == generation;
+        match outcome {
+            StepOutcome::Started if instance.phase == Phase::Starting => self.runs(id),
+            StepOutcome::Gone => self.lose(id, Loss::Gone),
+            StepOutcome::Refused(why) | StepOutcome::Failed(why) if is_about_start => {
+                self.complain(id, Some(&why));
+                self.lose(id, Loss::Gone);
+            }
+            StepOutcome::Refused(why) | StepOutcome::Failed(why) if command == instance.command => {
+                // It is tried again when its time is over.
+                self.complain(id, Some(&why));
+            }
+            StepOutcome::Unknown if is_about_start && instance.phase == Phase::Starting => self.doubt(id),
+            _ => {}
+        }
+    }
+
+    /// Notes that an instance was seen running.
+    pub(super) fn runs(&mut self, id: EntryId) {
+        let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+        self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, ..instance }));
+        self.complain(id, None);
+    }
+
+    /// Notes that an instance is not there.
+    pub(super) fn lose(&mut self, id: EntryId, loss: Loss) {
+        let Some(entry) = self.entries.get(id) else { return };
+        let (claim, is_ended) = (entry.id, entry.is_ended);
+        let Some(instance) = entry.instance else { return };
+        self.note_instance(id, None);
+        if is_ended {
+            self.forget(id);
+            return;
+        }
+        let Some(claim) = claim else { return };
+        self.unsettled.push_back(claim);
+        self.apply_sure(match (instance.phase, loss) {
+            (Phase::Stopping, _) => Event::ClaimGone(claim),
+            (_, Loss::Gone) => Event::ClaimFailed(claim),
+            (_, Loss::NodeLost) => Event::ClaimEvicted(claim),
+        });
+        self.note_retry(claim);
+    }
+
+    /// A step was not answered in time.
+    pub(super) fn step_expired(&mut self, id: EntryId) {
+        let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
+        if instance.deadline_ms.is_none_or(|deadline_ms| deadline_ms > self.now_ms) {
+            return;
+        }
+        match instance.phase {
+            Phase::Starting => self.doubt(id),
+            Phase::Stopping => self.stop(id),
+            Phase::Running => {}
+        }
+    }
+
+    /// Nobody knows whether an instance runs: its start has failed, and it is stopped wherever it may be.
+    fn doubt(&mut self, id: EntryId) {
+        let Some(claim) = self.entries.get(id).and_then(|entry| entry.id) else { return };
+        self.complain(id, Some("nothing was heard of its start"));
+        self.apply_sure(Event::ClaimSilent(claim));
+        self.note_retry(claim);
+        self.stop(id);
+    }
+
+    /// Forgets a claim that nobody wants and of which nothing runs.
+    pub(super) fn forget(&mut self, id: EntryId) {
+        let Some(entry) = self.entries.remove(id) else { return };
+        self.parked.remove(&id);
+        self.unsaved.entries.remove(&id);
+        self.unsaved.removed.push(entry.key);
+        self.changed();
+        if let Some(claim) = entry.id {
+            self.apply_sure(Event::ClaimRemoved(claim));
+        }
+    }
+}
+
+/// What a claim holds where it is, in words that nodes know.
+pub(crate) fn amounts_in(cluster: &Cluster, claim: ClaimId, at: &Allocation) -> Amounts {
+    let (Some(of), Some(node)) = (cluster.claim(claim), cluster.node(at.node)) else { return Amounts::default() };
+    let parts = at.devices.iter().filter_map(|part| {
+        let device = node.spec().devices.get(usize::from(part.device))?;
+        Some(DevicePart { uuid: device.uuid.clone(), core: part.core, memory: part.memory })
+    });
+    Amounts { cpu: of.request.cpu, memory: of.request.memory, devices: parts.collect() }
+}

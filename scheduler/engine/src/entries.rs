@@ -1,0 +1,187 @@
+//! Claims and nodes as the engine sees them, beside the books of the core.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{Chunks, Claim, ClaimId, EventError, NodeId, NodeSpec};
+
+use crate::ids::IdMap;
+use crate::names::{ClaimUid, Generation, NodeName};
+use crate::store::{ClaimKey, Phase};
+
+/// Numbers an entry while it is there.
+pub(crate) type EntryId = usize;
+
+/// A claim, or an instance that nobody wants.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: ClaimKey,
+    /// Its name in the books; `None`: they do not take it, see `parked`.
+    pub(crate) id: Option<ClaimId>,
+    pub(crate) parked: Option<Box<Parked>>,
+    pub(crate) added_ms: u64,
+    /// Nobody wants it any more.
+    pub(crate) is_ended: bool,
+    pub(crate) instance: Option<Instance>,
+    /// Why it could not be started last, in the node's words.
+    pub(crate) complaint: Option<Arc<str>>,
+}
+
+/// A claim that the books do not take as things are.
+#[derive(Clone, Debug)]
+pub(crate) struct Parked {
+    pub(crate) claim: Claim,
+    pub(crate) why: EventError,
+}
+
+/// What runs of a claim, or may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Instance {
+    pub(crate) node: NodeId,
+    pub(crate) session: u64,
+    pub(crate) generation: Generation,
+    pub(crate) phase: Phase,
+    /// The generation of the last command about it.
+    pub(crate) command: Generation,
+    /// When something is done if nothing is heard; `None`: it runs.
+    pub(crate) deadline_ms: Option<u64>,
+    /// How often it was told to stop.
+    pub(crate) attempts: u32,
+}
+
+/// All entries. Copies share what has not changed since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entries {
+    slots: Chunks<Option<Entry>, 64>,
+    free: Vec<EntryId>,
+    by_uid: IdMap<ClaimUid, EntryId>,
+    strays: IdMap<(ClaimUid, Generation), EntryId>,
+    /// By number of the claim's slot in the books.
+    by_claim: Chunks<Option<EntryId>, 256>,
+}
+
+impl Entries {
+    pub(crate) fn get(&self, id: EntryId) -> Option<&Entry> {
+        self.slots.get(id)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: EntryId) -> Option<&mut Entry> {
+        self.slots.get_mut(id)?.as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (EntryId, &Entry)> {
+        self.slots.iter().enumerate().filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
+    }
+
+    pub(crate) fn of_uid(&self, uid: &ClaimUid) -> Option<EntryId> {
+        self.by_uid.get(uid)
+    }
+
+    /// The entry of an instance: the claim's own, or a stray's.
+    pub(crate) fn of_instance(&self, uid: &ClaimUid, generation: Generation) -> Option<EntryId> {
+        let own = self.by_uid.get(uid).filter(|id| {
+            self.get(*id).and_then(|entry| entry.instance).is_some_and(|instance| instance.generation == generation)
+        });
+        own.or_else(|| self.strays.get(&(uid.clone(), generation)))
+    }
+
+    pub(crate) fn of_claim(&self, claim: ClaimId) -> Option<EntryId> {
+        let id = (*self.by_claim.get(claim.index())?)?;
+        (self.get(id)?.id == Some(claim)).then_some(id)
+    }
+
+    pub(crate) fn insert(&mut self, entry: Entry) -> EntryId {
+        let (key, claim) = (entry.key.clone(), entry.id);
+        let id = match self.free.pop() {
+            Some(id) => {
+                if let Some(slot) = self.slots.get_mut(id) {
+                    *slot = Some(entry);
+                }
+                id
+            }
+            None => {
+                self.slots.push(Some(entry));
+                self.slots.len() - 1
+            }
+        };
+        match key.stray {
+            Some(generation) => self.strays.insert((key.uid, generation), id),
+            None => self.by_uid.insert(key.uid, id),
+        }
+        if let Some(claim) = claim {
+            self.note_claim(id, claim);
+        }
+        id
+    }
+
+    /// Notes an entry's name in the books.
+    pub(crate) fn note_claim(&mut self, id: EntryId, claim: ClaimId) {
+        while self.by_claim.len() <= claim.index() {
+            self.by_claim.push(None);
+        }
+        if let Some(slot) = self.by_claim.get_mut(claim.index()) {
+            *slot = Some(id);
+        }
+        if let Some(entry) = self.get_mut(id) {
+            (entry.id, entry.parked) = (Some(claim), None);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: EntryId) -> Option<Entry> {
+        let entry = self.slots.get_mut(id)?.take()?;
+        self.free.push(id);
+        match entry.key.stray {
+            Some(generation) => self.strays.remove(&(entry.key.uid.clone(), generation)),
+            None => self.by_uid.remove(&entry.key.uid),
+        }
+        Some(entry)
+    }
+}
+
+/// A node as the engine sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeState {
+    pub(crate) name: NodeName,
+    /// What it is, whether it can be reached or not.
+    pub(crate) spec: Arc<NodeSpec>,
+    pub(crate) session: u64,
+    /// The greatest number of its messages in this session.
+    pub(crate) sequence: u64,
+    /// When it was heard of last.
+    pub(crate) heard_ms: u64,
+    /// Until when what runs there may run.
+    pub(crate) lease_until_ms: Option<u64>,
+    /// Whether something new may be started there.
+    pub(crate) is_up: bool,
+    /// What is there, or may be.
+    pub(crate) instances: Arc<BTreeSet<EntryId>>,
+}
+
+/// All nodes. Copies share what has not changed since.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeStates {
+    states: Chunks<Option<NodeState>, 16>,
+}
+
+impl NodeStates {
+    pub(crate) fn get(&self, id: NodeId) -> Option<&NodeState> {
+        self.states.get(id.index())?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: NodeId) -> Option<&mut NodeState> {
+        self.states.get_mut(id.index())?.as_mut()
+    }
+
+    pub(crate) fn set(&mut self, id: NodeId, state: Option<NodeState>) {
+        while self.states.len() <= id.index() {
+            self.states.push(None);
+        }
+        if let Some(slot) = self.states.get_mut(id.index()) {
+            *slot = state;
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &NodeState> {
+        self.states.iter().flatten()
+    }
+}

@@ -1,0 +1,118 @@
+//! What comes in.
+
+use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, NodeSpec, PodGroup, QueueSpec, Request};
+
+use crate::command::Amounts;
+use crate::names::{ClaimUid, Generation, NodeName};
+
+/// What was seen outside. All of it may be repeated: what is known already changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Observation {
+    /// All that users want and all nodes that are known were told once. Until then the engine only collects.
+    Synced,
+    /// What a node is, and all that runs there.
+    Node(Box<NodeReport>),
+    /// A node is there.
+    Heartbeat(Heartbeat),
+    /// A node cannot be reached. What runs there may go on.
+    NodeLost(NodeName),
+    /// A node is gone for good, and nothing runs there.
+    NodeGone(NodeName),
+    /// What became of a command, or that an instance has ended.
+    Outcome(Report),
+    /// Somebody wants this.
+    Claim(ClaimUid, Box<Claim>),
+    /// A claim that does not run asks for something else now.
+    ClaimResized(ClaimUid, Box<Request>),
+    /// Nobody wants this any more, or it is done. What still runs of it is stopped.
+    ClaimEnded(ClaimUid),
+    /// A queue is so from now on.
+    Queue(QueueSpec),
+    /// A queue, which nothing is in, is gone.
+    QueueRemoved(String),
+    /// A pod group is so from now on.
+    Group(PodGroup),
+    /// A pod group is gone: its namespace and name.
+    GroupRemoved(String, String),
+    /// A namespace has this quota and these bounds from now on.
+    Namespace(NamespaceSpec),
+    /// A namespace has no quota and no bounds any more.
+    NamespaceRemoved(String),
+    /// A disruption budget is so from now on.
+    Budget(DisruptionBudget),
+    /// A disruption budget is gone: its namespace and name.
+    BudgetRemoved(String, String),
+    /// The levels of the topology are these from now on.
+    Topology(Vec<String>),
+}
+
+/// What a node says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeReport {
+    /// What it is. Its name and its devices' UUIDs tell which node and which devices.
+    pub spec: NodeSpec,
+    /// Its session: a greater number each time that it begins anew with nothing of what ran before but what it reports.
+    pub session: u64,
+    /// The number of this message among all that it has sent in this session.
+    pub sequence: u64,
+    /// The greatest generation that it has handled.
+    pub handled: Generation,
+    /// All that runs.
+    pub running: Vec<Running>,
+}
+
+/// Something that runs on a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Running {
+    /// Whose it is.
+    pub claim: ClaimUid,
+    /// The generation of the command that has started it.
+    pub instance: Generation,
+    /// What it holds.
+    pub amounts: Amounts,
+}
+
+/// A sign of life. The engine answers it with [`Order::Renew`](crate::Order::Renew).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Heartbeat {
+    /// The node.
+    pub node: NodeName,
+    /// Its session.
+    pub session: u64,
+    /// The number of this message.
+    pub sequence: u64,
+}
+
+/// What became of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The node.
+    pub node: NodeName,
+    /// Its session.
+    pub session: u64,
+    /// The number of this message.
+    pub sequence: u64,
+    /// The claim.
+    pub claim: ClaimUid,
+    /// Which instance of it.
+    pub instance: Generation,
+    /// The command's generation; the instance's if it is not about a command.
+    pub generation: Generation,
+    /// What became of it.
+    pub outcome: StepOutcome,
+}
+
+/// What became of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StepOutcome {
+    /// The instance runs.
+    Started,
+    /// The node did not do it, and says why.
+    Refused(String),
+    /// The node has tried and could not, and says why.
+    Failed(String),
+    /// The instance does not run any more, or never did.
+    Gone,
+    /// Nobody knows.
+    Unknown,
+}

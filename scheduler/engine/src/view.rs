@@ -1,0 +1,202 @@
+//! What readers see: the state at one moment. It never changes, and nobody waits for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aliquot_scheduler_core::explain::{Explanation, QueueReport};
+use aliquot_scheduler_core::{ClaimId, Cluster, EventError, Plan, Scheduler};
+
+use crate::command::Amounts;
+use crate::engine::amounts_in;
+use crate::entries::{Entries, Entry, NodeStates};
+use crate::names::{ClaimUid, Generation, NodeName};
+use crate::store::Phase;
+
+/// The state at one moment.
+#[derive(Debug)]
+pub struct View {
+    pub(crate) at_ms: u64,
+    pub(crate) version: u64,
+    pub(crate) cluster: Cluster,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) entries: Entries,
+    pub(crate) nodes: NodeStates,
+}
+
+/// Where a claim is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    /// The books do not take it as things are.
+    Refused(EventError),
+    /// It waits for a place.
+    Waiting,
+    /// It has a place on this node, and waits for others to leave it.
+    Placed(NodeName),
+    /// It is there, or may be.
+    There {
+        /// The node.
+        node: NodeName,
+        /// Which instance.
+        instance: Generation,
+        /// How far it is.
+        phase: Phase,
+        /// What it holds.
+        amounts: Amounts,
+    },
+}
+
+/// What is known of a claim.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClaimView {
+    /// Where it is.
+    pub whereabouts: Whereabouts,
+    /// Nobody wants it any more.
+    pub is_ended: bool,
+    /// How often it could not be started, and when it may be placed again.
+    pub failures: (u32, u64),
+    /// Why it could not be started or stopped last, in the node's words.
+    pub complaint: Option<Arc<str>>,
+}
+
+/// What is known of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeView {
+    /// Its name.
+    pub name: NodeName,
+    /// Whether something new may be started there, as far as it can be reached.
+    pub is_up: bool,
+    /// Until when what runs there may run; `None`: it holds no lease.
+    pub lease_until_ms: Option<u64>,
+    /// When it was heard of last.
+    pub heard_ms: u64,
+    /// Number of instances that are there, or may be.
+    pub instances: usize,
+}
+
+impl View {
+    /// When this was so, in the engine's time.
+    #[must_use]
+    pub fn at_ms(&self) -> u64 {
+        self.at_ms
+    }
+
+    /// Greater with each view.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The books. A copy, to try changes in, is cheap.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// What decides. A [fork](Scheduler::fork) of it decides about a copy of the books.
+    #[must_use]
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// What the last cycle decided, and who waits.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// A claim's name in the books.
+    #[must_use]
+    pub fn claim_id(&self, uid: &ClaimUid) -> Option<ClaimId> {
+        self.entries.get(self.entries.of_uid(uid)?)?.id
+    }
+
+    /// What is known of a claim; `None`: there is none.
+    #[must_use]
+    pub fn claim(&self, uid: &ClaimUid) -> Option<ClaimView> {
+        self.entries.get(self.entries.of_uid(uid)?).map(|entry| self.of_entry(entry))
+    }
+
+    /// All claims, and instances that nobody wants, which are stopped.
+    pub fn claims(&self) -> impl Iterator<Item = (&ClaimUid, ClaimView)> {
+        self.entries.iter().map(|(_, entry)| (&entry.key.uid, self.of_entry(entry)))
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeView> {
+        self.nodes.iter().map(|state| NodeView {
+            name: state.name.clone(),
+            is_up: state.is_up,
+            lease_until_ms: state.lease_until_ms,
+            heard_ms: state.heard_ms,
+            instances: state.instances.len(),
+        })
+    }
+
+    /// Why a claim waits, or was evicted, and what would help; `None`: there is no such claim in the books.
+    #[must_use]
+    pub fn explain(&self, uid: &ClaimUid) -> Option<Explanation> {
+        self.scheduler.explain(&self.cluster, self.claim_id(uid)?).ok()
+    }
+
+    /// All queues with what they hold and may have.
+    #[must_use]
+    pub fn queues(&self) -> Vec<QueueReport> {
+        self.scheduler.queue_reports(&self.cluster, &self.plan)
+    }
+
+    fn of_entry(&self, entry: &Entry) -> ClaimView {
+        let place = || Some(self.cluster.allocation(entry.id?)?.node);
+        let name = |node| self.nodes.get(node).map(|state| state.name.clone());
+        let whereabouts = match (&entry.parked, entry.instance) {
+            (_, Some(instance)) => {
+                let at = entry.id.and_then(|id| self.cluster.leaving(id).or_else(|| self.cluster.allocation(id)));
+                let amounts = entry.id.zip(at).map(|(id, at)| amounts_in(&self.cluster, id, at));
+                name(instance.node).map(|node| Whereabouts::There {
+                    node,
+                    instance: instance.generation,
+                    phase: instance.phase,
+                    amounts: amounts.unwrap_or_default(),
+                })
+            }
+            (Some(parked), None) => Some(Whereabouts::Refused(parked.why.clone())),
+            (None, None) => place().and_then(name).map(Whereabouts::Placed),
+        };
+        ClaimView {
+            whereabouts: whereabouts.unwrap_or(Whereabouts::Waiting),
+            is_ended: entry.is_ended,
+            failures: entry.id.map_or((0, 0), |id| self.cluster.failures(id)),
+            complaint: entry.complaint.clone(),
+        }
+    }
+}
+
+/// Where readers find the newest view. Copies show the same.
+#[derive(Clone, Debug, Default)]
+pub struct Shown(Arc<Mutex<Option<Arc<View>>>>);
+
+impl Shown {
+    /// The newest view; `None` before the first. This waits for nothing but another pointer's copy.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<View>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Shows a newer view.
+    pub fn set(&self, view: Arc<View>) {
+        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(view);
+        // What nobody looks at any more is taken apart when the lock is open again.
+        drop(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_on_any_thread_can_look_at_a_view() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<View>();
+        is_shared::<Shown>();
+    }
+}

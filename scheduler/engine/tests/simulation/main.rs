@@ -1,0 +1,43 @@
+//! The whole engine in virtual time, in thousands of worlds. A world is told by its seed.
+
+#![expect(clippy::disallowed_methods, reason = "who runs the tests says which worlds")]
+
+mod node;
+mod random;
+mod rig;
+mod world;
+
+use world::{Kind, World};
+
+/// Worlds of each kind in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the
+/// first.
+const WORLDS: u64 = 800;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn play_all(kind: Kind) {
+    let first = number("ALIQUOT_FIRST_WORLD").unwrap_or(0);
+    let (mut starts, mut stops, mut crashes, mut lapses) = (0, 0, 0, 0);
+    for seed in first..first + number("ALIQUOT_WORLDS").unwrap_or(WORLDS) {
+        let mut world = World::new(seed, kind);
+        if let Err(broken) = world.play() {
+            panic!("world {seed} ({kind:?}): {broken}");
+        }
+        (starts, stops) = (starts + world.starts, stops + world.stops);
+        (crashes, lapses) = (crashes + world.crashes, lapses + world.lapses);
+    }
+    println!("{kind:?}: {starts} starts, {stops} stops, {crashes} crashes, {lapses} lapses");
+    assert!(starts > 0 && stops > 0 && crashes > 0, "worlds in which nothing happens prove nothing");
+}
+
+#[test]
+fn nodes_that_hold_leases_never_run_anything_twice_and_everything_comes_to_rest() {
+    play_all(Kind::Leases);
+}
+
+#[test]
+fn nodes_without_leases_never_run_anything_twice_and_everything_comes_to_rest() {
+    play_all(Kind::Witness);
+}

@@ -1,0 +1,588 @@
+//! A world in virtual time: users, nodes, a network that loses, delays, repeats, reorders and cuts, and an engine that
+//! crashes at any moment and starts anew from its store.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::{
+    Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, PodGroup, QueueSpec, Request,
+};
+use aliquot_scheduler_engine::{
+    ClaimUid, Command, Decisions, Engine, Generation, Lease, MemoryStore, NodeName, Observation, Order, Phase,
+    Settings, Store, Turn, View, Whereabouts,
+};
+
+use crate::node::{Node, Troubles};
+use crate::random::Random;
+
+const GIB: u64 = 1 << 30;
+/// How often nodes look at what they run, and users and faults may come.
+const TICK_MS: u64 = 100;
+/// How often nodes say that they are there, and how often all that runs.
+const HEARTBEAT_MS: u64 = 1000;
+const REPORT_MS: u64 = 5000;
+/// Until when there are faults.
+const FAULTS_MS: u64 = 30_000;
+/// Until when everything has come to rest, and for how long it must stay so.
+const REST_MS: u64 = 140_000;
+const QUIET_MS: u64 = 15_000;
+
+/// What the world is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Nodes hold leases, and nobody else knows what runs on them.
+    Leases,
+    /// Nodes hold none; somebody who is always right says which are gone.
+    Witness,
+}
+
+/// A message under way.
+#[derive(Clone, Debug)]
+enum Message {
+    ToNode(usize, Command),
+    ToEngine(usize, Observation),
+}
+
+pub(crate) struct World {
+    kind: Kind,
+    random: Random,
+    now_ms: u64,
+    engine: Option<Engine>,
+    /// When a crashed engine starts again.
+    starts_ms: u64,
+    store: MemoryStore,
+    view: Option<Arc<View>>,
+    nodes: Vec<Node>,
+    /// By how much each node's clock is fast, in thousandths, and what it showed at the beginning.
+    clocks: Vec<(u64, u64)>,
+    cut: BTreeSet<usize>,
+    network: BTreeMap<(u64, u64), Message>,
+    messages: u64,
+    groups: Vec<PodGroup>,
+    wanted: BTreeMap<ClaimUid, Claim>,
+    submitted: u64,
+    /// When a command other than a renewal was sent last.
+    last_step_ms: u64,
+    /// Until when there are faults.
+    faults_ms: u64,
+    pub(crate) starts: u64,
+    pub(crate) stops: u64,
+    pub(crate) crashes: u64,
+    pub(crate) lapses: u64,
+}
+
+fn settings(kind: Kind) -> Settings {
+    Settings {
+        start_deadline_ms: 1500,
+        stop_deadline_ms: 1500,
+        stop_deadline_max_ms: 4000,
+        idle_cycle_ms: 2000,
+        memory_every_ms: 5000,
+        lease: (kind == Kind::Leases).then_some(Lease { lease_ms: 4000, margin_ms: 500, silence_ms: 2500 }),
+        ..Settings::default()
+    }
+}
+
+fn decisions() -> Decisions {
+    Decisions {
+        policy: Box::new(BestFit),
+        settings: aliquot_scheduler_core::Settings { hold_after_ms: Some(5000), ..Default::default() },
+        usage_half_life_ms: 60_000,
+    }
+}
+
+fn node_spec(number: usize, devices: u64) -> NodeSpec {
+    let device = |index| DeviceSpec {
+        uuid: format!("GPU-{number}-{index}"),
+        model: "A".into(),
+        memory: Bytes::new(80 * GIB),
+        ..DeviceSpec::default()
+    };
+    NodeSpec {
+        name: format!("node-{number}"),
+        cpu: MilliCpu::new(64_000),
+        memory: Bytes::new(512 * GIB),
+        devices: (0..devices).map(device).collect(),
+        ..NodeSpec::default()
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, kind: Kind) -> Self {
+        let mut random = Random::new(seed);
+        let count = 2 + random.below(3);
+        let nodes = (0..count).map(|number| {
+            let spec = node_spec(usize::try_from(number).unwrap_or(0), 1 + random.below(3));
+            Node::new(spec, kind == Kind::Leases)
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let clocks = nodes.iter().map(|_| (random.below(10), random.below(100_000))).collect();
+        let mut world = Self {
+            kind,
+            random,
+            now_ms: 1000,
+            engine: None,
+            starts_ms: 0,
+            store: MemoryStore::default(),
+            view: None,
+            nodes,
+            clocks,
+            cut: BTreeSet::new(),
+            network: BTreeMap::new(),
+            messages: 0,
+            groups: Vec::new(),
+            wanted: BTreeMap::new(),
+            submitted: 0,
+            last_step_ms: 0,
+            faults_ms: FAULTS_MS,
+            starts: 0,
+            stops: 0,
+            crashes: 0,
+            lapses: 0,
+        };
+        let troubles = Troubles {
+            refuses_per_mille: world.random.below(150),
+            fails_per_mille: world.random.below(150),
+            forgets_per_mille: world.random.below(100),
+        };
+        world.nodes.iter_mut().for_each(|node| node.troubles = troubles);
+        world
+    }
+
+    /// Plays the world to its end.
+    pub(crate) fn play(&mut self) -> Result<(), String> {
+        while self.now_ms < REST_MS + QUIET_MS {
+            if self.now_ms >= FAULTS_MS {
+                self.heal();
+            }
+            self.tick()?;
+            let until_ms = self.now_ms + TICK_MS;
+            self.run_until(until_ms)?;
+        }
+        self.is_at_rest()
+    }
+
+    fn has_faults(&self) -> bool {
+        self.now_ms < self.faults_ms
+    }
+
+    fn heal(&mut self) {
+        if self.cut.is_empty() && self.nodes.iter().all(|node| node.troubles.fails_per_mille == 0) {
+            return;
+        }
+        self.cut.clear();
+        self.nodes.iter_mut().for_each(|node| node.troubles = Troubles::default());
+        if self.kind == Kind::Witness {
+            (0..self.nodes.len()).for_each(|node| self.report(node));
+        }
+    }
+
+    /// Carries messages, and lets the engine do what it has to, until then.
+    fn run_until(&mut self, until_ms: u64) -> Result<(), String> {
+        loop {
+            let message_ms = self.network.first_key_value().map(|((at_ms, _), _)| *at_ms);
+            let engine_ms = self.engine.as_ref().and_then(Engine::next_ms).map(|at_ms| at_ms.max(self.now_ms));
+            let Some(next_ms) = [message_ms, engine_ms].into_iter().flatten().min().filter(|at_ms| *at_ms < until_ms)
+            else {
+                self.now_ms = until_ms;
+                return Ok(());
+            };
+            self.now_ms = self.now_ms.max(next_ms);
+            while let Some(message) = self.network.first_entry().filter(|first| first.key().0 <= self.now_ms) {
+                let message = message.remove();
+                self.deliver(message)?;
+            }
+            self.poll()?;
+        }
+    }
+
+    fn deliver(&mut self, message: Message) -> Result<(), String> {
+        match message {
+            Message::ToNode(node, command) => {
+                let local_ms = self.local_ms(node);
+                let said = self.nodes[node].obey(local_ms, &command, &mut self.random);
+                self.check_nodes()?;
+                said.into_iter().for_each(|observation| self.send(Message::ToEngine(node, observation)));
+            }
+            Message::ToEngine(_, observation) => self.tell(observation)?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tell(&mut self, observation: Observation) -> Result<(), String> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        // What administrators or users want may be impossible for now.
+        let _ = engine.handle(self.now_ms, observation.clone());
+        engine.check().map_err(|wrong| format!("after {observation:?}: {wrong}"))
+    }
+
+    fn poll(&mut self) -> Result<(), String> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        let Turn { save, commands, view } = engine.poll(self.now_ms);
+        engine.check().map_err(|wrong| format!("after a poll: {wrong}"))?;
+        let faults = self.has_faults();
+        if faults && self.random.chance(2) {
+            self.crash();
+            return Ok(());
+        }
+        if let Some(batch) = save {
+            self.store.save(&batch).map_err(|error| error.to_string())?;
+        }
+        for command in commands {
+            if faults && self.random.chance(2) {
+                self.crash();
+                return Ok(());
+            }
+            self.carry_out(command);
+        }
+        if let Some(view) = view {
+            for uid in self.wanted.keys() {
+                if view.claim(uid).is_none() {
+                    return Err(format!("{uid} is wanted, and readers do not see it"));
+                }
+            }
+            self.view = Some(view);
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command.order {
+            Order::Start { .. } => self.starts += 1,
+            Order::Stop { .. } => self.stops += 1,
+            Order::Renew { .. } | Order::Report { .. } | Order::EndSession { .. } => {}
+        }
+        if !matches!(command.order, Order::Renew { .. }) {
+            self.last_step_ms = self.now_ms;
+        }
+        if let Some(node) = self.nodes.iter().position(|node| node.name() == command.node) {
+            self.send(Message::ToNode(node, command));
+        }
+    }
+
+    fn crash(&mut self) {
+        let down_ms = self.random.below(6000);
+        self.crash_for(down_ms);
+    }
+
+    /// The engine ends at once, and starts again after a while.
+    pub(crate) fn crash_for(&mut self, down_ms: u64) {
+        self.crashes += 1;
+        self.engine = None;
+        self.starts_ms = self.now_ms + down_ms;
+    }
+
+    /// Puts a message on the network, which may lose, delay and repeat it.
+    fn send(&mut self, message: Message) {
+        let (Message::ToNode(node, _) | Message::ToEngine(node, _)) = &message;
+        let faults = self.has_faults();
+        if self.cut.contains(node) || (faults && self.random.chance(60)) {
+            return;
+        }
+        let copies = if faults && self.random.chance(60) { 2 } else { 1 };
+        for _ in 0..copies {
+            let is_slow = faults && self.random.chance(60);
+            let delay_ms = 1 + self.random.below(if is_slow { 9000 } else { 40 });
+            self.messages += 1;
+            self.network.insert((self.now_ms + delay_ms, self.messages), message.clone());
+        }
+    }
+
+    fn local_ms(&self, node: usize) -> u64 {
+        let (fast_per_mille, began_ms) = self.clocks[node];
+        began_ms + self.now_ms + self.now_ms * fast_per_mille / 1000
+    }
+
+    fn report(&mut self, node: usize) {
+        let local_ms = self.local_ms(node);
+        let report = self.nodes[node].report(local_ms);
+        self.send(Message::ToEngine(node, report));
+    }
+
+    /// What happens by itself.
+    fn tick(&mut self) -> Result<(), String> {
+        for node in 0..self.nodes.len() {
+            let local_ms = self.local_ms(node);
+            let session = self.nodes[node].session;
+            let said = self.nodes[node].live(local_ms, &mut self.random);
+            self.lapses += u64::from(self.nodes[node].session != session);
+            said.into_iter().for_each(|observation| self.send(Message::ToEngine(node, observation)));
+            let phase_ms = u64::try_from(node).unwrap_or(0) * TICK_MS;
+            let since_ms = self.now_ms + phase_ms;
+            if since_ms % REPORT_MS < TICK_MS {
+                self.report(node);
+            } else if since_ms % HEARTBEAT_MS < TICK_MS {
+                let heartbeat = self.nodes[node].heartbeat(local_ms);
+                self.send(Message::ToEngine(node, heartbeat));
+            }
+        }
+        self.check_nodes()?;
+        if self.engine.is_none() && self.starts_ms <= self.now_ms {
+            self.start_engine()?;
+        }
+        if self.has_faults() {
+            self.something_happens()?;
+        }
+        Ok(())
+    }
+
+    fn start_engine(&mut self) -> Result<(), String> {
+        let saved = self.store.load().map_err(|error| error.to_string())?;
+        self.engine = Some(Engine::new(decisions(), settings(self.kind), saved));
+        let mut told = vec![Observation::Queue(queue("left")), Observation::Queue(queue("right"))];
+        told.extend(self.groups.iter().cloned().map(Observation::Group));
+        let claims = self.wanted.iter().map(|(uid, claim)| Observation::Claim(uid.clone(), Box::new(claim.clone())));
+        told.extend(claims);
+        // Nobody promises an order.
+        for index in (1..told.len()).rev() {
+            let other = usize::try_from(self.random.below(index as u64 + 1)).unwrap_or(0);
+            told.swap(index, other);
+        }
+        told.into_iter().try_for_each(|observation| self.tell(observation))?;
+        self.tell(Observation::Synced)?;
+        if self.kind == Kind::Witness {
+            (0..self.nodes.len()).for_each(|node| self.report(node));
+        }
+        Ok(())
+    }
+
+    fn something_happens(&mut self) -> Result<(), String> {
+        let node = usize::try_from(self.random.below(self.nodes.len() as u64)).unwrap_or(0);
+        match self.random.below(200) {
+            0..=11 => self.submit()?,
+            12..=15 => self.submit_gang()?,
+            16..=20 => {
+                let index = usize::try_from(self.random.below(self.wanted.len() as u64)).unwrap_or(0);
+                if let Some(uid) = self.wanted.keys().nth(index).cloned() {
+                    self.withdraw(&uid)?;
+                }
+            }
+            21..=22 => {
+                let number = self.random.next();
+                if let Some(gone) = self.nodes[node].lose_one(number) {
+                    self.send(Message::ToEngine(node, gone));
+                }
+            }
+            23..=24 => {
+                self.cut.insert(node);
+                if self.kind == Kind::Witness && self.random.chance(500) {
+                    let lost = Observation::NodeLost(self.nodes[node].name());
+                    self.tell(lost)?;
+                }
+            }
+            25..=28 => {
+                self.cut.remove(&node);
+                if self.kind == Kind::Witness {
+                    self.report(node);
+                }
+            }
+            29 => self.nodes[node].reboot(),
+            30 => self.nodes[node].restart(),
+            31 if self.kind == Kind::Witness => {
+                // The machine is broken for good, and another one comes in its place.
+                self.nodes[node].reboot();
+                let gone = Observation::NodeGone(self.nodes[node].name());
+                self.network.retain(|_, message| {
+                    let (Message::ToNode(of, _) | Message::ToEngine(of, _)) = message;
+                    *of != node
+                });
+                self.tell(gone)?;
+                self.report(node);
+            }
+            _ => {}
+        }
+        self.check_nodes()
+    }
+
+    fn submit(&mut self) -> Result<(), String> {
+        self.submitted += 1;
+        let percent = [25, 50, 100, 100][usize::try_from(self.random.below(4)).unwrap_or(0)];
+        let devices = DeviceRequest {
+            count: if percent == 100 { 1 + u16::from(self.random.chance(200)) } else { 1 },
+            core: DeviceCore::from_percent(percent),
+            memory: DeviceMemory::Thousandths(percent * 10),
+        };
+        let queue = if self.random.chance(500) { "left" } else { "right" };
+        let priority = if self.random.chance(200) { 90 } else { 50 };
+        self.want(Claim {
+            name: format!("claim-{}", self.submitted),
+            request: Request { devices, ..Request::default() },
+            queue: queue.into(),
+            priority,
+            preemptible: true,
+            ..Claim::default()
+        })
+    }
+
+    fn submit_gang(&mut self) -> Result<(), String> {
+        let name = format!("gang-{}", self.submitted);
+        let group = PodGroup {
+            name: name.clone(),
+            queue: "left".into(),
+            min_members: 2,
+            priority: 50,
+            preemptible: true,
+            staleness_grace_ms: Some(2000),
+            ..PodGroup::default()
+        };
+        self.groups.push(group.clone());
+        // Members may be told before their group.
+        let is_late = self.random.chance(300);
+        if !is_late {
+            self.tell(Observation::Group(group.clone()))?;
+        }
+        for _ in 0..2 + self.random.below(2) {
+            self.submitted += 1;
+            let request = Request { devices: DeviceRequest::whole(1), ..Request::default() };
+            self.want(Claim {
+                name: format!("claim-{}", self.submitted),
+                request,
+                pod_group: Some(name.clone()),
+                ..Claim::default()
+            })?;
+        }
+        if is_late { self.tell(Observation::Group(group)) } else { Ok(()) }
+    }
+
+    fn want(&mut self, claim: Claim) -> Result<(), String> {
+        self.submit_as(ClaimUid::from(claim.name.as_str()), claim)
+    }
+
+    pub(crate) fn submit_as(&mut self, uid: ClaimUid, claim: Claim) -> Result<(), String> {
+        self.wanted.insert(uid.clone(), claim.clone());
+        self.tell(Observation::Claim(uid, Box::new(claim)))
+    }
+
+    pub(crate) fn withdraw(&mut self, uid: &ClaimUid) -> Result<(), String> {
+        self.wanted.remove(uid);
+        self.tell(Observation::ClaimEnded(uid.clone()))
+    }
+
+    /// A world without nodes and faults.
+    pub(crate) fn calm(kind: Kind) -> Self {
+        let mut world = Self::new(0, kind);
+        world.nodes.clear();
+        world.clocks.clear();
+        world.faults_ms = 0;
+        world
+    }
+
+    pub(crate) fn join(&mut self, spec: NodeSpec) {
+        self.nodes.push(Node::new(spec, self.kind == Kind::Leases));
+        self.clocks.push((5, 7));
+        self.report(self.nodes.len() - 1);
+    }
+
+    pub(crate) fn pass_calmly(&mut self, ms: u64) -> Result<(), String> {
+        let end_ms = self.now_ms + ms;
+        while self.now_ms < end_ms {
+            self.tick()?;
+            self.run_until(self.now_ms + TICK_MS)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn shown(&self) -> Option<Arc<View>> {
+        self.view.clone()
+    }
+
+    /// What runs, by the nodes' own word.
+    pub(crate) fn containers(&self) -> Vec<(ClaimUid, NodeName, Generation)> {
+        let of = |node: &Node| {
+            let name = node.name();
+            node.containers
+                .keys()
+                .map(move |(uid, instance)| (uid.clone(), name.clone(), *instance))
+                .collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(of).collect()
+    }
+
+    pub(crate) fn kill(&mut self, uid: &ClaimUid) {
+        for node in 0..self.nodes.len() {
+            let number = self.nodes[node].containers.keys().position(|(claim, _)| claim == uid);
+            let gone = number.and_then(|number| self.nodes[node].lose_one(number as u64));
+            gone.into_iter().for_each(|gone| self.send(Message::ToEngine(node, gone)));
+        }
+    }
+
+    pub(crate) fn set_cut(&mut self, name: &NodeName, is_cut: bool) {
+        let Some(node) = self.nodes.iter().position(|node| node.name() == *name) else { return };
+        if is_cut {
+            self.cut.insert(node)
+        } else {
+            self.cut.remove(&node)
+        };
+        self.report(node);
+    }
+
+    /// What nodes know: no device is given twice, and every claim is in one place.
+    fn check_nodes(&self) -> Result<(), String> {
+        let mut places: BTreeMap<&ClaimUid, Vec<(String, Generation)>> = BTreeMap::new();
+        for node in &self.nodes {
+            let mut held: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
+            for ((claim, generation), container) in &node.containers {
+                places.entry(claim).or_default().push((node.spec.name.clone(), *generation));
+                for part in &container.amounts.devices {
+                    let held = held.entry(&part.uuid).or_default();
+                    *held = (held.0 + part.core.get(), held.1 + part.memory.get());
+                }
+            }
+            if let Some((device, held)) = held.into_iter().find(|(_, held)| held.0 > 1000 || held.1 > 80 * GIB) {
+                return Err(format!("{} gives {device} twice: {held:?}, {:?}", node.spec.name, node.containers));
+            }
+        }
+        match places.into_iter().find(|(_, places)| places.len() > 1) {
+            Some((claim, places)) => Err(format!("{claim} is in several places: {places:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing is done any more, what runs is what is wanted, and nobody waits for what is free.
+    fn is_at_rest(&self) -> Result<(), String> {
+        if self.last_step_ms > REST_MS {
+            return Err(format!("at {} ms something was still done", self.last_step_ms));
+        }
+        let view = self.view.as_ref().ok_or("readers see nothing")?;
+        let mut runs = BTreeSet::new();
+        for node in &self.nodes {
+            for (claim, generation) in node.containers.keys() {
+                runs.insert((claim.clone(), node.name(), *generation));
+            }
+        }
+        let mut known = BTreeSet::new();
+        for (uid, claim) in view.claims() {
+            if !self.wanted.contains_key(uid) {
+                return Err(format!("nobody wants {uid}, which is {claim:?}"));
+            }
+            match claim.whereabouts {
+                Whereabouts::There { node, instance, phase: Phase::Running, .. } => {
+                    known.insert((uid.clone(), node, instance));
+                }
+                Whereabouts::Waiting => {
+                    let group = view.claim_id(uid).and_then(|id| view.cluster().group_of(id));
+                    if !view.plan().pending.iter().any(|pending| Some(pending.group) == group) {
+                        return Err(format!("{uid} waits without a reason"));
+                    }
+                }
+                other => return Err(format!("{uid} does not come to rest: {other:?}")),
+            }
+        }
+        if runs != known {
+            return Err(format!("{runs:?} runs, and {known:?} is taken to run"));
+        }
+        if let Some(down) = view.nodes().find(|node| !node.is_up) {
+            return Err(format!("{down:?} is not up again"));
+        }
+        let (mut scheduler, mut cluster) = (view.scheduler().fork(), view.cluster().clone());
+        match scheduler.cycle(&mut cluster).steps.as_slice() {
+            [] => Ok(()),
+            steps => Err(format!("another cycle would do {steps:?}")),
+        }
+    }
+}
+
+fn queue(name: &str) -> QueueSpec {
+    QueueSpec { name: name.into(), ..QueueSpec::default() }
+}
