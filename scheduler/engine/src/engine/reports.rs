@@ -43,7 +43,9 @@ impl Engine {
         if let Some(id) = self.entries.of_instance(uid, *generation) {
             let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
             if instance.node == node {
-                self.note_instance(id, Some(Instance { session, ..instance }));
+                if instance.session != session {
+                    self.note_instance(id, Some(Instance { session, ..instance }));
+                }
                 if instance.phase == Phase::Starting {
                     self.runs(id);
                 }

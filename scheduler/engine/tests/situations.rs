@@ -1,0 +1,439 @@
+//! Single situations, message by message.
+
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::{
+    Action, Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec,
+    QueueError, QueueSpec, Request,
+};
+use aliquot_scheduler_engine::{
+    Amounts, Batch, ClaimUid, Command, Decisions, DevicePart, Engine, Generation, Heartbeat, Lease, MemoryStore,
+    NodeReport, Observation, Order, Phase, Report, Running, Saved, Settings, StepOutcome, Store, View, Whereabouts,
+};
+use std::sync::Arc;
+
+const GIB: u64 = 1 << 30;
+
+struct Kit {
+    engine: Engine,
+    store: MemoryStore,
+    now_ms: u64,
+    sequence: u64,
+    view: Option<Arc<View>>,
+}
+
+fn settings() -> Settings {
+    Settings { lease: Some(Lease { lease_ms: 10_000, margin_ms: 1000, silence_ms: 5000 }), ..Settings::default() }
+}
+
+fn engine(saved: Saved) -> Engine {
+    let decisions = Decisions {
+        policy: Box::new(BestFit),
+        settings: aliquot_scheduler_core::Settings::default(),
+        usage_half_life_ms: 60_000,
+    };
+    Engine::new(decisions, settings(), saved)
+}
+
+fn node(devices: usize) -> NodeSpec {
+    let device = |index| DeviceSpec {
+        uuid: format!("GPU-{index}"),
+        model: "A".into(),
+        memory: Bytes::new(80 * GIB),
+        ..DeviceSpec::default()
+    };
+    NodeSpec {
+        name: "node".into(),
+        cpu: MilliCpu::new(64_000),
+        memory: Bytes::new(512 * GIB),
+        devices: (0..devices).map(device).collect(),
+        ..NodeSpec::default()
+    }
+}
+
+fn claim(name: &str, percent: u32, priority: i32) -> (ClaimUid, Claim) {
+    let memory = DeviceMemory::Thousandths(percent * 10);
+    let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
+    let request = Request { devices, ..Request::default() };
+    (name.into(), Claim { name: name.into(), request, priority, preemptible: true, ..Claim::default() })
+}
+
+fn amounts(device: usize, percent: u32) -> Amounts {
+    let memory = Bytes::new(80 * GIB).thousandths(percent * 10);
+    let part = DevicePart { uuid: format!("GPU-{device}"), core: DeviceCore::from_percent(percent), memory };
+    Amounts { devices: vec![part], ..Amounts::default() }
+}
+
+fn running(name: &str, number: u64, device: usize, percent: u32) -> Running {
+    let instance = Generation { term: 1, number };
+    Running { claim: name.into(), instance, amounts: amounts(device, percent) }
+}
+
+impl Kit {
+    /// A live engine, and a node with so many devices on which these run.
+    fn new(devices: usize, there: Vec<Running>) -> Self {
+        let mut kit = Self::not_live(Saved::default(), MemoryStore::default());
+        kit.tell(Observation::Synced);
+        kit.report(node(devices), 1, Generation { term: 1, number: 0 }, there);
+        kit
+    }
+
+    fn not_live(saved: Saved, store: MemoryStore) -> Self {
+        Self { engine: engine(saved), store, now_ms: 1000, sequence: 0, view: None }
+    }
+
+    fn try_tell(&mut self, observation: Observation) -> Result<(), EventError> {
+        let told = self.engine.handle(self.now_ms, observation);
+        self.engine.check().unwrap_or_else(|wrong| panic!("{wrong}"));
+        told
+    }
+
+    fn tell(&mut self, observation: Observation) {
+        self.try_tell(observation).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn report(&mut self, spec: NodeSpec, session: u64, handled: Generation, running: Vec<Running>) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        self.tell(Observation::Node(Box::new(NodeReport { spec, session, sequence, handled, running })));
+    }
+
+    fn want(&mut self, name: &str, percent: u32, priority: i32) {
+        let (uid, claim) = claim(name, percent, priority);
+        self.tell(Observation::Claim(uid, Box::new(claim)));
+    }
+
+    fn outcome(&mut self, name: &str, instance: Generation, generation: Generation, outcome: StepOutcome) {
+        self.sequence += 1;
+        let (node, sequence) = ("node".into(), self.sequence);
+        let claim = name.into();
+        self.tell(Observation::Outcome(Report { node, session: 1, sequence, claim, instance, generation, outcome }));
+    }
+
+    /// Starts and stops until so much later.
+    fn pass(&mut self, ms: u64) -> Vec<Command> {
+        let end_ms = self.now_ms + ms;
+        let mut commands = Vec::new();
+        loop {
+            let turn = self.engine.poll(self.now_ms);
+            self.engine.check().unwrap_or_else(|wrong| panic!("{wrong}"));
+            if let Some(batch) = turn.save {
+                self.store.save(&batch).unwrap_or_else(|error| panic!("{error}"));
+            }
+            commands.extend(turn.commands);
+            self.view = turn.view.or(self.view.take());
+            match self.engine.next_ms() {
+                Some(next_ms) if next_ms <= end_ms => self.now_ms = self.now_ms.max(next_ms),
+                _ => break,
+            }
+        }
+        self.now_ms = end_ms;
+        commands.retain(|command| matches!(command.order, Order::Start { .. } | Order::Stop { .. }));
+        commands
+    }
+
+    /// The only start within the next moments.
+    fn start(&mut self) -> (ClaimUid, Generation) {
+        match &self.pass(100)[..] {
+            [Command { order: Order::Start { claim, generation, .. }, .. }] => (claim.clone(), *generation),
+            other => panic!("not one start: {other:?}"),
+        }
+    }
+
+    /// A claim that was started and confirmed.
+    fn runs(&mut self, name: &str, percent: u32, priority: i32) -> Generation {
+        self.want(name, percent, priority);
+        let (_, generation) = self.start();
+        self.outcome(name, generation, generation, StepOutcome::Started);
+        self.pass(100);
+        generation
+    }
+
+    fn whereabouts(&self, name: &str) -> Option<Whereabouts> {
+        self.view.as_ref().expect("readers see something").claim(&name.into()).map(|claim| claim.whereabouts)
+    }
+
+    fn phase(&self, name: &str) -> Option<Phase> {
+        match self.whereabouts(name)? {
+            Whereabouts::There { phase, .. } => Some(phase),
+            _ => None,
+        }
+    }
+
+    /// The engine ends, and another one goes on from the store.
+    fn restart(self) -> Self {
+        let Self { mut store, now_ms, sequence, .. } = self;
+        let saved = store.load().expect("it is in memory");
+        Self { engine: engine(saved), store, now_ms, sequence, view: None }
+    }
+}
+
+fn stops(commands: &[Command]) -> Vec<(&str, Generation)> {
+    let stop = |command: &Command| matches!(command.order, Order::Stop { .. });
+    assert!(commands.iter().all(stop), "not only stops: {commands:?}");
+    let of = |command| match command {
+        &Command { order: Order::Stop { ref claim, instance, .. }, .. } => Some((claim.as_str(), instance)),
+        _ => None,
+    };
+    commands.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_report_that_is_older_than_what_was_heard_since_changes_nothing() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 100, 50);
+    let late = NodeReport {
+        spec: node(1),
+        session: 1,
+        sequence: kit.sequence + 1,
+        handled: instance,
+        running: vec![Running { claim: "claim".into(), instance, amounts: amounts(0, 100) }],
+    };
+    kit.sequence += 1;
+    kit.outcome("claim", instance, instance, StepOutcome::Gone);
+    kit.tell(Observation::Node(Box::new(late)));
+    kit.pass(10);
+    assert_eq!(kit.phase("claim"), None, "it was gone later than it ran");
+}
+
+#[test]
+fn an_outcome_that_is_repeated_or_late_changes_nothing() {
+    let mut kit = Kit::new(1, Vec::new());
+    let first = kit.runs("claim", 100, 50);
+    for _ in 0..2 {
+        kit.outcome("claim", first, first, StepOutcome::Gone);
+    }
+    let (_, second) = {
+        kit.now_ms += 1000;
+        kit.start()
+    };
+    assert!(second > first);
+    let failures = |kit: &Kit| kit.view.as_ref().and_then(|view| view.claim(&"claim".into())).map(|of| of.failures.0);
+    assert_eq!(failures(&kit), Some(1), "it ended once");
+    for late in [StepOutcome::Started, StepOutcome::Gone, StepOutcome::Failed(String::new()), StepOutcome::Unknown] {
+        kit.outcome("claim", first, first, late);
+        assert_eq!(kit.pass(100), []);
+        assert_eq!(kit.phase("claim"), Some(Phase::Starting));
+    }
+    kit.outcome("claim", second, second, StepOutcome::Started);
+    kit.outcome("claim", second, second, StepOutcome::Unknown);
+    assert_eq!(kit.pass(100), []);
+    assert_eq!(kit.phase("claim"), Some(Phase::Running));
+}
+
+#[test]
+fn what_runs_and_nobody_wants_is_stopped_and_its_room_given_only_then() {
+    let mut kit = Kit::new(1, vec![running("stranger", 7, 0, 100)]);
+    kit.want("claim", 100, 50);
+    let stranger = Generation { term: 1, number: 7 };
+    assert_eq!(stops(&kit.pass(100)), [("stranger", stranger)]);
+    assert_eq!(kit.pass(1000), [], "its room is not free yet");
+    kit.outcome("stranger", stranger, stranger, StepOutcome::Gone);
+    assert_eq!(kit.start().0.as_str(), "claim");
+}
+
+#[test]
+fn what_is_wanted_and_seen_running_is_not_started_again() {
+    let mut kit = Kit::not_live(Saved::default(), MemoryStore::default());
+    let (uid, of) = claim("claim", 50, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.report(node(1), 1, Generation::default(), vec![running("claim", 3, 0, 50)]);
+    kit.tell(Observation::Synced);
+    assert_eq!(kit.pass(100), []);
+    assert_eq!(kit.phase("claim"), Some(Phase::Running));
+}
+
+#[test]
+fn a_report_of_what_is_known_saves_and_commands_nothing() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 100, 50);
+    let own = Running { claim: "claim".into(), instance, amounts: amounts(0, 100) };
+    kit.report(node(1), 1, instance, vec![own]);
+    let turn = kit.engine.poll(kit.now_ms);
+    assert_eq!(turn.save, None);
+    assert!(turn.commands.iter().all(|command| matches!(command.order, Order::Renew { .. })), "{:?}", turn.commands);
+}
+
+#[test]
+fn a_second_instance_of_a_claim_is_stopped() {
+    let mut kit = Kit::new(2, Vec::new());
+    let first = kit.runs("claim", 100, 50);
+    let own = Running { claim: "claim".into(), instance: first, amounts: amounts(0, 100) };
+    kit.report(node(2), 1, first, vec![own, running("claim", 90, 1, 100)]);
+    assert_eq!(stops(&kit.pass(100)), [("claim", Generation { term: 1, number: 90 })]);
+    assert_eq!(kit.phase("claim"), Some(Phase::Running));
+}
+
+#[test]
+fn a_node_that_runs_more_than_it_has_is_relieved_of_who_matters_least() {
+    let mut kit = Kit::not_live(Saved::default(), MemoryStore::default());
+    for (name, priority) in [("one", 50), ("two", 10), ("three", 30)] {
+        let (uid, of) = claim(name, 50, priority);
+        kit.tell(Observation::Claim(uid, Box::new(of)));
+    }
+    let there = [("one", 1), ("two", 2), ("three", 3)].map(|(name, number)| running(name, number, 0, 50));
+    kit.report(node(1), 1, Generation::default(), there.into());
+    kit.tell(Observation::Synced);
+    let second = Generation { term: 1, number: 2 };
+    assert_eq!(stops(&kit.pass(100)), [("two", second)]);
+    kit.outcome("two", second, second, StepOutcome::Gone);
+    assert_eq!(kit.pass(100), []);
+    let view = kit.view.clone().expect("readers see something");
+    let evicted = view.claim_id(&"two".into()).and_then(|id| view.cluster().displaced(id)).map(|why| why.action);
+    assert_eq!(evicted, Some(Action::Relieve));
+}
+
+#[test]
+fn a_device_that_is_not_reported_any_more_is_unhealthy_and_keeps_its_place() {
+    let mut kit = Kit::new(2, Vec::new());
+    let mut changed = node(3);
+    changed.devices.remove(0);
+    kit.report(changed, 1, Generation::default(), Vec::new());
+    kit.pass(100);
+    let view = kit.view.clone().expect("readers see something");
+    let id = view.cluster().node_named("node").expect("it is there");
+    let devices = &view.cluster().node(id).expect("it is there").spec().devices;
+    let devices: Vec<(&str, Health)> = devices.iter().map(|device| (&*device.uuid, device.health)).collect();
+    assert_eq!(devices, [("GPU-0", Health::Unhealthy), ("GPU-1", Health::Healthy), ("GPU-2", Health::Healthy)]);
+}
+
+#[test]
+fn a_claim_whose_queue_is_not_there_waits_for_it() {
+    let mut kit = Kit::new(1, Vec::new());
+    let (uid, of) = claim("claim", 100, 50);
+    let of = Claim { queue: "team".into(), ..of };
+    let unknown = EventError::Queue(QueueError::Unknown("team".into()));
+    assert_eq!(kit.try_tell(Observation::Claim(uid, Box::new(of))), Err(unknown.clone()));
+    assert_eq!(kit.pass(100), []);
+    assert_eq!(kit.whereabouts("claim"), Some(Whereabouts::Refused(unknown)));
+    kit.tell(Observation::Queue(QueueSpec { name: "team".into(), ..QueueSpec::default() }));
+    assert_eq!(kit.start().0.as_str(), "claim");
+}
+
+#[test]
+fn a_start_that_nobody_answers_has_failed_and_is_stopped_until_it_is_known_to_be_gone() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.want("claim", 100, 50);
+    let (_, instance) = kit.start();
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        // The node is there all the time; only answers are lost.
+        for _ in 0..30 {
+            kit.sequence += 1;
+            let (node, sequence) = ("node".into(), kit.sequence);
+            kit.tell(Observation::Heartbeat(Heartbeat { node, session: 1, sequence }));
+            let commands = kit.pass(1000);
+            seen.extend(stops(&commands).iter().map(|(_, of)| (kit.now_ms, *of)));
+        }
+    }
+    assert!(seen.iter().all(|(_, of)| *of == instance) && seen.len() == 2, "{seen:?}");
+    assert!(seen[1].0 - seen[0].0 >= settings().stop_deadline_ms);
+    assert_eq!(kit.phase("claim"), Some(Phase::Stopping));
+    kit.outcome("claim", instance, instance, StepOutcome::Gone);
+    assert!(kit.start().1 > instance);
+}
+
+#[test]
+fn a_claim_is_placed_anew_only_when_its_nodes_lease_has_lapsed() {
+    let mut kit = Kit::new(1, Vec::new());
+    let first = kit.runs("claim", 100, 50);
+    let began_ms = kit.now_ms;
+    let other = NodeSpec { name: "other".into(), devices: vec![], ..node(0) };
+    let other = NodeSpec { devices: vec![DeviceSpec { uuid: "GPU-9".into(), ..node(1).devices.remove(0) }], ..other };
+    let mut starts = Vec::new();
+    for sequence in 1..20 {
+        let report = NodeReport {
+            spec: other.clone(),
+            session: 1,
+            sequence,
+            handled: Generation::default(),
+            running: Vec::new(),
+        };
+        kit.tell(Observation::Node(Box::new(report)));
+        starts.extend(kit.pass(1000).into_iter().map(|command| (kit.now_ms, command)));
+        if !starts.is_empty() {
+            break;
+        }
+    }
+    let [(at_ms, Command { node, order: Order::Start { generation, .. }, .. })] = &starts[..] else {
+        panic!("not one start: {starts:?}")
+    };
+    let lease = settings().lease.expect("there are leases");
+    assert!(*generation > first && node.as_str() == "other");
+    assert!(at_ms - began_ms >= lease.lease_ms, "after {} ms", at_ms - began_ms);
+}
+
+#[test]
+fn a_start_that_was_saved_and_never_sent_is_not_forgotten() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.want("claim", 100, 50);
+    let (_, instance) = kit.start();
+    let mut kit = kit.restart();
+    let (uid, of) = claim("claim", 100, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    assert_eq!(kit.pass(100), [], "it may still start");
+    assert_eq!(kit.phase("claim"), Some(Phase::Starting));
+    kit.report(node(1), 1, instance, Vec::new());
+    let retried = kit.pass(5000);
+    let [Command { order: Order::Start { generation, .. }, .. }] = &retried[..] else {
+        panic!("not one start: {retried:?}")
+    };
+    assert!(generation.term > instance.term, "the node has handled the first one, and does not run it");
+}
+
+#[test]
+fn what_has_failed_and_what_was_evicted_is_known_after_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    let low = kit.runs("low", 100, 10);
+    kit.want("high", 100, 90);
+    assert_eq!(stops(&kit.pass(100)), [("low", low)]);
+    kit.outcome("low", low, low, StepOutcome::Gone);
+    let (_, high) = kit.start();
+    kit.outcome("high", high, high, StepOutcome::Failed("no image".into()));
+    kit.pass(10);
+    let known = |kit: &Kit| {
+        let view = kit.view.clone().expect("readers see something");
+        let id = view.claim_id(&"low".into()).expect("it waits");
+        let why = view.cluster().displaced(id).map(|why| (why.action, why.by_name.clone(), why.by.is_some()));
+        (why, view.claim(&"high".into()).map(|claim| claim.failures))
+    };
+    let before = known(&kit);
+    assert_eq!(before.0, Some((Action::Preempt, "high".to_owned(), true)));
+    let mut kit = kit.restart();
+    for (name, priority) in [("low", 10), ("high", 90)] {
+        let (uid, of) = claim(name, 100, priority);
+        kit.tell(Observation::Claim(uid, Box::new(of)));
+    }
+    kit.tell(Observation::Synced);
+    kit.pass(10);
+    assert_eq!(known(&kit), before);
+}
+
+#[test]
+fn usage_is_remembered_over_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.runs("claim", 100, 50);
+    // What is remembered as a whole is saved once in a while.
+    kit.pass(2 * settings().memory_every_ms);
+    let used = |engine: &mut MemoryStore| engine.load().expect("it is in memory").memory.usage;
+    let before = used(&mut kit.store);
+    assert!(before.iter().any(|(queue, usage)| queue == "default" && !usage.integrals.is_empty()), "{before:?}");
+    let mut kit = kit.restart();
+    kit.tell(Observation::Synced);
+    kit.pass(1);
+    let amount = |usage: &[(String, aliquot_scheduler_core::DumpedUsage)]| {
+        usage.iter().flat_map(|(_, usage)| &usage.integrals).map(|(_, integral)| *integral).max().unwrap_or(0)
+    };
+    let after = used(&mut kit.store);
+    assert!(amount(&after) * 2 > amount(&before), "{after:?} after {before:?}");
+}
+
+#[test]
+fn a_store_refuses_an_engine_whose_term_is_over() {
+    let mut store = MemoryStore::default();
+    let batch = |term| Batch { term, ..Batch::default() };
+    assert!(store.save(&batch(2)).is_ok());
+    assert!(store.save(&batch(1)).is_err());
+    assert_eq!(engine(store.load().expect("it is in memory")).term(), 3);
+}
