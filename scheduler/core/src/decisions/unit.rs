@@ -106,8 +106,8 @@ impl Unit {
     /// What its members take at least, wherever they are placed.
     pub(crate) fn least_charge(&self, cluster: &Cluster) -> Charge {
         let mut sum = Charge::default();
-        let requests = self.claims.iter().filter_map(|claim| cluster.claim(*claim));
-        requests.for_each(|claim| sum.add(&cluster.resources().least_charge(&claim.request)));
+        let classes = self.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
+        classes.for_each(|class| sum.add(&cluster.resources().least_charge(class.request())));
         sum
     }
 

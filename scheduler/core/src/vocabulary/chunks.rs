@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// A list in chunks of `N`, each shared by all copies of the list until one of them changes it.
 #[derive(Clone, Debug)]
 pub struct Chunks<T, const N: usize> {
-    chunks: Vec<Arc<[T]>>,
+    chunks: Vec<Arc<[T; N]>>,
     len: usize,
 }
 
@@ -34,7 +34,7 @@ impl<T, const N: usize> Chunks<T, N> {
         if index >= self.len {
             return None;
         }
-        self.chunks.get(index / N)?.get(index % N)
+        Some(&self.chunks.get(index / N)?[index % N])
     }
 
     /// All values, in order.
@@ -49,13 +49,13 @@ impl<T: Clone + Default, const N: usize> Chunks<T, N> {
         if index >= self.len {
             return None;
         }
-        Arc::make_mut(self.chunks.get_mut(index / N)?).get_mut(index % N)
+        Some(&mut Arc::make_mut(self.chunks.get_mut(index / N)?)[index % N])
     }
 
     /// Adds a value at the end.
     pub fn push(&mut self, value: T) {
         if self.len.is_multiple_of(N) {
-            self.chunks.push((0..N).map(|_| T::default()).collect());
+            self.chunks.push(Arc::new(std::array::from_fn(|_| T::default())));
         }
         self.len += 1;
         if let Some(slot) = self.get_mut(self.len - 1) {

@@ -102,8 +102,7 @@ impl<T: Clone, K> Slab<T, K> {
     }
 
     pub(crate) fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
-        self.get(key)?;
-        self.slots.get_mut(key.index())?.1.as_mut()
+        self.slots.get_mut(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_mut()
     }
 }
 

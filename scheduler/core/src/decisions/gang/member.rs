@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::decisions::placement::{Engine, Policy, fits};
-use crate::state::class::ClassId;
+use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
 use crate::state::statement::Statement;
@@ -140,8 +140,8 @@ pub(crate) fn demanding_first(
     }
     let choices = |claim: &ClaimId| cluster.class_of(*claim).and_then(|class| choices.get(&class).copied());
     let demand = |claim: &ClaimId| {
-        let request = cluster.claim(*claim).map(|claim| &claim.request);
-        request.map(|request| (request.devices.total_core(), request.cpu, request.memory))
+        let class = cluster.class_of(*claim).and_then(|class| cluster.class(class));
+        class.map(Class::request).map(|request| (request.devices.total_core(), request.cpu, request.memory))
     };
     claims.sort_by_key(|claim| (choices(claim), Reverse(demand(claim))));
     claims
