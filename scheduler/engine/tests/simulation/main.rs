@@ -11,7 +11,7 @@ use world::{Kind, World};
 
 /// Worlds of each kind in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the
 /// first.
-const WORLDS: u64 = 800;
+const WORLDS: u64 = 500;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
