@@ -249,6 +249,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Log level or filter.
     pub log_level: String,
+    /// Whether it waits for the manager that uses its directories to end, rather than to give up.
+    pub stands_by: bool,
 }
 
 /// Why the configuration cannot be used.
@@ -368,6 +370,7 @@ impl Config {
             default_priority_class: PriorityClass::default(),
             log_format: LogFormat::default(),
             log_level: "warn".into(),
+            stands_by: false,
         }
     }
 
@@ -389,7 +392,8 @@ impl Config {
         }
         let log_level = flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into());
         logging::filter(&log_level)?;
-        let kubernetes = file.kubernetes.map(|settings| settings.completed(&state_dir, cdi_dir.is_some()));
+        let kubernetes =
+            file.kubernetes.map(|settings| settings.completed(&runtime_dir, &state_dir, cdi_dir.is_some()));
         Ok(Config {
             socket: absolute("socket", socket)?,
             runtime_dir,
@@ -409,6 +413,7 @@ impl Config {
             default_priority_class: flags.default_priority_class.or(file.default_priority_class).unwrap_or_default(),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log_level,
+            stands_by: false,
         })
     }
 }
@@ -554,10 +559,11 @@ mod tests {
         let SharingSettings { mode, devices, mps } = sharing.unwrap();
         assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
         assert!(!devices.is_empty());
-        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig, mig, device_plugin } = kubernetes.unwrap();
+        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig, mig, relay, device_plugin } =
+            kubernetes.unwrap();
         assert_eq!((mode, mig), (KubernetesMode::Dra, MigMode::default()));
         assert_eq!(kubelet_dir, PathBuf::from("/var/lib/kubelet"));
-        assert!(node_name.is_some() && kubeconfig.is_some());
+        assert!(node_name.is_some() && kubeconfig.is_some() && relay);
         let defaults = aliquot_kubernetes::device_plugin::Settings::default();
         let dialects = device_plugin.dialects.clone();
         assert!(!dialects.is_empty());

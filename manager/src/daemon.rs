@@ -27,6 +27,7 @@ use crate::nvml::Nvml;
 use crate::socket::{self, Socket, SocketError};
 
 mod run;
+pub(crate) use run::End;
 pub use run::{RunError, check, run};
 
 /// Time for running operations to finish when the manager ends.

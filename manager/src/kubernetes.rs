@@ -2,10 +2,10 @@
 //! configuration names.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_kubernetes::device_plugin::Serves;
 use aliquot_kubernetes::dra::{DraDriver, Settings};
 use aliquot_kubernetes::node::{
     AuditPolicy, Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, PriorityClass, Slice,
@@ -49,7 +49,7 @@ pub(crate) struct Kubernetes {
 /// The way in which pods get slices.
 enum Adapter {
     Dra(DraDriver),
-    DevicePlugin { config: device_plugin::Config, kubelet_dir: PathBuf, cluster: device_plugin::ApiServer },
+    DevicePlugin { config: device_plugin::Config, serves: Serves, cluster: device_plugin::ApiServer },
 }
 
 impl Kubernetes {
@@ -64,12 +64,17 @@ impl Kubernetes {
                     kubelet_dir: config.kubelet_dir.clone(),
                     state_dir: config.state_dir.clone(),
                     boot_id: procfs::boot_id(),
+                    meeting: config.relay.then(|| config.meeting.clone()),
                 };
                 Adapter::Dra(DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client.clone())?)
             }
             KubernetesMode::DevicePlugin => Adapter::DevicePlugin {
                 config: config.device_plugin.clone(),
-                kubelet_dir: config.kubelet_dir.clone(),
+                serves: if config.relay {
+                    Serves::Relays(config.meeting.clone())
+                } else {
+                    Serves::Kubelet(config.kubelet_dir.clone())
+                },
                 cluster: device_plugin::ApiServer::new(client.clone(), config.node_name.clone()),
             },
         };
@@ -96,8 +101,8 @@ impl Kubernetes {
                     let left_over = until(end.clone(), device_plugin::clear_up(told, pod_resources, grace));
                     tokio::join!(driver.run(end.clone()), left_over);
                 }
-                Adapter::DevicePlugin { config, kubelet_dir, cluster } => {
-                    let plugin = device_plugin::run(config, kubelet_dir, told, Arc::new(cluster), pod_resources);
+                Adapter::DevicePlugin { config, serves, cluster } => {
+                    let plugin = device_plugin::run(config, serves, told, Arc::new(cluster), pod_resources);
                     until(end.clone(), plugin).await;
                 }
             }

@@ -62,6 +62,7 @@ mod procfs;
 mod refusals;
 #[allow(unsafe_code, reason = "maps memory that other processes write; each block says what makes it sound")]
 mod region;
+pub mod relay;
 mod rollback;
 pub mod runtime_mount;
 mod sampler;

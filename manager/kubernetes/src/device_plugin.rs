@@ -24,7 +24,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -34,9 +33,11 @@ use tracing::{debug, warn};
 
 use crate::node::{self, Node, Slice};
 use crate::pod_resources::{Holders, PodResources};
+use crate::relay::Meeting;
 
 mod choice;
 mod cluster;
+mod listeners;
 mod preferred;
 mod prepare;
 mod registration;
@@ -59,6 +60,11 @@ pub use cluster::{ApiServer, Cluster, KnownPod};
 pub use settings::{Config, Settings, SettingsError};
 pub use unit_id::CdiName;
 
+pub(crate) use listeners::Listeners;
+#[cfg(test)]
+pub(crate) use registration::keep_serving_unregistered;
+pub(crate) use registration::{MESSAGE_BYTES_MAX, Plugin as RegisteredPlugin, SOCKET_PREFIX, keep_serving};
+pub(crate) use server::{UNHEALTHY, options};
 pub(crate) use starting::RecordedNames;
 
 use prepare::{Preparer, Turn};
@@ -70,12 +76,19 @@ use units::units_of;
 /// How often it is looked who has what, besides whenever something has changed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Serves the node's resources to kubelet until this is dropped.
-///
-/// `kubelet_dir` is `/var/lib/kubelet` but for tests.
+/// To whom the plugins of the node's resources are served.
+#[derive(Clone, Debug)]
+pub enum Serves {
+    /// To kubelet, whose directory this is: `/var/lib/kubelet`.
+    Kubelet(PathBuf),
+    /// To relays.
+    Relays(Meeting),
+}
+
+/// Serves the node's resources until this is dropped.
 pub async fn run(
     config: Config,
-    kubelet_dir: PathBuf,
+    serves: Serves,
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
@@ -92,7 +105,7 @@ pub async fn run(
     let sweeper = Sweeper::new(Arc::clone(&node), Arc::clone(&pod_resources), turn, config.gone_grace);
     let mut plugin = Plugin {
         config,
-        plugins_dir: kubelet_dir.join("device-plugins"),
+        serves,
         node,
         cluster,
         pod_resources,
@@ -125,8 +138,7 @@ pub async fn clear_up(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, gra
 
 struct Plugin {
     config: Config,
-    /// Where kubelet's socket is, and the plugins' are.
-    plugins_dir: PathBuf,
+    serves: Serves,
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
@@ -219,9 +231,23 @@ impl Plugin {
             units: receiver,
             preparer: Arc::clone(&self.preparer),
             changed: Arc::clone(&self.changed),
-            listeners: Arc::new(AtomicUsize::new(0)),
+            listeners: Listeners::default(),
         });
-        self.tasks.spawn(registration::keep_serving(server, self.plugins_dir.clone()));
+        match &self.serves {
+            Serves::Kubelet(kubelet_dir) => {
+                let plugin = RegisteredPlugin {
+                    resource: server.resource.name.clone(),
+                    instance: None,
+                    listeners: server.listeners.clone(),
+                    service: server,
+                };
+                self.tasks.spawn(keep_serving(plugin, kubelet_dir.join("device-plugins")));
+            }
+            Serves::Relays(meeting) => {
+                let socket = meeting.plugin(&server.resource.name);
+                self.tasks.spawn(registration::keep_serving_unregistered(server, socket));
+            }
+        }
     }
 }
 

@@ -14,18 +14,9 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use aliquot_proto::kubelet::dra::dra_plugin_server::DraPluginServer;
-use aliquot_proto::kubelet::dra_health::dra_resource_health_server::DraResourceHealthServer;
-use aliquot_proto::kubelet::registration::registration_server::RegistrationServer;
 use kube::Client;
-use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
-use tonic::transport::server::Router;
-use tracing::{error, info};
 
 mod allocation;
 mod checkpoint;
@@ -41,6 +32,7 @@ mod registration;
 mod resource_slices;
 mod server;
 mod slice_config;
+mod sockets;
 mod stale;
 mod status;
 
@@ -49,22 +41,15 @@ pub use checkpoint::CheckpointError;
 use claims::Claims;
 pub use names::{DRIVER, device_name};
 use publisher::Publisher;
-use registration::Registrar;
 use server::Driver;
 pub use slice_config::{SliceConfigError, check_parameters};
+pub(crate) use sockets::{Sockets, keep_serving};
 
 use crate::events::Events;
 use crate::node::Node;
 use crate::pod_resources::Has;
-use crate::unix_socket::{SocketError, SocketFile};
-
-/// The driver's own directory in kubelet's directory of plugins has this socket.
-const ENDPOINT_FILE: &str = "dra.sock";
-/// Kubelet connects to the path of this socket as if it were a host's name, percent-encoded. HTTP/2 servers that read
-/// the name as an authority refuse percent signs in a host, but not before an `@`: there they belong to a user.
-const REGISTRATION_FILE: &str = "gpu.aliquot.dev@reg.sock";
-/// Between two looks whether the sockets are still there.
-const SOCKET_INTERVAL: Duration = Duration::from_secs(5);
+use crate::relay::Meeting;
+use crate::unix_socket::SocketError;
 
 /// What the driver is told before it starts.
 #[derive(Clone, Debug)]
@@ -77,16 +62,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// Another one in each life of the machine.
     pub boot_id: String,
-}
-
-impl Settings {
-    fn endpoint(&self) -> PathBuf {
-        self.kubelet_dir.join("plugins").join(DRIVER).join(ENDPOINT_FILE)
-    }
-
-    fn registration_socket(&self) -> PathBuf {
-        self.kubelet_dir.join("plugins_registry").join(REGISTRATION_FILE)
-    }
+    /// Where relays find the driver; `None`: kubelet is told of the driver itself.
+    pub meeting: Option<Meeting>,
 }
 
 /// Why the driver does not start.
@@ -106,21 +83,7 @@ pub struct DraDriver {
     client: Client,
     claims: Arc<Claims>,
     sockets: Sockets,
-}
-
-/// The two sockets. The driver's own is there before kubelet is told of it.
-struct Sockets {
-    endpoint: (SocketFile, UnixListener),
-    registration: (SocketFile, UnixListener),
-}
-
-impl Sockets {
-    fn listen(settings: &Settings) -> Result<Sockets, SocketError> {
-        Ok(Sockets {
-            endpoint: SocketFile::listen(&settings.endpoint())?,
-            registration: SocketFile::listen(&settings.registration_socket())?,
-        })
-    }
+    listening: sockets::Listening,
 }
 
 impl DraDriver {
@@ -133,8 +96,12 @@ impl DraDriver {
         let events = Events::new(client.clone(), DRIVER, settings.node_name.clone());
         let (pool, boot_id) = (settings.node_name.clone(), settings.boot_id.clone());
         let claims = Claims::new(node, client.clone(), events, pool, boot_id, checkpoint)?;
-        let sockets = Sockets::listen(&settings)?;
-        Ok(DraDriver { settings, client, claims: Arc::new(claims), sockets })
+        let sockets = match &settings.meeting {
+            None => Sockets::for_kubelet(&settings.kubelet_dir),
+            Some(meeting) => Sockets::for_relays(meeting.driver()),
+        };
+        let listening = sockets.listen()?;
+        Ok(DraDriver { settings, client, claims: Arc::new(claims), sockets, listening })
     }
 
     /// Which containers have which of a claim's slices.
@@ -146,102 +113,13 @@ impl DraDriver {
 
     /// Serves until `end` is true. What is prepared stays prepared.
     pub async fn run(self, end: watch::Receiver<bool>) {
-        let DraDriver { settings, client, claims, sockets } = self;
-        let publisher = Publisher::new(client.clone(), settings.node_name.clone(), Arc::clone(&claims));
+        let DraDriver { settings, client, claims, sockets, listening } = self;
+        let publisher = Publisher::new(client.clone(), settings.node_name, Arc::clone(&claims));
+        let driver = Driver::new(Arc::clone(&claims), end.clone());
         tokio::join!(
             publisher.run(end.clone()),
             stale::run(Arc::clone(&claims), client, end.clone()),
-            serve(&settings, &claims, sockets, end),
+            keep_serving(&sockets, &driver, listening, end),
         );
-    }
-}
-
-/// Serves, and again with new sockets if somebody has removed one of them.
-async fn serve(settings: &Settings, claims: &Arc<Claims>, mut sockets: Sockets, mut end: watch::Receiver<bool>) {
-    loop {
-        let outcome = serve_once(settings, claims, sockets, &end).await;
-        if *end.borrow() {
-            return;
-        }
-        match outcome {
-            Ok(()) => info!("a socket of the driver was removed: it makes new ones"),
-            Err(error) => error!(%error, "cannot serve kubelet"),
-        }
-        sockets = loop {
-            match Sockets::listen(settings) {
-                Ok(sockets) => break sockets,
-                Err(error) => error!(%error, "cannot serve kubelet"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(SOCKET_INTERVAL) => {}
-                _ = end.wait_for(|end| *end) => return,
-            }
-        };
-    }
-}
-
-/// Serves until `end` is true, or one of the sockets is not there any more.
-async fn serve_once(
-    settings: &Settings,
-    claims: &Arc<Claims>,
-    sockets: Sockets,
-    end: &watch::Receiver<bool>,
-) -> Result<(), tonic::transport::Error> {
-    let Sockets { endpoint: (endpoint_file, endpoint), registration: (registration_file, registration) } = sockets;
-    let driver = Driver::new(Arc::clone(claims), end.clone());
-    let registrar = Registrar::new(settings.endpoint().to_string_lossy().into_owned());
-    let driver = Server::builder()
-        .add_service(DraPluginServer::new(driver.clone()))
-        .add_service(DraResourceHealthServer::new(driver));
-    let registrar = Server::builder().add_service(RegistrationServer::new(registrar));
-    let mut ended = end.clone();
-    let removed = async {
-        while endpoint_file.is_there() && registration_file.is_there() {
-            tokio::select! {
-                () = tokio::time::sleep(SOCKET_INTERVAL) => {}
-                _ = ended.wait_for(|end| *end) => return,
-            }
-        }
-    };
-    tokio::select! {
-        outcome = serve_on(driver, endpoint, end.clone()) => outcome,
-        outcome = serve_on(registrar, registration, end.clone()) => outcome,
-        () = removed => Ok(()),
-    }
-}
-
-async fn serve_on(
-    router: Router,
-    listener: UnixListener,
-    mut end: watch::Receiver<bool>,
-) -> Result<(), tonic::transport::Error> {
-    let incoming = UnixListenerStream::new(listener);
-    let ended = async move {
-        // An error says that the sender is gone, which is the end as well.
-        let _ = end.wait_for(|end| *end).await;
-    };
-    router.serve_with_incoming_shutdown(incoming, ended).await
-}
-
-#[cfg(test)]
-mod tests {
-    use tonic::codegen::http::uri::Authority;
-
-    use super::*;
-
-    #[test]
-    fn kubelet_s_name_for_the_registration_socket_is_an_authority() {
-        let settings = Settings {
-            node_name: "node-1".into(),
-            kubelet_dir: "/var/lib/kubelet".into(),
-            state_dir: "/var/lib/aliquot".into(),
-            boot_id: "boot".into(),
-        };
-        let encoded = settings.registration_socket().to_string_lossy().replace('/', "%2F");
-        let authority: Authority = encoded.parse().unwrap();
-        assert_eq!(authority.host(), "reg.sock");
-        assert!(encoded.contains(DRIVER), "{encoded}");
-        // So it would be without the sign.
-        assert!(encoded.replace('@', "-").parse::<Authority>().is_err());
     }
 }

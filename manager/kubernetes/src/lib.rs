@@ -4,7 +4,8 @@
 //! device and how much of it was decided, and a **device plugin** ([`device_plugin`]), where kubelet hands out units by
 //! id. Both are adapters: they speak with kubelet and the API server on the one side, and on the other with the node
 //! through the trait [`Node`](node::Node), which the manager implements. Which slices may be made is the node's to
-//! decide; nothing here knows.
+//! decide; nothing here knows. In a cluster a [`relay`] stands between kubelet and either of them, so that kubelet
+//! does not notice when a manager is replaced.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ mod events;
 pub mod health;
 pub mod node;
 pub mod pod_resources;
+pub mod relay;
 mod unix_socket;
 
 pub use api_server::{ConnectError, connect};

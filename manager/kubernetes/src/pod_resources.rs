@@ -1,19 +1,18 @@
 //! Who has which devices, in kubelet's own words: its `PodResources` service, and for what that leaves out its
 //! checkpoint of device plugins' units.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesRequest;
 use aliquot_proto::kubelet::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
-use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+use crate::unix_socket::channel;
 
 mod consumers;
 mod holders;
@@ -60,7 +59,8 @@ impl PodResources {
     pub fn new(kubelet_dir: &Path) -> PodResources {
         let path = kubelet_dir.join("pod-resources/kubelet.sock");
         let checkpoint = kubelet_dir.join(recorded::FILE);
-        PodResources { client: client(path.clone()), path, checkpoint, last: Mutex::new(None) }
+        let client = PodResourcesListerClient::new(channel(path.clone())).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        PodResources { client, path, checkpoint, last: Mutex::new(None) }
     }
 
     /// Who has what, as of now or later. Who asks while another one waits for the answer gets the next one together
@@ -84,7 +84,9 @@ impl PodResources {
     async fn ask(&self) -> Result<Holders, ListError> {
         let mut client = self.client.clone();
         for _ in 0..ATTEMPTS_MAX {
-            match client.list(ListPodResourcesRequest {}).await {
+            let mut request = Request::new(ListPodResourcesRequest {});
+            request.set_timeout(ANSWER_TIMEOUT);
+            match client.list(request).await {
                 Ok(answer) => return Ok(Holders::new(answer.into_inner(), self.recorded().await)),
                 Err(status) if status.code() == Code::ResourceExhausted => sleep(RETRY_AFTER).await,
                 Err(status) => return Err(self.error(status.message())),
@@ -104,16 +106,4 @@ impl PodResources {
     fn error(&self, reason: &str) -> ListError {
         ListError { path: self.path.clone(), reason: reason.into() }
     }
-}
-
-/// A client that connects when it is needed, and again when kubelet was restarted.
-fn client(path: PathBuf) -> PodResourcesListerClient<Channel> {
-    // The address is only the authority that is sent; where the connection goes is the connector's business.
-    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(ANSWER_TIMEOUT).timeout(ANSWER_TIMEOUT);
-    let connector = tower::service_fn(move |_| {
-        let path = path.clone();
-        async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
-    });
-    let channel = endpoint.connect_with_connector_lazy(connector);
-    PodResourcesListerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }

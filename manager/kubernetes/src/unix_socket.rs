@@ -1,11 +1,17 @@
-//! Sockets that kubelet connects to.
+//! Unix sockets: those that others connect to, and channels to those of others.
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use tokio::net::UnixListener;
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tonic::transport::{Channel, Endpoint};
+
+/// A connection that takes longer is none.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +66,39 @@ impl Drop for SocketFile {
     }
 }
 
+/// A channel to whoever listens at `path`. It connects when it is needed, and again when the listener was replaced.
+#[must_use]
+pub(crate) fn channel(path: PathBuf) -> Channel {
+    // The address is only the authority that is sent; where the connection goes is the connector's business.
+    let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT_TIMEOUT);
+    endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
+        let path = path.clone();
+        async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
+    }))
+}
+
+/// The sockets in `dir` whose names begin with `prefix`; none if there is no such directory.
+#[must_use]
+pub(crate) fn sockets_in(dir: &Path, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let sockets = entries.filter(|entry| {
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        is_socket && entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix))
+    });
+    sockets.map(|entry| entry.path()).collect()
+}
+
+/// Removes those of these sockets on which no process listens: what was killed has left them behind.
+pub(crate) fn remove_dead(dir: &Path, prefix: &str) {
+    for path in sockets_in(dir, prefix) {
+        let refused = std::os::unix::net::UnixStream::connect(&path).err();
+        if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            // Another process may do the same.
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 fn inode(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
@@ -81,5 +120,19 @@ mod tests {
         assert!(second.is_there());
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn only_sockets_on_which_nobody_listens_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let (_alive, _listener) = SocketFile::listen(&path("x-alive.sock")).unwrap();
+        drop(UnixListener::bind(path("x-dead.sock")).unwrap());
+        drop(UnixListener::bind(path("y-dead.sock")).unwrap());
+        fs::write(path("x-file"), "").unwrap();
+        remove_dead(dir.path(), "x-");
+        assert_eq!(sockets_in(dir.path(), "x-"), [path("x-alive.sock")]);
+        assert!(path("x-file").exists() && path("y-dead.sock").exists());
+        assert!(sockets_in(&path("nowhere"), "x-").is_empty());
     }
 }

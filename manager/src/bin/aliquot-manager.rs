@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use aliquot_manager::config::{Config, Settings};
-use aliquot_manager::{daemon, runtime_mount};
+use aliquot_manager::{daemon, relay, runtime_mount};
 use clap::Parser;
 
 /// The node manager of Aliquot: gives containers exact parts of this node's GPUs and keeps watch over them.
@@ -31,6 +31,14 @@ struct Arguments {
     /// Check whether the configuration and the given flags can be used, and exit: with status 0 if they can
     #[arg(long, conflicts_with = "mount_runtime_dir")]
     check_config: bool,
+    /// Wait until the manager that uses the same directories has ended, rather than to fail: for an upgrade that starts
+    /// the new one first
+    #[arg(long)]
+    stand_by: bool,
+    /// Be not a manager, but what kubelet is connected to while managers come and go: needs relay = true in the
+    /// configuration's table [kubernetes]
+    #[arg(long, conflicts_with_all = ["mount_runtime_dir", "stand_by"])]
+    relay: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -45,15 +53,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(Arguments { config: file, mount_runtime_dir, check_config, settings }: Arguments) -> anyhow::Result<()> {
-    let config = Config::load(settings, file.as_deref())?;
-    if check_config {
+fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let file = arguments.config.as_deref();
+    let mut config = Config::load(arguments.settings, file)?;
+    config.stands_by = arguments.stand_by;
+    if arguments.check_config {
         daemon::check(&config)?;
-        match Config::file(file.as_deref()) {
+        match Config::file(file) {
             Some(file) => println!("the configuration file {} can be used", file.display()),
             None => println!("there is no configuration file: the defaults are used"),
         }
         return Ok(());
     }
-    if mount_runtime_dir { Ok(runtime_mount::mount(&config.runtime_dir)?) } else { Ok(daemon::run(config)?) }
+    if arguments.mount_runtime_dir {
+        Ok(runtime_mount::mount(&config.runtime_dir)?)
+    } else if arguments.relay {
+        Ok(relay::run(&config)?)
+    } else {
+        Ok(daemon::run(config)?)
+    }
 }

@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use aliquot_kubernetes::device_plugin;
+use aliquot_kubernetes::relay::Meeting;
 use serde::Deserialize;
 
 use crate::config::{ConfigError, absolute};
@@ -28,6 +29,9 @@ pub struct KubernetesSettings {
     /// How GPUs in MIG mode are used [default: `static`].
     #[serde(default)]
     pub mig: MigMode,
+    /// Whether kubelet speaks to relays, which speak to this manager.
+    #[serde(default)]
+    pub relay: bool,
     /// What the device plugin offers, in that mode.
     #[serde(default)]
     pub device_plugin: device_plugin::Settings,
@@ -71,6 +75,10 @@ pub struct KubernetesConfig {
     pub mig: MigMode,
     /// Directory for the state that must be kept.
     pub state_dir: PathBuf,
+    /// Where relays find this manager.
+    pub meeting: Meeting,
+    /// Whether kubelet speaks to relays, and not to this manager.
+    pub relay: bool,
     /// What the device plugin offers, in that mode.
     pub device_plugin: device_plugin::Config,
 }
@@ -81,7 +89,12 @@ fn default_kubelet_dir() -> PathBuf {
 
 impl KubernetesSettings {
     /// Fills in defaults and checks the settings against the manager's others.
-    pub(super) fn completed(self, state_dir: &Path, is_published: bool) -> Result<KubernetesConfig, ConfigError> {
+    pub(super) fn completed(
+        self,
+        runtime_dir: &Path,
+        state_dir: &Path,
+        is_published: bool,
+    ) -> Result<KubernetesConfig, ConfigError> {
         if !is_published {
             return Err(ConfigError::KubernetesWithoutCdi);
         }
@@ -97,6 +110,8 @@ impl KubernetesSettings {
             kubeconfig: self.kubeconfig.map(|path| absolute("kubernetes.kubeconfig", path)).transpose()?,
             mig: self.mig,
             state_dir: state_dir.join("kubernetes"),
+            meeting: Meeting::below(runtime_dir),
+            relay: self.relay,
             // Checked in every mode: an invalid table is an error even if it is not used.
             device_plugin: self.device_plugin.checked().map_err(ConfigError::DevicePlugin)?,
         })

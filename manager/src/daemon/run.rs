@@ -24,6 +24,9 @@ pub enum RunError {
     /// Signals cannot be received.
     #[error("cannot wait for signals: {0}")]
     Signals(#[source] io::Error),
+    /// A relay was started where the configuration has none.
+    #[error("the configuration has no relay; set relay = true in the table [kubernetes]")]
+    NoRelay,
 }
 
 /// Runs a manager in this process until SIGTERM or SIGINT.
@@ -60,17 +63,17 @@ pub fn check(config: &Config) -> Result<(), RunError> {
 }
 
 /// The signals that ask this process to end.
-struct End {
+pub(crate) struct End {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl End {
-    fn listen() -> io::Result<End> {
+    pub(crate) fn listen() -> io::Result<End> {
         Ok(End { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    async fn asked_for(&mut self) {
+    pub(crate) async fn asked_for(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => info!(signal = "SIGTERM", "ending"),
             _ = self.interrupt.recv() => info!(signal = "SIGINT", "ending"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::OpenError;
 use crate::procfs::Stat;
@@ -22,10 +22,17 @@ const RETRY: Duration = Duration::from_millis(10);
 /// Locks against a second manager, held until this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
+    /// Whether a manager that holds a lock is waited for, however long it runs.
+    stands_by: bool,
     files: Vec<File>,
 }
 
 impl Locks {
+    /// None yet. `stands_by`: a manager that holds one is waited for, however long it runs.
+    pub(super) fn new(stands_by: bool) -> Locks {
+        Locks { stands_by, files: Vec::new() }
+    }
+
     /// Adds the lock of `dir`.
     ///
     /// # Errors
@@ -36,7 +43,7 @@ impl Locks {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(dir.join("manager.lock")).map_err(error)?;
         let patience = Instant::now() + PATIENCE;
-        let mut has_told = false;
+        let mut told = None;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
@@ -44,12 +51,18 @@ impl Locks {
                 Err(errno) => return Err(error(errno.into())),
             }
             let holder = Holder::read(&file).filter(Holder::is_alive);
-            if holder.is_some() || Instant::now() >= patience {
+            let waits = if holder.is_some() { self.stands_by } else { self.stands_by || Instant::now() < patience };
+            if !waits {
                 return Err(OpenError::Locked { path: dir.into(), holder: holder.map(|holder| holder.name()) });
             }
-            if !has_told {
-                warn!(dir = %dir.display(), "waiting for what a manager that was killed has left behind");
-                has_told = true;
+            if told != Some(holder.is_some()) {
+                told = Some(holder.is_some());
+                match holder {
+                    Some(holder) => {
+                        info!(dir = %dir.display(), holder = holder.name(), "standing by for another manager")
+                    }
+                    None => warn!(dir = %dir.display(), "waiting for what a manager that was killed has left behind"),
+                }
             }
             thread::sleep(RETRY);
         }

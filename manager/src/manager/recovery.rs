@@ -99,7 +99,7 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-/// Makes the directories of `config` and locks them.
+/// Makes the directories of `config` and locks them. A manager that stands by waits for the one that has them.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -121,7 +121,7 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
              another directory with --runtime-dir"
         );
     }
-    let mut locks = Locks::default();
+    let mut locks = Locks::new(config.stands_by);
     locks.take(runtime_dir)?;
     if let Some(state_dir) = &config.state_dir {
         make_own_dir(state_dir, 0o700)?;

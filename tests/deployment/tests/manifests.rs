@@ -24,6 +24,11 @@ fn manager() -> Container {
     pod().containers.remove(0)
 }
 
+fn relay() -> Container {
+    let pod = pod();
+    pod.containers.into_iter().find(|container| container.name == "relay").unwrap()
+}
+
 fn security(container: &Container) -> SecurityContext {
     container.security_context.clone().unwrap_or_default()
 }
@@ -134,37 +139,53 @@ fn who_asks_nvidia_s_runtime_for_mig_has_the_capability_for_it() {
     }
 }
 
-#[test]
-fn what_the_manager_writes_is_what_outlives_its_pod_or_a_socket_of_kubelet_s() {
+/// The directories of the node that a container may write. They have the same path on both sides: containers and
+/// kubelet are told of them.
+fn written_by(container: Container) -> BTreeSet<String> {
     let volumes = pod().volumes.unwrap();
-    let writable = manager().volume_mounts.unwrap().into_iter().filter(|mount| mount.read_only != Some(true));
-    let paths: Vec<(String, String)> = writable
+    let writable = container.volume_mounts.unwrap().into_iter().filter(|mount| mount.read_only != Some(true));
+    writable
         .map(|mount| {
             let volume = volumes.iter().find(|volume| volume.name == mount.name).unwrap();
-            (volume.host_path.as_ref().unwrap().path.clone(), mount.mount_path)
+            assert_eq!(volume.host_path.as_ref().unwrap().path, mount.mount_path);
+            mount.mount_path
         })
-        .collect();
-    // The same path on both sides: containers and kubelet are told of them.
-    assert!(paths.iter().all(|(host, container)| host == container), "{paths:?}");
-    let hosts: BTreeSet<&str> = paths.iter().map(|(host, _)| host.as_str()).collect();
-    assert_eq!(
-        hosts,
-        BTreeSet::from([
-            "/run/aliquot",
-            "/var/lib/aliquot",
-            "/var/run/cdi",
-            "/var/lib/kubelet/plugins",
-            "/var/lib/kubelet/plugins_registry",
-        ])
-    );
+        .collect()
 }
 
 #[test]
-fn an_upgrade_never_has_two_managers_on_a_node_and_leaves_pods_alone() {
+fn the_manager_writes_what_outlives_its_pod_and_the_relay_sockets_only() {
+    assert_eq!(written_by(manager()), ["/run/aliquot", "/var/lib/aliquot", "/var/run/cdi"].map(String::from).into());
+    let sockets = ["/run/aliquot", "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry"];
+    assert_eq!(written_by(relay()), sockets.map(String::from).into());
+}
+
+#[test]
+fn the_relay_has_no_privilege() {
+    let context = security(&relay());
+    assert_eq!((context.privileged, context.allow_privilege_escalation), (None, Some(false)));
+    assert_eq!(context.read_only_root_filesystem, Some(true));
+    let capabilities = context.capabilities.unwrap();
+    assert_eq!((capabilities.drop, capabilities.add), (Some(vec!["ALL".into()]), None));
+}
+
+#[test]
+fn an_upgrade_starts_the_new_pod_first_whose_manager_stands_by_and_leaves_pods_alone() {
     let update = object::<DaemonSet>("base", "aliquot-manager").spec.unwrap().update_strategy.unwrap();
     assert_eq!(update.type_.as_deref(), Some("RollingUpdate"));
     let rolling = serde_json::to_value(update.rolling_update.unwrap()).unwrap();
-    assert_eq!(rolling, serde_json::json!({"maxSurge": 0, "maxUnavailable": 1}));
+    assert_eq!(rolling, serde_json::json!({"maxSurge": 1, "maxUnavailable": 0}));
+    assert_eq!(manager().args, Some(vec!["--stand-by".into()]));
+    assert_eq!(relay().args, Some(vec!["--relay".into()]));
+    let uid = relay().env.unwrap().remove(0);
+    assert_eq!(uid.name, "POD_UID");
+    assert_eq!(uid.value_from.unwrap().field_ref.unwrap().field_path, "metadata.uid");
+    for mode in MODES {
+        let file = directory().join(mode).join("manager.toml");
+        assert!(Config::load(Settings::default(), Some(&file)).unwrap().kubernetes.unwrap().relay, "{mode}");
+    }
+    // Two pods are on a node for a while: neither may take a port of it.
+    assert!(pod().host_network.is_none() && manager().ports.unwrap().iter().all(|port| port.host_port.is_none()));
     // Regions on the node, not in a volume that goes with the pod.
     let volumes = pod().volumes.unwrap();
     let outlives =

@@ -78,14 +78,46 @@ impl Node {
 
     fn start_manager(&mut self, program: &Path) {
         assert!(self.manager.is_none(), "the manager runs already");
-        let mut command = Command::new(program);
-        command.arg("--config").arg(self.config_file()).env(CONFIG_VARIABLE, &self.gpu_config);
-        let mut manager = Process::start(&mut command);
+        let manager = Process::start(&mut self.command(program));
+        self.take_over(manager);
+    }
+
+    /// Makes this process the node's manager, and waits until it answers.
+    fn take_over(&mut self, mut manager: Process) {
         wait::until_true("the manager answers", || {
             assert!(!manager.has_ended(), "the manager has ended:\n{}{}", manager.output(), manager.errors());
             Client::connect(&self.socket()).is_some_and(|mut client| client.node().is_ok())
         });
         self.manager = Some(manager);
+    }
+
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.arg("--config").arg(self.config_file()).env(CONFIG_VARIABLE, &self.gpu_config);
+        command
+    }
+
+    /// Starts another manager, which stands by until this one has ended, and waits until it does.
+    #[must_use]
+    pub fn stand_by(&self) -> Process {
+        let mut command = self.command(artifacts::manager());
+        let manager = Process::start(command.arg("--stand-by"));
+        wait::until_true("another manager stands by", || {
+            (manager.output() + &manager.errors()).contains("standing by for another manager")
+        });
+        manager
+    }
+
+    /// Stops the manager, and waits until the one that stands by has taken over.
+    pub fn hand_over(&mut self, next: Process) {
+        self.stop();
+        self.take_over(next);
+    }
+
+    /// Starts a relay between kubelet and the node's managers, for a pod with this UID.
+    #[must_use]
+    pub fn relay(&self, pod_uid: &str) -> Process {
+        Process::start(self.command(artifacts::manager()).arg("--relay").env("POD_UID", pod_uid))
     }
 
     /// Kills the manager with SIGKILL. Processes in its slices keep running.

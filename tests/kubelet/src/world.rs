@@ -7,6 +7,7 @@ use aliquot_harness::{EXACT_MEMORY, HostProgram, Image, MIB, Node, Process, Simu
 use aliquot_proto::node::v1::Slice;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim, ResourceSlice};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -224,6 +225,32 @@ impl World {
             self.node.restart();
         }
         killed
+    }
+
+    /// Starts a relay for a pod with this UID, and waits until it has registered so many plugins with kubelet.
+    #[must_use]
+    pub fn relay(&self, pod_uid: &str, plugins: usize) -> Process {
+        let relay = self.node.relay(pod_uid);
+        wait::until_true("the relay is registered", || {
+            let log = relay.output() + &relay.errors();
+            log.matches("registered with kubelet").count() + log.matches("has registered the driver").count() >= plugins
+        });
+        relay
+    }
+
+    /// Replaces the manager and its relay as a rollout does that starts the new pod first. `meanwhile` is called
+    /// whenever something has changed.
+    pub fn roll_out(&mut self, old: &mut Process, pod_uid: &str, plugins: usize, mut meanwhile: impl FnMut(&World)) {
+        let new = self.relay(pod_uid, plugins);
+        meanwhile(self);
+        let next = self.node.stand_by();
+        meanwhile(self);
+        let old = std::mem::replace(old, new);
+        old.signal(Signal::TERM);
+        assert!(old.wait().success().stdout.is_empty(), "a relay says what it does as a log");
+        meanwhile(self);
+        self.node.hand_over(next);
+        meanwhile(self);
     }
 
     /// Kills the manager, and waits until kubelet has noticed that nobody serves units any more: what it says of them

@@ -1,46 +1,90 @@
-//! Serves one resource, and makes it known to kubelet, again whenever kubelet was restarted: it then empties the
-//! directory.
+//! Serves one resource, and makes it known to kubelet, again whenever kubelet has lost sight of it.
+//!
+//! Kubelet keeps one plugin for each resource, the one that registered last. It forgets it
+//!
+//! * when it was restarted: it then empties the directory;
+//! * before Kubernetes 1.36, when *any* plugin of the resource ends: it disconnects the newest one in its place, which
+//!   notices that nobody listens any more;
+//! * when the plugin that ends was the newest, because it registered again after this one had: then its socket goes.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aliquot_proto::kubelet::device_plugin as proto;
 use hyper_util::rt::TokioIo;
-use proto::device_plugin_server::DevicePluginServer;
+use proto::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use proto::registration_client::RegistrationClient;
-use tokio::net::UnixStream;
-use tokio::time::sleep;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server as Transport};
 use tracing::{info, warn};
 
-use super::server::{Server, options};
-use crate::unix_socket::SocketFile;
+use super::listeners::Listeners;
+use super::server::options;
+use crate::unix_socket::{SocketFile, sockets_in};
 
 const VERSION: &str = "v1beta1";
 const KUBELET_SOCKET: &str = "kubelet.sock";
-/// How often the sockets are looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the sockets are looked at, and the shortest time between two registrations. Meanwhile pods can fail.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Kubelet listens within milliseconds; if it does not for so long, it has given the plugin up.
 const LISTENING_GRACE: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// All ids of a container come in one message.
-const MESSAGE_BYTES_MAX: usize = 16 << 20;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// The plugin of one resource, as kubelet is told of it.
+#[derive(Debug)]
+pub(crate) struct Plugin<P> {
+    pub(crate) resource: String,
+    /// Tells its socket from those of other processes that serve the same resource.
+    pub(crate) instance: Option<String>,
+    pub(crate) service: Arc<P>,
+    /// Who listens to the service.
+    pub(crate) listeners: Listeners,
+}
+
+impl<P> Plugin<P> {
+    /// What the names of all sockets of this resource begin with.
+    fn socket_prefix(&self) -> String {
+        format!("{SOCKET_PREFIX}{}", self.resource.replace(['/', '.'], "-"))
+    }
+
+    /// The name of its socket.
+    fn socket_name(&self) -> String {
+        let instance = self.instance.as_ref().map(|instance| format!("@{instance}")).unwrap_or_default();
+        format!("{}{instance}.sock", self.socket_prefix())
+    }
+
+    /// The sockets of other processes that serve the same resource.
+    fn siblings(&self, dir: &Path) -> BTreeSet<PathBuf> {
+        let (prefix, own) = (self.socket_prefix(), dir.join(self.socket_name()));
+        let is_of_resource = |path: &PathBuf| {
+            let rest = path.file_name().and_then(|name| name.to_str()?.strip_prefix(&prefix));
+            rest.is_some_and(|rest| rest == ".sock" || rest.starts_with('@'))
+        };
+        sockets_in(dir, &prefix).into_iter().filter(|path| is_of_resource(path) && *path != own).collect()
+    }
+}
+
+/// What the names of all sockets for kubelet begin with.
+pub(crate) const SOCKET_PREFIX: &str = "aliquot-";
 
 /// Serves a resource until this is dropped.
-pub(super) async fn keep_serving(server: Arc<Server>, dir: PathBuf) {
+pub(crate) async fn keep_serving<P: DevicePlugin>(plugin: Plugin<P>, dir: PathBuf) {
     let mut last_problem = None;
     loop {
-        match serve_once(&server, &dir).await {
+        match serve_once(&plugin, &dir).await {
             Ok(()) => last_problem = None,
             Err(problem) if last_problem.as_ref() != Some(&problem) => {
-                warn!(resource = server.resource.name, "not registered with kubelet, will try again: {problem}");
+                warn!(resource = plugin.resource, "not registered with kubelet, will try again: {problem}");
                 last_problem = Some(problem);
             }
             Err(_) => {}
@@ -49,8 +93,38 @@ pub(super) async fn keep_serving(server: Arc<Server>, dir: PathBuf) {
     }
 }
 
-/// Serves and registers, and returns when that has to be done again.
-async fn serve_once(server: &Arc<Server>, dir: &Path) -> Result<(), String> {
+/// Serves a resource on this socket, of which relays tell kubelet, until this is dropped.
+pub(crate) async fn keep_serving_unregistered<P: DevicePlugin>(service: Arc<P>, socket: PathBuf) {
+    loop {
+        let problem = match SocketFile::listen(&socket) {
+            Err(error) => error.to_string(),
+            Ok((file, listener)) => {
+                let served = serve_on(Arc::clone(&service), listener);
+                let removed = async {
+                    while file.is_there() {
+                        sleep(LOOK_INTERVAL).await
+                    }
+                };
+                tokio::select! {
+                    problem = served => problem,
+                    () = removed => format!("{} was removed", socket.display()),
+                }
+            }
+        };
+        warn!("relays cannot ask for units, will try again: {problem}");
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Serves, and returns why it has ended.
+async fn serve_on<P: DevicePlugin>(service: Arc<P>, listener: UnixListener) -> String {
+    let service = DevicePluginServer::from_arc(service).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let ended = Transport::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener)).await;
+    ended.err().map_or("serving has ended".into(), |error| error.to_string())
+}
+
+/// Serves and registers, and returns when that has to be done with a new socket.
+async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(), String> {
     let kubelet = dir.join(KUBELET_SOCKET);
     let listening = connect(&kubelet).await.map_err(|error| {
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -58,36 +132,53 @@ async fn serve_once(server: &Arc<Server>, dir: &Path) -> Result<(), String> {
     })?;
     // Of the kubelet that was reached, or of a later one: it is not told again of what it knows.
     let before = identity(&kubelet).map_err(|error| format!("{}: {error}", kubelet.display()))?;
-    let endpoint = endpoint(&server.resource.name);
-    let (file, listener) = SocketFile::listen(&dir.join(&endpoint)).map_err(|error| error.to_string())?;
-    let service = DevicePluginServer::from_arc(Arc::clone(server)).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let served = Transport::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener));
+    let (file, listener) = SocketFile::listen(&dir.join(plugin.socket_name())).map_err(|error| error.to_string())?;
     let watched = async {
         // Kubelet empties the directory before it listens: a socket that is made once it was reached stays, unless
         // another kubelet was started since.
-        if !file.is_there() {
-            return Ok(());
+        let is_known = || file.is_there() && identity(&kubelet).is_ok_and(|now| now == before);
+        while is_known() {
+            let pause = Instant::now() + LOOK_INTERVAL;
+            let siblings = plugin.siblings(dir);
+            let registered = register(listening.clone(), plugin.socket_name(), &plugin.resource).await;
+            registered.map_err(|status| status.message().to_owned())?;
+            info!(resource = plugin.resource, "registered with kubelet");
+            while_listened_to(plugin, dir, siblings, is_known).await;
+            info!(resource = plugin.resource, "kubelet was restarted or does not listen; registering again");
+            tokio::time::sleep_until(pause).await;
         }
-        register(listening, endpoint, &server.resource.name).await.map_err(|status| status.message().to_owned())?;
-        info!(resource = server.resource.name, "registered with kubelet");
-        let mut unheard = Duration::ZERO;
-        while file.is_there() && identity(&kubelet).is_ok_and(|now| now == before) && unheard < LISTENING_GRACE {
-            sleep(LOOK_INTERVAL).await;
-            let is_heard = server.listeners.load(Ordering::Relaxed) > 0;
-            unheard = if is_heard { Duration::ZERO } else { unheard + LOOK_INTERVAL };
-        }
-        info!(resource = server.resource.name, "kubelet was restarted or does not listen; registering again");
         Ok(())
     };
     tokio::select! {
-        ended = served => Err(ended.err().map_or("serving has ended".into(), |error| error.to_string())),
+        problem = serve_on(Arc::clone(&plugin.service), listener) => Err(problem),
         watched = watched => watched,
     }
 }
 
-/// The name of a resource's socket.
-fn endpoint(resource: &str) -> String {
-    format!("aliquot-{}.sock", resource.replace(['/', '.'], "-"))
+/// Returns when kubelet no longer listens to a plugin that has registered beside these others, or one of them has gone.
+async fn while_listened_to<P>(
+    plugin: &Plugin<P>,
+    dir: &Path,
+    mut siblings: BTreeSet<PathBuf>,
+    is_known: impl Fn() -> bool,
+) {
+    let mut listeners = plugin.listeners.watch();
+    let registered = Instant::now();
+    let mut was_heard = false;
+    loop {
+        let is_heard = *listeners.borrow_and_update() > 0;
+        let is_lost = if is_heard { false } else { was_heard || registered.elapsed() >= LISTENING_GRACE };
+        let now = plugin.siblings(dir);
+        if is_lost || !is_known() || !siblings.is_subset(&now) {
+            return;
+        }
+        (was_heard, siblings) = (is_heard, now);
+        tokio::select! {
+            () = sleep(LOOK_INTERVAL) => {}
+            // The plugin, which is borrowed here, holds the sender.
+            _ = listeners.changed() => {}
+        }
+    }
 }
 
 async fn connect(kubelet: &Path) -> Result<Channel, tonic::transport::Error> {
@@ -120,9 +211,29 @@ fn identity(path: &Path) -> io::Result<(u64, u64, i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unix_socket::SocketFile;
 
-    #[test]
-    fn a_socket_is_named_after_its_resource() {
-        assert_eq!(endpoint("aliquot.dev/gpu-core"), "aliquot-aliquot-dev-gpu-core.sock");
+    fn plugin(instance: Option<&str>) -> Plugin<()> {
+        Plugin {
+            resource: "aliquot.dev/gpu".into(),
+            instance: instance.map(str::to_owned),
+            service: Arc::new(()),
+            listeners: Listeners::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_named_after_its_resource_and_its_process() {
+        assert_eq!(plugin(None).socket_name(), "aliquot-aliquot-dev-gpu.sock");
+        assert_eq!(plugin(Some("u-1")).socket_name(), "aliquot-aliquot-dev-gpu@u-1.sock");
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["gpu.sock", "gpu@u-1.sock", "gpu@u-2.sock", "gpu-core.sock", "gpu-core@u-2.sock"];
+        let made =
+            names.map(|name| SocketFile::listen(&dir.path().join(format!("aliquot-aliquot-dev-{name}"))).unwrap());
+        let siblings = plugin(Some("u-1")).siblings(dir.path());
+        let others =
+            ["aliquot-aliquot-dev-gpu.sock", "aliquot-aliquot-dev-gpu@u-2.sock"].map(|name| dir.path().join(name));
+        assert_eq!(siblings, BTreeSet::from(others));
+        drop(made);
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aliquot_proto::kubelet::device_plugin as proto;
 use proto::device_plugin_server::DevicePlugin;
@@ -13,6 +12,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
+use super::listeners::Listeners;
 use super::preferred::preferred;
 use super::prepare::Preparer;
 use super::resource::Resource;
@@ -21,7 +21,7 @@ use super::units::Unit;
 use crate::node::Node;
 
 const HEALTHY: &str = "Healthy";
-const UNHEALTHY: &str = "Unhealthy";
+pub(crate) const UNHEALTHY: &str = "Unhealthy";
 
 /// The units of a resource, as kubelet is told of them.
 pub(super) type Units = Arc<Vec<Unit>>;
@@ -34,28 +34,12 @@ pub(super) struct Server {
     pub(super) preparer: Arc<Preparer>,
     /// Rung when slices have changed.
     pub(super) changed: Arc<Notify>,
-    /// How many times kubelet is listening.
-    pub(super) listeners: Arc<AtomicUsize>,
-}
-
-/// Kubelet listens for as long as this lives.
-struct Listener(Arc<AtomicUsize>);
-
-impl Listener {
-    fn new(listeners: &Arc<AtomicUsize>) -> Listener {
-        listeners.fetch_add(1, Ordering::Relaxed);
-        Listener(Arc::clone(listeners))
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// How many times kubelet, or a relay for it, is listening.
+    pub(super) listeners: Listeners,
 }
 
 /// What the plugin can do.
-pub(super) fn options() -> proto::DevicePluginOptions {
+pub(crate) fn options() -> proto::DevicePluginOptions {
     proto::DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
 }
 
@@ -71,7 +55,7 @@ impl DevicePlugin for Server {
     }
 
     async fn list_and_watch(&self, _: Request<proto::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        let listener = Listener::new(&self.listeners);
+        let listener = self.listeners.listen();
         let answers = WatchStream::new(self.units.clone()).map(move |units| {
             let _alive = &listener;
             Ok(proto::ListAndWatchResponse { devices: units.iter().map(device).collect() })

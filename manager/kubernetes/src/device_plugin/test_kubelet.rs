@@ -21,6 +21,8 @@ use who::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerSer
 struct Known {
     /// Sockets by resource, of this run.
     registered: BTreeMap<String, String>,
+    /// How often a plugin has registered, by resource.
+    registrations: BTreeMap<String, usize>,
     /// Units by pod and resource.
     units: BTreeMap<String, BTreeMap<String, Vec<String>>>,
     /// How often it was asked who has what.
@@ -104,6 +106,16 @@ impl TestKubelet {
             }
         };
         connect(self.dir.join("device-plugins").join(endpoint)).await.unwrap()
+    }
+
+    /// How often a plugin of a resource has registered.
+    pub(crate) fn registrations(&self, resource: &str) -> usize {
+        self.known.0.lock().unwrap().registrations.get(resource).copied().unwrap_or_default()
+    }
+
+    /// Stops listening to all plugins.
+    pub(crate) fn disconnect(&self) {
+        self.known.0.lock().unwrap().listening.abort_all();
     }
 
     /// What it knows, for whoever changes that elsewhere.
@@ -190,6 +202,7 @@ impl Registration for Service {
         }
         let path = self.plugins_dir.join(&request.endpoint);
         let mut known = self.known.0.lock().unwrap();
+        *known.registrations.entry(request.resource_name.clone()).or_default() += 1;
         known.registered.insert(request.resource_name, request.endpoint);
         known.listening.spawn(listen(path));
         Ok(Response::new(plugin::Empty {}))

@@ -67,7 +67,7 @@ impl World {
         let config = Config { spoken, facts, gone_grace };
         let pod_resources = Arc::new(PodResources::new(dir.path()));
         let mut plugin = JoinSet::new();
-        plugin.spawn(run(config, dir.path().into(), node.clone(), cluster.clone(), pod_resources));
+        plugin.spawn(run(config, Serves::Kubelet(dir.path().into()), node.clone(), cluster.clone(), pod_resources));
         World { node, kubelet, cluster, plugin, dir }
     }
 

@@ -6,5 +6,6 @@ mod health;
 mod identity;
 mod real_containers;
 mod refusals;
+mod relay;
 mod restarts;
 mod stage;

@@ -37,6 +37,11 @@ pub(crate) fn with_machine(machine: &str, settings: &str) -> World {
     World::on_paper_with("device-plugin", machine, &format!("[kubernetes.device_plugin]\n{settings}\n"))
 }
 
+/// A cluster whose kubelet waits for a relay.
+pub(crate) fn with_relay(devices: usize) -> World {
+    World::on_paper_with("device-plugin", &"[[device]]\n".repeat(devices), "relay = true\n")
+}
+
 /// Waits until all units of these devices are on offer.
 pub(crate) fn wait_for_plugin(world: &World, devices: usize) {
     wait_for_units(world, CORE, 100 * devices);

@@ -5,5 +5,6 @@ mod health;
 mod killed;
 mod many_pods;
 mod real_containers;
+mod relay;
 mod requests;
 mod restarts;

@@ -27,7 +27,8 @@ const DRIVER_SERVICE: &str = "v1.DRAPlugin";
 /// The registered plugins.
 #[derive(Debug, Default)]
 pub(super) struct Plugins {
-    registered: Mutex<BTreeMap<String, Driver>>,
+    /// By driver, those that serve it in the order in which they have registered: two while one replaces the other.
+    registered: Mutex<BTreeMap<String, Vec<Driver>>>,
     health: Mutex<BTreeMap<(String, String), bool>>,
 }
 
@@ -36,15 +37,16 @@ pub(super) struct Plugins {
 struct Driver {
     /// The file by which it registered.
     file: File,
+    endpoint: PathBuf,
     channel: Channel,
     health: JoinHandle<()>,
 }
 
 impl Plugins {
-    /// A channel to the driver.
+    /// A channel to the driver: to the one that registered last.
     pub(super) fn driver(&self, name: &str) -> Result<Channel, String> {
         let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        let driver = registered.get(name);
+        let driver = registered.get(name).and_then(|drivers| drivers.last());
         let driver = driver.ok_or_else(|| format!("DRA driver {name} is not registered"))?;
         Ok(driver.channel.clone())
     }
@@ -149,20 +151,24 @@ async fn add(shared: &Arc<Shared>, name: &str, endpoint: &Path, file: &File) -> 
     // It may have been killed since it said what it is.
     let channel = connected.map_err(|_| Refusal::Unreachable)?;
     let health = tokio::spawn(watch_health(Arc::clone(shared), name.to_owned(), channel.clone()));
-    let driver = Driver { file: file.clone(), channel, health };
+    let driver = Driver { file: file.clone(), endpoint: endpoint.to_owned(), channel, health };
     let mut registered = shared.plugins.registered.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(before) = registered.insert(name.to_owned(), driver) {
-        before.health.abort();
+    let drivers = registered.entry(name.to_owned()).or_default();
+    if drivers.iter().any(|other| other.endpoint == driver.endpoint) {
+        driver.health.abort();
+        return Err(Refusal::Refused(format!("endpoint {} already registered for {name}", endpoint.display())));
     }
+    drivers.push(driver);
     Ok(())
 }
 
-/// Forgets a driver, if it is still the one that registered by this file.
+/// Forgets the driver that registered by this file.
 fn deregister(shared: &Arc<Shared>, name: &str, file: &File) {
     let mut registered = shared.plugins.registered.lock().unwrap_or_else(PoisonError::into_inner);
-    if registered.get(name).is_some_and(|driver| driver.file == *file) {
-        let driver = registered.remove(name).expect("it was just there");
-        driver.health.abort();
+    let Some(drivers) = registered.get_mut(name) else { return };
+    drivers.extract_if(.., |driver| driver.file == *file).for_each(|driver| driver.health.abort());
+    if drivers.is_empty() {
+        registered.remove(name);
         tokio::spawn(wipe_later(Arc::clone(shared), Some(name.to_owned())));
     }
 }

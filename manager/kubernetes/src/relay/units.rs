@@ -1,0 +1,213 @@
+//! Device plugins: what the manager offers stays on offer while it is away.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::pin::Pin;
+use std::time::Duration;
+
+use aliquot_proto::kubelet::device_plugin as proto;
+use proto::device_plugin_client::DevicePluginClient;
+use proto::device_plugin_server::DevicePlugin;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep, timeout};
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+use tracing::{info, warn};
+
+use super::Meeting;
+use super::ask::{PAUSE, ask, is_away};
+use crate::device_plugin::{
+    CdiName, Listeners, MESSAGE_BYTES_MAX, RegisteredPlugin, SOCKET_PREFIX, UNHEALTHY, keep_serving, options,
+};
+use crate::unix_socket::{channel, remove_dead};
+
+/// How often it is looked whether the manager serves another resource.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Kubelet admits no other pod while it waits for these answers, and can do without them.
+const ADMISSION_PATIENCE: Duration = Duration::from_secs(1);
+/// Kubelet gives up after 30 s and then waits for ten seconds and more.
+const START_PATIENCE: Duration = Duration::from_secs(25);
+
+/// What kubelet is told; nothing before a manager has told it.
+type Offer = Option<proto::ListAndWatchResponse>;
+
+/// Relays every resource that a manager serves, until this is dropped. What a manager has offered is withdrawn once it
+/// has been away for `absence_max`.
+pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str, absence_max: Duration) {
+    remove_dead(plugins_dir, SOCKET_PREFIX);
+    let (mut known, mut tasks) = (BTreeSet::new(), JoinSet::new());
+    let mut ticks = interval(LOOK_INTERVAL);
+    loop {
+        ticks.tick().await;
+        for resource in meeting.resources() {
+            if !known.insert(resource.clone()) {
+                continue;
+            }
+            let manager = DevicePluginClient::new(channel(meeting.plugin(&resource)))
+                .max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let (sender, mut offer) = watch::channel(Offer::None);
+            tasks.spawn(follow(resource.clone(), manager.clone(), sender, absence_max));
+            let listeners = Listeners::default();
+            let service = Relayed {
+                resource: resource.clone(),
+                manager,
+                offer: offer.clone(),
+                listeners: listeners.clone(),
+                untold: Mutex::default(),
+            };
+            let plugin =
+                RegisteredPlugin { resource, instance: Some(instance.to_owned()), service: service.into(), listeners };
+            let dir = plugins_dir.to_owned();
+            tasks.spawn(async move {
+                // An error says that nobody follows the manager: this is dropped.
+                if offer.wait_for(Option::is_some).await.is_ok() {
+                    keep_serving(plugin, dir).await;
+                }
+            });
+        }
+    }
+}
+
+/// Takes over what the managers of the node offer, one after the other.
+async fn follow(
+    resource: String,
+    mut manager: DevicePluginClient<Channel>,
+    offer: watch::Sender<Offer>,
+    absence_max: Duration,
+) {
+    let mut away_since = None;
+    loop {
+        if let Ok(stream) = manager.list_and_watch(proto::Empty {}).await {
+            let mut stream = stream.into_inner();
+            while let Ok(Some(list)) = stream.message().await {
+                away_since = None;
+                offer.send_replace(Some(list));
+            }
+            info!(resource, "the manager has ended; what it has offered stays on offer");
+        }
+        let away_since = *away_since.get_or_insert_with(Instant::now);
+        if away_since.elapsed() >= absence_max && offer.send_if_modified(withdraw) {
+            warn!(resource, "the manager has been away for long: nothing is on offer any more");
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Takes everything off the offer; whether there was anything.
+fn withdraw(offer: &mut Offer) -> bool {
+    let devices = offer.iter_mut().flat_map(|list| &mut list.devices).filter(|device| device.health != UNHEALTHY);
+    devices.map(|device| device.health = UNHEALTHY.to_owned()).count() > 0
+}
+
+/// The plugin of one resource, as kubelet sees it.
+struct Relayed {
+    resource: String,
+    manager: DevicePluginClient<Channel>,
+    offer: watch::Receiver<Offer>,
+    listeners: Listeners,
+    /// What was answered here while the manager was away. It is told before it is asked to start a container: slices of
+    /// the containers that had these units before are to go.
+    untold: Mutex<Vec<proto::AllocateRequest>>,
+}
+
+impl Relayed {
+    /// What kubelet is to do for these units: a function of their ids.
+    fn allocated(&self, request: &proto::AllocateRequest) -> proto::AllocateResponse {
+        let allocated = |container: &proto::ContainerAllocateRequest| {
+            let name = CdiName::of_units(&self.resource, &container.device_ids.iter().cloned().collect());
+            proto::ContainerAllocateResponse {
+                cdi_devices: vec![proto::CdiDevice { name: name.as_str().to_owned() }],
+                ..proto::ContainerAllocateResponse::default()
+            }
+        };
+        proto::AllocateResponse { container_responses: request.container_requests.iter().map(allocated).collect() }
+    }
+
+    /// Tells the manager what was answered without it.
+    async fn catch_up(&self, patience: Duration) -> Result<(), Status> {
+        let mut untold = self.untold.lock().await;
+        while let Some(request) = untold.first() {
+            ask(patience, || {
+                let (mut manager, request) = (self.manager.clone(), request.clone());
+                async move { manager.allocate(request).await }
+            })
+            .await?;
+            untold.remove(0);
+        }
+        Ok(())
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Relayed {
+    type ListAndWatchStream = Pin<Box<dyn Stream<Item = Result<proto::ListAndWatchResponse, Status>> + Send>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<proto::Empty>,
+    ) -> Result<Response<proto::DevicePluginOptions>, Status> {
+        Ok(Response::new(options()))
+    }
+
+    async fn list_and_watch(&self, _: Request<proto::Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let listener = self.listeners.listen();
+        let answers = WatchStream::new(self.offer.clone()).map(move |offer| {
+            let _alive = &listener;
+            Ok(offer.unwrap_or_default())
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<proto::PreferredAllocationRequest>,
+    ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
+        let (mut manager, request) = (self.manager.clone(), request.into_inner());
+        // Kubelet chooses by itself where nothing is preferred.
+        let containers = request.container_requests.len();
+        let none = proto::PreferredAllocationResponse {
+            container_responses: vec![proto::ContainerPreferredAllocationResponse::default(); containers],
+        };
+        match timeout(ADMISSION_PATIENCE, manager.get_preferred_allocation(request)).await {
+            Ok(Err(status)) if !is_away(&status) => Err(status),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => Ok(Response::new(none)),
+        }
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<proto::AllocateRequest>,
+    ) -> Result<Response<proto::AllocateResponse>, Status> {
+        let request = request.into_inner();
+        let answer = self.allocated(&request);
+        let mut manager = self.manager.clone();
+        match timeout(ADMISSION_PATIENCE, manager.allocate(request.clone())).await {
+            Ok(Err(status)) if !is_away(&status) => Err(status),
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) | Err(_) => {
+                self.untold.lock().await.push(request);
+                Ok(Response::new(answer))
+            }
+        }
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<proto::PreStartContainerRequest>,
+    ) -> Result<Response<proto::PreStartContainerResponse>, Status> {
+        let request = request.into_inner();
+        self.catch_up(START_PATIENCE).await?;
+        ask(START_PATIENCE, || {
+            let (mut manager, request) = (self.manager.clone(), request.clone());
+            async move { manager.pre_start_container(request).await }
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests;
