@@ -49,7 +49,7 @@ pub(crate) struct Kubernetes {
 /// The way in which pods get slices.
 enum Adapter {
     Dra(DraDriver),
-    DevicePlugin { config: device_plugin::Config, serves: Serves, cluster: device_plugin::ApiServer },
+    DevicePlugin { config: device_plugin::Config, serves: Serves },
 }
 
 impl Kubernetes {
@@ -75,7 +75,6 @@ impl Kubernetes {
                 } else {
                     Serves::Kubelet(config.kubelet_dir.clone())
                 },
-                cluster: device_plugin::ApiServer::new(client.clone(), config.node_name.clone()),
             },
         };
         let pod_resources = Arc::new(PodResources::new(&config.kubelet_dir));
@@ -92,17 +91,18 @@ impl Kubernetes {
             Adapter::DevicePlugin { .. } => Arc::new(|_, _| true),
         };
         let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources), has));
+        let cluster = Arc::new(device_plugin::ApiServer::new(client.clone(), node_name.clone()));
         let health = until(end.clone(), health::tell(Arc::clone(&told), client, node_name));
         let adapter = async {
             match adapter {
                 Adapter::Dra(driver) => {
                     // Removes slices from a time when the node used the device plugin.
                     let grace = Duration::from_secs(device_plugin::Settings::default().gone_grace_seconds);
-                    let left_over = until(end.clone(), device_plugin::clear_up(told, pod_resources, grace));
+                    let left_over = until(end.clone(), device_plugin::clear_up(told, cluster, pod_resources, grace));
                     tokio::join!(driver.run(end.clone()), left_over);
                 }
-                Adapter::DevicePlugin { config, serves, cluster } => {
-                    let plugin = device_plugin::run(config, serves, told, Arc::new(cluster), pod_resources);
+                Adapter::DevicePlugin { config, serves } => {
+                    let plugin = device_plugin::run(config, serves, told, cluster, pod_resources);
                     until(end.clone(), plugin).await;
                 }
             }

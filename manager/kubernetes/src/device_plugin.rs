@@ -74,7 +74,7 @@ use stale::{Sweeper, of_nobody};
 use units::units_of;
 
 /// How often it is looked who has what, besides whenever something has changed.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// To whom the plugins of the node's resources are served.
 #[derive(Clone, Debug)]
@@ -102,7 +102,8 @@ pub async fn run(
         config.facts.clone(),
         Arc::clone(&turn),
     ));
-    let sweeper = Sweeper::new(Arc::clone(&node), Arc::clone(&pod_resources), turn, config.gone_grace);
+    let sweeper =
+        Sweeper::new(Arc::clone(&node), Arc::clone(&cluster), Arc::clone(&pod_resources), turn, config.gone_grace);
     let mut plugin = Plugin {
         config,
         serves,
@@ -119,10 +120,15 @@ pub async fn run(
     plugin.run().await;
 }
 
-/// Removes the slices that a plugin has left behind on a node that it does not serve any more, once nobody has had them for
-/// as long as `grace`. It goes on until this is dropped.
-pub async fn clear_up(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, grace: Duration) {
-    let mut sweeper = Sweeper::new(Arc::clone(&node), Arc::clone(&pod_resources), Turn::default(), grace);
+/// Removes the slices that a plugin has left behind on a node that it does not serve any more, once their pods are gone or
+/// nobody has had them for as long as `grace`. It goes on until this is dropped.
+pub async fn clear_up(
+    node: Arc<dyn Node>,
+    cluster: Arc<dyn Cluster>,
+    pod_resources: Arc<PodResources>,
+    grace: Duration,
+) {
+    let mut sweeper = Sweeper::new(Arc::clone(&node), cluster, Arc::clone(&pod_resources), Turn::default(), grace);
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

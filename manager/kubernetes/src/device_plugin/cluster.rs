@@ -1,10 +1,12 @@
 //! The API server, as far as the plugin needs it: what pods say of themselves, and where it says what it refuses.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use aliquot_dialects::{Container, Pod};
 use k8s_openapi::api::core::v1::{self as core, ObjectReference};
 use kube::{Api, Client};
+use tokio::time::timeout;
 
 use crate::api_server::{Patience, is_not_found, message};
 use crate::events::{Events, NOT_READ, pod_reference};
@@ -12,6 +14,8 @@ use crate::node::Consumer;
 
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/device-plugin";
+/// Units are not offered meanwhile.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the plugin needs of a cluster.
 #[tonic::async_trait]
@@ -21,6 +25,9 @@ pub trait Cluster: Send + Sync + 'static {
     /// # Errors
     /// Why it is not known.
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<KnownPod>, String>;
+
+    /// Whether the pod of that name has gone or ended; `None` if that is not known now. It is not asked for twice.
+    async fn has_gone(&self, namespace: &str, name: &str) -> Option<bool>;
 
     /// Says why a container of the pod with this UID gets no slice.
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str);
@@ -66,6 +73,15 @@ impl Cluster for ApiServer {
         }
     }
 
+    async fn has_gone(&self, namespace: &str, name: &str) -> Option<bool> {
+        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
+        match timeout(LOOK_TIMEOUT, pods.get(name)).await {
+            Ok(Ok(pod)) => Some(has_ended(&pod)),
+            Ok(Err(error)) if is_not_found(&error) => Some(true),
+            Ok(Err(_)) | Err(_) => None,
+        }
+    }
+
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str) {
         let about = ObjectReference {
             field_path: Some(format!("spec.containers{{{}}}", container.container)),
@@ -82,6 +98,12 @@ impl Cluster for ApiServer {
     async fn not_offered(&self, reason: &str) {
         self.events.warn(self.events.node(), "ResourceNotOffered", reason).await;
     }
+}
+
+/// Whether none of its containers runs or will run.
+fn has_ended(pod: &core::Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    phase.is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase))
 }
 
 fn known(pod: core::Pod) -> KnownPod {
@@ -134,5 +156,19 @@ mod tests {
         assert_eq!(found.containers[0].resources["aliquot.dev/gpu-core"], "30");
         assert_eq!(found.annotations["a"], "b");
         assert_eq!(known(core::Pod::default()), KnownPod::default());
+    }
+
+    #[test]
+    fn a_pod_has_ended_when_its_phase_says_so() {
+        let in_phase = |phase: &str| {
+            let status = core::PodStatus { phase: Some(phase.into()), ..core::PodStatus::default() };
+            core::Pod { status: Some(status), ..core::Pod::default() }
+        };
+        for (phase, ended) in
+            [("Pending", false), ("Running", false), ("Unknown", false), ("Succeeded", true), ("Failed", true)]
+        {
+            assert_eq!(has_ended(&in_phase(phase)), ended, "{phase}");
+        }
+        assert!(!has_ended(&core::Pod::default()));
     }
 }

@@ -26,7 +26,7 @@ pub struct Settings {
     pub slots_per_device: u32,
     /// How many `nvidia.com/gpu.shared` one device is; 1: devices are whole, `nvidia.com/gpu`.
     pub nvidia_replicas: u32,
-    /// How long a slice stays whose container kubelet no longer knows.
+    /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub gone_grace_seconds: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct Config {
     pub(super) spoken: Spoken,
     /// What they mean on this node.
     pub(super) facts: NodeFacts,
-    /// How long a slice stays whose container kubelet no longer knows.
+    /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub(super) gone_grace: Duration,
 }
 

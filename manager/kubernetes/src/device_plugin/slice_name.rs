@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::node::Consumer;
+use crate::node::{Consumer, Slice};
 
 const NAME_BYTES_MAX: usize = 63;
 const PREFIX: &str = "pod.";
@@ -20,6 +20,14 @@ pub(super) fn slice_name(consumer: &Consumer) -> String {
     let digits: String = Sha256::digest(&name).iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     let kept: String = name.chars().take(NAME_BYTES_MAX - digits.len() - 1).collect();
     format!("{}-{digits}", kept.trim_end_matches(['.', '-']))
+}
+
+/// The container that a slice was made for: its description says so, and its name confirms it.
+#[must_use]
+pub(super) fn made_for(slice: &Slice) -> Option<Consumer> {
+    let mut words = slice.content.description.splitn(3, '/').map(str::to_owned);
+    let consumer = Consumer { namespace: words.next()?, pod: words.next()?, container: words.next()? };
+    (slice_name(&consumer) == slice.content.name).then_some(consumer)
 }
 
 #[cfg(test)]
@@ -46,5 +54,17 @@ mod tests {
             at_a_dot.len() <= 63 && at_a_dot.starts_with("pod.team-a.xxx") && !at_a_dot.contains(".-"),
             "{at_a_dot}"
         );
+    }
+
+    #[test]
+    fn a_slice_says_whose_it_is_unless_its_name_says_otherwise() {
+        use crate::device_plugin::test_node::{device, slice_of};
+        let consumer = Consumer { namespace: "team-a".into(), pod: "x".repeat(99), container: "main".into() };
+        let mut slice = slice_of(&slice_name(&consumer), &device(0, 16), 10, 1 << 30);
+        assert_eq!(made_for(&slice), None);
+        slice.content.description = consumer.to_string();
+        assert_eq!(made_for(&slice), Some(consumer));
+        slice.content.name = "train".into();
+        assert_eq!(made_for(&slice), None);
     }
 }

@@ -1,4 +1,8 @@
 //! Slices whose container is gone.
+//!
+//! Kubelet may have forgotten a container for a moment only: while it starts, it does not know all of its pods. So the API
+//! server is asked as well: where both say that the pod is gone, its slices go at the next look. If the API server has
+//! the pod, or does not answer, they go after a while in which kubelet did not know it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,10 +11,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::cluster::Cluster;
 use super::prepare::Turn;
+use super::slice_name::made_for;
 use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
-use crate::node::{self, Node, Slice};
+use crate::node::{self, Consumer, Node, Slice};
 use crate::pod_resources::{Holder, Holders, PodResources};
 
 /// The containers' slices that no container has, and in which nothing runs.
@@ -30,8 +36,7 @@ pub(super) fn is_of_units(slice: &Slice) -> bool {
     slice.content.aliases.iter().any(|alias| is_alias_of_units(alias))
 }
 
-/// Since when slices are nobody's. Kubelet may have forgotten them for a moment only: while it starts, it does not yet
-/// know all of its pods.
+/// Since when slices are nobody's.
 #[derive(Debug, Default)]
 struct Deserted {
     since: BTreeMap<String, Instant>,
@@ -53,9 +58,10 @@ impl Deserted {
     }
 }
 
-/// Removes slices that have been nobody's for long.
+/// Removes slices that have been nobody's for long, or whose pods are gone.
 pub(super) struct Sweeper {
     node: Arc<dyn Node>,
+    cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
     turn: Turn,
     grace: Duration,
@@ -63,13 +69,21 @@ pub(super) struct Sweeper {
 }
 
 impl Sweeper {
-    pub(super) fn new(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, turn: Turn, grace: Duration) -> Sweeper {
-        Sweeper { node, pod_resources, turn, grace, deserted: Deserted::default() }
+    pub(super) fn new(
+        node: Arc<dyn Node>,
+        cluster: Arc<dyn Cluster>,
+        pod_resources: Arc<PodResources>,
+        turn: Turn,
+        grace: Duration,
+    ) -> Sweeper {
+        Sweeper { node, cluster, pod_resources, turn, grace, deserted: Deserted::default() }
     }
 
     /// Takes in who has what of these slices.
     pub(super) async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
-        let deserted = self.deserted.for_long(&of_nobody(slices, holders), Instant::now(), self.grace);
+        let of_nobody_now = of_nobody(slices, holders);
+        let mut deserted = self.deserted.for_long(&of_nobody_now, Instant::now(), self.grace);
+        deserted.extend(self.of_gone_pods(&of_nobody_now).await);
         if deserted.is_empty() {
             return;
         }
@@ -88,6 +102,21 @@ impl Sweeper {
                 Err(error) => warn!(slice = removed, "cannot remove the slice of a container that is gone: {error}"),
             }
         }
+    }
+
+    /// Those of these slices of whose pods the API server says that they are gone.
+    async fn of_gone_pods(&self, slices: &[&Slice]) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for slice in slices {
+            let Some(Consumer { namespace, pod, .. }) = made_for(slice) else { continue };
+            match self.cluster.has_gone(&namespace, &pod).await {
+                Some(true) => _ = found.insert(slice.content.name.clone()),
+                Some(false) => {}
+                // It would not answer for the others either.
+                None => break,
+            }
+        }
+        found
     }
 }
 

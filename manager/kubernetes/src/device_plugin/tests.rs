@@ -33,6 +33,10 @@ impl Cluster for TestCluster {
         Ok(pods.get(name).cloned().map(|pod| KnownPod { uid: format!("uid-of-{name}"), pod }))
     }
 
+    async fn has_gone(&self, _namespace: &str, name: &str) -> Option<bool> {
+        Some(!self.pods.lock().unwrap().contains_key(name))
+    }
+
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str) {
         assert_eq!(pod_uid, format!("uid-of-{}", container.pod));
         self.events.lock().unwrap().push((container.to_string(), reason.to_owned()));
@@ -256,7 +260,7 @@ async fn what_is_left_of_a_plugin_that_is_gone_goes_when_nobody_has_it() {
     world.kubelet.forget("goes");
     let pod_resources = Arc::new(PodResources::new(world.dir.path()));
     let mut left_over = JoinSet::new();
-    left_over.spawn(clear_up(world.node.clone(), pod_resources, Duration::ZERO));
+    left_over.spawn(clear_up(world.node.clone(), world.cluster.clone(), pod_resources, Duration::ZERO));
     while world.slice("goes").is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -279,7 +283,7 @@ async fn the_slice_of_a_pod_that_comes_again_while_kubelet_is_asked_is_not_remov
         .meanwhile(move || units.iter().for_each(|(resource, ids)| kubelet.give("comes-again", resource, ids)));
     let pod_resources = Arc::new(PodResources::new(world.dir.path()));
     let mut left_over = JoinSet::new();
-    left_over.spawn(clear_up(world.node.clone(), pod_resources, Duration::ZERO));
+    left_over.spawn(clear_up(world.node.clone(), world.cluster.clone(), pod_resources, Duration::ZERO));
     while world.slice("goes").is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -351,6 +355,22 @@ async fn slices_of_containers_that_are_gone_are_removed_after_a_while() {
     assert_eq!(world.node.list().len(), 1);
     world.node.remove("train").unwrap();
     healthy(&mut devices, 1).await;
+}
+
+#[tokio::test]
+async fn slices_of_a_pod_that_is_gone_for_kubelet_and_the_api_server_are_removed_at_once() {
+    let world = World::new(1, &[], LONG);
+    for pod in ["gone", "forgotten"] {
+        world.admit(pod, &THIRD, &[]).await;
+        world.start(pod).await.unwrap();
+        world.kubelet.forget(pod);
+    }
+    world.cluster.pods.lock().unwrap().remove("gone");
+    while world.slice("gone").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Kubelet may know it again in a moment.
+    assert!(world.slice("forgotten").is_some());
 }
 
 #[tokio::test]
