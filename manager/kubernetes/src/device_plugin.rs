@@ -55,6 +55,7 @@ pub(crate) mod test_node;
 mod tests;
 mod unit_id;
 mod units;
+mod waits;
 
 pub use cluster::{ApiServer, Cluster, KnownPod};
 pub use settings::{Config, Settings, SettingsError};
@@ -180,12 +181,21 @@ impl Plugin {
         match self.pod_resources.list().await {
             Ok(holders) => {
                 self.sweeper.sweep(&slices, &holders).await;
+                self.evict(&holders);
                 self.holders = holders;
             }
             // Kubelet is not there: it takes no units either, and what it said holds.
             Err(error) => debug!("{error}"),
         }
         self.offer(slices);
+    }
+
+    /// Ends the pods that have waited for room for long.
+    fn evict(&mut self, holders: &Holders) {
+        for (pod_uid, waiting) in self.preparer.waits().for_long(self.config.room_grace, holders) {
+            let cluster = Arc::clone(&self.cluster);
+            self.tasks.spawn(async move { cluster.evict(&waiting.container, &pod_uid, &waiting.reason).await });
+        }
     }
 
     /// Tells kubelet which units there are, and which of them it may hand out. A slice whose holder is not known yet
@@ -196,6 +206,7 @@ impl Plugin {
         let of_nobody: BTreeSet<String> =
             of_nobody(&slices, &self.holders).into_iter().map(|slice| slice.content.name.clone()).collect();
         slices.retain(|slice| !of_nobody.contains(&slice.content.name));
+        let is_split = self.preparer.waits().are_split(&slices);
         let resources = Resource::all(&self.config.spoken, &self.config.facts, &devices);
         for (name, units) in &self.served {
             if !resources.iter().any(|resource| resource.name == *name) {
@@ -204,7 +215,7 @@ impl Plugin {
         }
         for resource in resources {
             let held = self.holders.held(&resource.name);
-            let units = match units_of(&resource, &devices, &slices, &held) {
+            let units = match units_of(&resource, &devices, &slices, &held, is_split) {
                 Ok(units) => Arc::new(units),
                 Err(error) => {
                     if !self.served.contains_key(&resource.name) {

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use aliquot_dialects::{Container, Pod};
 use k8s_openapi::api::core::v1::{self as core, ObjectReference};
+use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, Client};
 use tokio::time::timeout;
+use tracing::warn;
 
 use crate::api_server::{Patience, is_not_found, message};
 use crate::events::{Events, NOT_READ, pod_reference};
@@ -31,6 +33,9 @@ pub trait Cluster: Send + Sync + 'static {
 
     /// Says why a container of the pod with this UID gets no slice.
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str);
+
+    /// Says why a pod gets no room here, and ends it, if a controller makes another one in its place.
+    async fn evict(&self, container: &Consumer, pod_uid: &str, reason: &str);
 
     /// Says what of the pod with this UID, of which `container` is one, is not read though it was meant to be.
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str);
@@ -90,6 +95,24 @@ impl Cluster for ApiServer {
         self.events.warn(about, "SliceRefused", reason).await;
     }
 
+    async fn evict(&self, container: &Consumer, pod_uid: &str, reason: &str) {
+        let Consumer { namespace, pod: name, .. } = container;
+        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
+        let Ok(pod) = pods.get(name).await else { return };
+        if !is_replaced(&pod) {
+            return;
+        }
+        let about = pod_reference(namespace, name, pod_uid);
+        self.events
+            .warn(about, "Evicted", &format!("it is deleted, so that its successor can go elsewhere: {reason}"))
+            .await;
+        let preconditions = Preconditions { uid: Some(pod_uid.to_owned()), resource_version: None };
+        let this_one = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        if let Err(error) = pods.delete(name, &this_one).await {
+            warn!(namespace, pod = name, error = message(&error), "cannot evict a pod that waits for room");
+        }
+    }
+
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
         let about = pod_reference(&container.namespace, &container.pod, pod_uid);
         self.events.warn(about, NOT_READ, text).await;
@@ -104,6 +127,11 @@ impl Cluster for ApiServer {
 fn has_ended(pod: &core::Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase.is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase))
+}
+
+/// Whether a controller makes another one in its place.
+fn is_replaced(pod: &core::Pod) -> bool {
+    pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
 }
 
 fn known(pod: core::Pod) -> KnownPod {

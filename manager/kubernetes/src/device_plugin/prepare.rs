@@ -15,6 +15,7 @@ use super::slice_name::slice_name;
 use super::stale::of_nobody;
 use super::starting::{Candidate, Starts, have_units_in_common};
 use super::unit_id::{CdiName, device_of};
+use super::waits::Waits;
 use crate::node::{self, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest};
 use crate::pod_resources::{Holders, ListError, PodName, PodResources, Recorded};
 
@@ -53,6 +54,13 @@ pub(super) enum PrepareError {
     Remove(#[from] NodeError),
 }
 
+impl PrepareError {
+    /// Whether there may be room on another node, or here when others have gone.
+    fn is_want_of_room(&self) -> bool {
+        matches!(self, PrepareError::NoDevice(_) | PrepareError::Create(CreateError::Unavailable(_)))
+    }
+}
+
 impl From<PrepareError> for Status {
     fn from(error: PrepareError) -> Status {
         let code = match &error {
@@ -89,6 +97,7 @@ pub(super) struct Preparer {
     spoken: Spoken,
     facts: NodeFacts,
     starts: Starts,
+    waits: Waits,
     turn: Turn,
 }
 
@@ -105,7 +114,16 @@ impl Preparer {
         facts: NodeFacts,
         turn: Turn,
     ) -> Preparer {
-        Preparer { node, cluster, pod_resources, spoken, facts, starts: Starts::default(), turn }
+        Preparer {
+            node,
+            cluster,
+            pod_resources,
+            spoken,
+            facts,
+            starts: Starts::default(),
+            waits: Waits::default(),
+            turn,
+        }
     }
 
     /// Makes the slice of the container that has these units of a resource, unless it is there: the container has
@@ -212,6 +230,13 @@ impl Preparer {
             tokio::spawn(async move { cluster.not_read(&consumer, &uid, &text).await });
         }
         let outcome = self.make_for(starting, name, &known).await;
+        match &outcome {
+            Err(error) if error.is_want_of_room() => {
+                let slices = node::blocking(&self.node, |node| node.list()).await;
+                self.waits.refused(&known.uid, &starting.consumer, error.to_string(), &slices);
+            }
+            _ => self.waits.served(&known.uid),
+        }
         if let Err(error) = &outcome {
             // Kubelet is not kept waiting for it.
             let (cluster, reason) = (Arc::clone(&self.cluster), error.to_string());
@@ -219,6 +244,11 @@ impl Preparer {
             tokio::spawn(async move { cluster.refused(&consumer, &uid, &reason).await });
         }
         outcome
+    }
+
+    /// Whom room is short for.
+    pub(super) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     async fn make_for(&self, starting: &Starting, name: String, pod: &KnownPod) -> Result<(), PrepareError> {

@@ -84,6 +84,12 @@ impl Resource {
         }
     }
 
+    /// Whether a unit is an amount, of which a container takes some from one device.
+    #[must_use]
+    pub(super) fn is_share(&self) -> bool {
+        matches!(self.unit, Unit::CorePercent | Unit::MemoryBytes(_))
+    }
+
     /// Whether the units say which devices a container gets. Of other resources they only count, and the node chooses.
     #[must_use]
     pub(super) fn is_of_whole_devices(&self) -> bool {

@@ -98,10 +98,12 @@ impl DevicePlugin for Server {
         request: Request<proto::PreStartContainerRequest>,
     ) -> Result<Response<proto::PreStartContainerResponse>, Status> {
         let ids: BTreeSet<String> = request.into_inner().device_ids.into_iter().collect();
-        self.preparer.prepare(&self.resource, &ids).await.inspect_err(|error| {
+        let outcome = self.preparer.prepare(&self.resource, &ids).await.inspect_err(|error| {
             warn!(resource = self.resource.name, "a container cannot start: {error}");
-        })?;
+        });
+        // Also that it found no room changes what is on offer.
         self.changed.notify_one();
+        outcome?;
         Ok(Response::new(proto::PreStartContainerResponse {}))
     }
 }

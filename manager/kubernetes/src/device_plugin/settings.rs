@@ -28,6 +28,8 @@ pub struct Settings {
     pub nvidia_replicas: u32,
     /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub gone_grace_seconds: u64,
+    /// How long a pod that a controller has made waits for room on the node's devices before it is evicted.
+    pub room_grace_seconds: u64,
 }
 
 impl Default for Settings {
@@ -41,6 +43,7 @@ impl Default for Settings {
             slots_per_device: 10,
             nvidia_replicas: 1,
             gone_grace_seconds: 30,
+            room_grace_seconds: 60,
         }
     }
 }
@@ -75,6 +78,8 @@ pub struct Config {
     pub(super) facts: NodeFacts,
     /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub(super) gone_grace: Duration,
+    /// How long a pod that a controller has made waits for room.
+    pub(super) room_grace: Duration,
 }
 
 impl Settings {
@@ -117,6 +122,7 @@ impl Settings {
                 nvidia_replicas: replicas,
             },
             gone_grace: Duration::from_secs(self.gone_grace_seconds),
+            room_grace: Duration::from_secs(self.room_grace_seconds),
         })
     }
 }

@@ -42,6 +42,10 @@ impl Cluster for TestCluster {
         self.events.lock().unwrap().push((container.to_string(), reason.to_owned()));
     }
 
+    async fn evict(&self, container: &Consumer, pod_uid: &str, reason: &str) {
+        self.refused(container, pod_uid, &format!("evicted: {reason}")).await;
+    }
+
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
         self.refused(container, pod_uid, text).await;
     }
@@ -68,7 +72,7 @@ impl World {
         let cluster = Arc::new(TestCluster::default());
         let facts = NodeFacts { whole_devices: true, ..NodeFacts::default() };
         let spoken = Spoken::new(dialects.iter().copied()).unwrap();
-        let config = Config { spoken, facts, gone_grace };
+        let config = Config { spoken, facts, gone_grace, room_grace: Duration::ZERO };
         let pod_resources = Arc::new(PodResources::new(dir.path()));
         let mut plugin = JoinSet::new();
         plugin.spawn(run(config, Serves::Kubelet(dir.path().into()), node.clone(), cluster.clone(), pod_resources));

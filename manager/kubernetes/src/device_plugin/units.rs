@@ -35,7 +35,8 @@ pub(super) struct TooManyUnits {
     unit_min_mib: Option<u64>,
 }
 
-/// All units of a resource. `held` are those that containers have.
+/// All units of a resource. `held` are those that containers have. If `is_split`, no more of a share is offered than
+/// one container can have: the room of the device with the most of it, or all devices that are free as a whole.
 ///
 /// # Errors
 /// There are too many.
@@ -44,6 +45,7 @@ pub(super) fn units_of(
     devices: &Devices,
     slices: &[Slice],
     held: &BTreeSet<&str>,
+    is_split: bool,
 ) -> Result<Vec<Unit>, TooManyUnits> {
     let of_devices: Vec<(&Device, u64)> =
         devices.usable().map(|device| (device, resource.units_of(device))).filter(|(_, units)| *units > 0).collect();
@@ -56,13 +58,16 @@ pub(super) fn units_of(
         };
         return Err(TooManyUnits { resource: resource.name.clone(), found, unit_min_mib });
     }
-    let fits: Vec<u64> = of_devices
+    let mut fits: Vec<u64> = of_devices
         .iter()
         .map(|(device, _)| match device.problem {
             None => resource.units_in(Room::of(device, slices)),
             Some(_) => 0,
         })
         .collect();
+    if is_split && resource.is_share() {
+        keep_what_is_together(&mut fits, &of_devices);
+    }
     let mut units: Vec<Unit> = Vec::new();
     // How many free units there is room for that none of the device's own stands for.
     let mut spare = 0_u64;
@@ -94,6 +99,22 @@ pub(super) fn units_of(
     Ok(units)
 }
 
+/// Of what fits on each device, keeps what one container can have: all devices of which everything is free; if there is
+/// none, the device with the most.
+fn keep_what_is_together(fits: &mut [u64], of_devices: &[(&Device, u64)]) {
+    let is_whole = |(fit, (_, count)): (&u64, &(&Device, u64))| fit == count;
+    let has_whole = fits.iter().zip(of_devices).any(is_whole);
+    let most = fits.iter().copied().max();
+    let mut has_kept = false;
+    for (fit, (_, count)) in fits.iter_mut().zip(of_devices) {
+        let is_kept = if has_whole { fit == count } else { !has_kept && Some(*fit) == most };
+        has_kept |= is_kept;
+        if !is_kept {
+            *fit = 0;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use aliquot_dialects::{NodeFacts, Spoken};
@@ -109,7 +130,7 @@ mod tests {
 
     fn healthy(resource: &Resource, devices: &Devices, slices: &[Slice], held: &[String]) -> Vec<String> {
         let held = held.iter().map(String::as_str).collect();
-        let units = units_of(resource, devices, slices, &held).unwrap();
+        let units = units_of(resource, devices, slices, &held, false).unwrap();
         units.into_iter().filter(|unit| unit.is_healthy).map(|unit| unit.id).collect()
     }
 
@@ -152,6 +173,23 @@ mod tests {
     }
 
     #[test]
+    fn of_split_room_only_what_one_container_can_have_is_on_offer() {
+        let [core, memory, whole] = &resources()[..] else { panic!("there are three") };
+        let all: Vec<Device> = (0..3).map(|number| device(number, 4)).collect();
+        let free = |resource: &Resource, slices: &[Slice]| {
+            let units = units_of(resource, &node(&all), slices, &BTreeSet::new(), true).unwrap();
+            units.iter().filter(|unit| unit.is_healthy).count()
+        };
+        let slice = |on: usize, core, memory| slice_of("s", &all[on], core, memory * GIB);
+        assert_eq!((free(core, &[]), free(memory, &[]), free(whole, &[])), (300, 12, 3));
+        let one = [slice(0, 60, 3)];
+        assert_eq!((free(core, &one), free(memory, &one), free(whole, &one)), (200, 8, 2));
+        // No device has room for both 40 percent and 3 GiB, but for either.
+        let each = [slice(0, 60, 1), slice(1, 90, 2), slice(2, 60, 3)];
+        assert_eq!((free(core, &each), free(memory, &each), free(whole, &each)), (40, 3, 0));
+    }
+
+    #[test]
     fn more_units_than_kubelet_can_be_told_of_are_not_served() {
         let memory = |unit_mib: u64| {
             let facts = NodeFacts { memory_unit_bytes: unit_mib * MIB, ..NodeFacts::default() };
@@ -159,7 +197,7 @@ mod tests {
         };
         // Eight devices of 141 GiB, the largest node that there is.
         let devices = node(&(0..8).map(|number| device(number, 141)).collect::<Vec<_>>());
-        let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &BTreeSet::new());
+        let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &BTreeSet::new(), false);
         let error = units(1).unwrap_err().to_string();
         assert!(error.contains("aliquot.dev/gpu-memory would have 1155072 units"), "{error}");
         assert!(error.ends_with("a unit of 24 MiB or more will do"), "{error}");

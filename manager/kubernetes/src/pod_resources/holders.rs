@@ -45,6 +45,12 @@ impl Holders {
         Holders { recorded, unread, ..Holders::from(listed) }
     }
 
+    /// Only these are recorded.
+    #[cfg(test)]
+    pub(crate) fn with_recorded(recorded: Vec<Recorded>) -> Holders {
+        Holders { recorded, ..Holders::default() }
+    }
+
     /// All containers that `PodResources` lists: not the init containers that end before the others start.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         self.listed.iter()

@@ -1,10 +1,12 @@
 //! Refused pods: the reason is in kubelet's event and in the plugin's own.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::World;
+use aliquot_test_kubelet::{PODS, World};
 use serde_json::{Value, json};
 
-use crate::stage::{CORE, MEMORY, create_annotated, delete, on_paper, part, wait_for_units, with_settings};
+use crate::stage::{
+    CORE, MEMORY, container, create_annotated, delete, on_paper, part, spec, wait_for_units, with_settings,
+};
 
 /// Creates a pod, and waits until both kubelet and the plugin have reported `reason` for it.
 fn assert_refused(world: &World, limits: &Value, annotations: &Value, reason: &str) {
@@ -51,6 +53,35 @@ fn more_than_a_device_has_left_is_refused_until_there_is_room() {
     });
     delete(&world, ["a"]);
     world.cluster.wait_for_phase("pod", "Running");
+}
+
+#[test]
+fn a_pod_that_no_device_alone_has_room_for_is_evicted_and_its_successor_not_sent_there_again() {
+    let world = with_settings(2, "room_grace_seconds = 0");
+    wait_for_units(&world, CORE, 200);
+    for name in ["a", "b"] {
+        create_annotated(&world, name, &part(60, 10), &json!({}));
+        world.cluster.wait_for_phase(name, "Running");
+    }
+    let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "u", "controller": true});
+    let of_set = |name: &str| {
+        let spec = spec(&[], &[container(&world, "main", &part(60, 10), &[])]);
+        let metadata = json!({"name": name, "ownerReferences": [owner]});
+        world.cluster.create(&PODS, json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}));
+    };
+    of_set("first");
+    wait::until_true("the pod is evicted", || world.cluster.pod("first").is_none());
+    wait::until_true("an event says why", || {
+        let says = "60 percent of its time are wanted, 40 are left";
+        world.cluster.events().iter().any(|event| event.starts_with("Evicted: ") && event.contains(says))
+    });
+    // Two have 60 each, and 40 are free together.
+    wait_for_units(&world, CORE, 160);
+    of_set("second");
+    world.cluster.wait_for_error("second", "Insufficient aliquot.dev/gpu-core");
+    // What was given back is room for it.
+    delete(&world, ["a"]);
+    world.cluster.wait_for_phase("second", "Running");
 }
 
 #[test]
