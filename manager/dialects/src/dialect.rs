@@ -76,6 +76,24 @@ pub enum Unit {
     MigInstance,
 }
 
+/// A resource that kube-scheduler must see on a node, and that kubelet does not hand out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    /// Its name.
+    pub resource: &'static str,
+    /// How much of it a device is.
+    pub count: Count,
+}
+
+/// How much of a counted resource a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// Its memory in MiB.
+    MemoryMib,
+    /// The same for every device.
+    PerDevice(u32),
+}
+
 /// One system: how its requests are recognised and translated.
 pub(crate) struct System {
     pub(crate) name: &'static str,
@@ -87,6 +105,7 @@ pub(crate) struct System {
     pub(crate) annotation: fn(&Request<'_>) -> Option<&'static str>,
     pub(crate) translate: fn(&Request<'_>) -> Result<Wish, Refusal>,
     pub(crate) advertised: fn(&NodeFacts) -> Vec<Advertised>,
+    pub(crate) counted: fn(&NodeFacts) -> Vec<Counted>,
 }
 
 impl Dialect {
@@ -141,6 +160,13 @@ impl Dialect {
     #[must_use]
     pub fn advertised(self, node: &NodeFacts) -> Vec<Advertised> {
         (self.system().advertised)(node)
+    }
+
+    /// The resources that a container can ask for in this dialect and that are not among those: the node's status must
+    /// have them, or kube-scheduler lets the container wait for ever.
+    #[must_use]
+    pub fn counted(self, node: &NodeFacts) -> Vec<Counted> {
+        (self.system().counted)(node)
     }
 }
 

@@ -19,9 +19,9 @@
 //! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has decided; else as `aliquot` |
 //!
 //! Requests of HAMi and Volcano are per device, which kube-scheduler cannot count. Where kube-scheduler decides alone,
-//! it counts containers per device; the node chooses the device, and refuses a container for which it has no room.
-//! kube-scheduler must be told to ignore the other resource names of these systems (with `ignoredByScheduler` in an
-//! extender's `managedResources`, as they configure it): no node advertises them, so their pods would wait for ever.
+//! it counts containers per device, and the sums over a node's devices of what else they ask for ([`Counted`]); the node
+//! chooses the device, and refuses a container for which it has no room. Where these systems' own extenders tell
+//! kube-scheduler to ignore those names, nothing changes.
 //! How the schedulers of cGPU and qGPU write their decisions is not public, so the node does not read them.
 //!
 //! A wish never exceeds the request: amounts that must be rounded are rounded down.
@@ -42,7 +42,7 @@ mod translate;
 mod wish;
 
 pub use constraints::{Constraints, Decided, DeviceFacts};
-pub use dialect::{Advertised, Dialect, Placement, Unit, UnknownDialect};
+pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownDialect};
 pub use environment::Placed;
 pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};
 pub use refusal::Refusal;

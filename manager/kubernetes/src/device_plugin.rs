@@ -37,6 +37,7 @@ use crate::relay::Meeting;
 
 mod choice;
 mod cluster;
+mod counted;
 mod listeners;
 mod preferred;
 mod prepare;
@@ -105,6 +106,7 @@ pub async fn run(
     ));
     let sweeper =
         Sweeper::new(Arc::clone(&node), Arc::clone(&cluster), Arc::clone(&pod_resources), turn, config.gone_grace);
+    let publisher = counted::Publisher::new(Arc::clone(&cluster));
     let mut plugin = Plugin {
         config,
         serves,
@@ -117,6 +119,7 @@ pub async fn run(
         tasks: JoinSet::new(),
         holders: Arc::new(Holders::default()),
         sweeper,
+        publisher,
     };
     plugin.run().await;
 }
@@ -157,6 +160,7 @@ struct Plugin {
     /// What kubelet said last.
     holders: Arc<Holders>,
     sweeper: Sweeper,
+    publisher: counted::Publisher,
 }
 
 impl Plugin {
@@ -188,6 +192,9 @@ impl Plugin {
             Err(error) => debug!("{error}"),
         }
         self.offer(slices);
+        let devices = self.node.devices().borrow().clone();
+        let amounts = counted::counted(&self.config.spoken, &self.config.facts, &devices);
+        self.publisher.publish(amounts).await;
     }
 
     /// Ends the pods that have waited for room for long.

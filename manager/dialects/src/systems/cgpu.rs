@@ -27,6 +27,7 @@ pub(crate) const SYSTEM: System = System {
             Advertised { resource: CORE, unit: Unit::CorePercent },
         ]
     },
+    counted: |_| Vec::new(),
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {

@@ -32,6 +32,7 @@ pub(crate) const SYSTEM: System = System {
             Advertised { resource: MEMORY, unit: Unit::MemoryBytes(UNIT_BYTES) },
         ]
     },
+    counted: |_| Vec::new(),
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {

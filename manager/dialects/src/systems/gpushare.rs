@@ -24,6 +24,7 @@ pub(crate) const SYSTEM: System = System {
     annotation: |_| None,
     translate,
     advertised: |node| vec![Advertised { resource: MEMORY, unit: Unit::MemoryBytes(node.gpushare_unit_bytes) }],
+    counted: |_| Vec::new(),
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {

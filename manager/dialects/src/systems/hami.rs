@@ -4,11 +4,12 @@
 //! and `gpumem-percentage` percent of its memory, `gpucores` percent of its time. Annotations of the pod say which
 //! devices are suitable.
 //!
-//! Like HAMi, the node advertises only a number of containers per device to kubelet, because kube-scheduler could not
-//! count requests per device. So without HAMi's extender a container can be sent to a node that has no room for it; the
-//! node then refuses it with a reason.
+//! Like HAMi, the node gives kubelet only a number of containers per device to hand out. Where HAMi's extender does not
+//! tell kube-scheduler to ignore the other resources, it must see them in the node's status, or their pods would wait for
+//! ever: so their sums over all devices stand there. Kube-scheduler counts them once for a container with several devices,
+//! and not device by device. So it can send a container to a node that has no room for it, which refuses it with a reason.
 
-use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
+use crate::dialect::{Advertised, Count, Counted, Dialect, Placement, System, Unit};
 use crate::environment::Variable;
 use crate::refusal::Refusal;
 use crate::request::Request;
@@ -35,6 +36,11 @@ pub(crate) const SYSTEM: System = System {
     translate,
     advertised: |node| {
         vec![Advertised { resource: GPU, unit: Unit::Slot { per_device: node.slots_per_device.clamp(1, 100) } }]
+    },
+    counted: |node| {
+        let mut found = per_device::counted(&NAMES);
+        found.push(Counted { resource: PRIORITY, count: Count::PerDevice(node.slots_per_device.clamp(1, 100)) });
+        found
     },
 };
 

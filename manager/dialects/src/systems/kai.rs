@@ -29,6 +29,7 @@ pub(crate) const SYSTEM: System = System {
     annotation,
     translate,
     advertised: |_| Vec::new(),
+    counted: |_| Vec::new(),
 };
 
 fn annotation(request: &Request<'_>) -> Option<&'static str> {

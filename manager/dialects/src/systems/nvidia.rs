@@ -23,6 +23,7 @@ pub(crate) const SYSTEM: System = System {
     annotation: |_| None,
     translate,
     advertised,
+    counted: |_| Vec::new(),
 };
 
 fn is_resource(name: &str) -> bool {

@@ -30,6 +30,7 @@ pub(crate) const SYSTEM: System = System {
     annotation: |_| None,
     translate,
     advertised,
+    counted: |_| Vec::new(),
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {

@@ -1,6 +1,7 @@
 //! The common part of HAMi and Volcano: a number of devices, and a request that holds for each of them.
 
 use crate::constraints::Decided;
+use crate::dialect::{Count, Counted};
 use crate::environment::{Value, Variable};
 use crate::refusal::Refusal;
 use crate::request::{MIB, Request};
@@ -14,6 +15,15 @@ pub(super) struct Names {
     pub(super) memory_percentage: &'static str,
     /// Percent of each device's time.
     pub(super) cores: &'static str,
+}
+
+/// What kube-scheduler must see of a node: the sums over its devices.
+pub(super) fn counted(names: &Names) -> Vec<Counted> {
+    vec![
+        Counted { resource: names.memory, count: Count::MemoryMib },
+        Counted { resource: names.memory_percentage, count: Count::PerDevice(100) },
+        Counted { resource: names.cores, count: Count::PerDevice(100) },
+    ]
 }
 
 /// The request for each device. If only memory is requested, time is not limited, and guaranteed in proportion to the

@@ -36,6 +36,7 @@ pub(crate) const SYSTEM: System = System {
             Advertised { resource: GREEDY, unit: Unit::Slot { per_device: 100 } },
         ]
     },
+    counted: |_| Vec::new(),
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {

@@ -2,7 +2,8 @@
 //!
 //! `volcano.sh/vgpu-number` is a number of devices; `vgpu-memory` (MiB), `vgpu-memory-percentage` and `vgpu-cores` hold
 //! for each of them. The older `volcano.sh/gpu-memory` is MiB of one device, `volcano.sh/gpu-number` whole devices. As
-//! with HAMi, the node advertises only containers per device for the newer names.
+//! with HAMi, kubelet hands out only containers per device for the newer names, and the node's status has the sums of the
+//! rest.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::environment::{Value, Variable};
@@ -39,6 +40,7 @@ pub(crate) const SYSTEM: System = System {
             Advertised { resource: OLD_NUMBER, unit: Unit::Device },
         ]
     },
+    counted: |_| per_device::counted(&NAMES),
 };
 
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use aliquot_dialects::{Container, Pod};
 use k8s_openapi::api::core::v1::{self as core, ObjectReference};
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
+use serde_json::json;
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -40,6 +41,12 @@ pub trait Cluster: Send + Sync + 'static {
     /// Says what of the pod with this UID, of which `container` is one, is not read though it was meant to be.
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str);
 
+    /// Says in the node's status how much of these resources it has.
+    ///
+    /// # Errors
+    /// Why it does not say so.
+    async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String>;
+
     /// Says why the node offers no units of a resource.
     async fn not_offered(&self, reason: &str);
 }
@@ -57,13 +64,14 @@ pub struct KnownPod {
 pub struct ApiServer {
     client: Client,
     events: Events,
+    node_name: String,
 }
 
 impl ApiServer {
     /// As `node_name` sees it.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> ApiServer {
-        ApiServer { events: Events::new(client.clone(), COMPONENT, node_name), client }
+        ApiServer { events: Events::new(client.clone(), COMPONENT, node_name.clone()), client, node_name }
     }
 }
 
@@ -116,6 +124,21 @@ impl Cluster for ApiServer {
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
         let about = pod_reference(&container.namespace, &container.pod, pod_uid);
         self.events.warn(about, NOT_READ, text).await;
+    }
+
+    async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String> {
+        let nodes: Api<core::Node> = Api::all(self.client.clone());
+        let quantities: BTreeMap<&str, String> =
+            amounts.iter().map(|(resource, amount)| (*resource, amount.to_string())).collect();
+        // Kubelet makes the latter of the former, up to ten seconds later.
+        let status = json!({"status": {"capacity": quantities, "allocatable": quantities}});
+        let patch = Patch::Merge(status);
+        let params = PatchParams::default();
+        match timeout(LOOK_TIMEOUT, nodes.patch_status(&self.node_name, &params, &patch)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(message(&error)),
+            Err(late) => Err(late.to_string()),
+        }
     }
 
     async fn not_offered(&self, reason: &str) {

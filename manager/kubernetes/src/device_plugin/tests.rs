@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_dialects::{Dialect, NodeFacts, Pod, Spoken};
 use aliquot_proto::kubelet::device_plugin as proto;
@@ -22,6 +23,9 @@ const MEMORY: &str = "aliquot.dev/gpu-memory";
 #[derive(Default)]
 struct TestCluster {
     pods: Mutex<BTreeMap<String, Pod>>,
+    /// What the node's status says, after this was refused once.
+    counted: Mutex<BTreeMap<&'static str, u64>>,
+    refuses_counts: AtomicBool,
     /// What was said of whom.
     events: Mutex<Vec<(String, String)>>,
 }
@@ -48,6 +52,14 @@ impl Cluster for TestCluster {
 
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
         self.refused(container, pod_uid, text).await;
+    }
+
+    async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String> {
+        if self.refuses_counts.swap(false, Ordering::Relaxed) {
+            return Err("not now".to_owned());
+        }
+        *self.counted.lock().unwrap() = amounts.clone();
+        Ok(())
     }
 
     async fn not_offered(&self, reason: &str) {
@@ -443,6 +455,21 @@ async fn other_systems_resources_bring_their_variables_along() {
     assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (25, 100, 4 * GIB));
     assert_eq!(content.environment["ALIYUN_COM_GPU_MEM_CONTAINER"], "4");
     assert_eq!(content.environment["ALIYUN_COM_GPU_MEM_DEV"], "16");
+}
+
+#[tokio::test]
+async fn what_only_the_scheduler_counts_is_in_the_node_s_status_also_if_it_is_refused_at_first() {
+    let world = World::new(2, &[Dialect::Hami], LONG);
+    world.cluster.refuses_counts.store(true, Ordering::Relaxed);
+    let memory_mib = |count| world.cluster.counted.lock().unwrap().get("nvidia.com/gpumem") == Some(&count);
+    while !memory_mib(32 * 1024) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    world.cluster.refuses_counts.store(true, Ordering::Relaxed);
+    world.node.change(0, |device| device.problem = Some("ill".into()));
+    while !memory_mib(16 * 1024) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]
