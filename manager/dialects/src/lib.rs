@@ -15,7 +15,7 @@
 //! | `qgpu` | `tke.cloud.tencent.com/qgpu-core`, `-memory`, `-core-greedy` | as `aliquot` |
 //! | `hami` | `nvidia.com/gpu`, `/gpumem`, `/gpumem-percentage`, `/gpucores` | its extender, or see below |
 //! | `volcano` | `volcano.sh/vgpu-number` and its kind, `/gpu-memory`, `/gpu-number` | Volcano, or see below |
-//! | `kai` | annotations `gpu-fraction`, `gpu-memory` | Aliquot's scheduler: such pods request nothing from kubelet |
+//! | `kai` | annotations `gpu-fraction`, `gpu-memory`, and those of NvFractions | Aliquot's scheduler: such pods request nothing from kubelet |
 //! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has decided; else as `aliquot` |
 //!
 //! Requests of HAMi and Volcano are per device, which kube-scheduler cannot count. Where kube-scheduler decides alone,

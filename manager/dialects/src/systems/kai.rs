@@ -1,6 +1,11 @@
 //! KAI.
 //!
-//! Annotations of the pod make the request: `gpu-fraction` is a part of a device, `gpu-memory` MiB of one, and
+//! With *NvFractions*, KAI's mode that enforces memory, each container has annotations of its own, whose names contain its
+//! name: `nvidia.com/container.NAME.gpu-memory.request` and `.limit` are quantities of bytes. Memory up to the limit is
+//! given, and so is guaranteed: nobody gets less than KAI would give, and fewer containers fit on a device. With one of
+//! the two alone it is that. `.gpu-compute.mode` says how KAI shares time, which is the node's own business here.
+//!
+//! Otherwise annotations of the pod make the request: `gpu-fraction` is a part of a device, `gpu-memory` MiB of one, and
 //! `gpu-fraction-num-devices` the number of devices. They hold for the pod's first container, or for the one that
 //! `gpu-fraction-container-name` names. KAI does not limit time. Aliquot guarantees it in proportion to the memory, and
 //! the container may use time that others leave.
@@ -10,6 +15,7 @@
 use crate::decimal::Decimal;
 use crate::dialect::{Dialect, Placement, System};
 use crate::environment::{Value, Variable};
+use crate::quantity;
 use crate::refusal::Refusal;
 use crate::request::{MIB, Request};
 use crate::wish::{MILLION, Memory, Share, Wish};
@@ -18,6 +24,11 @@ const FRACTION: &str = "gpu-fraction";
 const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
+/// What the annotations of single containers begin with; the container's name and one of the following come after it.
+const OF_CONTAINERS: &str = "nvidia.com/container.";
+const REQUEST: &str = ".gpu-memory.request";
+const LIMIT: &str = ".gpu-memory.limit";
+const MODE: &str = ".gpu-compute.mode";
 /// 1 percent in millionths: the smallest share of a device's time that can be guaranteed.
 const FRACTION_MIN: u32 = MILLION / 100;
 
@@ -33,6 +44,9 @@ pub(crate) const SYSTEM: System = System {
 };
 
 fn annotation(request: &Request<'_>) -> Option<&'static str> {
+    if [REQUEST, LIMIT].into_iter().any(|suffix| request.annotation(&of_container(request, suffix)).is_some()) {
+        return Some(OF_CONTAINERS);
+    }
     let is_meant = match request.annotation(CONTAINER) {
         Some(name) => request.container.name == name,
         None => request.index == 0,
@@ -40,7 +54,42 @@ fn annotation(request: &Request<'_>) -> Option<&'static str> {
     [FRACTION, MEMORY, DEVICES].into_iter().find(|key| is_meant && request.annotation(key).is_some())
 }
 
+/// The name of a container's own annotation.
+fn of_container(request: &Request<'_>, suffix: &str) -> String {
+    format!("{OF_CONTAINERS}{}{suffix}", request.container.name)
+}
+
+/// What the container's own annotations ask for; `None` if it has none.
+fn nv_fractions(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
+    let bytes = |suffix: &str| {
+        let key = of_container(request, suffix);
+        let Some(text) = request.annotation(&key) else { return Ok(None) };
+        let found = quantity::whole(text).map_err(|must| must.to_string());
+        let found = found.and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("at least 1".to_owned()) });
+        found.map(Some).map_err(|must| Refusal::value(key, text, must))
+    };
+    let (asked, limit) = (bytes(REQUEST)?, bytes(LIMIT)?);
+    let Some(memory) = limit.or(asked) else { return Ok(None) };
+    if let Some(asked) = asked.filter(|asked| *asked > memory) {
+        let must = format!("at least what is requested, which is {asked} bytes");
+        return Err(Refusal::value(of_container(request, LIMIT), memory, must));
+    }
+    if let Some(other) = [FRACTION, MEMORY].into_iter().find(|key| request.annotation(key).is_some()) {
+        let advice = "ask in the annotations of the pod or in those of its containers";
+        return Err(Refusal::Together { first: of_container(request, REQUEST), second: other.into(), advice });
+    }
+    let key = of_container(request, MODE);
+    if let Some(mode @ "sm-sharing") = request.annotation(&key) {
+        return Err(Refusal::value(key, mode, "time-slicing, or left out: this node shares its devices itself"));
+    }
+    let share = Share::ByMemory { memory: Memory::Bytes(memory), core_limit_percent: Some(100) };
+    Ok(Some(request.wish(Dialect::Kai, 1, share)))
+}
+
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
+    if let Some(wish) = nv_fractions(request)? {
+        return Ok(wish);
+    }
     let mib: Option<u64> = request.annotated(MEMORY, 1..=u64::MAX / MIB)?;
     let (memory, portion) = match (request.annotation(FRACTION), mib) {
         (Some(_), Some(_)) => {

@@ -21,6 +21,36 @@ fn fractions_and_memory_are_of_each_device() {
 }
 
 #[test]
+fn containers_have_annotations_of_their_own() {
+    let (request, limit) =
+        ("nvidia.com/container.main.gpu-memory.request", "nvidia.com/container.main.gpu-memory.limit");
+    let mode = "nvidia.com/container.main.gpu-compute.mode";
+    let table: [(Pairs<'_>, u64); 4] = [
+        (&[(request, "2048Mi")], 2 * GIB),
+        (&[(limit, "1024M")], 1_024_000_000),
+        (&[(request, "2048Mi"), (limit, "4Gi")], 4 * GIB),
+        (&[(limit, "4Gi"), (mode, "time-slicing")], 4 * GIB),
+    ];
+    for (annotations, bytes) in table {
+        let wish = ask(Kai, &[], annotations).unwrap();
+        assert_eq!((wish.devices, wish.share), (1, memory_only(Memory::Bytes(bytes))), "{annotations:?}");
+    }
+    let refused: [(Pairs<'_>, &str); 5] = [
+        (&[(request, "2 GB")], "gpu-memory.request is \"2 GB\"; it must be a whole number"),
+        (&[(limit, "0")], "gpu-memory.limit is \"0\"; it must be at least 1"),
+        (&[(request, "4Gi"), (limit, "2Gi")], "at least what is requested, which is 4294967296 bytes"),
+        (&[(limit, "2Gi"), ("gpu-fraction", "0.5")], "annotations of the pod or in those of its containers"),
+        (&[(limit, "2Gi"), (mode, "sm-sharing")], "this node shares its devices itself"),
+    ];
+    for (annotations, words) in refused {
+        assert_refused_with(Kai, annotations, &[(&[], words)]);
+    }
+    // Those of another container ask for nothing.
+    let pod = pod(&[container("main", &[])], &[("nvidia.com/container.other.gpu-memory.limit", "4Gi")]);
+    assert_eq!(Spoken::new([Kai]).unwrap().translate(&pod, 0, &NodeFacts::default()), Ok(None));
+}
+
+#[test]
 fn programs_read_their_portion() {
     let wish = ask(Kai, &[], &[("gpu-fraction", "0.50")]).unwrap();
     assert_eq!(pairs(&variables(&wish, &[0])), [("GPU_PORTION", "0.50"), ("RUNAI_NUM_OF_GPUS", "0.50")]);
