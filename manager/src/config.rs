@@ -567,7 +567,10 @@ mod tests {
         let defaults = aliquot_kubernetes::device_plugin::Settings::default();
         let dialects = device_plugin.dialects.clone();
         assert!(!dialects.is_empty());
-        assert_eq!(device_plugin, aliquot_kubernetes::device_plugin::Settings { dialects, ..defaults });
+        let core_memory_percent = device_plugin.core_memory_percent;
+        assert!(core_memory_percent.is_some());
+        let expected = aliquot_kubernetes::device_plugin::Settings { dialects, core_memory_percent, ..defaults };
+        assert_eq!(device_plugin, expected);
         assert!(parse(example).is_ok());
     }
 }

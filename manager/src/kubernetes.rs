@@ -48,7 +48,7 @@ pub(crate) struct Kubernetes {
 
 /// The way in which pods get slices.
 enum Adapter {
-    Dra(DraDriver),
+    Dra(Box<DraDriver>),
     DevicePlugin { config: device_plugin::Config, serves: Serves },
 }
 
@@ -66,7 +66,8 @@ impl Kubernetes {
                     boot_id: procfs::boot_id(),
                     meeting: config.relay.then(|| config.meeting.clone()),
                 };
-                Adapter::Dra(DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client.clone())?)
+                let driver = DraDriver::open(settings, Arc::clone(&node) as Arc<dyn Node>, client.clone())?;
+                Adapter::Dra(Box::new(driver))
             }
             KubernetesMode::DevicePlugin => Adapter::DevicePlugin {
                 config: config.device_plugin.clone(),

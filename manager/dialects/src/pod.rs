@@ -51,6 +51,9 @@ pub struct Container {
 pub struct NodeFacts {
     /// The bytes that one `aliquot.dev/gpu-memory` stands for.
     pub memory_unit_bytes: u64,
+    /// The percent of a device's memory that are kept for containers which ask for a part of its time alone, in
+    /// proportion to the time. `None`: none is kept, and they get the same part of the memory as of the time.
+    pub core_memory_percent: Option<u32>,
     /// Whether whole devices are also advertised, as `aliquot.dev/gpu`.
     pub whole_devices: bool,
     /// The bytes that one `aliyun.com/gpu-mem` stands for in `GPUShare`: a GiB or a MiB. In cGPU it is always a GiB.
@@ -68,6 +71,7 @@ impl Default for NodeFacts {
     fn default() -> NodeFacts {
         NodeFacts {
             memory_unit_bytes: 256 << 20,
+            core_memory_percent: None,
             whole_devices: false,
             gpushare_unit_bytes: 1 << 30,
             qgpu_policy: QgpuPolicy::default(),

@@ -2,14 +2,14 @@
 //!
 //! `aliquot.dev/gpu-core` is percent of one device's time: up to 100, or a multiple of 100 for several whole devices.
 //! `aliquot.dev/gpu-memory` counts the node's memory unit. If only one of the two is requested, the other is given in
-//! the same proportion. `aliquot.dev/gpu` is whole devices. Parts of several devices, or a limit or class of each
+//! the same proportion; for time alone the node may say that it is less. `aliquot.dev/gpu` is whole devices. Parts of several devices, or a limit or class of each
 //! container of a pod, need a `ResourceClaim`.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::NodeFacts;
 use crate::refusal::Refusal;
 use crate::request::{Percent, Request};
-use crate::wish::{Core, Memory, Priority, Share, Wish};
+use crate::wish::{Core, MILLION, Memory, Priority, Share, Wish};
 
 const CORE: &str = "aliquot.dev/gpu-core";
 const MEMORY: &str = "aliquot.dev/gpu-memory";
@@ -44,14 +44,19 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
         }
         (request.devices(WHOLE)?, Share::Whole)
     } else {
-        share(core, memory, limit)?
+        share(core, memory, limit, request.node.core_memory_percent)?
     };
     let mut wish = request.wish(Dialect::Own, devices, share);
     wish.priority = request.annotation(PRIORITY_CLASS).map(priority).transpose()?;
     Ok(wish)
 }
 
-fn share(core: Option<Percent>, memory: Option<Memory>, limit: Option<u32>) -> Result<(u32, Share), Refusal> {
+fn share(
+    core: Option<Percent>,
+    memory: Option<Memory>,
+    limit: Option<u32>,
+    core_memory_percent: Option<u32>,
+) -> Result<(u32, Share), Refusal> {
     let with_limit = |request_percent| match limit {
         Some(limit) if limit < request_percent => {
             Err(Refusal::value(CORE_LIMIT, limit, format!("at least {CORE}, which is {request_percent}")))
@@ -66,7 +71,17 @@ fn share(core: Option<Percent>, memory: Option<Memory>, limit: Option<u32>) -> R
             return Err(Refusal::Together { first: format!("{CORE} {devices}00"), second: MEMORY.into(), advice });
         }
         (Some(Percent::Devices(_)), Some(memory)) => (1, Share::Both { core: Core::FULL, memory }),
-        (Some(Percent::Part(percent)), None) => (1, Share::ByCore(with_limit(percent)?)),
+        (Some(Percent::Part(percent)), None) => match core_memory_percent {
+            None => (1, Share::ByCore(with_limit(percent)?)),
+            Some(0) => {
+                let advice = "this node keeps no memory for containers that ask for time alone";
+                return Err(Refusal::Alone { key: CORE.into(), needs: MEMORY, advice });
+            }
+            Some(kept) => {
+                let memory = Memory::PartsPerMillion(percent * kept.min(100) * (MILLION / 10_000));
+                (1, Share::Both { core: with_limit(percent)?, memory })
+            }
+        },
         (Some(Percent::Part(percent)), Some(memory)) => (1, Share::Both { core: with_limit(percent)?, memory }),
         (None, Some(memory)) => (1, Share::ByMemory { memory, core_limit_percent: limit }),
         (None, None) => {

@@ -82,6 +82,7 @@ fn nodes() -> impl Strategy<Value = NodeFacts> {
     (any::<u64>(), any::<u64>(), policy, any::<u32>(), any::<u32>()).prop_map(
         |(own, gpushare, policy, slots, replicas)| NodeFacts {
             memory_unit_bytes: own >> (own % 64),
+            core_memory_percent: own.is_multiple_of(3).then_some(slots % 128),
             whole_devices: true,
             gpushare_unit_bytes: gpushare >> (gpushare % 64),
             qgpu_policy: policy,

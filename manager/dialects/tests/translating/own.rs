@@ -1,7 +1,29 @@
 use aliquot_dialects::Dialect::Own;
 use aliquot_dialects::{Advertised, Memory, NodeFacts, Priority, Share, Unit};
 
-use crate::asking::{GIB, MIB, ask, ask_of, assert_gets, assert_refused, assert_refused_with, both, core, part};
+use crate::asking::{GIB, MIB, Pairs, ask, ask_of, assert_gets, assert_refused, assert_refused_with, both, core, part};
+
+#[test]
+fn time_alone_has_the_memory_that_the_node_keeps_for_it() {
+    let on = |core_memory_percent, resources| {
+        let node = NodeFacts { core_memory_percent, ..NodeFacts::default() };
+        ask_of(Own, &node, resources, &[])
+    };
+    let bytes = |core_memory_percent, resources| {
+        let wish = on(core_memory_percent, resources).unwrap();
+        (wish.devices, wish.share.on(16 * GIB).memory_bytes)
+    };
+    let half: Pairs<'_> = &[("aliquot.dev/gpu-core", "50")];
+    assert_eq!(
+        [None, Some(100), Some(50), Some(25)].map(|kept| bytes(kept, half).1),
+        [8, 8, 4, 2].map(|gib| gib * GIB)
+    );
+    let refusal = on(Some(0), half).unwrap_err().to_string();
+    assert!(refusal.contains("aliquot.dev/gpu-core means nothing without aliquot.dev/gpu-memory"), "{refusal}");
+    // Who names memory has that, and whole devices come with all of it.
+    assert_eq!(bytes(Some(0), &[("aliquot.dev/gpu-core", "50"), ("aliquot.dev/gpu-memory", "4")]), (1, GIB));
+    assert_eq!(bytes(Some(50), &[("aliquot.dev/gpu-core", "200")]), (2, 16 * GIB));
+}
 
 #[test]
 fn core_and_memory_are_given_as_they_are_asked_for() {

@@ -16,6 +16,8 @@ pub(super) struct Resource {
     pub(super) unit: Unit,
     /// The MIG profile, where a unit is an instance of it.
     profile: Option<String>,
+    /// The percent of a device's memory that are kept for who asks for its time alone: time that is left keeps its part.
+    kept_percent: u32,
 }
 
 /// What of a device is not given out.
@@ -23,6 +25,8 @@ pub(super) struct Resource {
 pub(super) struct Room {
     pub(super) core_percent: u32,
     pub(super) memory_bytes: u64,
+    /// All of its memory.
+    device_memory_bytes: u64,
     /// Somebody could still do something with its memory.
     has_memory: bool,
     /// No slice has a part of it.
@@ -35,11 +39,12 @@ impl Resource {
     #[must_use]
     pub(super) fn all(spoken: &Spoken, facts: &NodeFacts, devices: &Devices) -> Vec<Resource> {
         let advertised = spoken.iter().flat_map(|dialect| dialect.advertised(facts));
+        let kept_percent = facts.core_memory_percent.unwrap_or(0).min(100);
         let mut found = Vec::new();
         for advertised in advertised {
             let unit = advertised.unit;
             if unit != Unit::MigInstance {
-                found.push(Resource { name: advertised.resource.to_owned(), unit, profile: None });
+                found.push(Resource { name: advertised.resource.to_owned(), unit, profile: None, kept_percent });
                 continue;
             }
             let mut profiles: Vec<&str> = devices.usable().filter_map(profile).collect();
@@ -50,6 +55,7 @@ impl Resource {
                 name: format!("{}{}", advertised.resource, profile.replace('+', ".")),
                 unit,
                 profile: Some(profile.to_owned()),
+                kept_percent,
             }));
         }
         found
@@ -76,7 +82,9 @@ impl Resource {
     pub(super) fn units_in(&self, room: Room) -> u64 {
         match self.unit {
             Unit::CorePercent if room.has_memory => room.core_percent.into(),
-            Unit::MemoryBytes(unit_bytes) if room.core_percent > 0 => room.memory_bytes / unit_bytes.max(1),
+            Unit::MemoryBytes(unit_bytes) if room.core_percent > 0 => {
+                room.memory_beside(self.kept_percent) / unit_bytes.max(1)
+            }
             Unit::CorePercent | Unit::MemoryBytes(_) => 0,
             Unit::Slot { per_device } if room.core_percent > 0 && room.memory_bytes > 0 => per_device.into(),
             Unit::Slot { .. } => 0,
@@ -98,11 +106,23 @@ impl Resource {
 }
 
 impl Room {
+    /// Its memory without what is kept for the time that is left: so many percent of it for all of the time.
+    fn memory_beside(self, kept_percent: u32) -> u64 {
+        let parts = u128::from(self.core_percent) * u128::from(kept_percent);
+        let kept = u128::from(self.device_memory_bytes) * parts / 10_000;
+        self.memory_bytes.saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX))
+    }
+
     /// What these slices leave of a device.
     #[must_use]
     pub(super) fn of(device: &Device, slices: &[Slice]) -> Room {
-        let mut room =
-            Room { core_percent: 100, memory_bytes: device.memory_bytes, has_memory: true, is_untouched: true };
+        let mut room = Room {
+            core_percent: 100,
+            memory_bytes: device.memory_bytes,
+            device_memory_bytes: device.memory_bytes,
+            has_memory: true,
+            is_untouched: true,
+        };
         let parts = slices.iter().flat_map(|slice| &slice.content.parts);
         for part in parts.filter(|part| part.device_uuid == device.uuid) {
             room.core_percent = room.core_percent.saturating_sub(part.core_request_percent);

@@ -16,6 +16,8 @@ pub struct Settings {
     pub dialects: Vec<String>,
     /// How much memory one `aliquot.dev/gpu-memory` is, in whole MiB.
     pub memory_unit_bytes: u64,
+    /// How many percent of a device's memory are kept for containers that name `aliquot.dev/gpu-core` alone.
+    pub core_memory_percent: Option<u32>,
     /// Whether devices are given out as a whole, too, as `aliquot.dev/gpu`.
     pub whole_devices: bool,
     /// How much memory one `aliyun.com/gpu-mem` is where `gpushare` is spoken: a GiB or a MiB.
@@ -37,6 +39,7 @@ impl Default for Settings {
         Settings {
             dialects: Vec::new(),
             memory_unit_bytes: 256 * MIB,
+            core_memory_percent: None,
             whole_devices: false,
             gpushare_unit_bytes: GIB,
             qgpu_policy: "best-effort".into(),
@@ -102,6 +105,9 @@ impl Settings {
         let unit = self.gpushare_unit_bytes;
         let must = "1073741824 (1 GiB) or 1048576 (1 MiB)";
         check([GIB, MIB].contains(&unit), "gpushare_unit_bytes", unit.to_string(), must)?;
+        if let Some(percent) = self.core_memory_percent {
+            check(percent <= 100, "core_memory_percent", percent.to_string(), "0 to 100")?;
+        }
         let to_hundred = 1..=100;
         let (slots, replicas) = (self.slots_per_device, self.nvidia_replicas);
         check(to_hundred.contains(&slots), "slots_per_device", slots.to_string(), "1 to 100")?;
@@ -115,6 +121,7 @@ impl Settings {
             spoken: Spoken::new(dialects?)?,
             facts: NodeFacts {
                 memory_unit_bytes: self.memory_unit_bytes,
+                core_memory_percent: self.core_memory_percent,
                 whole_devices: self.whole_devices,
                 gpushare_unit_bytes: self.gpushare_unit_bytes,
                 qgpu_policy,
@@ -154,6 +161,7 @@ mod tests {
             (refused(|s| s.memory_unit_bytes = 0), "memory_unit_bytes is 0; it must be a multiple of"),
             (refused(|s| s.memory_unit_bytes = 1000), "memory_unit_bytes is 1000"),
             (refused(|s| s.gpushare_unit_bytes = 256 << 20), "1073741824 (1 GiB) or 1048576 (1 MiB)"),
+            (refused(|s| s.core_memory_percent = Some(101)), "core_memory_percent is 101; it must be 0 to 100"),
             (refused(|s| s.slots_per_device = 0), "slots_per_device is 0; it must be 1 to 100"),
             (refused(|s| s.nvidia_replicas = 101), "nvidia_replicas is 101; it must be 1 to 100"),
             (refused(|s| s.qgpu_policy = "fair".into()), "qgpu_policy is \"fair\"; it must be best-effort"),

@@ -173,6 +173,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_kept_for_time_alone_is_not_on_offer_and_who_takes_it_changes_nothing() {
+        let facts = NodeFacts { memory_unit_bytes: GIB, core_memory_percent: Some(50), ..NodeFacts::default() };
+        let all = Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default());
+        let device = device(0, 16);
+        let free = |slices: &[Slice]| -> [usize; 2] {
+            [0, 1]
+                .map(|resource: usize| healthy(&all[resource], &node(std::slice::from_ref(&device)), slices, &[]).len())
+        };
+        let slice = |core, memory| slice_of("s", &device, core, memory * GIB);
+        assert_eq!(free(&[]), [100, 8]);
+        // Half of the time comes with a quarter of the memory.
+        assert_eq!(free(&[slice(50, 4)]), [50, 8]);
+        assert_eq!(free(&[slice(50, 4), slice(25, 2)]), [25, 8]);
+        // Who names the memory takes it from what is on offer, and leaves what was kept for his time.
+        assert_eq!(free(&[slice(50, 4), slice(25, 8)]), [25, 2]);
+    }
+
+    #[test]
     fn of_split_room_only_what_one_container_can_have_is_on_offer() {
         let [core, memory, whole] = &resources()[..] else { panic!("there are three") };
         let all: Vec<Device> = (0..3).map(|number| device(number, 4)).collect();

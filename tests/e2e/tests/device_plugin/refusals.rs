@@ -56,6 +56,21 @@ fn more_than_a_device_has_left_is_refused_until_there_is_room() {
 }
 
 #[test]
+fn memory_of_pods_that_ask_for_time_alone_is_counted_before_they_come() {
+    // 80 GiB each, in 320 units; half of it is kept.
+    let world = with_settings(2, "core_memory_percent = 50");
+    wait_for_units(&world, MEMORY, 320);
+    for name in ["a", "b", "c"] {
+        create_annotated(&world, name, &json!({CORE: "30"}), &json!({}));
+        world.cluster.wait_for_phase(name, "Running");
+        assert_eq!(world.cluster.kubelet().capacity(MEMORY), Some((640, 320)), "{name}");
+    }
+    // What is on offer is there.
+    create_annotated(&world, "d", &part(10, 160), &json!({}));
+    world.cluster.wait_for_phase("d", "Running");
+}
+
+#[test]
 fn a_pod_that_no_device_alone_has_room_for_is_evicted_and_its_successor_not_sent_there_again() {
     let world = with_settings(2, "room_grace_seconds = 0");
     wait_for_units(&world, CORE, 200);
