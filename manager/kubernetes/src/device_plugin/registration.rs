@@ -3,7 +3,7 @@
 //! Kubelet keeps one plugin for each resource, the one that registered last. It forgets it
 //!
 //! * when it was restarted: it then empties the directory;
-//! * before Kubernetes 1.36, when *any* plugin of the resource ends: it disconnects the newest one in its place, which
+//! * without Kubernetes PR 135437, when *any* plugin of the resource ends: it disconnects the newest one in its place, which
 //!   notices that nobody listens any more;
 //! * when the plugin that ends was the newest, because it registered again after this one had: then its socket goes.
 

@@ -203,7 +203,7 @@ async fn who_is_not_listened_to_any_more_registers_again() {
     let _manager = world.manager(&["a"]);
     world.relay("one", LONG);
     world.registrations(1).await;
-    // As a kubelet before 1.36 does when another plugin of the resource ends.
+    // As kubelets do without Kubernetes PR 135437 when another plugin of the resource ends.
     world.kubelet.disconnect();
     world.registrations(2).await;
 }
