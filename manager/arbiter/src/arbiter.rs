@@ -153,9 +153,14 @@ impl Arbiter {
                 container.charge(ns);
             }
         });
-        let contending: Vec<ContainerId> = self.contending().map(|container| container.id).collect();
+        // Those that could use the device now: they wait for it, and for no other device.
+        let takers: Vec<ContainerId> = self
+            .contending()
+            .filter(|container| container.waiting && container.siblings_ready_ns(now_ns) <= now_ns)
+            .map(|container| container.id)
+            .collect();
         for container in self.containers.values_mut() {
-            let wanted = contending.iter().any(|&other| other != container.id);
+            let wanted = takers.iter().any(|&other| other != container.id);
             container.settle(before_ns, now_ns, spans.len() > 1, wanted);
         }
     }

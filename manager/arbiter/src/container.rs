@@ -386,14 +386,21 @@ impl Container {
     pub(crate) fn hand_back(&mut self, now_ns: u64) {
         self.idle_grace_ns = (self.idle_grace_ns / 2).max(IDLE_GRACE_MIN_NS);
         self.follows &= !(self.unused && self.together);
+        if self.unused {
+            self.pay_for_waking();
+        }
         self.close(now_ns);
     }
 
-    /// Ends a lease that was waited for and not used. The time to wake up then counts too, and the next such lease is
-    /// shorter.
-    pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
+    /// The time to wake up in a lease that was not used, which was excepted so far, counts against the request too.
+    fn pay_for_waking(&mut self) {
         self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(WAKING_NS));
         self.guarantee.spend(WAKING_NS);
+    }
+
+    /// Ends a lease that was waited for and not used. The next such lease is shorter.
+    pub(crate) fn forfeit(&mut self, since_ns: u64, now_ns: u64) {
+        self.pay_for_waking();
         // The container pays for the lease: it may have used time without showing it, and hiding work must gain
         // nothing.
         self.cap.spend(now_ns.saturating_sub(since_ns));

@@ -19,7 +19,7 @@
 //!
 //! A recalled container can launch anything, not only the peer that is waited for. So if each device has a process of
 //! its own whose kernels wait for peers, new work is left over again and again. Such programs make progress, but may
-//! run at a fifth of their possible speed, and several of them on overlapping sets of devices cost neighbours a part of
+//! run at less than a fifth of their possible speed, and several of them on overlapping sets of devices cost neighbours a part of
 //! their shares. Programs that launch on all devices from one thread lose little.
 //!
 //! All these waits are bounded. After [`GANG_HOLD_MAX_NS`] each device goes on without the others. It also does so as

@@ -22,8 +22,8 @@
 //!   by waiting. So shares are exact in the long run, however long the kernels are.
 //! * A holder that does nothing while others wait **withholds** the device. That time counts in its virtual time and
 //!   against its request, except the first [`timing::WAKING_NS`] of a lease. It is not charged, and no limit counts it.
-//!   So a container with short work and pauses, or with processes that are stopped, costs others none of what they
-//!   requested.
+//!   So a container with short work and pauses, or with processes that are stopped, costs others only the time of the
+//!   switches to it and back.
 //! * A container's **limit** is a token bucket (`bucket`). Between request and limit a container uses what others
 //!   leave.
 //! * **Priority** decides the order of containers within their requests, and of those that want time that is left over.

@@ -14,7 +14,7 @@ pub const DRAIN_POLL_NS: u64 = 100_000;
 pub const QUANTUM_MAX_NS: u64 = 20_000_000;
 
 /// The time after which the holder gives way to a container that begins to wait after being idle.
-pub const QUANTUM_WAKING_NS: u64 = 250_000;
+pub const QUANTUM_WAKING_NS: u64 = 5_000_000;
 
 /// The shortest lease, and the time after which the holder gives way to a container of a higher class.
 pub const QUANTUM_MIN_NS: u64 = 2_000_000;
