@@ -1,34 +1,74 @@
-//! How many times kubelet listens to a plugin.
+//! Whether kubelet still listens to a plugin.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Counts the streams of `ListAndWatch` that are open.
+/// The streams of `ListAndWatch`. Kubelet can open a new one before it closes the one before, and goes by the newest.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listeners(Arc<watch::Sender<usize>>);
+pub(crate) struct Listeners(Arc<watch::Sender<Newest>>);
 
-/// Kubelet listens for as long as this lives.
+/// The newest stream.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Newest {
+    /// How many streams have been opened, with this one.
+    pub(crate) number: u64,
+    pub(crate) is_open: bool,
+}
+
+/// An open stream. Dropping this closes it.
 #[derive(Debug)]
-pub(crate) struct Listener(Arc<watch::Sender<usize>>);
+pub(crate) struct Listener {
+    number: u64,
+    newest: Arc<watch::Sender<Newest>>,
+}
 
 impl Listeners {
-    /// Counts one more.
+    /// Opens a stream.
     #[must_use]
     pub(crate) fn listen(&self) -> Listener {
-        self.0.send_modify(|count| *count += 1);
-        Listener(Arc::clone(&self.0))
+        let mut number = 0;
+        self.0.send_modify(|newest| {
+            number = newest.number + 1;
+            *newest = Newest { number, is_open: true };
+        });
+        Listener { number, newest: Arc::clone(&self.0) }
     }
 
-    /// How many there are, now and whenever that has changed.
+    /// The newest stream, now and whenever that has changed.
     #[must_use]
-    pub(crate) fn watch(&self) -> watch::Receiver<usize> {
+    pub(crate) fn watch(&self) -> watch::Receiver<Newest> {
         self.0.subscribe()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count = count.saturating_sub(1));
+        self.newest.send_if_modified(|newest| {
+            let is_newest = newest.number == self.number;
+            newest.is_open &= !is_newest;
+            is_newest
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_stream_that_is_still_open_does_not_count() {
+        let listeners = Listeners::default();
+        let newest = || *listeners.watch().borrow();
+        let first = listeners.listen();
+        let second = listeners.listen();
+        assert_eq!(newest(), Newest { number: 2, is_open: true });
+        drop(second);
+        assert_eq!(newest(), Newest { number: 2, is_open: false });
+        let third = listeners.listen();
+        drop(first);
+        assert_eq!(newest(), Newest { number: 3, is_open: true });
+        drop(third);
+        assert!(!newest().is_open);
     }
 }

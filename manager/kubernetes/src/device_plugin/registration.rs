@@ -37,6 +37,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Kubelet listens within milliseconds; if it does not for so long, it has given the plugin up.
 const LISTENING_GRACE: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// As many as the last group of a UID has, which are random.
+const INSTANCE_CHARACTERS: usize = 12;
 /// All ids of a container come in one message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
@@ -44,7 +46,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct Plugin<P> {
     pub(crate) resource: String,
-    /// Tells its socket from those of other processes that serve the same resource.
+    /// Tells its socket from those of other processes that serve the same resource: by the last characters, because the
+    /// socket's path has at most 107 bytes.
     pub(crate) instance: Option<String>,
     pub(crate) service: Arc<P>,
     /// Who listens to the service.
@@ -59,7 +62,11 @@ impl<P> Plugin<P> {
 
     /// The name of its socket.
     fn socket_name(&self) -> String {
-        let instance = self.instance.as_ref().map(|instance| format!("@{instance}")).unwrap_or_default();
+        let instance = self.instance.as_ref().map(|instance| {
+            let end = instance.char_indices().rev().nth(INSTANCE_CHARACTERS - 1).map_or(0, |(at, _)| at);
+            format!("@{}", &instance[end..])
+        });
+        let instance = instance.unwrap_or_default();
         format!("{}{instance}.sock", self.socket_prefix())
     }
 
@@ -140,10 +147,12 @@ async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(
         while is_known() {
             let pause = Instant::now() + LOOK_INTERVAL;
             let siblings = plugin.siblings(dir);
+            // A stream from before is none that this registration has led to.
+            let before = plugin.listeners.watch().borrow().number;
             let registered = register(listening.clone(), plugin.socket_name(), &plugin.resource).await;
             registered.map_err(|status| status.message().to_owned())?;
             info!(resource = plugin.resource, "registered with kubelet");
-            while_listened_to(plugin, dir, siblings, is_known).await;
+            while_listened_to(plugin, dir, siblings, before, is_known).await;
             info!(resource = plugin.resource, "kubelet was restarted or does not listen; registering again");
             tokio::time::sleep_until(pause).await;
         }
@@ -156,23 +165,25 @@ async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(
 }
 
 /// Returns when kubelet no longer listens to a plugin that has registered beside these others, or one of them has gone.
+/// `before` is the number of the newest stream before the registration.
 async fn while_listened_to<P>(
     plugin: &Plugin<P>,
     dir: &Path,
     mut siblings: BTreeSet<PathBuf>,
+    before: u64,
     is_known: impl Fn() -> bool,
 ) {
     let mut listeners = plugin.listeners.watch();
     let registered = Instant::now();
-    let mut was_heard = false;
     loop {
-        let is_heard = *listeners.borrow_and_update() > 0;
-        let is_lost = if is_heard { false } else { was_heard || registered.elapsed() >= LISTENING_GRACE };
+        let newest = *listeners.borrow_and_update();
+        let is_heard = newest.number > before;
+        let is_lost = if is_heard { !newest.is_open } else { registered.elapsed() >= LISTENING_GRACE };
         let now = plugin.siblings(dir);
         if is_lost || !is_known() || !siblings.is_subset(&now) {
             return;
         }
-        (was_heard, siblings) = (is_heard, now);
+        siblings = now;
         tokio::select! {
             () = sleep(LOOK_INTERVAL) => {}
             // The plugin, which is borrowed here, holds the sender.
@@ -219,6 +230,25 @@ mod tests {
             instance: instance.map(str::to_owned),
             service: Arc::new(()),
             listeners: Listeners::default(),
+        }
+    }
+
+    #[test]
+    fn the_sockets_of_all_resources_have_paths_that_the_kernel_takes() {
+        let uid = "8f6a1c1e-0000-4000-8000-00000000000a";
+        let resources = [
+            "gpushare.provisioner.elasticgpu.io/gpu-memory",
+            "tke.cloud.tencent.com/qgpu-core-greedy",
+            "aliyun.com/gpu-core.percentage",
+            "volcano.sh/vgpu-memory-percentage",
+            "nvidia.com/mig-1g.24gb.me.all",
+            "aliquot.dev/gpu-memory",
+        ];
+        for resource in resources {
+            let plugin = Plugin { resource: resource.into(), ..plugin(Some(uid)) };
+            let path = Path::new("/var/lib/kubelet/device-plugins").join(plugin.socket_name());
+            assert!(path.as_os_str().len() <= 107, "{}", path.display());
+            assert!(path.to_string_lossy().ends_with("@00000000000a.sock"), "{}", path.display());
         }
     }
 

@@ -132,7 +132,9 @@ async fn serve_once<D: DraPlugin + DraResourceHealth + Clone>(
         match registration {
             Some(listener) => {
                 let registrar = Server::builder().add_service(RegistrationServer::new(registrar));
-                serve_on(registrar, listener, end.clone()).await
+                serve_on(registrar, listener, end.clone()).await?;
+                // It has ended because it was told to. The driver may have questions to answer.
+                std::future::pending().await
             }
             None => std::future::pending().await,
         }
@@ -142,7 +144,8 @@ async fn serve_once<D: DraPlugin + DraResourceHealth + Clone>(
         while endpoint_file.is_there() && registration_file.as_ref().is_none_or(SocketFile::is_there) {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_INTERVAL) => {}
-                _ = ended.wait_for(|end| *end) => return,
+                // From then on it ends with the last answer of the driver.
+                _ = ended.wait_for(|end| *end) => std::future::pending().await,
             }
         }
     };

@@ -9,16 +9,14 @@ use tonic::{Response, Status};
 /// Between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// The manager's answer to `question`, which is put again while nobody is there to answer it, for as long as `patience`.
-/// A question that was being answered when the manager ended is put again, too: whatever kubelet asks, it may ask twice.
+/// The manager's answer to `question`, which is put again while nobody is there to answer it, until `end`. A question that was being answered when the manager ended is put again, too: whatever kubelet asks, it may ask twice.
 ///
 /// # Errors
 /// What the manager answers, or that it is away.
-pub(super) async fn ask<T, F>(patience: Duration, question: impl Fn() -> F) -> Result<Response<T>, Status>
+pub(super) async fn ask<T, F>(end: Instant, question: impl Fn() -> F) -> Result<Response<T>, Status>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
-    let end = Instant::now() + patience;
     loop {
         match question().await {
             Err(status) if is_away(&status) && Instant::now() < end => sleep(PAUSE).await,

@@ -90,7 +90,7 @@ impl DraPlugin for Relayed {
         request: Request<NodePrepareResourcesRequest>,
     ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
         let (manager, request) = (DraPluginClient::new(self.manager.clone()), request.into_inner());
-        ask(PATIENCE, || {
+        ask(Instant::now() + PATIENCE, || {
             let (mut manager, request) = (manager.clone(), request.clone());
             async move { manager.node_prepare_resources(request).await }
         })
@@ -102,7 +102,7 @@ impl DraPlugin for Relayed {
         request: Request<NodeUnprepareResourcesRequest>,
     ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
         let (manager, request) = (DraPluginClient::new(self.manager.clone()), request.into_inner());
-        ask(PATIENCE, || {
+        ask(Instant::now() + PATIENCE, || {
             let (mut manager, request) = (manager.clone(), request.clone());
             async move { manager.node_unprepare_resources(request).await }
         })

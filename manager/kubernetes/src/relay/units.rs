@@ -6,9 +6,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use aliquot_proto::kubelet::device_plugin as proto;
+use parking_lot::Mutex;
 use proto::device_plugin_client::DevicePluginClient;
 use proto::device_plugin_server::DevicePlugin;
-use tokio::sync::{Mutex, watch};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tokio_stream::wrappers::WatchStream;
@@ -26,10 +28,15 @@ use crate::unix_socket::{channel, remove_dead};
 
 /// How often it is looked whether the manager serves another resource.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// A manager that serves one resource serves its others within this time.
+const START_MAX: Duration = Duration::from_secs(5);
 /// Kubelet admits no other pod while it waits for these answers, and can do without them.
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(1);
 /// Kubelet gives up after 30 s and then waits for ten seconds and more.
 const START_PATIENCE: Duration = Duration::from_secs(25);
+
+/// The ids of units.
+type Ids = BTreeSet<String>;
 
 /// What kubelet is told; nothing before a manager has told it.
 type Offer = Option<proto::ListAndWatchResponse>;
@@ -49,7 +56,7 @@ pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str,
             let manager = DevicePluginClient::new(channel(meeting.plugin(&resource)))
                 .max_decoding_message_size(MESSAGE_BYTES_MAX);
             let (sender, mut offer) = watch::channel(Offer::None);
-            tasks.spawn(follow(resource.clone(), manager.clone(), sender, absence_max));
+            tasks.spawn(follow(meeting.clone(), resource.clone(), manager.clone(), sender, absence_max));
             let listeners = Listeners::default();
             let service = Relayed {
                 resource: resource.clone(),
@@ -73,6 +80,7 @@ pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str,
 
 /// Takes over what the managers of the node offer, one after the other.
 async fn follow(
+    meeting: Meeting,
     resource: String,
     mut manager: DevicePluginClient<Channel>,
     offer: watch::Sender<Offer>,
@@ -88,12 +96,31 @@ async fn follow(
             }
             info!(resource, "the manager has ended; what it has offered stays on offer");
         }
-        let away_since = *away_since.get_or_insert_with(Instant::now);
-        if away_since.elapsed() >= absence_max && offer.send_if_modified(withdraw) {
+        let away_for = away_since.get_or_insert_with(Instant::now).elapsed();
+        if away_for >= absence_max && offer.send_if_modified(withdraw) {
             warn!(resource, "the manager has been away for long: nothing is on offer any more");
+        }
+        let is_dropped = away_for >= START_MAX && has_units(&offer.borrow());
+        if is_dropped && serves_another(&meeting, &resource).await && offer.send_if_modified(withdraw) {
+            warn!(resource, "the manager no longer serves this resource: nothing is on offer any more");
         }
         sleep(PAUSE).await;
     }
+}
+
+/// Whether anything can be had.
+fn has_units(offer: &Offer) -> bool {
+    offer.iter().flat_map(|list| &list.devices).any(|device| device.health != UNHEALTHY)
+}
+
+/// Whether a manager is there and serves another resource.
+async fn serves_another(meeting: &Meeting, resource: &str) -> bool {
+    for other in meeting.resources().iter().filter(|other| *other != resource) {
+        if UnixStream::connect(meeting.plugin(other)).await.is_ok() {
+            return true;
+        }
+    }
+    false
 }
 
 /// Takes everything off the offer; whether there was anything.
@@ -108,9 +135,9 @@ struct Relayed {
     manager: DevicePluginClient<Channel>,
     offer: watch::Receiver<Offer>,
     listeners: Listeners,
-    /// What was answered here while the manager was away. It is told before it is asked to start a container: slices of
-    /// the containers that had these units before are to go.
-    untold: Mutex<Vec<proto::AllocateRequest>>,
+    /// The units of each container for which this process answered while the manager was away. The manager is told before
+    /// it is asked to start that container: slices of the containers that had these units before are to go.
+    untold: Mutex<BTreeSet<Ids>>,
 }
 
 impl Relayed {
@@ -126,16 +153,32 @@ impl Relayed {
         proto::AllocateResponse { container_responses: request.container_requests.iter().map(allocated).collect() }
     }
 
-    /// Tells the manager what was answered without it.
-    async fn catch_up(&self, patience: Duration) -> Result<(), Status> {
-        let mut untold = self.untold.lock().await;
-        while let Some(request) = untold.first() {
-            ask(patience, || {
+    /// Notes whether the manager knows to which containers these units were given. It need not be told any more who had
+    /// them before.
+    fn note(&self, request: &proto::AllocateRequest, is_told: bool) {
+        let mut untold = self.untold.lock();
+        for container in &request.container_requests {
+            let ids: Ids = container.device_ids.iter().cloned().collect();
+            untold.retain(|known| known.is_disjoint(&ids));
+            if !is_told {
+                untold.insert(ids);
+            }
+        }
+    }
+
+    /// Tells the manager what was answered without it for a container with some of these units.
+    async fn catch_up(&self, ids: &Ids, end: Instant) -> Result<(), Status> {
+        let untold: Vec<Ids> = self.untold.lock().iter().filter(|known| !known.is_disjoint(ids)).cloned().collect();
+        for units in untold {
+            let device_ids = units.iter().cloned().collect();
+            let container_requests = vec![proto::ContainerAllocateRequest { device_ids }];
+            let request = proto::AllocateRequest { container_requests };
+            ask(end, || {
                 let (mut manager, request) = (self.manager.clone(), request.clone());
                 async move { manager.allocate(request).await }
             })
             .await?;
-            untold.remove(0);
+            self.untold.lock().remove(&units);
         }
         Ok(())
     }
@@ -187,9 +230,12 @@ impl DevicePlugin for Relayed {
         let mut manager = self.manager.clone();
         match timeout(ADMISSION_PATIENCE, manager.allocate(request.clone())).await {
             Ok(Err(status)) if !is_away(&status) => Err(status),
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answer)) => {
+                self.note(&request, true);
+                Ok(answer)
+            }
             Ok(Err(_)) | Err(_) => {
-                self.untold.lock().await.push(request);
+                self.note(&request, false);
                 Ok(Response::new(answer))
             }
         }
@@ -200,8 +246,9 @@ impl DevicePlugin for Relayed {
         request: Request<proto::PreStartContainerRequest>,
     ) -> Result<Response<proto::PreStartContainerResponse>, Status> {
         let request = request.into_inner();
-        self.catch_up(START_PATIENCE).await?;
-        ask(START_PATIENCE, || {
+        let end = Instant::now() + START_PATIENCE;
+        self.catch_up(&request.device_ids.iter().cloned().collect(), end).await?;
+        ask(end, || {
             let (mut manager, request) = (self.manager.clone(), request.clone());
             async move { manager.pre_start_container(request).await }
         })

@@ -48,10 +48,11 @@ impl DevicePlugin for Manager {
         &self,
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
-        self.asked
-            .lock()
-            .unwrap()
-            .push(format!("Allocate {:?}", request.into_inner().container_requests[0].device_ids));
+        let ids = &request.into_inner().container_requests[0].device_ids;
+        self.asked.lock().unwrap().push(format!("Allocate {ids:?}"));
+        if ids == &["bad"] {
+            return Err(Status::internal("its old slice cannot be removed"));
+        }
         Ok(Response::new(proto::AllocateResponse { container_responses: Vec::new() }))
     }
 
@@ -171,6 +172,63 @@ async fn what_a_manager_was_not_told_it_is_told_before_a_container_starts() {
     // Nothing of it is told twice.
     plugin.pre_start_container(start("a")).await.unwrap();
     assert_eq!(world.asked.lock().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn a_container_that_waits_for_the_manager_holds_up_no_other_one() {
+    let mut world = World::new();
+    let manager = world.manager(&["a", "b", "bad"]);
+    world.relay("one", LONG);
+    let mut plugin = world.kubelet.plugin(CORE).await;
+    offered(&mut world.watch().await, &["a", "b", "bad"]).await;
+    drop(manager);
+    plugin.allocate(allocate("bad")).await.unwrap();
+    plugin.allocate(allocate("a")).await.unwrap();
+    let mut other = plugin.clone();
+    let waiting = tokio::spawn(async move { other.pre_start_container(start("a")).await });
+    plugin.allocate(allocate("b")).await.unwrap();
+    assert!(!waiting.is_finished(), "the container that waits was waited for");
+    let _next = world.manager(&["a", "b", "bad"]);
+    // What the manager refuses to one container concerns no other one.
+    waiting.await.unwrap().unwrap();
+    plugin.pre_start_container(start("b")).await.unwrap();
+    assert_eq!(
+        plugin.pre_start_container(start("bad")).await.unwrap_err().message(),
+        "its old slice cannot be removed"
+    );
+}
+
+#[tokio::test]
+async fn units_that_are_given_out_again_are_told_once() {
+    let mut world = World::new();
+    let manager = world.manager(&["a"]);
+    world.relay("one", LONG);
+    let mut plugin = world.kubelet.plugin(CORE).await;
+    offered(&mut world.watch().await, &["a"]).await;
+    drop(manager);
+    plugin.allocate(allocate("a")).await.unwrap();
+    let next = world.manager(&["a"]);
+    while !world.asked.lock().unwrap().iter().any(|asked| asked.starts_with("Allocate")) {
+        plugin.allocate(allocate("a")).await.unwrap();
+    }
+    world.asked.lock().unwrap().clear();
+    plugin.pre_start_container(start("a")).await.unwrap();
+    assert_eq!(*world.asked.lock().unwrap(), ["PreStartContainer [\"a\"]"]);
+    drop(next);
+}
+
+#[tokio::test]
+async fn what_the_next_manager_does_not_serve_is_not_on_offer() {
+    let mut world = World::new();
+    let manager = world.manager(&["a"]);
+    world.relay("one", LONG);
+    let mut units = world.watch().await;
+    offered(&mut units, &["a"]).await;
+    drop(manager);
+    let service = Arc::new(Manager { units: vec!["a"], asked: Arc::clone(&world.asked) });
+    let socket = world.meeting.plugin("nvidia.com/gpu");
+    let _next = Running::start(crate::device_plugin::keep_serving_unregistered(service, socket));
+    offered(&mut units, &[]).await;
 }
 
 #[tokio::test]
