@@ -139,14 +139,11 @@ async fn serve_once<D: DraPlugin + DraResourceHealth + Clone>(
             None => std::future::pending().await,
         }
     };
-    let mut ended = end.clone();
     let removed = async {
-        while endpoint_file.is_there() && registration_file.as_ref().is_none_or(SocketFile::is_there) {
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_INTERVAL) => {}
-                // From then on it ends with the last answer of the driver.
-                _ = ended.wait_for(|end| *end) => std::future::pending().await,
-            }
+        let are_there = || endpoint_file.is_there() && registration_file.as_ref().is_none_or(SocketFile::is_there);
+        // Once it is told to end, it ends with the driver's last answer.
+        while *end.borrow() || are_there() {
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     };
     tokio::select! {
