@@ -1,14 +1,16 @@
 //! The API server, as far as the plugin needs it: what pods say of themselves, and where it says what it refuses.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aliquot_dialects::{Container, Pod};
-use k8s_openapi::api::core::v1::{self as core, ObjectReference};
+use k8s_openapi::api::core::v1::{self as core, ContainerStatus, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::api_server::{Patience, is_not_found, message};
@@ -19,6 +21,13 @@ use crate::node::Consumer;
 const COMPONENT: &str = "aliquot.dev/device-plugin";
 /// Units are not offered meanwhile.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+/// For so long no second pod of the same owner is evicted. The offer does not keep every successor away: of some
+/// resources it says only how many containers there may be.
+const EVICTION_PAUSE: Duration = Duration::from_secs(3600);
+/// The controllers that make another pod in place of one that is deleted, for whichever node has room, and do not count
+/// the deletion as a failure: the group of their API, and their kind. A job counts it. A daemon set makes the other pod
+/// for the same node.
+const REPLACING: [(&str, &str); 3] = [("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")];
 
 /// What the plugin needs of a cluster.
 #[tonic::async_trait]
@@ -35,7 +44,8 @@ pub trait Cluster: Send + Sync + 'static {
     /// Says why a container of the pod with this UID gets no slice.
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str);
 
-    /// Says why a pod gets no room here, and ends it, if a controller makes another one in its place.
+    /// Ends a pod that gets no room here, and says why. It does so only while the container waits, and if the pod's
+    /// controller makes another one that can go to another node.
     async fn evict(&self, container: &Consumer, pod_uid: &str, reason: &str);
 
     /// Says what of the pod with this UID, of which `container` is one, is not read though it was meant to be.
@@ -65,13 +75,31 @@ pub struct ApiServer {
     client: Client,
     events: Events,
     node_name: String,
+    /// When a pod was evicted last, by the UID of its owner.
+    evictions: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl ApiServer {
     /// As `node_name` sees it.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> ApiServer {
-        ApiServer { events: Events::new(client.clone(), COMPONENT, node_name.clone()), client, node_name }
+        let events = Events::new(client.clone(), COMPONENT, node_name.clone());
+        ApiServer { client, events, node_name, evictions: Mutex::default() }
+    }
+
+    /// Whether a pod of this owner may be evicted now, which counts as one.
+    fn may_evict_of(&self, owner_uid: &str) -> bool {
+        let mut evictions = self.evictions();
+        evictions.retain(|_, at| at.elapsed() < EVICTION_PAUSE);
+        let is_first = !evictions.contains_key(owner_uid);
+        if is_first {
+            evictions.insert(owner_uid.to_owned(), Instant::now());
+        }
+        is_first
+    }
+
+    fn evictions(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.evictions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,18 +135,19 @@ impl Cluster for ApiServer {
         let Consumer { namespace, pod: name, .. } = container;
         let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
         let Ok(pod) = pods.get(name).await else { return };
-        if !is_replaced(&pod) {
+        let Some(owner) = replacing_owner(&pod) else { return };
+        if !is_waiting(&pod, pod_uid, &container.container) || !self.may_evict_of(&owner.uid) {
             return;
         }
-        let about = pod_reference(namespace, name, pod_uid);
-        self.events
-            .warn(about, "Evicted", &format!("it is deleted, so that its successor can go elsewhere: {reason}"))
-            .await;
         let preconditions = Preconditions { uid: Some(pod_uid.to_owned()), resource_version: None };
         let this_one = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         if let Err(error) = pods.delete(name, &this_one).await {
+            self.evictions().remove(&owner.uid);
             warn!(namespace, pod = name, error = message(&error), "cannot evict a pod that waits for room");
+            return;
         }
+        let text = format!("it was deleted, so that its successor can go elsewhere: {reason}");
+        self.events.warn(pod_reference(namespace, name, pod_uid), "Evicted", &text).await;
     }
 
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str) {
@@ -152,9 +181,21 @@ fn has_ended(pod: &core::Pod) -> bool {
     phase.is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase))
 }
 
-/// Whether a controller makes another one in its place.
-fn is_replaced(pod: &core::Pod) -> bool {
-    pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
+/// The controller that makes another pod in place of this one if it is deleted, and lets that go to another node.
+fn replacing_owner(pod: &core::Pod) -> Option<&OwnerReference> {
+    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    REPLACING.contains(&(group, owner.kind.as_str())).then_some(owner)
+}
+
+/// Whether this is the pod with that UID, and its container has not started yet.
+fn is_waiting(pod: &core::Pod, uid: &str, container: &str) -> bool {
+    let status = pod.status.clone().unwrap_or_default();
+    let mut all = [status.container_statuses, status.init_container_statuses].into_iter().flatten().flatten();
+    let is_running = |status: &ContainerStatus| status.state.as_ref().is_some_and(|state| state.running.is_some());
+    pod.metadata.uid.as_deref() == Some(uid)
+        && pod.metadata.deletion_timestamp.is_none()
+        && !all.any(|status| status.name == container && is_running(&status))
 }
 
 fn known(pod: core::Pod) -> KnownPod {
@@ -176,9 +217,144 @@ fn container(container: core::Container) -> Container {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use kube::client::Body;
+    use serde_json::Value;
+    use tonic::codegen::http::{Method, Request, Response};
 
     use super::*;
+
+    /// A server that has one pod, under any name.
+    #[derive(Default)]
+    struct Server {
+        pod: Mutex<Value>,
+        refuses_deletions: AtomicBool,
+        /// What it was asked for besides reading.
+        changes: Mutex<Vec<Method>>,
+    }
+
+    impl Server {
+        fn answer(&self, request: &Request<Body>) -> Response<Body> {
+            if *request.method() != Method::GET {
+                self.changes.lock().unwrap().push(request.method().clone());
+            }
+            let (code, answer) = match *request.method() {
+                Method::POST => (201, json!({"metadata": {}, "involvedObject": {}})),
+                Method::DELETE if self.refuses_deletions.load(Ordering::Relaxed) => {
+                    (409, json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409}))
+                }
+                _ => (200, self.pod.lock().unwrap().clone()),
+            };
+            Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap()
+        }
+
+        /// As a manager sees it.
+        fn cluster(self: &Arc<Self>) -> ApiServer {
+            let server = Arc::clone(self);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let answer = server.answer(&request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            ApiServer::new(Client::new(service, "default"), "node".into())
+        }
+
+        /// What `cluster` does to evict this pod.
+        async fn evicts(&self, cluster: &ApiServer, pod: &Value) -> Vec<Method> {
+            *self.pod.lock().unwrap() = pod.clone();
+            let container = Consumer { namespace: "default".into(), pod: "p".into(), container: "main".into() };
+            cluster.evict(&container, "u", "no room").await;
+            std::mem::take(&mut *self.changes.lock().unwrap())
+        }
+    }
+
+    /// A pod that waits, of this owner.
+    fn pod_of(api_version: &str, kind: &str, owner_uid: &str) -> Value {
+        let owner = json!({"apiVersion": api_version, "kind": kind, "name": "o", "uid": owner_uid, "controller": true});
+        json!({"metadata": {"name": "p", "uid": "u", "ownerReferences": [owner]}})
+    }
+
+    const NOTHING: [Method; 0] = [];
+    const DELETED_AND_TOLD: [Method; 2] = [Method::DELETE, Method::POST];
+
+    #[tokio::test]
+    async fn only_pods_whose_owner_makes_another_one_for_any_node_are_evicted() {
+        for (api_version, kind, is_evicted) in [
+            ("apps/v1", "ReplicaSet", true),
+            ("apps/v1", "StatefulSet", true),
+            ("v1", "ReplicationController", true),
+            ("batch/v1", "Job", false),
+            ("apps/v1", "DaemonSet", false),
+            ("v1", "Node", false),
+            ("argoproj.io/v1alpha1", "Workflow", false),
+            ("example.com/v1", "ReplicaSet", false),
+        ] {
+            let server = Arc::new(Server::default());
+            let done = server.evicts(&server.cluster(), &pod_of(api_version, kind, "o")).await;
+            let expected: &[Method] = if is_evicted { &DELETED_AND_TOLD } else { &NOTHING };
+            assert_eq!(done, expected, "{api_version} {kind}");
+        }
+        let server = Arc::new(Server::default());
+        let mut without_controller = pod_of("apps/v1", "ReplicaSet", "o");
+        without_controller["metadata"]["ownerReferences"][0]["controller"] = false.into();
+        assert_eq!(server.evicts(&server.cluster(), &without_controller).await, NOTHING);
+        let alone = json!({"metadata": {"name": "p", "uid": "u"}});
+        assert_eq!(server.evicts(&server.cluster(), &alone).await, NOTHING);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_waits_no_more_is_not_evicted() {
+        let pod = pod_of("apps/v1", "ReplicaSet", "o");
+        let with = |path: &[&str], value: Value| {
+            let mut pod = pod.clone();
+            *path.iter().fold(&mut pod, |field, key| &mut field[*key]) = value;
+            pod
+        };
+        let status = |name: &str, state: &str| json!([{"name": name, "state": {state: {}}}]);
+        let (containers, init_containers) = (["status", "containerStatuses"], ["status", "initContainerStatuses"]);
+        let others = [
+            with(&["metadata", "uid"], "another".into()),
+            with(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z".into()),
+            with(&containers, status("main", "running")),
+            with(&init_containers, status("main", "running")),
+        ];
+        let server = Arc::new(Server::default());
+        let cluster = server.cluster();
+        for other in others {
+            assert_eq!(server.evicts(&cluster, &other).await, NOTHING, "{other}");
+        }
+        for state in [status("main", "waiting"), status("another", "running")] {
+            let pod = with(&containers, state);
+            assert_eq!(server.evicts(&server.cluster(), &pod).await, DELETED_AND_TOLD, "{pod}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_eviction_that_did_not_succeed_is_not_told_and_is_tried_again() {
+        let server = Arc::new(Server::default());
+        let (cluster, pod) = (server.cluster(), pod_of("apps/v1", "ReplicaSet", "o"));
+        server.refuses_deletions.store(true, Ordering::Relaxed);
+        assert_eq!(server.evicts(&cluster, &pod).await, [Method::DELETE]);
+        server.refuses_deletions.store(false, Ordering::Relaxed);
+        assert_eq!(server.evicts(&cluster, &pod).await, DELETED_AND_TOLD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_pod_of_an_owner_is_evicted_only_an_hour_after_the_first() {
+        let server = Arc::new(Server::default());
+        let cluster = server.cluster();
+        let [one, other] = ["one", "other"].map(|owner| pod_of("apps/v1", "ReplicaSet", owner));
+        assert_eq!(server.evicts(&cluster, &one).await, DELETED_AND_TOLD);
+        tokio::time::advance(EVICTION_PAUSE - Duration::from_secs(1)).await;
+        assert_eq!(server.evicts(&cluster, &one).await, NOTHING);
+        assert_eq!(server.evicts(&cluster, &other).await, DELETED_AND_TOLD);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(server.evicts(&cluster, &one).await, DELETED_AND_TOLD);
+        assert_eq!(server.evicts(&cluster, &other).await, NOTHING);
+    }
 
     #[test]
     fn limits_and_annotations_are_what_counts() {

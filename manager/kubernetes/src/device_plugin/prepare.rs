@@ -231,7 +231,7 @@ impl Preparer {
         }
         let outcome = self.make_for(starting, name, &known).await;
         match &outcome {
-            Err(error) if error.is_want_of_room() => {
+            Err(error) if error.is_want_of_room() && self.fits_an_empty_node(&starting.consumer, &known) => {
                 let slices = node::blocking(&self.node, |node| node.list()).await;
                 self.waits.refused(&known.uid, &starting.consumer, error.to_string(), &slices);
             }
@@ -244,6 +244,15 @@ impl Preparer {
             tokio::spawn(async move { cluster.refused(&consumer, &uid, &reason).await });
         }
         outcome
+    }
+
+    /// Whether the container would find devices if all were well and nobody else had a part of them. If not, it waits for
+    /// no room, and what others give back does not help it.
+    fn fits_an_empty_node(&self, consumer: &Consumer, pod: &KnownPod) -> bool {
+        let mut devices = Devices::clone(&self.node.devices().borrow());
+        devices.devices.iter_mut().for_each(|device| device.problem = None);
+        let wish = self.wish(consumer, pod);
+        wish.is_ok_and(|wish| choose(&wish, &devices, &[], Hint::Rather(&[])).is_ok())
     }
 
     /// Whom room is short for.

@@ -30,7 +30,8 @@ pub struct Settings {
     pub nvidia_replicas: u32,
     /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub gone_grace_seconds: u64,
-    /// How long a pod that a controller has made waits for room on the node's devices before it is evicted.
+    /// How long a pod waits for room on the node's devices before it is evicted. It is evicted only if it is of a
+    /// `ReplicaSet`, a `StatefulSet` or a `ReplicationController`, and of each of them one in an hour.
     pub room_grace_seconds: u64,
 }
 
@@ -81,7 +82,7 @@ pub struct Config {
     pub(super) facts: NodeFacts,
     /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub(super) gone_grace: Duration,
-    /// How long a pod that a controller has made waits for room.
+    /// How long a pod waits for room before it is evicted.
     pub(super) room_grace: Duration,
 }
 

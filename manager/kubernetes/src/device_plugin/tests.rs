@@ -248,6 +248,36 @@ async fn futures_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 }
 
 #[tokio::test]
+async fn only_who_would_find_room_on_the_empty_node_waits_for_room() {
+    let world = World::new(1, &[Dialect::Hami], LONG);
+    let taken = super::test_node::slice_of("train", &device(0, 16), 30, GIB);
+    world.node.create(&taken.content).unwrap();
+    let spoken = Spoken::new([Dialect::Hami]).unwrap();
+    let (facts, all_devices) = (NodeFacts::default(), world.node.devices().borrow().clone());
+    let resources = Resource::all(&spoken, &facts, &all_devices);
+    let waits = async |name: &str, asked: &[(&str, &str)], annotations: &[(&str, &str)]| {
+        let pod_resources = Arc::new(PodResources::new(world.dir.path()));
+        let (node, cluster) = (world.node.clone(), world.cluster.clone());
+        let preparer = Preparer::new(node, cluster, pod_resources, spoken.clone(), facts.clone(), Turn::default());
+        world.cluster.pods.lock().unwrap().insert(name.into(), pod("main", asked, annotations));
+        let resource = resources.iter().find(|resource| resource.name == asked[0].0).unwrap();
+        let ids = [unit_id::unit_id(&device(0, 16).uuid, 0)];
+        world.kubelet.give(name, &resource.name, &ids);
+        let refusal = preparer.prepare(resource, &ids.into()).await.unwrap_err().to_string();
+        assert!(refusal.starts_with("no device found that will do"), "{refusal}");
+        world.kubelet.forget(name);
+        preparer.waits().are_split(&world.node.list())
+    };
+    assert!(waits("full", &[(CORE, "80")], &[]).await);
+    assert!(!waits("too-big", &[(CORE, "10"), (MEMORY, "65")], &[]).await);
+    let elsewhere = [("nvidia.com/use-gpuuuid", "GPU-of-another-node")];
+    assert!(!waits("bound", &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1000")], &elsewhere).await);
+    // Who waits for a device to become well waits for room.
+    world.node.change(0, |device| device.problem = Some("Xid 79".into()));
+    assert!(waits("ill", &[(CORE, "10")], &[]).await);
+}
+
+#[tokio::test]
 async fn units_that_are_given_to_a_new_container_take_the_old_ones_slice_away() {
     let world = World::new(1, &[], LONG);
     let all = [(CORE, "100"), (MEMORY, "64")];

@@ -6,6 +6,10 @@
 //! refusal on only what fits on one device is on offer ([`Waits::are_split`]), until something was given back: otherwise
 //! the new pod would be sent here again. It is not so from the beginning, because a pod that kubelet admits when units
 //! have just been taken off the offer fails.
+//!
+//! Not every offer becomes smaller by that: HAMi's and Volcano's say only how many containers a device takes. So of each
+//! owner no second pod is evicted for an hour. And a pod that would find no devices on the empty node does not wait for
+//! room: it is not evicted, and nothing is taken off the offer for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
