@@ -1,12 +1,14 @@
 //! The admission policy for the driver's parameters: that it can be evaluated, and says what the driver itself would say
 //! when a pod starts.
 
+mod expressions;
+
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 use aliquot_deployment::{object, objects};
 use aliquot_kubernetes::dra::{DRIVER, check_parameters};
-use cel::{Context, Env, Value as CelValue};
+use cel::Value as CelValue;
+use expressions::value;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::{Value, json};
 
@@ -32,44 +34,22 @@ impl Policy {
 
     /// What the policy says against `object`; `None` if it admits it.
     fn refusal(&self, object: &Value) -> Option<String> {
+        let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
+            let given = [("object", value(object)), ("variables", variables.clone().into())];
+            expressions::evaluate(expression, given)
+        };
         let mut variables: HashMap<String, CelValue> = HashMap::new();
         for (name, expression) in &self.variables {
-            variables.insert(name.clone(), evaluate(expression, object, &variables));
+            variables.insert(name.clone(), evaluate(expression, &variables));
         }
         let refused = self.validations.iter().find(|(expression, _)| {
-            let outcome = evaluate(expression, object, &variables);
+            let outcome = evaluate(expression, &variables);
             assert!(matches!(outcome, CelValue::Bool(_)), "{expression}: {outcome:?}");
             outcome == CelValue::Bool(false)
         })?;
-        match evaluate(&refused.1, object, &variables) {
+        match evaluate(&refused.1, &variables) {
             CelValue::String(text) => Some(text.to_string()),
             other => panic!("{}: {other:?}", refused.1),
-        }
-    }
-}
-
-fn evaluate(expression: &str, object: &Value, variables: &HashMap<String, CelValue>) -> CelValue {
-    let environment = Arc::new(Env::stdlib());
-    let program = environment.compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
-    let mut context = Context::with_env(environment);
-    context.add_variable_from_value("object", value(object));
-    context.add_variable_from_value("variables", CelValue::from(variables.clone()));
-    program.execute(&context).unwrap_or_else(|error| panic!("{expression}: {error}"))
-}
-
-/// An object as the API server hands it to an expression: all whole numbers are `int`.
-fn value(json: &Value) -> CelValue {
-    match json {
-        Value::Null => CelValue::Null,
-        Value::Bool(bool) => (*bool).into(),
-        Value::Number(number) => match number.as_i64() {
-            Some(whole) => whole.into(),
-            None => number.as_f64().expect("a number").into(),
-        },
-        Value::String(text) => text.as_str().into(),
-        Value::Array(items) => items.iter().map(value).collect::<Vec<_>>().into(),
-        Value::Object(fields) => {
-            fields.iter().map(|(key, field)| (key.clone(), value(field))).collect::<HashMap<_, _>>().into()
         }
     }
 }

@@ -1,0 +1,90 @@
+//! The admission policy for the status of nodes: a manager writes its own node's, and there how much the node has of
+//! resources.
+
+mod expressions;
+
+use aliquot_deployment::object;
+use cel::Value as CelValue;
+use expressions::{evaluate, value};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use serde_json::{Value, json};
+
+/// What the policy says where the manager of `own_node` makes `after` of the node `before`; `None` if it admits it.
+fn refusal(own_node: &str, before: &Value, after: &Value) -> Option<String> {
+    let policy: ValidatingAdmissionPolicy = object("device-plugin", "aliquot-manager-nodes");
+    let evaluate = |expression: &str| {
+        let variables = json!({"ownNode": own_node});
+        let given = [("object", value(after)), ("oldObject", value(before)), ("variables", value(&variables))];
+        evaluate(expression, given)
+    };
+    let is_broken = |expression: &str| match evaluate(expression) {
+        CelValue::Bool(holds) => !holds,
+        other => panic!("{expression}: {other:?}"),
+    };
+    let broken = policy.spec.unwrap().validations.unwrap().into_iter().find(|it| is_broken(&it.expression))?;
+    match broken.message_expression.map(|expression| evaluate(&expression)) {
+        None => Some(broken.message.unwrap()),
+        Some(CelValue::String(text)) => Some(text.to_string()),
+        Some(other) => panic!("{other:?}"),
+    }
+}
+
+fn node() -> Value {
+    json!({
+        "metadata": {
+            "name": "n", "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["f"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"}],
+        },
+        "status": {
+            "capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"},
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "nodeInfo": {"kubeletVersion": "v1.36.2"}, "images": [{"names": ["i"]}],
+            "volumesAttached": [{"name": "v", "devicePath": "/dev/v"}], "volumesInUse": ["v"],
+        },
+    })
+}
+
+/// A node that says nothing of what it need not say.
+fn bare_node() -> Value {
+    json!({"metadata": {"name": "n"}, "status": {}})
+}
+
+#[test]
+fn how_much_the_own_node_has_is_the_manager_s_to_write() {
+    for before in [node(), bare_node()] {
+        let mut after = before.clone();
+        for field in ["capacity", "allocatable"] {
+            after["status"][field]["nvidia.com/gpumem"] = "16384".into();
+        }
+        after["metadata"]["managedFields"] = json!([{"manager": "aliquot-manager"}]);
+        assert_eq!(refusal("n", &before, &after), None);
+        let other = refusal("another", &before, &after).unwrap();
+        assert_eq!(other, "the manager on node another must not write the status of node n");
+        assert!(refusal("", &before, &after).unwrap().contains("is bound to no node"));
+    }
+}
+
+#[test]
+fn nothing_else_of_the_own_node_is() {
+    let words = "a manager writes nothing of a node but how much it has of resources";
+    let full = node();
+    let fields = |part: &'static str| full[part].as_object().unwrap().keys().map(move |field| (part, field.as_str()));
+    let all: Vec<(&str, &str)> = fields("metadata").chain(fields("status")).collect();
+    let guarded = all.into_iter().filter(|(_, field)| !["name", "capacity", "allocatable"].contains(field));
+    let guarded: Vec<(&str, &str)> = guarded.collect();
+    assert_eq!(guarded.len(), 11);
+    for (part, field) in guarded {
+        let mut taken = full.clone();
+        taken[part].as_object_mut().unwrap().remove(field);
+        let mut emptied = full.clone();
+        emptied[part][field] = if full[part][field].is_array() { json!([]) } else { json!({}) };
+        for changed in [taken, emptied] {
+            assert_eq!(refusal("n", &full, &changed).as_deref(), Some(words), "{part}.{field} goes");
+        }
+        let (bare, mut added) = (bare_node(), bare_node());
+        added[part][field] = full[part][field].clone();
+        assert_eq!(refusal("n", &bare, &added).as_deref(), Some(words), "{part}.{field} comes");
+    }
+}
