@@ -180,6 +180,8 @@ impl Plugin {
 
     /// Looks who has what, removes what is nobody's, and tells kubelet what is left.
     async fn look(&mut self) {
+        // A set keeps tasks that have ended until somebody asks for them.
+        while self.tasks.try_join_next().is_some() {}
         let slices = node::blocking(&self.node, |node| node.list()).await;
         // Asked for after the slices were looked at: whose slice is among them is among these.
         match self.pod_resources.list().await {
