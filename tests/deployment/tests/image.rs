@@ -78,6 +78,10 @@ impl Deployed {
         }
         for mount in container.volume_mounts.iter().flatten() {
             let volume = self.pod.volumes.iter().flatten().find(|volume| volume.name == mount.name).unwrap();
+            // There is no API server.
+            if volume.projected.is_some() {
+                continue;
+            }
             let host = match &volume.host_path {
                 Some(host) => self.on_node(&host.path),
                 None => self.dir.path().join("etc"),

@@ -156,7 +156,7 @@ fn written_by(container: Container) -> BTreeSet<String> {
 #[test]
 fn the_manager_writes_what_outlives_its_pod_and_the_relay_sockets_only() {
     assert_eq!(written_by(manager()), ["/run/aliquot", "/var/lib/aliquot", "/var/run/cdi"].map(String::from).into());
-    let sockets = ["/run/aliquot", "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry"];
+    let sockets = ["/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry"];
     assert_eq!(written_by(relay()), sockets.map(String::from).into());
 }
 
@@ -167,6 +167,31 @@ fn the_relay_has_no_privilege() {
     assert_eq!(context.read_only_root_filesystem, Some(true));
     let capabilities = context.capabilities.unwrap();
     assert_eq!((capabilities.drop, capabilities.add), (Some(vec!["ALL".into()]), None));
+}
+
+#[test]
+fn only_the_manager_has_the_token_and_all_that_a_client_in_the_cluster_reads() {
+    assert_eq!(pod().automount_service_account_token, Some(false));
+    let volume = pod().volumes.unwrap().into_iter().find(|volume| volume.name == "service-account").unwrap();
+    let mut paths = BTreeSet::new();
+    for source in volume.projected.unwrap().sources.unwrap() {
+        paths.extend(source.service_account_token.map(|token| token.path));
+        paths.extend(source.config_map.into_iter().flat_map(|map| map.items).flatten().map(|item| item.path));
+        paths.extend(source.downward_api.into_iter().flat_map(|of_pod| of_pod.items).flatten().map(|item| item.path));
+    }
+    assert_eq!(paths, ["ca.crt", "namespace", "token"].map(String::from).into());
+    let pod = pod();
+    let mounts = |container: &Container| -> Vec<String> {
+        let all = container.volume_mounts.iter().flatten().filter(|mount| mount.name == "service-account");
+        all.map(|mount| mount.mount_path.clone()).collect()
+    };
+    for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
+        let expected: &[&str] = match container.name.as_str() {
+            "manager" => &["/var/run/secrets/kubernetes.io/serviceaccount"],
+            _ => &[],
+        };
+        assert_eq!(mounts(container), expected, "{}", container.name);
+    }
 }
 
 #[test]
@@ -188,8 +213,9 @@ fn an_upgrade_starts_the_new_pod_first_whose_manager_stands_by_and_leaves_pods_a
     assert!(pod().host_network.is_none() && manager().ports.unwrap().iter().all(|port| port.host_port.is_none()));
     // Regions on the node, not in a volume that goes with the pod.
     let volumes = pod().volumes.unwrap();
-    let outlives =
-        |volume: &k8s_openapi::api::core::v1::Volume| volume.host_path.is_some() || volume.config_map.is_some();
+    let outlives = |volume: &k8s_openapi::api::core::v1::Volume| {
+        volume.host_path.is_some() || volume.config_map.is_some() || volume.projected.is_some()
+    };
     assert!(volumes.iter().all(outlives), "{volumes:?}");
 }
 
