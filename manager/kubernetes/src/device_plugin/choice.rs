@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aliquot_dialects::{Decided, DeviceFacts, Wish};
 
-use super::resource::{Room, profile};
+use super::resource::{Room, kept_bytes, profile};
 use crate::node::{Device, Devices, Part, Slice};
 
 /// Why no devices will do.
@@ -39,15 +39,21 @@ pub(super) enum Hint<'a> {
 }
 
 /// The parts that answer a wish: on the devices that the hint points to if they will do, else on those that are then
-/// the fullest.
+/// the fullest. So many percent of each device's memory are kept for who asks for its time alone.
 ///
 /// # Errors
 /// There is no room, or no device of the kind that is wanted.
-pub(super) fn choose(wish: &Wish, devices: &Devices, slices: &[Slice], hint: Hint<'_>) -> Result<Vec<Part>, NoDevice> {
+pub(super) fn choose(
+    wish: &Wish,
+    devices: &Devices,
+    slices: &[Slice],
+    kept_percent: u32,
+    hint: Hint<'_>,
+) -> Result<Vec<Part>, NoDevice> {
     let mut reasons = Vec::new();
     let mut fits: Vec<(Rank, &Device, Part)> = Vec::new();
     for device in devices.usable() {
-        match fit(wish, device, slices, hint) {
+        match fit(wish, device, slices, kept_percent, hint) {
             Ok((rank, part)) => fits.push((rank, device, part)),
             Err(reason) => reasons.push(format!("{}: {reason}", device.uuid)),
         }
@@ -69,7 +75,13 @@ pub(super) fn choose(wish: &Wish, devices: &Devices, slices: &[Slice], hint: Hin
 /// memory, the device's number.
 type Rank = (usize, usize, u32, u64, u32);
 
-fn fit(wish: &Wish, device: &Device, slices: &[Slice], hint: Hint<'_>) -> Result<(Rank, Part), String> {
+fn fit(
+    wish: &Wish,
+    device: &Device,
+    slices: &[Slice],
+    kept_percent: u32,
+    hint: Hint<'_>,
+) -> Result<(Rank, Part), String> {
     let facts =
         DeviceFacts { uuid: &device.uuid, index: device.index, model: &device.model, mig_profile: profile(device) };
     if let Some(problem) = &device.problem {
@@ -100,6 +112,15 @@ fn fit(wish: &Wish, device: &Device, slices: &[Slice], hint: Hint<'_>) -> Result
         let (wanted, left) = (part.memory_bytes, room.memory_bytes);
         return Err(format!("{wanted} bytes of memory are wanted, {left} are left"));
     };
+    // Who asks for time alone takes no more than what was kept for his time.
+    let kept = kept_bytes(device.memory_bytes, core_left, kept_percent);
+    if memory_left < kept {
+        let (wanted, left) = (part.memory_bytes, room.memory_bytes);
+        return Err(format!(
+            "{wanted} bytes of memory are wanted, {left} are left, and {kept} of these must stay for containers that ask \
+             for the rest of its time alone"
+        ));
+    }
     let part = Part {
         device_uuid: device.uuid.clone(),
         core_request_percent: part.core_request_percent,
@@ -125,9 +146,13 @@ fn of_one_numa_node(fits: Vec<(Rank, &Device, Part)>, wanted: usize) -> Vec<(Ran
 #[cfg(test)]
 mod tests {
     use aliquot_dialects::{Dialect, NodeFacts, Pod, Spoken};
+    use proptest::prelude::*;
 
     use super::*;
     use crate::device_plugin::test_node::{GIB, device, pod, slice_of};
+
+    const CORE: &str = "aliquot.dev/gpu-core";
+    const MEMORY: &str = "aliquot.dev/gpu-memory";
 
     fn wish(dialect: Dialect, resources: &[(&str, &str)], annotations: &[(&str, &str)]) -> Wish {
         let pod: Pod = pod("main", resources, annotations);
@@ -150,10 +175,10 @@ mod tests {
     fn the_fullest_device_that_has_room_is_chosen_unless_units_point_elsewhere() {
         let devices = node(3);
         let slices = [slice_of("a", &devices.devices[1], 50, GIB), slice_of("b", &devices.devices[2], 80, GIB)];
-        assert_eq!(numbers(choose(&third(), &devices, &slices, Hint::Rather(&[])), &devices), [1]);
+        assert_eq!(numbers(choose(&third(), &devices, &slices, 0, Hint::Rather(&[])), &devices), [1]);
         for (hinted, found) in [(0, 0), (1, 1), (2, 1)] {
             let uuids = [devices.devices[hinted].uuid.clone()];
-            assert_eq!(numbers(choose(&third(), &devices, &slices, Hint::Rather(&uuids)), &devices), [found]);
+            assert_eq!(numbers(choose(&third(), &devices, &slices, 0, Hint::Rather(&uuids)), &devices), [found]);
         }
     }
 
@@ -162,11 +187,51 @@ mod tests {
         let devices = node(3);
         let wish = wish(Dialect::Nvidia, &[("nvidia.com/gpu", "2")], &[]);
         let uuids = [devices.devices[2].uuid.clone(), devices.devices[0].uuid.clone()];
-        assert_eq!(numbers(choose(&wish, &devices, &[], Hint::Exactly(&uuids)), &devices), [2, 0]);
+        assert_eq!(numbers(choose(&wish, &devices, &[], 0, Hint::Exactly(&uuids)), &devices), [2, 0]);
         let taken = [slice_of("a", &devices.devices[0], 1, GIB)];
-        let error = choose(&wish, &devices, &taken, Hint::Exactly(&uuids)).unwrap_err().to_string();
+        let error = choose(&wish, &devices, &taken, 0, Hint::Exactly(&uuids)).unwrap_err().to_string();
         assert!(error.starts_with("only 1 of 2 devices found that will do: "), "{error}");
         assert!(error.contains("100 percent of its time are wanted, 99 are left"), "{error}");
+    }
+
+    #[test]
+    fn memory_that_is_kept_for_time_alone_goes_to_nobody_else() {
+        let devices = node(2);
+        let facts = NodeFacts { memory_unit_bytes: GIB, core_memory_percent: Some(50), ..NodeFacts::default() };
+        let found = |resources: &[(&str, &str)], slices: &[Slice]| {
+            let wish = Spoken::new([]).unwrap().translate(&pod("main", resources, &[]), 0, &facts).unwrap().unwrap();
+            choose(&wish, &devices, slices, 50, Hint::Rather(&[]))
+        };
+        let asks = |core: &'static str, memory: &'static str| [(CORE, core), (MEMORY, memory)];
+        // Beside 90 percent of the time must stay 7.2 GiB of 16.
+        assert_eq!(numbers(found(&asks("10", "8"), &[]), &devices), [0]);
+        let error = found(&asks("10", "9"), &[]).unwrap_err().to_string();
+        assert!(error.contains("17179869184 are left, and 7730941132 of these must stay for containers"), "{error}");
+        assert_eq!(numbers(found(&asks("100", "16"), &[]), &devices), [0]);
+        // Kube-scheduler counts both devices together.
+        let slices = [slice_of("a", &devices.devices[0], 10, 6 * GIB), slice_of("b", &devices.devices[1], 10, 6 * GIB)];
+        assert!(found(&asks("10", "4"), &slices).is_err());
+        assert_eq!(numbers(found(&asks("10", "3"), &slices), &devices), [0]);
+    }
+
+    proptest! {
+        #[test]
+        fn who_asks_for_time_alone_always_has_room_as_long_as_there_is_time(
+            percents in prop::collection::vec(1_u32..50, 1..8),
+            memory_bytes in 1_u64..1 << 40,
+            kept in 1_u32..=100,
+        ) {
+            let mut devices = node(1);
+            devices.devices[0].memory_bytes = memory_bytes;
+            let facts = NodeFacts { core_memory_percent: Some(kept), ..NodeFacts::default() };
+            let (mut slices, mut taken) = (Vec::new(), 0);
+            for percent in percents.into_iter().take_while(|percent| { taken += percent; taken <= 100 }) {
+                let pod = pod("main", &[(CORE, &percent.to_string())], &[]);
+                let wish = Spoken::new([]).unwrap().translate(&pod, 0, &facts).unwrap().unwrap();
+                let part = choose(&wish, &devices, &slices, kept, Hint::Rather(&[])).unwrap().remove(0);
+                slices.push(slice_of("s", &devices.devices[0], percent, part.memory_limit_bytes));
+            }
+        }
     }
 
     #[test]
@@ -180,7 +245,7 @@ mod tests {
             &[("hami.io/vgpu-devices-allocated", &decided)],
         );
         let hinted = [devices.devices[0].uuid.clone()];
-        assert_eq!(numbers(choose(&wish, &devices, &[], Hint::Rather(&hinted)), &devices), [2, 1]);
+        assert_eq!(numbers(choose(&wish, &devices, &[], 0, Hint::Rather(&hinted)), &devices), [2, 1]);
     }
 
     #[test]
@@ -196,9 +261,9 @@ mod tests {
                 &[("nvidia.com/numa-bind", "true")],
             )
         };
-        assert_eq!(numbers(choose(&bound("2"), &devices, &[], Hint::Rather(&[])), &devices), [0, 1]);
-        assert_eq!(numbers(choose(&bound("3"), &devices, &[], Hint::Rather(&[])), &devices), [2, 3, 4]);
-        let error = choose(&bound("4"), &devices, &[], Hint::Rather(&[])).unwrap_err().to_string();
+        assert_eq!(numbers(choose(&bound("2"), &devices, &[], 0, Hint::Rather(&[])), &devices), [0, 1]);
+        assert_eq!(numbers(choose(&bound("3"), &devices, &[], 0, Hint::Rather(&[])), &devices), [2, 3, 4]);
+        let error = choose(&bound("4"), &devices, &[], 0, Hint::Rather(&[])).unwrap_err().to_string();
         assert!(error.contains("4 devices found that will do on one NUMA node"), "{error}");
     }
 
@@ -207,11 +272,11 @@ mod tests {
         let mut devices = node(2);
         devices.devices[0].problem = Some("Xid 79".into());
         let full = [slice_of("a", &devices.devices[1], 10, 13 * GIB)];
-        let error = choose(&third(), &devices, &full, Hint::Rather(&[])).unwrap_err().to_string();
+        let error = choose(&third(), &devices, &full, 0, Hint::Rather(&[])).unwrap_err().to_string();
         assert!(error.starts_with("no device found that will do: "), "{error}");
         assert!(error.contains("it is unhealthy: Xid 79"), "{error}");
         assert!(error.contains("4294967296 bytes of memory are wanted, 3221225472 are left"), "{error}");
-        let none = choose(&third(), &Devices::default(), &[], Hint::Rather(&[])).unwrap_err().to_string();
+        let none = choose(&third(), &Devices::default(), &[], 0, Hint::Rather(&[])).unwrap_err().to_string();
         assert!(none.ends_with("this node has no device"), "{none}");
     }
 }

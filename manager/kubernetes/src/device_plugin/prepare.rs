@@ -10,7 +10,7 @@ use tracing::info;
 
 use super::choice::{Hint, NoDevice, choose};
 use super::cluster::{Cluster, KnownPod};
-use super::resource::Resource;
+use super::resource::{Resource, kept_percent};
 use super::slice_name::slice_name;
 use super::stale::of_nobody;
 use super::starting::{Candidate, Starts, have_units_in_common};
@@ -252,7 +252,7 @@ impl Preparer {
         let mut devices = Devices::clone(&self.node.devices().borrow());
         devices.devices.iter_mut().for_each(|device| device.problem = None);
         let wish = self.wish(consumer, pod);
-        wish.is_ok_and(|wish| choose(&wish, &devices, &[], Hint::Rather(&[])).is_ok())
+        wish.is_ok_and(|wish| choose(&wish, &devices, &[], kept_percent(&self.facts), Hint::Rather(&[])).is_ok())
     }
 
     /// Whom room is short for.
@@ -343,7 +343,8 @@ impl Preparer {
         slices: &[Slice],
     ) -> Result<Vec<Part>, NoDevice> {
         let (uuids, exactly) = self.hinted(units, devices);
-        choose(wish, devices, slices, if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) })
+        let hint = if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) };
+        choose(wish, devices, slices, kept_percent(&self.facts), hint)
     }
 
     /// Chooses devices and makes the slice there.

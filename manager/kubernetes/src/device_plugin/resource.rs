@@ -39,7 +39,7 @@ impl Resource {
     #[must_use]
     pub(super) fn all(spoken: &Spoken, facts: &NodeFacts, devices: &Devices) -> Vec<Resource> {
         let advertised = spoken.iter().flat_map(|dialect| dialect.advertised(facts));
-        let kept_percent = facts.core_memory_percent.unwrap_or(0).min(100);
+        let kept_percent = kept_percent(facts);
         let mut found = Vec::new();
         for advertised in advertised {
             let unit = advertised.unit;
@@ -106,11 +106,9 @@ impl Resource {
 }
 
 impl Room {
-    /// Its memory without what is kept for the time that is left: so many percent of it for all of the time.
+    /// Its memory without what is kept for the time that is left.
     fn memory_beside(self, kept_percent: u32) -> u64 {
-        let parts = u128::from(self.core_percent) * u128::from(kept_percent);
-        let kept = u128::from(self.device_memory_bytes) * parts / 10_000;
-        self.memory_bytes.saturating_sub(u64::try_from(kept).unwrap_or(u64::MAX))
+        self.memory_bytes.saturating_sub(kept_bytes(self.device_memory_bytes, self.core_percent, kept_percent))
     }
 
     /// What these slices leave of a device.
@@ -133,6 +131,17 @@ impl Room {
         room.has_memory = room.memory_bytes >= MEMORY_MIN_BYTES.min(device.memory_bytes / 100).max(1);
         room
     }
+}
+
+/// The percent of a device's memory that a node keeps for who asks for all of its time alone.
+pub(super) fn kept_percent(facts: &NodeFacts) -> u32 {
+    facts.core_memory_percent.unwrap_or(0).min(100)
+}
+
+/// What is kept of a device's memory for so much of its time: so many percent of it for all of the time.
+pub(super) fn kept_bytes(device_memory_bytes: u64, core_percent: u32, kept_percent: u32) -> u64 {
+    let parts = u128::from(core_percent) * u128::from(kept_percent);
+    u64::try_from(u128::from(device_memory_bytes) * parts / 10_000).unwrap_or(u64::MAX)
 }
 
 /// The profile of a MIG instance, if the driver tells it.

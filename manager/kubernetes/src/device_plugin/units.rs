@@ -58,15 +58,11 @@ pub(super) fn units_of(
         };
         return Err(TooManyUnits { resource: resource.name.clone(), found, unit_min_mib });
     }
-    let mut fits: Vec<u64> = of_devices
-        .iter()
-        .map(|(device, _)| match device.problem {
-            None => resource.units_in(Room::of(device, slices)),
-            Some(_) => 0,
-        })
-        .collect();
+    let rooms: Vec<Option<Room>> =
+        of_devices.iter().map(|(device, _)| device.problem.is_none().then(|| Room::of(device, slices))).collect();
+    let mut fits: Vec<u64> = rooms.iter().map(|room| room.map_or(0, |room| resource.units_in(room))).collect();
     if is_split && resource.is_share() {
-        keep_what_is_together(&mut fits, &of_devices);
+        keep_what_is_together(&mut fits, &rooms);
     }
     let mut units: Vec<Unit> = Vec::new();
     // How many free units there is room for that none of the device's own stands for.
@@ -100,14 +96,14 @@ pub(super) fn units_of(
 }
 
 /// Of what fits on each device, keeps what one container can have: all devices of which everything is free; if there is
-/// none, the device with the most.
-fn keep_what_is_together(fits: &mut [u64], of_devices: &[(&Device, u64)]) {
-    let is_whole = |(fit, (_, count)): (&u64, &(&Device, u64))| fit == count;
-    let has_whole = fits.iter().zip(of_devices).any(is_whole);
+/// none, the device with the most. A device that is ill has no room.
+fn keep_what_is_together(fits: &mut [u64], rooms: &[Option<Room>]) {
+    let is_whole = |room: &Option<Room>| room.is_some_and(|room| room.is_untouched);
+    let has_whole = rooms.iter().any(is_whole);
     let most = fits.iter().copied().max();
     let mut has_kept = false;
-    for (fit, (_, count)) in fits.iter_mut().zip(of_devices) {
-        let is_kept = if has_whole { fit == count } else { !has_kept && Some(*fit) == most };
+    for (fit, room) in fits.iter_mut().zip(rooms) {
+        let is_kept = if has_whole { is_whole(room) } else { !has_kept && Some(*fit) == most };
         has_kept |= is_kept;
         if !is_kept {
             *fit = 0;
@@ -205,6 +201,20 @@ mod tests {
         // No device has room for both 40 percent and 3 GiB, but for either.
         let each = [slice(0, 60, 1), slice(1, 90, 2), slice(2, 60, 3)];
         assert_eq!((free(core, &each), free(memory, &each), free(whole, &each)), (40, 3, 0));
+    }
+
+    #[test]
+    fn devices_that_are_free_stay_on_offer_also_where_some_of_their_memory_is_kept() {
+        let facts = NodeFacts { memory_unit_bytes: GIB, core_memory_percent: Some(50), ..NodeFacts::default() };
+        let all = Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default());
+        let devices = node(&[0, 1, 2].map(|number| device(number, 16)));
+        // Who has time alone took what was kept for it, so as much memory as before is free beside the rest of the time.
+        let slices = [slice_of("a", &devices.devices[1], 60, 16 * GIB * 6 / 20)];
+        let free = |resource: &Resource| {
+            let units = units_of(resource, &devices, &slices, &BTreeSet::new(), true).unwrap();
+            units.iter().filter(|unit| unit.is_healthy).count()
+        };
+        assert_eq!((free(&all[0]), free(&all[1])), (200, 16));
     }
 
     #[test]
