@@ -74,9 +74,10 @@ fn nv_fractions(request: &Request<'_>) -> Result<Option<Wish>, Refusal> {
         let must = format!("at least what is requested, which is {asked} bytes");
         return Err(Refusal::value(of_container(request, LIMIT), memory, must));
     }
-    if let Some(other) = [FRACTION, MEMORY].into_iter().find(|key| request.annotation(key).is_some()) {
+    if let Some(other) = [FRACTION, MEMORY, DEVICES].into_iter().find(|key| request.annotation(key).is_some()) {
+        let first = of_container(request, if asked.is_some() { REQUEST } else { LIMIT });
         let advice = "ask in the annotations of the pod or in those of its containers";
-        return Err(Refusal::Together { first: of_container(request, REQUEST), second: other.into(), advice });
+        return Err(Refusal::Together { first, second: other.into(), advice });
     }
     let key = of_container(request, MODE);
     if let Some(mode @ "sm-sharing") = request.annotation(&key) {

@@ -2,8 +2,9 @@
 //!
 //! `aliquot.dev/gpu-core` is percent of one device's time: up to 100, or a multiple of 100 for several whole devices.
 //! `aliquot.dev/gpu-memory` counts the node's memory unit. If only one of the two is requested, the other is given in
-//! the same proportion; for time alone the node may say that it is less. `aliquot.dev/gpu` is whole devices. Parts of several devices, or a limit or class of each
-//! container of a pod, need a `ResourceClaim`.
+//! the same proportion. The node's setting `core_memory_percent` makes the memory less that comes with time alone.
+//! `aliquot.dev/gpu` is whole devices. Parts of several devices, or a limit or class of each container of a pod, need a
+//! `ResourceClaim`.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::NodeFacts;

@@ -35,11 +35,16 @@ fn containers_have_annotations_of_their_own() {
         let wish = ask(Kai, &[], annotations).unwrap();
         assert_eq!((wish.devices, wish.share), (1, memory_only(Memory::Bytes(bytes))), "{annotations:?}");
     }
-    let refused: [(Pairs<'_>, &str); 5] = [
+    let refused: [(Pairs<'_>, &str); 7] = [
         (&[(request, "2 GB")], "gpu-memory.request is \"2 GB\"; it must be a whole number"),
         (&[(limit, "0")], "gpu-memory.limit is \"0\"; it must be at least 1"),
         (&[(request, "4Gi"), (limit, "2Gi")], "at least what is requested, which is 4294967296 bytes"),
-        (&[(limit, "2Gi"), ("gpu-fraction", "0.5")], "annotations of the pod or in those of its containers"),
+        (
+            &[(limit, "2Gi"), ("gpu-fraction", "0.5")],
+            "main.gpu-memory.limit and gpu-fraction cannot be asked for together",
+        ),
+        (&[(request, "2Gi"), ("gpu-memory", "2048")], "main.gpu-memory.request and gpu-memory cannot be asked for"),
+        (&[(limit, "2Gi"), ("gpu-fraction-num-devices", "2")], "annotations of the pod or in those of its containers"),
         (&[(limit, "2Gi"), (mode, "sm-sharing")], "this node shares its devices itself"),
     ];
     for (annotations, words) in refused {
