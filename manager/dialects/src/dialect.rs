@@ -90,8 +90,15 @@ pub struct Counted {
 pub enum Count {
     /// Its memory in MiB.
     MemoryMib,
-    /// The same for every device.
-    PerDevice(u32),
+    /// The percent of its memory: 100.
+    MemoryPercent,
+    /// The percent of its time: 100.
+    CorePercent,
+    /// One for each container that it has room for.
+    Containers {
+        /// How many these are.
+        per_device: u32,
+    },
 }
 
 /// One system: how its requests are recognised and translated.

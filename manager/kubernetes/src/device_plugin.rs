@@ -193,10 +193,10 @@ impl Plugin {
             // Kubelet is not there: it takes no units either, and what it said holds.
             Err(error) => debug!("{error}"),
         }
-        self.offer(slices);
         let devices = self.node.devices().borrow().clone();
-        let amounts = counted::counted(&self.config.spoken, &self.config.facts, &devices);
-        self.publisher.publish(amounts).await;
+        let amounts = counted::counted(&self.config.spoken, &self.config.facts, &devices, &slices);
+        self.offer(slices);
+        self.publisher.publish(&devices, amounts).await;
     }
 
     /// Ends the pods that have waited for room for long.

@@ -39,7 +39,8 @@ pub(crate) const SYSTEM: System = System {
     },
     counted: |node| {
         let mut found = per_device::counted(&NAMES);
-        found.push(Counted { resource: PRIORITY, count: Count::PerDevice(node.slots_per_device.clamp(1, 100)) });
+        let per_device = node.slots_per_device.clamp(1, 100);
+        found.push(Counted { resource: PRIORITY, count: Count::Containers { per_device } });
         found
     },
 };

@@ -21,8 +21,8 @@ pub(super) struct Names {
 pub(super) fn counted(names: &Names) -> Vec<Counted> {
     vec![
         Counted { resource: names.memory, count: Count::MemoryMib },
-        Counted { resource: names.memory_percentage, count: Count::PerDevice(100) },
-        Counted { resource: names.cores, count: Count::PerDevice(100) },
+        Counted { resource: names.memory_percentage, count: Count::MemoryPercent },
+        Counted { resource: names.cores, count: Count::CorePercent },
     ]
 }
 

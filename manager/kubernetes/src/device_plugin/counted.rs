@@ -11,52 +11,97 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::cluster::Cluster;
-use crate::node::Devices;
+use crate::node::{Device, Devices, Part, Slice};
 
 /// How often what is the same is written again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
+/// After the first failure; then twice as long each time, up to the interval.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const MIB: u64 = 1 << 20;
 
-/// How much of each such resource the node has: the sums over the devices that can be used.
+/// How much of each such resource the node has: the sums over the devices that can be used. Of those that are ill it has
+/// what slices hold of them: kube-scheduler still counts what their pods have asked for.
 #[must_use]
-pub(super) fn counted(spoken: &Spoken, facts: &NodeFacts, devices: &Devices) -> BTreeMap<&'static str, u64> {
-    let mut sums = BTreeMap::new();
-    let usable = || devices.usable().filter(|device| device.problem.is_none() && !device.is_partitioned);
-    for counted in spoken.iter().flat_map(|dialect| dialect.counted(facts)) {
-        let of_device = |memory_bytes: u64| match counted.count {
-            Count::MemoryMib => memory_bytes / MIB,
-            Count::PerDevice(count) => count.into(),
-        };
-        sums.insert(counted.resource, usable().map(|device| of_device(device.memory_bytes)).sum());
+pub(super) fn counted(
+    spoken: &Spoken,
+    facts: &NodeFacts,
+    devices: &Devices,
+    slices: &[Slice],
+) -> BTreeMap<&'static str, u64> {
+    let counted = spoken.iter().flat_map(|dialect| dialect.counted(facts));
+    let of_device = |count: Count, device: &Device| match device.problem {
+        None => whole(count, device),
+        Some(_) => held(count, device, slices).min(whole(count, device)),
+    };
+    counted
+        .map(|counted| (counted.resource, devices.usable().map(|device| of_device(counted.count, device)).sum()))
+        .collect()
+}
+
+/// How much a device is.
+fn whole(count: Count, device: &Device) -> u64 {
+    match count {
+        Count::MemoryMib => device.memory_bytes / MIB,
+        Count::MemoryPercent | Count::CorePercent => 100,
+        Count::Containers { per_device } => per_device.into(),
     }
-    sums
+}
+
+/// How much slices hold of a device, rounded up.
+fn held(count: Count, device: &Device, slices: &[Slice]) -> u64 {
+    let of_part = |part: &Part| match count {
+        Count::MemoryMib => part.memory_limit_bytes.div_ceil(MIB),
+        Count::MemoryPercent => {
+            let percent = (u128::from(part.memory_limit_bytes) * 100).div_ceil(device.memory_bytes.max(1).into());
+            u64::try_from(percent).unwrap_or(u64::MAX)
+        }
+        Count::CorePercent => part.core_request_percent.into(),
+        Count::Containers { .. } => 1,
+    };
+    let parts = slices.iter().flat_map(|slice| &slice.content.parts).filter(|part| part.device_uuid == device.uuid);
+    parts.map(of_part).fold(0, u64::saturating_add)
 }
 
 /// Keeps the node's status up to date.
 pub(super) struct Publisher {
     cluster: Arc<dyn Cluster>,
-    written: Option<(BTreeMap<&'static str, u64>, Instant)>,
-    has_failed: bool,
+    has_seen_devices: bool,
+    /// What was written last; `None` if that failed.
+    written: Option<BTreeMap<&'static str, u64>>,
+    /// When it is written again.
+    due: Option<Instant>,
+    /// How long after the next failure.
+    pause: Duration,
 }
 
 impl Publisher {
     pub(super) fn new(cluster: Arc<dyn Cluster>) -> Publisher {
-        Publisher { cluster, written: None, has_failed: false }
+        Publisher { cluster, has_seen_devices: false, written: None, due: None, pause: FIRST_PAUSE }
     }
 
-    /// Writes these amounts if they are new, or were written long ago.
-    pub(super) async fn publish(&mut self, amounts: BTreeMap<&'static str, u64>) {
-        let is_known = |(known, at): &(BTreeMap<_, _>, Instant)| *known == amounts && at.elapsed() < REPEAT_INTERVAL;
-        if amounts.is_empty() || self.written.as_ref().is_some_and(is_known) {
+    /// Writes these amounts, which these devices have, if they are new, or were written long ago. Until it has seen a
+    /// device it writes nothing: the driver may not answer yet, and kubelet does not take back pods that run on a node
+    /// which has nothing.
+    pub(super) async fn publish(&mut self, devices: &Devices, amounts: BTreeMap<&'static str, u64>) {
+        self.has_seen_devices |= !devices.devices.is_empty();
+        let is_due = self.due.is_none_or(|due| Instant::now() >= due);
+        let is_new = self.written.as_ref().is_some_and(|written| *written != amounts);
+        if amounts.is_empty() || !self.has_seen_devices || !(is_due || is_new) {
             return;
         }
         match self.cluster.count(&amounts).await {
-            Ok(()) => (self.written, self.has_failed) = (Some((amounts, Instant::now())), false),
-            Err(reason) if !self.has_failed => {
-                warn!("cannot say in the node's status what other systems' pods ask for, will try again: {reason}");
-                self.has_failed = true;
+            Ok(()) => {
+                (self.written, self.pause) = (Some(amounts), FIRST_PAUSE);
+                self.due = Some(Instant::now() + REPEAT_INTERVAL);
             }
-            Err(_) => {}
+            Err(reason) => {
+                if self.pause == FIRST_PAUSE {
+                    warn!("cannot say in the node's status what other systems' pods ask for, will try again: {reason}");
+                }
+                self.written = None;
+                self.due = Some(Instant::now() + self.pause);
+                self.pause = REPEAT_INTERVAL.min(self.pause * 2);
+            }
         }
     }
 }
@@ -66,23 +111,24 @@ mod tests {
     use aliquot_dialects::Dialect;
 
     use super::*;
-    use crate::device_plugin::test_node::device;
+    use crate::device_plugin::test_node::{GIB, device, slice_of};
 
     #[test]
     fn the_sums_are_of_devices_that_can_be_used() {
         let mut devices = Devices { devices: (0..3).map(|number| device(number, 16)).collect(), ..Devices::default() };
-        let of = |dialects: &[Dialect], devices: &Devices| -> Vec<(&str, u64)> {
+        let slices = [slice_of("a", &devices.devices[0], 30, 5 * GIB + 1), slice_of("b", &devices.devices[2], 50, GIB)];
+        let of = |dialects: &[Dialect], devices: &Devices, slices: &[Slice]| -> Vec<(&str, u64)> {
             let spoken = Spoken::new(dialects.iter().copied()).unwrap();
-            counted(&spoken, &NodeFacts::default(), devices).into_iter().collect()
+            counted(&spoken, &NodeFacts::default(), devices, slices).into_iter().collect()
         };
-        assert_eq!(of(&[Dialect::GpuShare, Dialect::Nvidia, Dialect::Qgpu], &devices), []);
+        assert_eq!(of(&[Dialect::GpuShare, Dialect::Nvidia, Dialect::Qgpu], &devices, &slices), []);
         let all = [
             ("nvidia.com/gpucores", 300),
             ("nvidia.com/gpumem", 3 * 16 * 1024),
             ("nvidia.com/gpumem-percentage", 300),
             ("nvidia.com/priority", 30),
         ];
-        assert_eq!(of(&[Dialect::Hami], &devices), all);
+        assert_eq!(of(&[Dialect::Hami], &devices, &slices), all);
         devices.devices[0].problem = Some("ill".into());
         devices.devices[1].is_partitioned = true;
         let one = [
@@ -90,6 +136,14 @@ mod tests {
             ("volcano.sh/vgpu-memory", 16 * 1024),
             ("volcano.sh/vgpu-memory-percentage", 100),
         ];
-        assert_eq!(of(&[Dialect::Volcano], &devices), one);
+        assert_eq!(of(&[Dialect::Volcano], &devices, &[]), one);
+        // Whoever holds something of the ill one still counts as asking for it.
+        let with_held = [
+            ("nvidia.com/gpucores", 100 + 30),
+            ("nvidia.com/gpumem", 16 * 1024 + 5 * 1024 + 1),
+            ("nvidia.com/gpumem-percentage", 100 + 32),
+            ("nvidia.com/priority", 10 + 1),
+        ];
+        assert_eq!(of(&[Dialect::Hami], &devices, &slices), with_held);
     }
 }

@@ -502,6 +502,48 @@ async fn what_only_the_scheduler_counts_is_in_the_node_s_status_also_if_it_is_re
     }
 }
 
+/// What the node's status says of `nvidia.com/gpumem`.
+fn counted_memory(cluster: &TestCluster) -> Option<u64> {
+    cluster.counted.lock().unwrap().get("nvidia.com/gpumem").copied()
+}
+
+#[tokio::test]
+async fn nothing_is_said_in_the_node_s_status_until_a_device_was_seen() {
+    let cluster = Arc::new(TestCluster::default());
+    let mut publisher = counted::Publisher::new(cluster.clone());
+    let [none, one] = [vec![], vec![device(0, 16)]].map(|devices| node::Devices { devices, ..Default::default() });
+    let amounts = |count| BTreeMap::from([("nvidia.com/gpumem", count)]);
+    publisher.publish(&none, amounts(0)).await;
+    assert_eq!(counted_memory(&cluster), None);
+    publisher.publish(&one, amounts(16)).await;
+    assert_eq!(counted_memory(&cluster), Some(16));
+    // All that there were are gone.
+    publisher.publish(&none, amounts(0)).await;
+    assert_eq!(counted_memory(&cluster), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failure_the_node_s_status_is_written_again_only_after_a_pause() {
+    let cluster = Arc::new(TestCluster::default());
+    let mut publisher = counted::Publisher::new(cluster.clone());
+    let devices = node::Devices { devices: vec![device(0, 16)], ..Default::default() };
+    let amounts = |count| BTreeMap::from([("nvidia.com/gpumem", count)]);
+    // Each pause is longer than the one before.
+    for pause in [2, 4] {
+        cluster.refuses_counts.store(true, Ordering::Relaxed);
+        publisher.publish(&devices, amounts(16)).await;
+        tokio::time::advance(Duration::from_secs(pause) - Duration::from_millis(1)).await;
+        publisher.publish(&devices, amounts(17)).await;
+        assert_eq!(counted_memory(&cluster), None);
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    publisher.publish(&devices, amounts(18)).await;
+    assert_eq!(counted_memory(&cluster), Some(18));
+    // What is new is written at once.
+    publisher.publish(&devices, amounts(19)).await;
+    assert_eq!(counted_memory(&cluster), Some(19));
+}
+
 #[tokio::test]
 async fn what_cannot_be_given_is_refused_with_a_reason_and_leaves_nothing_behind() {
     let world = World::new(1, &[Dialect::GpuShare], LONG);
