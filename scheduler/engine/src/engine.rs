@@ -90,6 +90,13 @@ pub struct Decisions {
     pub usage_half_life_ms: u64,
 }
 
+impl Clone for Decisions {
+    fn clone(&self) -> Self {
+        let Self { policy, settings, usage_half_life_ms } = self;
+        Self { policy: policy.fork(), settings: *settings, usage_half_life_ms: *usage_half_life_ms }
+    }
+}
+
 impl std::fmt::Debug for Decisions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Decisions").field("settings", &self.settings).finish_non_exhaustive()

@@ -49,7 +49,8 @@ pub enum Observation {
 /// What a node says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeReport {
-    /// What it is. Its name and its devices' UUIDs tell which node and which devices.
+    /// What it is. Its name and its devices' UUIDs tell which node and which devices. No device's UUID is empty or that
+    /// of another device of the node.
     pub spec: NodeSpec,
     /// Its session: a greater number each time that it begins anew with nothing of what ran before but what it reports.
     pub session: u64,

@@ -204,6 +204,17 @@ pub enum EventError {
         /// The index.
         device: u16,
     },
+    /// A node's devices cannot be told apart.
+    #[error("node {node:?} names a device {uuid:?} that is empty or another one's name; give each device its own")]
+    DeviceNames {
+        /// The node.
+        node: String,
+        /// The name that does not tell which device it is.
+        uuid: String,
+    },
+    /// No books can be made from what was saved; which entry contradicts those before it, and why.
+    #[error("the books cannot be made from what was saved: {0}")]
+    NotRestored(String),
     /// The claim is between two places.
     #[error("claim {0:?} has yet to leave its old place or to start at its new one; resize it when it runs or waits")]
     Moving(ClaimId),

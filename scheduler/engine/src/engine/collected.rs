@@ -10,7 +10,7 @@ use crate::observation::{NodeReport, Observation};
 use crate::store::Saved;
 
 /// What was told so far.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Collected {
     pub(super) decisions: Decisions,
     pub(super) saved: Saved,

@@ -1,5 +1,6 @@
 //! What nodes are.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{DeviceSpec, Event, EventError, Health, NodeId, NodeSpec, Outcome};
@@ -13,6 +14,7 @@ use crate::observation::NodeReport;
 impl Engine {
     /// Takes in what a node says of itself, unless something newer is known.
     pub(super) fn node_reported(&mut self, report: NodeReport) -> Result<(), EventError> {
+        check_device_names(&report.spec)?;
         let name = NodeName::from(report.spec.name.as_str());
         let id = match self.cluster.node_named(name.as_str()) {
             Some(id) => {
@@ -92,6 +94,15 @@ impl Engine {
         self.unsaved.nodes.insert(id);
         self.unpark();
         Ok(())
+    }
+}
+
+/// Each device has a name that no other device of its node has.
+fn check_device_names(spec: &NodeSpec) -> Result<(), EventError> {
+    let mut names = BTreeSet::new();
+    match spec.devices.iter().find(|device| device.uuid.is_empty() || !names.insert(&device.uuid)) {
+        Some(device) => Err(EventError::DeviceNames { node: spec.name.clone(), uuid: device.uuid.clone() }),
+        None => Ok(()),
     }
 }
 

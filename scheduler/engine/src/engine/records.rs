@@ -3,6 +3,7 @@
 use aliquot_scheduler_core::{ClaimId, Displacement, Dump, DumpedGroupRef, GroupId};
 
 use super::Engine;
+use crate::command::Amounts;
 use crate::entries::Entry;
 use crate::names::NodeName;
 use crate::store::{Batch, ClaimRecord, EvictionRecord, InstanceRecord, Memory, NodeRecord, Owner};
@@ -50,20 +51,27 @@ impl Engine {
             retry_at_ms,
             evicted,
             is_ended: entry.is_ended,
-            instance: entry.id.and_then(|id| self.instance_record(entry, id)),
+            instance: self.instance_record(entry),
         }
     }
 
-    fn instance_record(&self, entry: &Entry, claim: ClaimId) -> Option<InstanceRecord> {
+    fn instance_record(&self, entry: &Entry) -> Option<InstanceRecord> {
         let instance = entry.instance?;
-        let at = self.cluster.leaving(claim).or_else(|| self.cluster.allocation(claim))?;
+        let (started_ms, amounts) = match entry.id {
+            Some(claim) => {
+                let at = self.cluster.leaving(claim).or_else(|| self.cluster.allocation(claim))?;
+                (self.cluster.started_ms(claim), self.amounts(claim, at))
+            }
+            // The books do not know what it holds; it is to be stopped all the same.
+            None => (None, Amounts::default()),
+        };
         Some(InstanceRecord {
             node: self.nodes.get(instance.node)?.name.clone(),
             session: instance.session,
             generation: instance.generation,
             phase: instance.phase,
-            started_ms: self.cluster.started_ms(claim).unwrap_or(self.now_ms),
-            amounts: self.amounts(claim, at),
+            started_ms: started_ms.unwrap_or(self.now_ms),
+            amounts,
         })
     }
 

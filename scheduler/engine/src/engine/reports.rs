@@ -126,7 +126,7 @@ impl Engine {
     }
 }
 
-fn running_instance(node: NodeId, session: u64, generation: crate::names::Generation) -> Instance {
+pub(super) fn running_instance(node: NodeId, session: u64, generation: crate::names::Generation) -> Instance {
     Instance { node, session, generation, phase: Phase::Running, command: generation, deadline_ms: None, attempts: 0 }
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Claim, ClaimId, Cluster, Dump, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef,
-    DumpedPlace, DumpedSearch, Event, EventError, NodeSpec, Outcome, Scheduler,
+    Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
+    DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, NodeSpec, Outcome, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
-use super::reports::request_of;
-use super::{Decisions, Engine, Timer};
+use super::reports::{request_of, running_instance};
+use super::{Decisions, Engine, Timer, Unsaved};
 use crate::command::Amounts;
 use crate::entries::{Entry, Instance, NodeState};
 use crate::names::{ClaimUid, NodeName};
@@ -36,7 +36,7 @@ impl Engine {
     /// All was told: begins to decide.
     pub(super) fn begin(&mut self) -> Result<(), EventError> {
         let Some(collected) = self.collected.take() else { return Ok(()) };
-        let Collected { decisions, mut saved, configuration, claims, reports, gone } = *collected;
+        let Collected { decisions, mut saved, configuration, claims, reports, gone } = (*collected).clone();
         for node in &gone {
             saved.nodes.retain(|(name, _)| name != node);
             self.unsaved.removed_nodes.push(node.clone());
@@ -51,10 +51,18 @@ impl Engine {
         }
         let configured = self.configure(configuration);
         let records = saved.claims.into_iter().collect();
-        let (entering, parked) = self.sort_out(claims, records, &nodes);
-        self.make_books(decisions, &nodes, &entering, &saved.memory);
+        let (mut entering, parked) = self.sort_out(claims, records, &nodes);
+        let unbooked = match self.make_books(decisions, &nodes, &mut entering, &saved.memory) {
+            Ok(unbooked) => unbooked,
+            Err(error) => {
+                // Without its books the engine would start again what runs.
+                (self.collected, self.unsaved) = (Some(collected), Unsaved::default());
+                return Err(EventError::NotRestored(error.to_string()));
+            }
+        };
         self.make_nodes(nodes);
         self.make_entries(entering);
+        self.stop_unbooked(unbooked);
         for Restored { key, claim, record } in parked {
             let id = self.entries.insert(entry(key, record.added_ms));
             // The books say why they do not take it.
@@ -152,14 +160,41 @@ impl Engine {
         (entering, parked)
     }
 
-    /// Makes the books from what administrators and users want, and from what was saved.
+    /// Makes the books from what administrators and users want, and from what was saved. Answers the instances that the
+    /// books do not take.
     fn make_books(
         &mut self,
         decisions: Decisions,
         nodes: &BTreeMap<NodeName, NodeRecord>,
-        entering: &[Restored],
+        entering: &mut Vec<Restored>,
         memory: &Memory,
-    ) {
+    ) -> Result<Vec<(ClaimUid, InstanceRecord)>, RestoreError> {
+        let Decisions { policy, settings, .. } = decisions;
+        let mut unbooked = Vec::new();
+        let mut is_remembered = true;
+        loop {
+            let mut dump = self.dump_of(nodes, entering, memory);
+            if !is_remembered {
+                dump.blocked.clear();
+                dump.searches.clear();
+            }
+            let error = match Scheduler::restore(policy.fork(), settings, dump) {
+                Ok((scheduler, cluster)) => {
+                    (self.scheduler, self.cluster) = (scheduler, cluster);
+                    return Ok(unbooked);
+                }
+                Err(error) => error,
+            };
+            match error.entry {
+                // What is remembered contradicts what there is now; what runs does not depend on it.
+                DumpEntry::Blocked(_) | DumpEntry::Search(_) if is_remembered => is_remembered = false,
+                DumpEntry::Claim(number) => unbooked.push(leave_out(entering, number).ok_or(error)?),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    fn dump_of(&self, nodes: &BTreeMap<NodeName, NodeRecord>, entering: &[Restored], memory: &Memory) -> Dump {
         let mut dump = self.cluster.dump();
         let mut numbers = Numbers { nodes: nodes.keys().cloned().zip(0..).collect(), ..Numbers::default() };
         for (number, restored) in entering.iter().enumerate() {
@@ -173,17 +208,7 @@ impl Engine {
         }
         dump.claims = entering.iter().map(|restored| dumped(restored, nodes, &numbers, dump.now_ms)).collect();
         remember(&mut dump, memory, &numbers);
-        let Decisions { policy, settings, .. } = decisions;
-        let restored = Scheduler::restore(policy.fork(), settings, dump.clone()).or_else(|_| {
-            // What is remembered contradicts what there is now; what runs does not depend on it.
-            dump.blocked.clear();
-            dump.searches.clear();
-            Scheduler::restore(policy, settings, dump)
-        });
-        match restored {
-            Ok((scheduler, cluster)) => (self.scheduler, self.cluster) = (scheduler, cluster),
-            Err(error) => debug_assert!(false, "{error}"),
-        }
+        dump
     }
 
     fn make_nodes(&mut self, nodes: BTreeMap<NodeName, NodeRecord>) {
@@ -236,6 +261,17 @@ impl Engine {
         }
     }
 
+    /// Stops what runs, or may, and the books do not take.
+    fn stop_unbooked(&mut self, unbooked: Vec<(ClaimUid, InstanceRecord)>) {
+        for (uid, instance) in unbooked {
+            let Some(node) = self.cluster.node_named(instance.node.as_str()) else { continue };
+            let key = ClaimKey { uid, stray: Some(instance.generation) };
+            let id = self.entries.insert(Entry { is_ended: true, ..entry(key, self.now_ms) });
+            self.note_instance(id, Some(running_instance(node, instance.session, instance.generation)));
+            self.stop(id);
+        }
+    }
+
     fn resume(&mut self, id: usize, claim: ClaimId, node: aliquot_scheduler_core::NodeId, instance: &InstanceRecord) {
         let is_leaving = self.cluster.leaving(claim).is_some();
         let (phase, patience_ms) = match instance.phase {
@@ -259,6 +295,16 @@ impl Engine {
             self.timers.insert((deadline_ms, Timer::Step(id)));
         }
     }
+}
+
+/// Takes a claim's instance from it, or a stray from the list; `None`: nothing runs of this claim.
+fn leave_out(entering: &mut Vec<Restored>, number: usize) -> Option<(ClaimUid, InstanceRecord)> {
+    let restored = entering.get_mut(number)?;
+    let unbooked = (restored.key.uid.clone(), restored.record.instance.take()?);
+    if restored.key.stray.is_some() {
+        entering.remove(number);
+    }
+    Some(unbooked)
 }
 
 fn entry(key: ClaimKey, added_ms: u64) -> Entry {

@@ -1,5 +1,7 @@
 //! Single situations, message by message.
 
+mod devices;
+
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Action, Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec,
@@ -71,13 +73,14 @@ fn running(name: &str, number: u64, device: usize, percent: u32) -> Running {
 impl Kit {
     /// A live engine, and a node with so many devices on which these run.
     fn new(devices: usize, there: Vec<Running>) -> Self {
-        let mut kit = Self::not_live(Saved::default(), MemoryStore::default());
+        let mut kit = Self::not_live(MemoryStore::default());
         kit.tell(Observation::Synced);
         kit.report(node(devices), 1, Generation { term: 1, number: 0 }, there);
         kit
     }
 
-    fn not_live(saved: Saved, store: MemoryStore) -> Self {
+    fn not_live(mut store: MemoryStore) -> Self {
+        let saved = store.load().expect("it is in memory");
         Self { engine: engine(saved), store, now_ms: 1000, sequence: 0, view: None }
     }
 
@@ -233,7 +236,7 @@ fn what_runs_and_nobody_wants_is_stopped_and_its_room_given_only_then() {
 
 #[test]
 fn what_is_wanted_and_seen_running_is_not_started_again() {
-    let mut kit = Kit::not_live(Saved::default(), MemoryStore::default());
+    let mut kit = Kit::not_live(MemoryStore::default());
     let (uid, of) = claim("claim", 50, 50);
     kit.tell(Observation::Claim(uid, Box::new(of)));
     kit.report(node(1), 1, Generation::default(), vec![running("claim", 3, 0, 50)]);
@@ -265,7 +268,7 @@ fn a_second_instance_of_a_claim_is_stopped() {
 
 #[test]
 fn a_node_that_runs_more_than_it_has_is_relieved_of_who_matters_least() {
-    let mut kit = Kit::not_live(Saved::default(), MemoryStore::default());
+    let mut kit = Kit::not_live(MemoryStore::default());
     for (name, priority) in [("one", 50), ("two", 10), ("three", 30)] {
         let (uid, of) = claim(name, 50, priority);
         kit.tell(Observation::Claim(uid, Box::new(of)));
