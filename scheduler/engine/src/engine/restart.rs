@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
-    DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, NodeSpec, Outcome, RestoreError, Scheduler,
+    Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, Dump, DumpEntry, DumpedBlocked, DumpedClaim,
+    DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LimitRange, MilliCpu,
+    NamespaceSpec, NodeSpec, Outcome, Request, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
@@ -114,12 +115,8 @@ impl Engine {
             let new = || ClaimRecord { added_ms: now_ms, ..ClaimRecord::default() };
             let mut record = records.remove(&key).unwrap_or_else(new);
             record.added_ms = record.added_ms.min(now_ms);
-            let fits = |instance: &InstanceRecord| {
-                let node = nodes.get(&instance.node);
-                node.is_some_and(|node| is_what_is_asked_for(&claim, &instance.amounts, &node.spec))
-            };
-            if let Some(other) = record.instance.take_if(|instance| record.is_ended || !fits(instance)) {
-                strays.push((key.uid.clone(), other));
+            if let Some(ended) = record.instance.take_if(|_| record.is_ended) {
+                strays.push((key.uid.clone(), ended));
             }
             record.is_ended = false;
             wanted.push((record.added_ms, number, Restored { key, claim, record }));
@@ -130,9 +127,23 @@ impl Engine {
             self.unsaved.removed.push(key);
         }
         let mut trial = self.cluster.clone();
+        let mut unbounded = self.without_bounds();
         let (mut entering, mut parked) = (Vec::new(), Vec::new());
         for (_, _, mut restored) in wanted {
-            match trial.apply(Event::ClaimAdded(restored.claim.clone())) {
+            let given = restored.record.instance.as_ref().and_then(|instance| {
+                let given = as_given(&restored.claim, &instance.amounts);
+                let spec = &nodes.get(&instance.node)?.spec;
+                is_what_is_asked_for(&given, &instance.amounts, spec).then_some(given)
+            });
+            if let Some(other) = restored.record.instance.take_if(|_| given.is_none()) {
+                strays.push((restored.key.uid.clone(), other));
+            }
+            // What runs was admitted before, and stays as it was admitted.
+            let (trial, claim) = match given {
+                Some(given) => (&mut unbounded, given),
+                None => (&mut trial, restored.claim.clone()),
+            };
+            match trial.apply(Event::ClaimAdded(claim)) {
                 Ok(Outcome::Claim(id)) => {
                     // As its namespace lets it in.
                     restored.claim = trial.claim(id).cloned().unwrap_or(restored.claim);
@@ -158,6 +169,17 @@ impl Engine {
             entering.push(Restored { key, claim, record });
         }
         (entering, parked)
+    }
+
+    /// The books without claims, in which namespaces have no bounds.
+    fn without_bounds(&self) -> Cluster {
+        let mut cluster = self.cluster.clone();
+        for namespace in self.cluster.dump().namespaces {
+            let unbounded = NamespaceSpec { limit_range: LimitRange::default(), ..namespace };
+            let changed = cluster.apply(Event::NamespaceChanged(unbounded));
+            debug_assert!(changed.is_ok(), "{changed:?}");
+        }
+        cluster
     }
 
     /// Makes the books from what administrators and users want, and from what was saved. Answers the instances that the
@@ -309,6 +331,27 @@ fn leave_out(entering: &mut Vec<Restored>, number: usize) -> Option<(ClaimUid, I
 
 fn entry(key: ClaimKey, added_ms: u64) -> Entry {
     Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, complaint: None }
+}
+
+/// A claim with what its namespace gave it when it was admitted: where it asks for nothing, that is what it holds.
+fn as_given(claim: &Claim, amounts: &Amounts) -> Claim {
+    let mut claim = claim.clone();
+    let Request { cpu, memory, devices, .. } = &mut claim.request;
+    if *cpu == MilliCpu::ZERO {
+        *cpu = amounts.cpu;
+    }
+    if *memory == Bytes::ZERO {
+        *memory = amounts.memory;
+    }
+    if let Some(part) = amounts.devices.first() {
+        if devices.core == DeviceCore::ZERO {
+            devices.core = part.core;
+        }
+        if matches!(devices.memory, DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0)) {
+            devices.memory = DeviceMemory::Bytes(part.memory);
+        }
+    }
+    claim
 }
 
 /// Whether what an instance holds is what its claim asks for.

@@ -1,6 +1,7 @@
 //! Single situations, message by message.
 
 mod devices;
+mod namespaces;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
