@@ -4,8 +4,8 @@
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
-    DeviceSpec, Event, EventError, Health, MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, Request, Scheduler, Settings,
-    Step,
+    DeviceSpec, Event, EventError, Health, MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, Request, Resource, Scheduler,
+    Settings, Step,
 };
 
 const GIB: u64 = 1 << 30;
@@ -254,4 +254,18 @@ fn a_copy_of_a_cluster_stays_as_it_was() {
     kit.event(Event::NodeAdded(node("second", 1)));
     assert_eq!(copy.dump(), before);
     assert_ne!(kit.cluster.dump(), before);
+}
+
+#[test]
+fn a_device_that_is_of_another_model_now_keeps_its_place_and_who_is_on_it() {
+    let (mut kit, id) = Kit::new(1);
+    let claim = kit.claim(half(50));
+    kit.event(Event::ClaimSeen(claim, at(id, 0)));
+    let mut renamed = node("first", 1);
+    renamed.devices[0].model = "B".into();
+    kit.event(Event::NodeChanged(id, renamed));
+    kit.check(id);
+    let queue = kit.cluster.queue_named("default").expect("it is always there");
+    let held = |model: &str| kit.cluster.allocated(queue, &Resource::ModelCore(model.into()));
+    assert_eq!((held("A"), held("B")), (0, 500));
 }

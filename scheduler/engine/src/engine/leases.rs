@@ -25,7 +25,8 @@ impl Engine {
             }
             self.heard(id, *session, *sequence);
             self.renew(id, *sequence);
-            self.set_up(id, true);
+            let is_refused = self.nodes.get(id).is_some_and(|state| state.is_refused);
+            self.set_up(id, !is_refused);
         }
     }
 

@@ -12,11 +12,11 @@ use crate::names::NodeName;
 use crate::observation::NodeReport;
 
 impl Engine {
-    /// Takes in what a node says of itself, unless something newer is known.
+    /// Takes in what a node says of itself, unless something newer is known. What runs there is true also if the books do
+    /// not take what the node is: it gets nothing new then.
     pub(super) fn node_reported(&mut self, report: NodeReport) -> Result<(), EventError> {
-        check_device_names(&report.spec)?;
         let name = NodeName::from(report.spec.name.as_str());
-        let id = match self.cluster.node_named(name.as_str()) {
+        let (id, told) = match self.cluster.node_named(name.as_str()) {
             Some(id) => {
                 let Some(state) = self.nodes.get(id) else { return Ok(()) };
                 if report.session < state.session {
@@ -31,10 +31,9 @@ impl Engine {
                         return Ok(());
                     }
                 }
-                self.node_is(id, &report.spec)?;
-                id
+                (id, self.node_is(id, &report.spec))
             }
-            None => self.node_came(&name, &report)?,
+            None => (self.node_came(&name, &report)?, Ok(())),
         };
         if let Some(state) = self.nodes.get_mut(id).filter(|state| state.session != report.session) {
             state.session = report.session;
@@ -43,14 +42,16 @@ impl Engine {
         let now_ms = self.now_ms;
         if let Some(state) = self.nodes.get_mut(id) {
             (state.sequence, state.heard_ms) = (report.sequence, now_ms);
+            state.is_refused = told.is_err();
         }
         self.reconcile(id, &report);
         self.renew(id, report.sequence);
-        self.set_up(id, true);
-        Ok(())
+        self.set_up(id, told.is_ok());
+        told
     }
 
     fn node_came(&mut self, name: &NodeName, report: &NodeReport) -> Result<NodeId, EventError> {
+        check_device_names(&report.spec)?;
         let spec = NodeSpec { cordoned: true, ..report.spec.clone() };
         let Outcome::Node(id) = self.apply(Event::NodeAdded(spec))? else {
             return Err(EventError::NodeExists(name.to_string()));
@@ -63,6 +64,7 @@ impl Engine {
             heard_ms: self.now_ms,
             lease_until_ms: None,
             is_up: false,
+            is_refused: false,
             instances: Arc::default(),
         };
         self.nodes.set(id, Some(state));
@@ -77,6 +79,7 @@ impl Engine {
         if *state.spec == *reported {
             return Ok(());
         }
+        check_device_names(reported)?;
         let is_up = state.is_up;
         let spec = merged(&state.spec, reported);
         if *state.spec == spec {

@@ -250,6 +250,7 @@ impl Engine {
                 heard_ms: self.now_ms,
                 lease_until_ms,
                 is_up: false,
+                is_refused: false,
                 instances: Arc::default(),
             };
             self.nodes.set(id, Some(state));

@@ -2,6 +2,7 @@
 
 mod devices;
 mod namespaces;
+mod nodes;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{

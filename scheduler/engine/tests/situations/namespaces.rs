@@ -23,7 +23,7 @@ fn member(name: &str, cpu: u64, percent: u32) -> Observation {
     Observation::Claim(uid, Box::new(Claim { namespace: "team".into(), ..of }))
 }
 
-/// A claim that says what it needs and one that does not run, and the engine starts anew with these bounds.
+/// Two claims run, one that says what it needs and one that does not. Then the engine starts anew with these bounds.
 fn restarted(bounds: Observation) -> Kit {
     let mut kit = Kit::new(1, Vec::new());
     kit.tell(team(500, 4000));

@@ -43,7 +43,7 @@ impl Cluster {
     pub(super) fn change_node(&mut self, id: NodeId, spec: NodeSpec) -> Result<Vec<ClaimId>, EventError> {
         let node = self.node(id).ok_or(EventError::NoSuchNode(id))?;
         let before = node.spec();
-        let differs = |(old, new): (&DeviceSpec, &DeviceSpec)| old.uuid != new.uuid || old.model != new.model;
+        let differs = |(old, new): (&DeviceSpec, &DeviceSpec)| old.uuid != new.uuid;
         let kept = before.devices.len().min(spec.devices.len());
         let differing = before.devices.iter().zip(&spec.devices).position(differs);
         let differing = differing.or_else(|| (kept < before.devices.len()).then_some(kept));

@@ -1,0 +1,42 @@
+//! What nodes say that they are.
+
+use super::*;
+
+#[test]
+fn a_device_of_which_the_driver_says_another_model_stays_in_use() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 50, 50);
+    let mut renamed = node(1);
+    renamed.devices[0].model = "A 80GB".into();
+    let own = Running { claim: "claim".into(), instance, amounts: amounts(0, 50) };
+    kit.report(renamed, 1, instance, vec![own]);
+    kit.runs("other", 50, 50);
+    assert_eq!(kit.phase("claim"), Some(Phase::Running));
+    let view = kit.view.clone().expect("readers see something");
+    let id = view.cluster().node_named("node").expect("it is there");
+    assert_eq!(view.cluster().node(id).expect("it is there").spec().devices[0].model, "A 80GB");
+}
+
+#[test]
+fn a_node_that_is_refused_keeps_its_lease_and_what_it_runs_and_gets_nothing_new() {
+    let mut kit = Kit::new(2, Vec::new());
+    let gone = kit.runs("gone", 50, 50);
+    let kept = kit.runs("kept", 50, 50);
+    let mut wrong = node(2);
+    wrong.devices[1].uuid.clear();
+    let own = Running { claim: "kept".into(), instance: kept, amounts: amounts(0, 50) };
+    kit.sequence += 1;
+    let (session, sequence, handled, running) = (1, kit.sequence, kept.max(gone), vec![own.clone()]);
+    let report = NodeReport { spec: wrong, session, sequence, handled, running };
+    assert!(kit.try_tell(Observation::Node(Box::new(report))).is_err());
+    let commands = kit.engine.poll(kit.now_ms).commands;
+    let is_renewal = |command: &Command| matches!(command.order, Order::Renew { sequence: of, .. } if of == sequence);
+    assert!(commands.iter().any(is_renewal), "{commands:?}");
+    kit.sequence += 1;
+    let (node_name, sequence) = ("node".into(), kit.sequence);
+    kit.tell(Observation::Heartbeat(Heartbeat { node: node_name, session: 1, sequence }));
+    assert_eq!(kit.pass(2000), [], "nothing new goes there");
+    assert_eq!((kit.phase("gone"), kit.phase("kept")), (None, Some(Phase::Running)));
+    kit.report(node(2), 1, handled, vec![own]);
+    assert_eq!(kit.start().0.as_str(), "gone");
+}
