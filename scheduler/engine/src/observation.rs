@@ -16,7 +16,8 @@ pub enum Observation {
     Heartbeat(Heartbeat),
     /// A node cannot be reached. What runs there may go on.
     NodeLost(NodeName),
-    /// A node is gone for good, and nothing runs there.
+    /// A node is gone for good, and nothing runs there. What it sent before does not arrive any more: a report that
+    /// comes later is that of another node of this name.
     NodeGone(NodeName),
     /// What became of a command, or that an instance has ended.
     Outcome(Report),

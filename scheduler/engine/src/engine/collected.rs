@@ -20,7 +20,7 @@ pub(super) struct Collected {
     pub(super) claims: BTreeMap<ClaimUid, (usize, Claim)>,
     /// The newest report of each node.
     pub(super) reports: BTreeMap<NodeName, NodeReport>,
-    /// Nodes that are gone for good.
+    /// Nodes that are gone for good. One of the same name may have reported since.
     pub(super) gone: BTreeSet<NodeName>,
 }
 
@@ -51,7 +51,6 @@ impl Collected {
             Observation::Node(report) => {
                 let name = NodeName::from(report.spec.name.as_str());
                 let newest = |known: &NodeReport| (known.session, known.sequence);
-                self.gone.remove(&name);
                 if self.reports.get(&name).is_none_or(|known| newest(known) < newest(&report)) {
                     self.reports.insert(name, *report);
                 }

@@ -3,6 +3,7 @@
 mod devices;
 mod namespaces;
 mod nodes;
+mod restarts;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
