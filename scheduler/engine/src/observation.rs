@@ -70,7 +70,7 @@ pub struct Running {
     pub claim: ClaimUid,
     /// The generation of the command that has started it.
     pub instance: Generation,
-    /// What it holds.
+    /// What it holds: exactly what the command said.
     pub amounts: Amounts,
 }
 

@@ -1,10 +1,9 @@
 //! What nodes say is running is true, whatever the books wanted.
 
-use aliquot_scheduler_core::{
-    Allocation, Claim, ClaimId, DeviceAllocation, DeviceMemory, DeviceRequest, Event, NodeId, Outcome, Request,
-};
+use aliquot_scheduler_core::{Allocation, Claim, ClaimId, DeviceAllocation, Event, NodeId, Outcome};
 
 use super::Engine;
+use super::holdings::{evened, is_what_is_asked_for, request_of};
 use super::steps::Loss;
 use crate::command::Amounts;
 use crate::entries::{Entry, Instance};
@@ -64,6 +63,10 @@ impl Engine {
         let Some(id) = self.entries.of_uid(&running.claim) else { return false };
         let Some(entry) = self.entries.get(id) else { return false };
         let (Some(claim), None, false) = (entry.id, entry.instance, entry.is_ended) else { return false };
+        let (Some(of), Some(there)) = (self.cluster.claim(claim), self.cluster.node(node)) else { return false };
+        if !is_what_is_asked_for(of, &running.amounts, there.spec()) {
+            return false;
+        }
         let Some(at) = self.allocation(node, &running.amounts) else { return false };
         if self.apply(Event::ClaimSeen(claim, at)).is_err() {
             return false;
@@ -102,8 +105,9 @@ impl Engine {
     }
 
     fn book_stray(&mut self, node: NodeId, key: &ClaimKey, amounts: &Amounts) -> Option<ClaimId> {
-        let at = self.allocation(node, amounts)?;
-        let claim = Claim { name: key.uid.to_string(), request: request_of(amounts), ..Claim::default() };
+        let amounts = evened(amounts, self.cluster.node(node)?.spec());
+        let at = self.allocation(node, &amounts)?;
+        let claim = Claim { name: key.uid.to_string(), request: request_of(&amounts), ..Claim::default() };
         let Ok(Outcome::Claim(claim)) = self.apply(Event::ClaimAdded(claim)) else { return None };
         if self.apply(Event::ClaimSeen(claim, at)).is_err() {
             self.apply_sure(Event::ClaimRemoved(claim));
@@ -128,14 +132,4 @@ impl Engine {
 
 pub(super) fn running_instance(node: NodeId, session: u64, generation: crate::names::Generation) -> Instance {
     Instance { node, session, generation, phase: Phase::Running, command: generation, deadline_ms: None, attempts: 0 }
-}
-
-/// A request for these amounts. Parts of devices that differ cannot be said; the first one counts.
-pub(super) fn request_of(amounts: &Amounts) -> Request {
-    let devices = amounts.devices.first().map(|first| DeviceRequest {
-        count: u16::try_from(amounts.devices.len()).unwrap_or(u16::MAX),
-        core: first.core,
-        memory: DeviceMemory::Bytes(first.memory),
-    });
-    Request { cpu: amounts.cpu, memory: amounts.memory, devices: devices.unwrap_or_default(), ..Request::default() }
 }

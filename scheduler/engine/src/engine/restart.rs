@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, Dump, DumpEntry, DumpedBlocked, DumpedClaim,
-    DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LimitRange, MilliCpu,
-    NamespaceSpec, NodeSpec, Outcome, Request, RestoreError, Scheduler,
+    Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
+    DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LimitRange, NamespaceSpec, NodeSpec, Outcome,
+    RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
-use super::reports::{request_of, running_instance};
+use super::holdings::{as_given, evened, is_what_is_asked_for, request_of};
+use super::reports::running_instance;
 use super::{Decisions, Engine, Timer, Unsaved};
-use crate::command::Amounts;
 use crate::entries::{Entry, Instance, NodeState};
 use crate::names::{ClaimUid, NodeName};
 use crate::observation::Observation;
@@ -158,10 +158,8 @@ impl Engine {
             }
         }
         for (uid, instance) in strays {
-            let has_node = nodes.get(&instance.node).is_some_and(|node| !node.has_lapsed);
-            if !has_node {
-                continue;
-            }
+            let Some(node) = nodes.get(&instance.node).filter(|node| !node.has_lapsed) else { continue };
+            let instance = InstanceRecord { amounts: evened(&instance.amounts, &node.spec), ..instance };
             let claim = Claim { name: uid.to_string(), request: request_of(&instance.amounts), ..Claim::default() };
             let key = ClaimKey { uid, stray: Some(instance.generation) };
             let record =
@@ -332,39 +330,6 @@ fn leave_out(entering: &mut Vec<Restored>, number: usize) -> Option<(ClaimUid, I
 
 fn entry(key: ClaimKey, added_ms: u64) -> Entry {
     Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, complaint: None }
-}
-
-/// A claim with what its namespace gave it when it was admitted: where it asks for nothing, that is what it holds.
-fn as_given(claim: &Claim, amounts: &Amounts) -> Claim {
-    let mut claim = claim.clone();
-    let Request { cpu, memory, devices, .. } = &mut claim.request;
-    if *cpu == MilliCpu::ZERO {
-        *cpu = amounts.cpu;
-    }
-    if *memory == Bytes::ZERO {
-        *memory = amounts.memory;
-    }
-    if let Some(part) = amounts.devices.first() {
-        if devices.core == DeviceCore::ZERO {
-            devices.core = part.core;
-        }
-        if matches!(devices.memory, DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0)) {
-            devices.memory = DeviceMemory::Bytes(part.memory);
-        }
-    }
-    claim
-}
-
-/// Whether what an instance holds is what its claim asks for.
-fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &NodeSpec) -> bool {
-    let wanted = &claim.request.devices;
-    let device = |uuid: &str| node.devices.iter().find(|device| device.uuid == uuid);
-    let mut parts = amounts.devices.iter();
-    amounts.devices.len() == usize::from(wanted.count)
-        && parts.all(|part| {
-            device(&part.uuid)
-                .is_some_and(|device| part.core == wanted.core && wanted.memory.on(device.memory) == part.memory)
-        })
 }
 
 /// Pod groups came when they came before, in between the claims.

@@ -1,21 +1,8 @@
 //! What devices are called.
 
 use aliquot_scheduler_core::{DeviceRequest, EventError};
-use aliquot_scheduler_engine::{ClaimKey, ClaimRecord, InstanceRecord, NodeRecord};
 
 use super::*;
-
-fn record(node: &str, number: u64, amounts: Amounts) -> ClaimRecord {
-    let instance = InstanceRecord {
-        node: node.into(),
-        session: 1,
-        generation: Generation { term: 1, number },
-        phase: Phase::Running,
-        started_ms: 1,
-        amounts,
-    };
-    ClaimRecord { added_ms: 1, instance: Some(instance), ..ClaimRecord::default() }
-}
 
 #[test]
 fn a_node_whose_devices_cannot_be_told_apart_is_refused() {
@@ -34,21 +21,10 @@ fn a_node_whose_devices_cannot_be_told_apart_is_refused() {
 
 #[test]
 fn a_saved_claim_that_holds_a_device_twice_costs_no_other_claim_its_place() {
-    let mut store = MemoryStore::default();
     let twice = Amounts { devices: [amounts(0, 100).devices, amounts(0, 100).devices].concat(), ..Amounts::default() };
     let key = |name: &str| ClaimKey { uid: name.into(), stray: None };
-    let saved = NodeRecord { spec: node(2), session: 1, has_lapsed: false };
-    let batch = Batch {
-        term: store.load().expect("it is in memory").term,
-        claims: vec![
-            (key("odd"), Some(record("node", 1, twice))),
-            (key("sane"), Some(record("node", 2, amounts(1, 100)))),
-        ],
-        nodes: vec![("node".into(), Some(saved))],
-        memory: None,
-    };
-    store.save(&batch).expect("it is in memory");
-    let mut kit = Kit::not_live(store);
+    let odd = (key("odd"), record(1, twice));
+    let mut kit = Kit::saved(2, vec![odd, (key("sane"), record(2, amounts(1, 100)))]);
     let (uid, of) = claim("sane", 100, 50);
     kit.tell(Observation::Claim(uid, Box::new(of)));
     let (uid, mut of) = claim("odd", 100, 50);

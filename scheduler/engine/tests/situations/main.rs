@@ -4,6 +4,7 @@ mod devices;
 mod namespaces;
 mod nodes;
 mod restarts;
+mod strays;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
@@ -11,8 +12,9 @@ use aliquot_scheduler_core::{
     QueueError, QueueSpec, Request,
 };
 use aliquot_scheduler_engine::{
-    Amounts, Batch, ClaimUid, Command, Decisions, DevicePart, Engine, Generation, Heartbeat, Lease, MemoryStore,
-    NodeReport, Observation, Order, Phase, Report, Running, Saved, Settings, StepOutcome, Store, View, Whereabouts,
+    Amounts, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, DevicePart, Engine, Generation, Heartbeat,
+    InstanceRecord, Lease, MemoryStore, NodeRecord, NodeReport, Observation, Order, Phase, Report, Running, Saved,
+    Settings, StepOutcome, Store, View, Whereabouts,
 };
 use std::sync::Arc;
 
@@ -73,6 +75,19 @@ fn running(name: &str, number: u64, device: usize, percent: u32) -> Running {
     Running { claim: name.into(), instance, amounts: amounts(device, percent) }
 }
 
+/// Something that runs on the node.
+fn record(number: u64, amounts: Amounts) -> ClaimRecord {
+    let instance = InstanceRecord {
+        node: "node".into(),
+        session: 1,
+        generation: Generation { term: 1, number },
+        phase: Phase::Running,
+        started_ms: 1,
+        amounts,
+    };
+    ClaimRecord { added_ms: 1, instance: Some(instance), ..ClaimRecord::default() }
+}
+
 impl Kit {
     /// A live engine, and a node with so many devices on which these run.
     fn new(devices: usize, there: Vec<Running>) -> Self {
@@ -80,6 +95,17 @@ impl Kit {
         kit.tell(Observation::Synced);
         kit.report(node(devices), 1, Generation { term: 1, number: 0 }, there);
         kit
+    }
+
+    /// An engine that is not live yet, and knows of these claims on a node with so many devices.
+    fn saved(devices: usize, claims: Vec<(ClaimKey, ClaimRecord)>) -> Self {
+        let mut store = MemoryStore::default();
+        let term = store.load().expect("it is in memory").term;
+        let claims = claims.into_iter().map(|(key, record)| (key, Some(record))).collect();
+        let there = NodeRecord { spec: node(devices), session: 1, has_lapsed: false };
+        let batch = Batch { term, claims, nodes: vec![("node".into(), Some(there))], memory: None };
+        store.save(&batch).expect("it is in memory");
+        Self::not_live(store)
     }
 
     fn not_live(mut store: MemoryStore) -> Self {

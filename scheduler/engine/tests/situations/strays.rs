@@ -1,0 +1,77 @@
+//! What runs somewhere and is not what anybody asked for.
+
+use super::*;
+
+fn part(device: usize, percent: u32) -> DevicePart {
+    amounts(device, percent).devices.remove(0)
+}
+
+fn stranger(devices: Vec<DevicePart>) -> Running {
+    Running { amounts: Amounts { devices, ..Amounts::default() }, ..running("stranger", 7, 0, 100) }
+}
+
+/// A stranger is stopped, and a claim waits until it is gone.
+fn holds_its_room(mut kit: Kit, percent: u32) {
+    kit.want("claim", percent, 50);
+    let instance = Generation { term: 1, number: 7 };
+    assert_eq!(stops(&kit.pass(100)), [("stranger", instance)]);
+    assert_eq!(kit.pass(1000), [], "its room is not free yet");
+    kit.outcome("stranger", instance, instance, StepOutcome::Gone);
+    assert_eq!(kit.start().0.as_str(), "claim");
+}
+
+#[test]
+fn a_stray_with_parts_that_differ_holds_its_room() {
+    holds_its_room(Kit::new(2, vec![stranger(vec![part(0, 25), part(1, 100)])]), 50);
+}
+
+#[test]
+fn a_stray_with_several_parts_of_one_device_holds_their_sum() {
+    holds_its_room(Kit::new(1, vec![stranger(vec![part(0, 25), part(0, 50)])]), 50);
+}
+
+#[test]
+fn a_stray_with_a_part_of_an_unknown_device_holds_the_known_ones() {
+    holds_its_room(Kit::new(1, vec![stranger(vec![part(0, 100), part(9, 100)])]), 50);
+}
+
+#[test]
+fn a_stray_with_parts_that_differ_holds_its_room_after_a_restart() {
+    let amounts = Amounts { devices: vec![part(0, 25), part(1, 100)], ..Amounts::default() };
+    let key = ClaimKey { uid: "stranger".into(), stray: Some(Generation { term: 1, number: 7 }) };
+    let mut kit = Kit::saved(2, vec![(key, record(7, amounts))]);
+    kit.tell(Observation::Synced);
+    kit.report(node(2), 1, Generation::default(), vec![stranger(vec![part(0, 25), part(1, 100)])]);
+    holds_its_room(kit, 50);
+}
+
+#[test]
+fn what_holds_other_amounts_of_cpu_and_memory_than_its_claim_asks_for_is_stopped() {
+    let cpu = Amounts { cpu: MilliCpu::new(9000), ..amounts(0, 50) };
+    let memory = Amounts { memory: Bytes::new(GIB), ..amounts(0, 50) };
+    for amounts in [cpu, memory] {
+        let mut kit = Kit::not_live(MemoryStore::default());
+        let (uid, of) = claim("claim", 50, 50);
+        kit.tell(Observation::Claim(uid, Box::new(of)));
+        let other = Running { amounts, ..running("claim", 3, 0, 50) };
+        kit.report(node(1), 1, Generation { term: 1, number: 3 }, vec![other]);
+        kit.tell(Observation::Synced);
+        let commands = kit.pass(100);
+        let instance = Generation { term: 1, number: 3 };
+        let is_stop = |command: &Command| matches!(command.order, Order::Stop { instance: of, .. } if of == instance);
+        assert!(commands.iter().any(is_stop), "{commands:?}");
+    }
+}
+
+#[test]
+fn a_saved_instance_that_holds_other_amounts_of_cpu_than_its_claim_asks_for_is_stopped() {
+    let other = Amounts { cpu: MilliCpu::new(9000), ..amounts(0, 50) };
+    let mut kit = Kit::saved(1, vec![(ClaimKey { uid: "claim".into(), stray: None }, record(7, other))]);
+    let (uid, mut of) = claim("claim", 50, 50);
+    of.request.cpu = MilliCpu::new(1000);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    let commands = kit.pass(100);
+    let is_stop = |command: &Command| matches!(command.order, Order::Stop { .. });
+    assert!(commands.iter().any(is_stop), "{commands:?}");
+}
