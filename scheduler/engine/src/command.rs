@@ -17,6 +17,7 @@ use crate::names::{ClaimUid, Generation, NodeName};
 /// * An instance that was reported gone, refused or failed does not run, and never will.
 /// * A node that holds a lease has stopped all that ran when the lease lapses, and begins a new session then.
 /// * What a new session does not report as running does not run.
+/// * A node reports all that runs every so often, also when nothing has changed.
 ///
 /// [`NodeReport::handled`]: crate::NodeReport::handled
 pub trait Backend {

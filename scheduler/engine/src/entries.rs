@@ -153,6 +153,8 @@ pub(crate) struct NodeState {
     pub(crate) lease_until_ms: Option<u64>,
     /// Whether something new may be started there.
     pub(crate) is_up: bool,
+    /// Whether it has reported since the engine's start.
+    pub(crate) has_reported: bool,
     /// Whether the books did not take what it said of itself last.
     pub(crate) is_refused: bool,
     /// What is there, or may be.

@@ -23,10 +23,14 @@ impl Engine {
                 self.send(id, Order::EndSession { term: self.generation.term });
                 return;
             }
+            let (has_reported, is_refused) = (state.has_reported, state.is_refused);
             self.heard(id, *session, *sequence);
+            if !has_reported {
+                // What it said before the start was complete is not known.
+                self.ask_for_report(node, *session);
+            }
             self.renew(id, *sequence);
-            let is_refused = self.nodes.get(id).is_some_and(|state| state.is_refused);
-            self.set_up(id, !is_refused);
+            self.set_up(id, has_reported && !is_refused);
         }
     }
 

@@ -42,7 +42,7 @@ impl Engine {
         let now_ms = self.now_ms;
         if let Some(state) = self.nodes.get_mut(id) {
             (state.sequence, state.heard_ms) = (report.sequence, now_ms);
-            state.is_refused = told.is_err();
+            (state.has_reported, state.is_refused) = (true, told.is_err());
         }
         self.reconcile(id, &report);
         self.renew(id, report.sequence);
@@ -64,6 +64,7 @@ impl Engine {
             heard_ms: self.now_ms,
             lease_until_ms: None,
             is_up: false,
+            has_reported: true,
             is_refused: false,
             instances: Arc::default(),
         };

@@ -248,6 +248,7 @@ impl Engine {
                 heard_ms: self.now_ms,
                 lease_until_ms,
                 is_up: false,
+                has_reported: false,
                 is_refused: false,
                 instances: Arc::default(),
             };

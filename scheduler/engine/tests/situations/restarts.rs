@@ -19,3 +19,26 @@ fn what_ran_on_a_node_that_is_gone_does_not_run_on_another_one_of_its_name() {
     let (_, after) = kit.start();
     assert!(after > before);
 }
+
+#[test]
+fn a_node_that_has_not_reported_since_the_start_is_asked_to() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 100, 50);
+    let mut kit = kit.restart();
+    want_again(&mut kit, "claim", 100);
+    // This is acknowledged, and what it says is not known to anybody else.
+    kit.outcome("claim", instance, instance, StepOutcome::Gone);
+    kit.tell(Observation::Synced);
+    let is_asked = |kit: &mut Kit| {
+        kit.sequence += 1;
+        let (node, sequence) = ("node".into(), kit.sequence);
+        kit.tell(Observation::Heartbeat(Heartbeat { node, session: 1, sequence }));
+        let commands = kit.engine.poll(kit.now_ms).commands;
+        commands.iter().any(|command| matches!(command.order, Order::Report { .. }))
+    };
+    assert!(is_asked(&mut kit));
+    kit.report(node(1), 1, instance, Vec::new());
+    assert!(!is_asked(&mut kit));
+    kit.now_ms += 2000;
+    assert!(kit.start().1 > instance);
+}
