@@ -76,8 +76,6 @@ pub struct Engine {
     commands: Vec<Command>,
     unsaved: Unsaved,
     next_memory_ms: u64,
-    /// Whether a batch has told the store this term.
-    is_term_saved: bool,
     published: publish::Published,
 }
 
@@ -124,7 +122,7 @@ impl Engine {
     /// An engine that goes on from what was saved. It decides nothing until [`Observation::Synced`].
     #[must_use]
     pub fn new(decisions: Decisions, settings: Settings, saved: Saved) -> Self {
-        let term = saved.term.saturating_add(1);
+        let term = saved.term;
         Self {
             settings,
             cluster: Cluster::new(),
@@ -142,7 +140,6 @@ impl Engine {
             commands: Vec::new(),
             unsaved: Unsaved::default(),
             next_memory_ms: 0,
-            is_term_saved: false,
             published: publish::Published::default(),
         }
     }

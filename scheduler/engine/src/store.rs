@@ -11,17 +11,21 @@ use crate::names::{ClaimUid, Generation, NodeName};
 /// A [`Batch`] is small and comes often; once in a while one has a [`Memory`], which is written whole. What a batch
 /// says is durable before any command goes out that was given with it, and before any observation is acknowledged that
 /// it follows from.
+///
+/// Each [load](Store::load) begins a term. Of several engines that load from the same place, the last one alone can save,
+/// so no two of them give commands in the same term.
 pub trait Store {
-    /// All that was saved.
+    /// Begins a term, and answers it with all that was saved. It is durable that the term has begun, and who has loaded
+    /// before cannot save any more.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If it cannot be read, or the term cannot be made durable.
     fn load(&mut self) -> Result<Saved, StoreError>;
 
-    /// Makes a batch durable, all of it or nothing.
+    /// Makes a batch durable, all of it or nothing. It must be of the term that was begun last.
     ///
     /// # Errors
-    /// If it is not durable. The engine must not go on then: whoever runs it ends, and starts anew from what is there.
+    /// If it is of another term, or not durable. The engine must not go on then: whoever runs it ends, and starts anew from what is there.
     fn save(&mut self, batch: &Batch) -> Result<(), StoreError>;
 }
 
@@ -33,7 +37,7 @@ pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 /// Changes of what is saved.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    /// The term of who writes this. A store that several engines write to refuses a lower one than it has.
+    /// The term of who writes this.
     pub term: u64,
     /// Records of claims; `None`: there is none any more.
     pub claims: Vec<(ClaimKey, Option<ClaimRecord>)>,
@@ -54,7 +58,7 @@ impl Batch {
 /// All that was saved.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Saved {
-    /// The greatest term of all batches.
+    /// The term that began when this was loaded, greater than all before.
     pub term: u64,
     /// The last record of each claim, in any order.
     pub claims: Vec<(ClaimKey, ClaimRecord)>,
@@ -183,17 +187,17 @@ pub struct MemoryStore {
 
 impl Store for MemoryStore {
     fn load(&mut self) -> Result<Saved, StoreError> {
+        self.term += 1;
         let claims = self.claims.iter().map(|(key, record)| (key.clone(), record.clone()));
         let nodes = self.nodes.iter().map(|(name, record)| (name.clone(), record.clone()));
         Ok(Saved { term: self.term, claims: claims.collect(), nodes: nodes.collect(), memory: self.memory.clone() })
     }
 
     fn save(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        if batch.term < self.term {
-            let error = format!("term {} is over; it is term {} now", batch.term, self.term);
+        if batch.term != self.term {
+            let error = format!("term {} cannot save; it is term {} now", batch.term, self.term);
             return Err(StoreError(error.into()));
         }
-        self.term = batch.term;
         for (key, record) in &batch.claims {
             match record {
                 Some(record) => _ = self.claims.insert(key.clone(), record.clone()),

@@ -10,8 +10,7 @@ use crate::store::{Batch, ClaimRecord, EvictionRecord, InstanceRecord, Memory, N
 
 impl Engine {
     pub(super) fn next_save_ms(&self) -> Option<u64> {
-        let is_due = !self.is_term_saved || !self.unsaved.is_empty();
-        Some(if is_due { self.now_ms } else { self.next_memory_ms })
+        Some(if self.unsaved.is_empty() { self.next_memory_ms } else { self.now_ms })
     }
 
     /// What has changed since the last batch.
@@ -37,9 +36,7 @@ impl Engine {
             self.next_memory_ms = self.now_ms.saturating_add(self.settings.memory_every_ms.max(1));
             batch.memory = Some(self.memory());
         }
-        let is_needed = !self.is_term_saved || !batch.is_empty();
-        self.is_term_saved = true;
-        is_needed.then_some(batch)
+        (!batch.is_empty()).then_some(batch)
     }
 
     fn record_of(&self, entry: &Entry) -> ClaimRecord {
