@@ -56,6 +56,8 @@ pub(crate) struct Entries {
     free: Vec<EntryId>,
     by_uid: IdMap<ClaimUid, EntryId>,
     strays: IdMap<(ClaimUid, Generation), EntryId>,
+    /// How many strays there are of each claim that has some.
+    stray_counts: IdMap<ClaimUid, usize>,
     /// By number of the claim's slot in the books.
     by_claim: Chunks<Option<EntryId>, 256>,
 }
@@ -85,6 +87,11 @@ impl Entries {
         own.or_else(|| self.strays.get(&(uid.clone(), generation)))
     }
 
+    /// Whether an instance of a claim is there, or may be, that is not its own.
+    pub(crate) fn has_stray(&self, uid: &ClaimUid) -> bool {
+        self.stray_counts.get(uid).is_some()
+    }
+
     pub(crate) fn of_claim(&self, claim: ClaimId) -> Option<EntryId> {
         let id = (*self.by_claim.get(claim.index())?)?;
         (self.get(id)?.id == Some(claim)).then_some(id)
@@ -105,7 +112,11 @@ impl Entries {
             }
         };
         match key.stray {
-            Some(generation) => self.strays.insert((key.uid, generation), id),
+            Some(generation) => {
+                let count = self.stray_counts.get(&key.uid).unwrap_or(0);
+                self.stray_counts.insert(key.uid.clone(), count + 1);
+                self.strays.insert((key.uid, generation), id);
+            }
             None => self.by_uid.insert(key.uid, id),
         }
         if let Some(claim) = claim {
@@ -131,7 +142,14 @@ impl Entries {
         let entry = self.slots.get_mut(id)?.take()?;
         self.free.push(id);
         match entry.key.stray {
-            Some(generation) => self.strays.remove(&(entry.key.uid.clone(), generation)),
+            Some(generation) => {
+                let uid = &entry.key.uid;
+                match self.stray_counts.get(uid) {
+                    Some(count) if count > 1 => self.stray_counts.insert(uid.clone(), count - 1),
+                    _ => self.stray_counts.remove(uid),
+                }
+                self.strays.remove(&(uid.clone(), generation));
+            }
             None => self.by_uid.remove(&entry.key.uid),
         }
         Some(entry)

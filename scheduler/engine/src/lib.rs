@@ -35,7 +35,8 @@
 //!
 //! What a report lists and the books do not know is true as well. It becomes the instance of its claim if that has none,
 //! even where there is less room than it holds; the cycles evict what is too much. What nobody wants, or a second
-//! instance of a claim, is a *stray*: it is in the books under a claim of its own until it is stopped.
+//! instance of a claim, is a *stray*: it is in the books under a claim of its own until it is stopped. Its claim is not
+//! started before that.
 //!
 //! # Nodes
 //!

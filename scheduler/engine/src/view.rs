@@ -30,7 +30,7 @@ pub enum Whereabouts {
     Refused(EventError),
     /// It waits for a place.
     Waiting,
-    /// It has a place on this node, and waits for others to leave it.
+    /// It has a place on this node. It waits for others to leave it, or for a stray of its own to be gone.
     Placed(NodeName),
     /// It is there, or may be.
     There {

@@ -38,7 +38,8 @@ impl Engine {
         let started_at = self.cluster.allocation(claim).filter(|_| self.cluster.started_ms(claim).is_some());
         let leaving = self.cluster.leaving(claim);
         let Some(instance) = entry.instance else {
-            return match (entry.is_ended, started_at, leaving) {
+            let has_stray = self.entries.has_stray(&entry.key.uid);
+            return match (entry.is_ended, started_at.filter(|_| !has_stray), leaving) {
                 (false, None, None) => Ok(()),
                 state => Err(format!("nothing runs, but the books say {state:?}")),
             };

@@ -32,6 +32,7 @@ impl Engine {
         let Some(id) = self.entries.of_claim(claim) else { return };
         let Some(entry) = self.entries.get(id) else { return };
         let (is_ended, instance) = (entry.is_ended, entry.instance);
+        let has_stray = self.entries.has_stray(&entry.key.uid);
         self.unsaved.entries.insert(id);
         self.published.note_change();
         match instance {
@@ -39,6 +40,8 @@ impl Engine {
             Some(_) if is_ended || self.cluster.leaving(claim).is_some() => self.stop(id),
             Some(_) => {}
             None if is_ended => self.forget(id),
+            // It is looked at again when its stray is forgotten.
+            None if has_stray => {}
             None if self.cluster.started_ms(claim).is_some() => self.start(id, claim),
             None => {}
         }
@@ -205,6 +208,8 @@ impl Engine {
         let Some(entry) = self.entries.remove(id) else { return };
         self.parked.remove(&id);
         self.unsaved.entries.remove(&id);
+        let own = self.entries.of_uid(&entry.key.uid).and_then(|own| self.entries.get(own)?.id);
+        self.unsettled.extend(own);
         self.unsaved.removed.push(entry.key);
         self.changed();
         if let Some(claim) = entry.id {

@@ -75,3 +75,17 @@ fn a_saved_instance_that_holds_other_amounts_of_cpu_than_its_claim_asks_for_is_s
     let is_stop = |command: &Command| matches!(command.order, Order::Stop { .. });
     assert!(commands.iter().any(is_stop), "{commands:?}");
 }
+
+#[test]
+fn a_claim_is_not_started_while_its_stray_runs() {
+    let mut kit = Kit::new(2, Vec::new());
+    let first = kit.runs("claim", 100, 50);
+    let own = Running { claim: "claim".into(), instance: first, amounts: amounts(0, 100) };
+    kit.report(node(2), 1, first, vec![own, running("claim", 90, 1, 100)]);
+    let stray = Generation { term: 1, number: 90 };
+    assert_eq!(stops(&kit.pass(100)), [("claim", stray)]);
+    kit.outcome("claim", first, first, StepOutcome::Gone);
+    assert_eq!(kit.pass(4000), [], "its stray is still there");
+    kit.outcome("claim", stray, stray, StepOutcome::Gone);
+    assert!(kit.start().1 > first);
+}
