@@ -1,10 +1,11 @@
 //! Whether nodes are there, and until when what runs there may run.
 
-use aliquot_scheduler_core::{Event, EventError, NodeId, NodeSpec};
+use aliquot_scheduler_core::{ClaimId, Event, EventError, Node, NodeId, NodeSpec};
 
 use super::steps::Loss;
 use super::{Engine, Timer};
 use crate::command::Order;
+use crate::entries::Entry;
 use crate::names::NodeName;
 use crate::observation::Heartbeat;
 
@@ -77,6 +78,24 @@ impl Engine {
             self.timers.insert((silent_ms, Timer::Silence(id)));
         }
         self.apply_sure(Event::NodeRelabelled(id, spec));
+        if !is_up {
+            self.give_up_places(id);
+        }
+    }
+
+    /// Who has a place on a node and nothing there yet is placed anew.
+    fn give_up_places(&mut self, id: NodeId) {
+        let there: Vec<ClaimId> = self.cluster.node(id).into_iter().flat_map(Node::claims).collect();
+        for claim in there {
+            let has_instance = |entry: &Entry| entry.instance.is_some();
+            let entry = self.entries.of_claim(claim).and_then(|id| self.entries.get(id));
+            let is_there = self.cluster.started_ms(claim).is_some() && entry.is_some_and(has_instance);
+            // Others of its gang may have taken it with them.
+            let is_placed = self.cluster.allocation(claim).is_some_and(|at| at.node == id);
+            if is_placed && !is_there {
+                self.apply_sure(Event::ClaimEvicted(claim));
+            }
+        }
     }
 
     pub(super) fn maybe_silent(&mut self, id: NodeId) {

@@ -52,7 +52,7 @@ impl Engine {
         let Some(node) = self.nodes.get(at.node).filter(|node| node.is_up) else {
             // It was decided before the node was lost.
             self.complain(id, Some("the node cannot be reached"));
-            self.apply_sure(Event::ClaimFailed(claim));
+            self.apply_sure(Event::ClaimEvicted(claim));
             return;
         };
         let session = node.session;

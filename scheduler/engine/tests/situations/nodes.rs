@@ -40,3 +40,26 @@ fn a_node_that_is_refused_keeps_its_lease_and_what_it_runs_and_gets_nothing_new(
     kit.report(node(2), 1, handled, vec![own]);
     assert_eq!(kit.start().0.as_str(), "gone");
 }
+
+#[test]
+fn a_claim_that_waits_for_room_on_a_silent_node_is_placed_on_another_one_at_once() {
+    let mut kit = Kit::new(1, Vec::new());
+    let low = kit.runs("low", 100, 10);
+    kit.want("high", 100, 90);
+    assert_eq!(stops(&kit.pass(100)), [("low", low)]);
+    let mut spec = NodeSpec { name: "other".into(), ..node(1) };
+    spec.devices[0].uuid = "GPU-9".into();
+    let (session, sequence, handled) = (1, 1, Generation::default());
+    let report = NodeReport { spec, session, sequence, handled, running: Vec::new() };
+    kit.tell(Observation::Node(Box::new(report)));
+    kit.tell(Observation::NodeLost("node".into()));
+    let commands = kit.pass(100);
+    let starts: Vec<(&str, &str)> = commands
+        .iter()
+        .filter_map(|command| match &command.order {
+            Order::Start { claim, .. } => Some((claim.as_str(), command.node.as_str())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(starts, [("high", "other")]);
+}
