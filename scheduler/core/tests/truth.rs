@@ -269,3 +269,20 @@ fn a_device_that_is_of_another_model_now_keeps_its_place_and_who_is_on_it() {
     let held = |model: &str| kit.cluster.allocated(queue, &Resource::ModelCore(model.into()));
     assert_eq!((held("A"), held("B")), (0, 500));
 }
+
+#[test]
+fn who_may_not_be_evicted_and_has_not_started_gives_up_a_place_that_is_not_free() {
+    let (mut kit, node) = Kit::new(1);
+    let whole = || Request { devices: DeviceRequest::whole(1), ..Request::default() };
+    let silent = kit.claim(Claim { request: whole(), ..Claim::default() });
+    kit.steps();
+    kit.event(Event::ClaimSilent(silent));
+    let waiting = kit.claim(Claim { request: whole(), priority: 90, ..Claim::default() });
+    kit.steps();
+    assert_eq!((kit.cluster.allocation(waiting).is_some(), kit.cluster.started_ms(waiting)), (true, None));
+    let seen = kit.claim(Claim { preemptible: false, ..half(50) });
+    kit.event(Event::ClaimSeen(seen, at(node, 0)));
+    kit.steps();
+    assert_eq!(kit.cluster.allocation(waiting), None, "the device is not free for it");
+    kit.check(node);
+}

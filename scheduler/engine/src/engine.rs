@@ -59,7 +59,7 @@ pub struct Engine {
     settings: Settings,
     cluster: Cluster,
     scheduler: Scheduler,
-    /// What was told before all was told; `None`: the engine is live.
+    /// What was told so far; `None`: all was told, and the engine is live.
     collected: Option<Box<Collected>>,
     now_ms: u64,
     entries: Entries,

@@ -14,8 +14,8 @@
 //!
 //! # Names
 //!
-//! Outside, claims have UIDs, nodes names, and devices UUIDs; the books have numbers. The maps are here, and look-ups
-//! take constant time. A device keeps its number as long as its node is known: one that is not reported any more is
+//! Outside, claims have UIDs, nodes names, and devices UUIDs; the books have numbers. A claim is looked up in constant
+//! time, a node in the logarithm of their number, and a device among those of its node. A device keeps its number as long as its node is known: one that is not reported any more is
 //! unhealthy.
 //!
 //! # From plan to truth

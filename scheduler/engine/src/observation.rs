@@ -21,7 +21,7 @@ pub enum Observation {
     NodeGone(NodeName),
     /// What became of a command, or that an instance has ended.
     Outcome(Report),
-    /// Somebody wants this.
+    /// A user wants this claim.
     Claim(ClaimUid, Box<Claim>),
     /// A claim that does not run asks for something else now.
     ClaimResized(ClaimUid, Box<Request>),

@@ -90,7 +90,7 @@ pub struct ClaimRecord {
     pub evicted: Option<EvictionRecord>,
     /// Nobody wants it any more; it is stopped.
     pub is_ended: bool,
-    /// Where it is, or may be.
+    /// What runs of it, or may; `None`: nothing does.
     pub instance: Option<InstanceRecord>,
 }
 

@@ -52,6 +52,17 @@ fn engine() -> Engine {
     Engine::new(decisions, settings, Saved::default())
 }
 
+fn node() -> Observation {
+    let spec = NodeSpec { name: "node".into(), ..NodeSpec::default() };
+    let (session, sequence, handled) = (1, 1, Generation::default());
+    Observation::Node(Box::new(NodeReport { spec, session, sequence, handled, running: Vec::new() }))
+}
+
+fn claim() -> Observation {
+    let claim = Claim { name: "claim".into(), request: Request::default(), ..Claim::default() };
+    Observation::Claim("claim".into(), Box::new(claim))
+}
+
 #[test]
 fn what_is_sent_and_acknowledged_was_saved_before() {
     let log = Log::default();
@@ -60,12 +71,9 @@ fn what_is_sent_and_acknowledged_was_saved_before() {
     let acknowledged = Arc::clone(&log);
     let send = |observation| sender.send(Message { observation, acknowledge: None }).expect("somebody listens");
     send(Observation::Synced);
-    let spec = NodeSpec { name: "node".into(), ..NodeSpec::default() };
-    let (session, sequence, handled) = (1, 1, Generation::default());
-    send(Observation::Node(Box::new(NodeReport { spec, session, sequence, handled, running: Vec::new() })));
-    let claim = Claim { name: "claim".into(), request: Request::default(), ..Claim::default() };
+    send(node());
     let message = Message {
-        observation: Observation::Claim("claim".into(), Box::new(claim)),
+        observation: claim(),
         acknowledge: Some(Box::new(move |done| note(&acknowledged, format!("acknowledged {}", done.is_ok())))),
     };
     sender.send(message).expect("somebody listens");
@@ -94,7 +102,9 @@ impl Store for Broken {
 fn nothing_is_sent_that_cannot_be_saved() {
     let log = Log::default();
     let (sender, inbox) = mpsc::channel();
-    sender.send(Message { observation: Observation::Synced, acknowledge: None }).expect("somebody listens");
+    for observation in [Observation::Synced, node(), claim()] {
+        sender.send(Message { observation, acknowledge: None }).expect("somebody listens");
+    }
     let done = run(engine(), &mut Broken, &mut Sender(Arc::clone(&log)), &Shown::default(), &inbox, || 1000);
     assert_eq!(done.map_err(|error| error.to_string()), Err("the scheduler's store: the disk is full".to_owned()));
     assert!(log.lock().expect("nobody panics with the lock").is_empty());

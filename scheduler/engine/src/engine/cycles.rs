@@ -29,9 +29,11 @@ impl Engine {
     /// be tried again; and once in a while, because time has passed.
     pub(super) fn next_cycle_ms(&self) -> Option<u64> {
         let earliest_ms = self.pacing.last_ms.map_or(0, |last_ms| last_ms.saturating_add(self.settings.cycle_gap_ms));
-        let after_change_ms = self.pacing.changed_since_ms.map(|at_ms| at_ms + self.settings.cycle_delay_ms);
+        let after_change_ms =
+            self.pacing.changed_since_ms.map(|at_ms| at_ms.saturating_add(self.settings.cycle_delay_ms));
         let is_empty = self.cluster.claim_count() == 0;
-        let idle_ms = self.pacing.last_ms.filter(|_| !is_empty).map(|last_ms| last_ms + self.settings.idle_cycle_ms);
+        let last_ms = self.pacing.last_ms.filter(|_| !is_empty);
+        let idle_ms = last_ms.map(|last_ms| last_ms.saturating_add(self.settings.idle_cycle_ms));
         let retry_ms = self.pacing.retries_ms.first().copied();
         let due_ms = [after_change_ms, idle_ms, retry_ms].into_iter().flatten().min()?;
         Some(due_ms.max(earliest_ms))

@@ -30,7 +30,8 @@ impl Published {
 
 impl Engine {
     pub(super) fn next_publication_ms(&self) -> Option<u64> {
-        let earliest_ms = self.published.last_ms.map_or(0, |last_ms| last_ms + self.settings.publish_gap_ms);
+        let gap_ms = self.settings.publish_gap_ms;
+        let earliest_ms = self.published.last_ms.map_or(0, |last_ms| last_ms.saturating_add(gap_ms));
         self.published.has_changed.then_some(earliest_ms)
     }
 

@@ -66,6 +66,7 @@ impl Engine {
         self.stop_unbooked(unbooked);
         for Restored { key, claim, record } in parked {
             let id = self.entries.insert(entry(key, record.added_ms));
+            self.unsaved.entries.insert(id);
             // The books say why they do not take it.
             let _ = self.enter(id, claim);
         }
@@ -100,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Who enters the books, in the order in which they came, and who waits until they take him.
+    /// The claims that enter the books, in the order in which they came, and those that wait until the books take them.
     fn sort_out(
         &mut self,
         claims: BTreeMap<ClaimUid, (usize, Claim)>,
@@ -236,7 +237,8 @@ impl Engine {
             let Some(id) = self.cluster.node_named(name.as_str()) else { continue };
             // The last lease may have been given just before the end.
             let lease = self.settings.lease.filter(|_| !record.has_lapsed);
-            let lease_until_ms = lease.map(|lease| self.now_ms + lease.lease_ms + lease.margin_ms);
+            let lease_until_ms =
+                lease.map(|lease| self.now_ms.saturating_add(lease.lease_ms).saturating_add(lease.margin_ms));
             if let Some(until_ms) = lease_until_ms {
                 self.timers.insert((until_ms, Timer::Lapse(id)));
             }
@@ -263,8 +265,6 @@ impl Engine {
         for (claim, Restored { key, record, .. }) in ids.into_iter().zip(entering) {
             let mut entry = entry(key, record.added_ms);
             (entry.id, entry.is_ended) = (Some(claim), record.is_ended);
-            let is_new = record == ClaimRecord { added_ms: self.now_ms, ..ClaimRecord::default() };
-            let is_stray = entry.key.stray.is_some();
             let id = self.entries.insert(entry);
             let there = record.instance.and_then(|instance| {
                 let node = self.cluster.node_named(instance.node.as_str())?;
@@ -272,11 +272,6 @@ impl Engine {
             });
             if let Some((node, instance)) = there {
                 self.resume(id, claim, node, &instance);
-            }
-            if is_new || is_stray {
-                self.unsaved.entries.insert(id);
-            } else {
-                self.unsaved.entries.remove(&id);
             }
             self.note_retry(claim);
             self.unsettled.push_back(claim);

@@ -82,8 +82,10 @@ impl Engine {
         let Some(before) = entry.instance else { return };
         let uid = entry.key.uid.clone();
         let patience_ms = 1_u64.checked_shl(before.attempts).unwrap_or(u64::MAX);
-        let patience_ms = self.settings.stop_deadline_ms.saturating_mul(patience_ms);
-        let longest_ms = self.settings.stop_deadline_max_ms.max(self.settings.stop_deadline_ms);
+        // No time at all would be over at once, again and again.
+        let shortest_ms = self.settings.stop_deadline_ms.max(1);
+        let patience_ms = shortest_ms.saturating_mul(patience_ms);
+        let longest_ms = self.settings.stop_deadline_max_ms.max(shortest_ms);
         let deadline_ms = self.now_ms.saturating_add(patience_ms.min(longest_ms));
         let attempts = before.attempts.saturating_add(1).min(32);
         let instance = Instance {

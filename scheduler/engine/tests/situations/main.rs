@@ -4,6 +4,7 @@ mod devices;
 mod namespaces;
 mod nodes;
 mod restarts;
+mod settings;
 mod strays;
 
 use aliquot_scheduler_core::placement::BestFit;
@@ -32,13 +33,16 @@ fn settings() -> Settings {
     Settings { lease: Some(Lease { lease_ms: 10_000, margin_ms: 1000, silence_ms: 5000 }), ..Settings::default() }
 }
 
-fn engine(saved: Saved) -> Engine {
-    let decisions = Decisions {
+fn decisions() -> Decisions {
+    Decisions {
         policy: Box::new(BestFit),
         settings: aliquot_scheduler_core::Settings::default(),
         usage_half_life_ms: 60_000,
-    };
-    Engine::new(decisions, settings(), saved)
+    }
+}
+
+fn engine(saved: Saved) -> Engine {
+    Engine::new(decisions(), settings(), saved)
 }
 
 fn node(devices: usize) -> NodeSpec {

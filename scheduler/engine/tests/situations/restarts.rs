@@ -42,3 +42,21 @@ fn a_node_that_has_not_reported_since_the_start_is_asked_to() {
     kit.now_ms += 2000;
     assert!(kit.start().1 > instance);
 }
+
+#[test]
+fn a_parked_claim_of_which_something_ran_is_saved_without_it() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.tell(Observation::Queue(QueueSpec { name: "team".into(), ..QueueSpec::default() }));
+    let (uid, of) = claim("claim", 100, 50);
+    let wanted = Observation::Claim(uid, Box::new(Claim { queue: "team".into(), ..of }));
+    kit.tell(wanted.clone());
+    let (_, instance) = kit.start();
+    kit.pass(100);
+    let mut kit = kit.restart();
+    kit.tell(wanted);
+    kit.tell(Observation::Synced);
+    assert_eq!(stops(&kit.pass(100)), [("claim", instance)]);
+    let saved = kit.store.load().expect("it is in memory").claims;
+    let holders = saved.iter().filter(|(_, record)| record.instance.is_some()).map(|(key, _)| key.stray);
+    assert_eq!(holders.collect::<Vec<_>>(), [Some(instance)], "the stray alone has it");
+}

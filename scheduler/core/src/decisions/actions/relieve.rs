@@ -12,7 +12,7 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
 
 /// Evicts from each node of which more is held than there is, until that is no longer so: the lowest priority first,
-/// and among equals who started last. Who may not be evicted stays.
+/// and among equals who started last. Who may not be evicted stays if it has started.
 pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
     let nodes: Vec<NodeId> = cluster.over_committed().collect();
     let mut evicted = Vec::new();
@@ -21,7 +21,8 @@ pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
             if !holds_too_much(cluster, node, claim) {
                 continue;
             }
-            let Some((group, victims)) = unit_of(cluster, claim) else { continue };
+            let Some((group, mut victims)) = unit_of(cluster, claim) else { continue };
+            victims.retain(|victim| may_go(cluster, *victim));
             evicted.extend(evict(cluster, group, &victims).map(|steps| (group, steps)));
         }
     }
@@ -34,11 +35,17 @@ fn candidates(cluster: &Cluster, node: NodeId) -> Vec<ClaimId> {
     let ranked = there.filter_map(|claim| {
         let spec = cluster.group(cluster.group_of(claim)?)?.spec();
         let started_ms = cluster.started_ms(claim).unwrap_or(u64::MAX);
-        spec.preemptible.then_some((spec.priority, Reverse(started_ms), Reverse(claim)))
+        may_go(cluster, claim).then_some((spec.priority, Reverse(started_ms), Reverse(claim)))
     });
     let mut ranked: Vec<_> = ranked.collect();
     ranked.sort_unstable();
     ranked.into_iter().map(|(.., Reverse(claim))| claim).collect()
+}
+
+/// Nothing is taken from who has not started.
+fn may_go(cluster: &Cluster, claim: ClaimId) -> bool {
+    let group = cluster.group_of(claim).and_then(|group| cluster.group(group));
+    cluster.started_ms(claim).is_none() || group.is_some_and(|group| group.spec().preemptible)
 }
 
 fn holds_too_much(cluster: &Cluster, node: NodeId, claim: ClaimId) -> bool {
