@@ -16,10 +16,15 @@ use crate::names::{ClaimUid, Generation, NodeName};
 ///   has seen, or with a generation that is not greater than all that it has handled ([`NodeReport::handled`]).
 /// * An instance that was reported gone, refused or failed does not run, and never will.
 /// * A node that holds a lease has stopped all that ran when the lease lapses, and begins a new session then.
+/// * Where the engine gives leases, a node that runs something and holds none begins one of its own with its session. It
+///   is as long as the engine's, so what runs there is stopped if the engine is never heard of.
 /// * What a new session does not report as running does not run.
+/// * [`NodeReport::running`] lists all that was handled and is not gone, also what is still starting or stopping.
+/// * [`NodeReport::handled`] outlives sessions: it never becomes less, whatever else a node forgets.
 /// * A node reports all that runs every so often, also when nothing has changed.
 ///
 /// [`NodeReport::handled`]: crate::NodeReport::handled
+/// [`NodeReport::running`]: crate::NodeReport::running
 pub trait Backend {
     /// Sends a command on its way.
     fn carry_out(&mut self, command: Command);

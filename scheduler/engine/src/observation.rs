@@ -33,7 +33,7 @@ pub enum Observation {
     QueueRemoved(String),
     /// A pod group is so from now on.
     Group(PodGroup),
-    /// A pod group is gone: its namespace and name.
+    /// A pod group is gone: its namespace and name. If it has members, it goes with the last of them.
     GroupRemoved(String, String),
     /// A namespace has this quota and these bounds from now on.
     Namespace(NamespaceSpec),
@@ -57,9 +57,9 @@ pub struct NodeReport {
     pub session: u64,
     /// The number of this message among all that it has sent in this session.
     pub sequence: u64,
-    /// The greatest generation that it has handled.
+    /// The greatest generation that it has handled, in this session or any before.
     pub handled: Generation,
-    /// All that runs.
+    /// All that runs, is starting or is stopping: what a command not greater than `handled` has started, and is not gone.
     pub running: Vec<Running>,
 }
 
