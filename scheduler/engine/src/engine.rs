@@ -66,6 +66,8 @@ pub struct Engine {
     nodes: NodeStates,
     /// Entries that the books do not take as things are.
     parked: BTreeSet<EntryId>,
+    /// Namespaces and names of pod groups that nobody wants any more and that still have members.
+    ending_groups: BTreeSet<(String, String)>,
     /// The generation of the last command.
     generation: Generation,
     timers: BTreeSet<(u64, Timer)>,
@@ -132,6 +134,7 @@ impl Engine {
             entries: Entries::default(),
             nodes: NodeStates::default(),
             parked: BTreeSet::new(),
+            ending_groups: BTreeSet::new(),
             generation: Generation { term, number: 0 },
             timers: BTreeSet::new(),
             pacing: Pacing::default(),

@@ -63,11 +63,19 @@ impl Engine {
     /// Tries again to enter what is parked: what was in the way may have changed.
     pub(super) fn unpark(&mut self) {
         for id in self.parked.iter().copied().collect::<Vec<EntryId>>() {
-            let claim = self.entries.get(id).and_then(|entry| entry.parked.as_ref()).map(|parked| parked.claim.clone());
-            if let Some(claim) = claim {
+            let parked = self.entries.get(id).and_then(|entry| entry.parked.as_ref());
+            if let Some(claim) = parked.filter(|parked| self.may_enter(parked)).map(|parked| parked.claim.clone()) {
                 // If it stays parked, that is its reason.
                 let _ = self.enter(id, claim);
             }
+        }
+    }
+
+    /// Whether what kept a claim out may have changed. Who waits for a pod group waits until that is there.
+    fn may_enter(&self, parked: &Parked) -> bool {
+        match &parked.why {
+            EventError::UnknownGroup { namespace, name } => self.cluster.group_named(namespace, name).is_some(),
+            _ => true,
         }
     }
 

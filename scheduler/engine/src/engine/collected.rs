@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::Claim;
+use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, PodGroup, QueueSpec};
 
 use super::Decisions;
 use crate::names::{ClaimUid, NodeName};
@@ -14,8 +14,9 @@ use crate::store::Saved;
 pub(super) struct Collected {
     pub(super) decisions: Decisions,
     pub(super) saved: Saved,
-    /// Queues and their like, in the order in which they were told.
-    pub(super) configuration: Vec<Observation>,
+    /// What was told last of each queue and its like, with its place in the order in which things were told.
+    configuration: BTreeMap<Subject, (usize, Observation)>,
+    told: usize,
     /// Claims, each with its place in the order in which they were told.
     pub(super) claims: BTreeMap<ClaimUid, (usize, Claim)>,
     /// The newest report of each node.
@@ -29,7 +30,8 @@ impl Collected {
         Self {
             decisions,
             saved,
-            configuration: Vec::new(),
+            configuration: BTreeMap::new(),
+            told: 0,
             claims: BTreeMap::new(),
             reports: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -61,7 +63,46 @@ impl Collected {
             }
             // Nodes are asked again, and say again what runs.
             Observation::Synced | Observation::Heartbeat(_) | Observation::NodeLost(_) | Observation::Outcome(_) => {}
-            configured => self.configuration.push(configured),
+            configured => {
+                self.told += 1;
+                if let Some(subject) = subject_of(&configured) {
+                    self.configuration.insert(subject, (self.told, configured));
+                }
+            }
         }
     }
+
+    /// What administrators want, in the order in which it was told.
+    pub(super) fn take_configuration(&mut self) -> Vec<Observation> {
+        let mut told: Vec<_> = std::mem::take(&mut self.configuration).into_values().collect();
+        told.sort_unstable_by_key(|(number, _)| *number);
+        told.into_iter().map(|(_, observation)| observation).collect()
+    }
+}
+
+/// What administrators speak of: a later word of the same replaces an earlier one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Subject {
+    Queue(String),
+    Group(String, String),
+    Namespace(String),
+    Budget(String, String),
+    Topology,
+}
+
+fn subject_of(observation: &Observation) -> Option<Subject> {
+    Some(match observation {
+        Observation::Queue(QueueSpec { name, .. }) | Observation::QueueRemoved(name) => Subject::Queue(name.clone()),
+        Observation::Group(PodGroup { namespace, name, .. }) | Observation::GroupRemoved(namespace, name) => {
+            Subject::Group(namespace.clone(), name.clone())
+        }
+        Observation::Namespace(NamespaceSpec { name, .. }) | Observation::NamespaceRemoved(name) => {
+            Subject::Namespace(name.clone())
+        }
+        Observation::Budget(DisruptionBudget { namespace, name, .. }) | Observation::BudgetRemoved(namespace, name) => {
+            Subject::Budget(namespace.clone(), name.clone())
+        }
+        Observation::Topology(_) => Subject::Topology,
+        _ => return None,
+    })
 }

@@ -6,11 +6,33 @@ use super::Engine;
 use crate::observation::Observation;
 
 impl Engine {
-    /// Takes in a change of queues, pod groups, namespaces, budgets or the topology.
+    /// Takes in a change of queues, pod groups, namespaces, budgets or the topology. A pod group that still has members
+    /// is removed with the last of them.
     pub(super) fn configured(&mut self, observation: Observation) -> Result<(), EventError> {
+        match &observation {
+            Observation::Group(spec) => _ = self.ending_groups.remove(&(spec.namespace.clone(), spec.name.clone())),
+            Observation::GroupRemoved(namespace, name) if self.cluster.group_named(namespace, name).is_some() => {
+                self.ending_groups.insert((namespace.clone(), name.clone()));
+                return self.end_group(namespace, name);
+            }
+            _ => {}
+        }
         let Some(event) = self.event_of(observation) else { return Ok(()) };
         self.apply(event)?;
         self.unpark();
+        Ok(())
+    }
+
+    /// Removes a pod group that nobody wants any more, unless it has members.
+    pub(super) fn end_group(&mut self, namespace: &str, name: &str) -> Result<(), EventError> {
+        let group = (namespace.to_owned(), name.to_owned());
+        if !self.ending_groups.contains(&group) {
+            return Ok(());
+        }
+        if let Some(id) = self.cluster.group_named(namespace, name) {
+            self.apply(Event::PodGroupRemoved(id))?;
+        }
+        self.ending_groups.remove(&group);
         Ok(())
     }
 

@@ -37,7 +37,9 @@ impl Engine {
     /// All was told: begins to decide.
     pub(super) fn begin(&mut self) -> Result<(), EventError> {
         let Some(collected) = self.collected.take() else { return Ok(()) };
-        let Collected { decisions, mut saved, configuration, claims, reports, gone } = (*collected).clone();
+        let mut copy = (*collected).clone();
+        let configuration = copy.take_configuration();
+        let Collected { decisions, mut saved, claims, reports, gone, .. } = copy;
         for node in &gone {
             saved.nodes.retain(|(name, _)| name != node);
             self.unsaved.removed_nodes.push(node.clone());

@@ -215,7 +215,13 @@ impl Engine {
         self.unsaved.removed.push(entry.key);
         self.changed();
         if let Some(claim) = entry.id {
+            let of = self.cluster.claim(claim);
+            let group = of.and_then(|of| Some((of.namespace.clone(), of.pod_group.clone()?)));
             self.apply_sure(Event::ClaimRemoved(claim));
+            if let Some((namespace, name)) = group {
+                // As long as it has other members, it stays.
+                let _ = self.end_group(&namespace, &name);
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Single situations, message by message.
 
+mod configuration;
 mod devices;
 mod namespaces;
 mod nodes;
