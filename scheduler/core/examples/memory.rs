@@ -1,37 +1,15 @@
 //! What a cluster's state takes in memory: bytes for each node, each waiting claim and each placed one, and what a
 //! scheduler keeps beside it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_core::{
     Bytes, Claim, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Request,
     Scheduler, Settings,
 };
 
-/// Counts what is allocated and not yet freed.
-struct Counting;
+mod counting;
 
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all calls go to the system's allocator as they are; the counter only watches.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::live_bytes;
 
 const NODES: usize = 10_000;
 const CLAIMS: usize = 50_000;
@@ -75,9 +53,9 @@ fn claim(number: usize) -> Claim {
 
 /// What is allocated by `step` and kept, for each of `count`.
 fn report(what: &str, count: usize, step: impl FnOnce()) {
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    let before = live_bytes();
     step();
-    let kept = LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(before);
+    let kept = live_bytes().saturating_sub(before);
     println!("{what:<55} {:>8} bytes each, {:>7} KiB in all", kept / count, kept >> 10);
 }
 
@@ -98,8 +76,8 @@ fn main() {
         let plan = scheduler.cycle(&mut cluster);
         assert_eq!(plan.steps.len(), CLAIMS, "there is room for all");
     });
-    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    let before = live_bytes();
     drop(scheduler);
-    let freed = before.saturating_sub(LIVE_BYTES.load(Ordering::Relaxed));
+    let freed = before.saturating_sub(live_bytes());
     println!("{:<55} {:>8} bytes for each node", "of which the scheduler", freed / NODES);
 }

@@ -6,8 +6,6 @@
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Policy, Weights};
@@ -20,34 +18,12 @@ use aliquot_scheduler_engine::{
     StepOutcome, Store, Turn,
 };
 
-/// Counts what is allocated and not yet freed.
-struct Counting;
+#[path = "../../core/examples/counting/mod.rs"]
+mod counting;
 
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all calls go to the system's allocator as they are; the counter only watches.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::live_bytes;
 
 const DEVICES: usize = 8;
-
-fn live_bytes() -> usize {
-    LIVE_BYTES.load(Ordering::Relaxed)
-}
 
 fn node(number: usize) -> NodeSpec {
     let device = |index| DeviceSpec {
