@@ -249,7 +249,7 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Log level or filter.
     pub log_level: String,
-    /// Whether it waits for the manager that uses its directories to end, rather than to give up.
+    /// Whether it waits for the manager that uses its directories to end, instead of giving up.
     pub stands_by: bool,
 }
 

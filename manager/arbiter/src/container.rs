@@ -238,6 +238,7 @@ impl Container {
         }
     }
 
+    /// Updates what it does, and returns the time since the last poll in which it had work.
     fn work(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
         let alive = seen.filter(|_| self.processes > 0);
         let in_flight = alive.map_or(0, |seen| seen.in_flight.min(self.processes));
@@ -315,7 +316,7 @@ impl Container {
     }
 
     /// Pays the charges and earns budget for the time from `before_ns` to `now_ns`. `shared`: several containers had
-    /// work on the device in that time. `wanted`: another container waited for the device.
+    /// work on the device in that time. `wanted`: another container waited for the device, and could have used it.
     pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool, wanted: bool) {
         let (charged_ns, elapsed_ns) = (std::mem::take(&mut self.unpaid_ns), now_ns.saturating_sub(before_ns));
         self.usage.charged_ns += charged_ns;

@@ -19,8 +19,8 @@
 //!
 //! A recalled container can launch anything, not only the peer that is waited for. So if each device has a process of
 //! its own whose kernels wait for peers, new work is left over again and again. Such programs make progress, but may
-//! run at less than a fifth of their possible speed, and several of them on overlapping sets of devices cost neighbours a part of
-//! their shares. Programs that launch on all devices from one thread lose little.
+//! run at less than a fifth of their possible speed. Several of them on overlapping sets of devices cost neighbours a
+//! part of their shares. Programs that launch on all devices from one thread lose little.
 //!
 //! All these waits are bounded. After [`GANG_HOLD_MAX_NS`] each device goes on without the others. It also does so as
 //! long as the container is behind its share there ([`GANG_OWED_NS`]), because shares and work may differ between

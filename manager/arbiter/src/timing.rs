@@ -26,8 +26,8 @@ pub const CYCLE_NS: u64 = 50_000_000;
 /// A holder that has drained, has no waiting thread and submits nothing for this long hands its lease back.
 pub const IDLE_GRACE_NS: u64 = 2_000_000;
 
-/// The holder's threads may take this long to wake up after the gate was opened. Others do not get this time back,
-/// because the more containers there are, the more of it each of them needs.
+/// The holder's threads may take this long to wake up after the gate was opened. In a lease that is then used, this time
+/// does not count as withheld: short leases have more of it than long ones, and that would distort the shares.
 pub const WAKING_NS: u64 = 250_000;
 
 /// The minimum idle grace, for holders that in the past did not come back within the grace.

@@ -31,11 +31,11 @@ struct Arguments {
     /// Check whether the configuration and the given flags can be used, and exit: with status 0 if they can
     #[arg(long, conflicts_with = "mount_runtime_dir")]
     check_config: bool,
-    /// Wait until the manager that uses the same directories has ended, rather than to fail: for an upgrade that starts
-    /// the new one first
+    /// Wait for the manager that uses the same directories to end, instead of failing: for an upgrade that starts the new
+    /// one first
     #[arg(long)]
     stand_by: bool,
-    /// Be not a manager, but what kubelet is connected to while managers come and go: needs relay = true in the
+    /// Run as a relay, to which kubelet stays connected while managers come and go: needs relay = true in the
     /// configuration's table [kubernetes]
     #[arg(long, conflicts_with_all = ["mount_runtime_dir", "stand_by"])]
     relay: bool,

@@ -1,4 +1,4 @@
-//! What goes out.
+//! The commands that the engine sends to nodes.
 
 use aliquot_scheduler_core::{Bytes, DeviceCore, MilliCpu};
 
@@ -33,11 +33,11 @@ pub trait Backend {
 /// A command to a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// The node.
+    /// The node that is to carry it out.
     pub node: NodeName,
     /// The node's session that the command is meant for. In another session it means nothing.
     pub session: u64,
-    /// What to do.
+    /// The order itself.
     pub order: Order,
 }
 
@@ -46,7 +46,7 @@ pub struct Command {
 pub enum Order {
     /// Start a claim, as the instance of this generation.
     Start {
-        /// The claim.
+        /// The claim to start.
         claim: ClaimUid,
         /// Names the instance from now on.
         generation: Generation,
@@ -57,7 +57,7 @@ pub enum Order {
     },
     /// Stop an instance. Nodes do this whatever else they have handled.
     Stop {
-        /// The claim.
+        /// The claim that the instance belongs to.
         claim: ClaimUid,
         /// Which instance of it.
         instance: Generation,
@@ -68,22 +68,22 @@ pub enum Order {
     },
     /// What runs may go on running: so long, from when the node has sent the message of this number.
     Renew {
-        /// The number.
+        /// The number of the heartbeat that this answers.
         sequence: u64,
         /// How long, in milliseconds.
         lease_ms: u64,
-        /// The engine's term.
+        /// The term of the engine that sends it.
         term: u64,
     },
     /// The session is over, as far as the engine knows: stop all that runs, and begin a new one. A node whose lease has
     /// lapsed does so by itself; this is for one that never got a lease.
     EndSession {
-        /// The engine's term.
+        /// The term of the engine that sends it.
         term: u64,
     },
     /// Say what runs: the engine has not heard it in this session.
     Report {
-        /// The engine's term.
+        /// The term of the engine that sends it.
         term: u64,
     },
 }
@@ -91,7 +91,7 @@ pub enum Order {
 /// What an instance holds of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Amounts {
-    /// CPU.
+    /// Processor time, in thousandths of a CPU.
     pub cpu: MilliCpu,
     /// Memory of the node.
     pub memory: Bytes,
@@ -102,10 +102,10 @@ pub struct Amounts {
 /// A part of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DevicePart {
-    /// The device.
+    /// The UUID of the device.
     pub uuid: String,
-    /// Time.
+    /// Part of the device's time.
     pub core: DeviceCore,
-    /// Memory.
+    /// Part of the device's memory.
     pub memory: Bytes,
 }

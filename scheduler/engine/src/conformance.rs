@@ -23,7 +23,7 @@ pub trait Rig {
     fn pass(&mut self, ms: u64);
     /// Time in which everything comes to rest that can: longer than a lease, deadlines and their repetitions.
     fn patience_ms(&self) -> u64;
-    /// What readers see.
+    /// The newest published view.
     fn view(&self) -> Arc<View>;
     /// What really runs, by the machines' own word.
     fn running(&self) -> Vec<(ClaimUid, NodeName, Generation)>;

@@ -42,7 +42,7 @@ pub struct Turn {
     pub view: Option<Arc<View>>,
 }
 
-/// What happens when.
+/// A deadline of which the engine must take notice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Timer {
     /// An instance's step has not been answered.
@@ -83,9 +83,9 @@ pub struct Engine {
 
 /// How an engine decides.
 pub struct Decisions {
-    /// Where claims go.
+    /// Chooses nodes and devices for claims.
     pub policy: Box<dyn Policy>,
-    /// The rest.
+    /// The core's other settings.
     pub settings: aliquot_scheduler_core::Settings,
     /// Past usage counts half as much after so many milliseconds.
     pub usage_half_life_ms: u64,

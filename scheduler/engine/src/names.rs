@@ -10,7 +10,7 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The text.
+            /// The name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -42,7 +42,7 @@ name!(
     ClaimUid
 );
 name!(
-    /// Names a node.
+    /// Names a node. It stays the same over restarts of the node.
     NodeName
 );
 

@@ -1,4 +1,4 @@
-//! What comes in.
+//! The observations that the engine takes in.
 
 use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, NodeSpec, PodGroup, QueueSpec, Request};
 
@@ -66,7 +66,7 @@ pub struct NodeReport {
 /// Something that runs on a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Running {
-    /// Whose it is.
+    /// The claim that runs.
     pub claim: ClaimUid,
     /// The generation of the command that has started it.
     pub instance: Generation,
@@ -77,9 +77,9 @@ pub struct Running {
 /// A sign of life. The engine answers it with [`Order::Renew`](crate::Order::Renew).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Heartbeat {
-    /// The node.
+    /// The node that is alive.
     pub node: NodeName,
-    /// Its session.
+    /// The present session of the node.
     pub session: u64,
     /// The number of this message.
     pub sequence: u64,
@@ -88,13 +88,13 @@ pub struct Heartbeat {
 /// What became of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// The node.
+    /// The node that reports.
     pub node: NodeName,
-    /// Its session.
+    /// The session of the node in which it was commanded.
     pub session: u64,
     /// The number of this message.
     pub sequence: u64,
-    /// The claim.
+    /// The claim that the command was about.
     pub claim: ClaimUid,
     /// Which instance of it.
     pub instance: Generation,
@@ -115,6 +115,6 @@ pub enum StepOutcome {
     Failed(String),
     /// The instance does not run any more, or never did.
     Gone,
-    /// Nobody knows.
+    /// It is not known whether the command was carried out.
     Unknown,
 }

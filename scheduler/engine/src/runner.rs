@@ -16,9 +16,9 @@ pub type Acknowledge = Box<dyn FnOnce(Result<(), EventError>) + Send>;
 
 /// What is sent to the thread that runs an engine.
 pub struct Message {
-    /// What was seen.
+    /// The observation to take in.
     pub observation: Observation,
-    /// Whom to tell.
+    /// Called once the observation is saved; `None`: its sender does not wait for that.
     pub acknowledge: Option<Acknowledge>,
 }
 

@@ -48,7 +48,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Whether nothing changes.
+    /// Whether the batch changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.nodes.is_empty() && self.memory.is_none()
@@ -71,7 +71,7 @@ pub struct Saved {
 /// Names a claim's record.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimKey {
-    /// The claim.
+    /// The UID of the claim.
     pub uid: ClaimUid,
     /// An instance that runs beside the claim, or without one; `None`: the claim itself.
     pub stray: Option<Generation>,
@@ -80,7 +80,7 @@ pub struct ClaimKey {
 /// What the engine knows of a claim and nobody else does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClaimRecord {
-    /// When it came.
+    /// When the claim came.
     pub added_ms: u64,
     /// How often it could not be started.
     pub failures: u32,
@@ -97,17 +97,17 @@ pub struct ClaimRecord {
 /// Where an instance is, or may be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InstanceRecord {
-    /// The node.
+    /// The node on which the instance is.
     pub node: NodeName,
     /// The node's session in which it was seen or started.
     pub session: u64,
-    /// Its generation.
+    /// The generation that names the instance.
     pub generation: Generation,
     /// How far it is.
     pub phase: Phase,
     /// When it was started.
     pub started_ms: u64,
-    /// What it holds.
+    /// What the instance holds of the node.
     pub amounts: Amounts,
 }
 
@@ -125,13 +125,13 @@ pub enum Phase {
 /// Why a claim was evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EvictionRecord {
-    /// What was done.
+    /// The action that evicted it.
     pub action: Action,
     /// Whom its room was needed for.
     pub by: Option<Owner>,
-    /// That one's name.
+    /// The name of that owner.
     pub by_name: String,
-    /// When.
+    /// When the claim was evicted.
     pub at_ms: u64,
     /// What the queues held just before, with their fair shares.
     pub shares: Vec<Share>,
@@ -142,16 +142,16 @@ pub struct EvictionRecord {
 pub enum Owner {
     /// The namespace and the name of a pod group.
     Group(String, String),
-    /// A claim.
+    /// The UID of a claim that is in no group.
     Claim(ClaimUid),
 }
 
 /// What the engine knows of a node while it is not there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeRecord {
-    /// What it is.
+    /// What the node has reported about itself.
     pub spec: NodeSpec,
-    /// Its last session.
+    /// The last session of the node.
     pub session: u64,
     /// Whether nothing runs there any more, because its lease has lapsed.
     pub has_lapsed: bool,

@@ -34,13 +34,13 @@ pub enum Whereabouts {
     Placed(NodeName),
     /// It is there, or may be.
     There {
-        /// The node.
+        /// The node of the instance.
         node: NodeName,
-        /// Which instance.
+        /// The generation that names the instance.
         instance: Generation,
         /// How far it is.
         phase: Phase,
-        /// What it holds.
+        /// What the instance holds of the node.
         amounts: Amounts,
     },
 }
@@ -48,7 +48,7 @@ pub enum Whereabouts {
 /// What is known of a claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClaimView {
-    /// Where it is.
+    /// Whether the claim waits, has a place or runs.
     pub whereabouts: Whereabouts,
     /// Nobody wants it any more.
     pub is_ended: bool,
@@ -61,7 +61,7 @@ pub struct ClaimView {
 /// What is known of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeView {
-    /// Its name.
+    /// The name by which the node has reported.
     pub name: NodeName,
     /// Whether something new may be started there, as far as it can be reached.
     pub is_up: bool,
@@ -121,7 +121,7 @@ impl View {
         self.entries.iter().map(|(_, entry)| (&entry.key.uid, self.of_entry(entry)))
     }
 
-    /// All nodes.
+    /// All nodes that the engine knows.
     pub fn nodes(&self) -> impl Iterator<Item = NodeView> {
         self.nodes.iter().map(|state| NodeView {
             name: state.name.clone(),

@@ -60,7 +60,7 @@ fn a_holder_whose_processes_are_stopped_at_the_gate() {
 }
 
 #[test]
-fn a_holder_with_light_work_beside_a_process_that_is_stopped_at_the_gate() {
+fn light_work_beside_a_process_stopped_at_the_gate() {
     for share in shares() {
         for pause_ns in PAUSES_NS {
             let left_bp = left_beside(share, Some(light(pause_ns)), true);

@@ -216,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_asks_for_time_alone_always_has_room_as_long_as_there_is_time(
+        fn time_alone_has_room_as_long_as_there_is_time(
             percents in prop::collection::vec(1_u32..50, 1..8),
             memory_bytes in 1_u64..1 << 40,
             kept in 1_u32..=100,

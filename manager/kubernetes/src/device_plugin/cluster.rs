@@ -281,7 +281,7 @@ mod tests {
     const DELETED_AND_TOLD: [Method; 2] = [Method::DELETE, Method::POST];
 
     #[tokio::test]
-    async fn only_pods_whose_owner_makes_another_one_for_any_node_are_evicted() {
+    async fn only_pods_that_are_replaced_on_any_node_are_evicted() {
         for (api_version, kind, is_evicted) in [
             ("apps/v1", "ReplicaSet", true),
             ("apps/v1", "StatefulSet", true),
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_eviction_that_did_not_succeed_is_not_told_and_is_tried_again() {
+    async fn a_failed_eviction_is_not_told_and_is_tried_again() {
         let server = Arc::new(Server::default());
         let (cluster, pod) = (server.cluster(), pod_of("apps/v1", "ReplicaSet", "o"));
         server.refuses_deletions.store(true, Ordering::Relaxed);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_second_pod_of_an_owner_is_evicted_only_an_hour_after_the_first() {
+    async fn one_pod_of_an_owner_is_evicted_in_an_hour() {
         let server = Arc::new(Server::default());
         let cluster = server.cluster();
         let [one, other] = ["one", "other"].map(|owner| pod_of("apps/v1", "ReplicaSet", owner));

@@ -74,7 +74,7 @@ impl Sockets {
         self.registration.iter().for_each(|path| beside(path, &format!("{DRIVER}{REGISTRATION}")));
     }
 
-    /// Listens on both.
+    /// Listens on both sockets.
     ///
     /// # Errors
     /// The file system refuses.

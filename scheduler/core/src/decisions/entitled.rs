@@ -1,4 +1,7 @@
 //! Which of a queue's placed units are within its fair share.
+//!
+//! This one set decides who may reclaim, from whom, and who goes first. With several measures each action could undo
+//! another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What users want.
+//! Takes in claims, and their ends.
 
 use aliquot_scheduler_core::{Claim, Event, EventError, Outcome, Request};
 

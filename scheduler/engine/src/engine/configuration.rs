@@ -1,4 +1,4 @@
-//! What administrators want.
+//! Takes in queues, pod groups, namespaces, budgets and the topology.
 
 use aliquot_scheduler_core::{Event, EventError};
 

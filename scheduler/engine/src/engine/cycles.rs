@@ -1,4 +1,4 @@
-//! When cycles run.
+//! Decides when a cycle runs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

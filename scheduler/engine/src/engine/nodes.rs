@@ -1,4 +1,4 @@
-//! What nodes are.
+//! Takes in what nodes report about themselves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What readers see.
+//! Publishes views for readers.
 
 use std::sync::Arc;
 

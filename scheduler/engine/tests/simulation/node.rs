@@ -11,7 +11,7 @@ use aliquot_scheduler_engine::{
 
 use crate::random::Random;
 
-/// Something that runs.
+/// An instance of a claim on the simulated node.
 #[derive(Clone, Debug)]
 pub(crate) struct Container {
     pub(crate) amounts: Amounts,

@@ -1,4 +1,4 @@
-//! What administrators want.
+//! Queues, pod groups, namespaces and budgets that change.
 
 use aliquot_scheduler_core::PodGroup;
 
