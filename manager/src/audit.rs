@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use aliquot_node::AuditPolicy;
 use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use crate::attribution::{Place, ProcessId};
-use crate::config::{AuditPolicy, AuditSettings};
+use crate::config::AuditSettings;
 use crate::devices::{DeviceLook, ProcessLook};
 use crate::events::{Event, Events, Kind as EventKind};
 use crate::inventory::{DeviceUuid, SharingMode};

@@ -267,10 +267,12 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::time::SystemTime;
 
+    use aliquot_node::PriorityClass;
+
     use super::*;
     use crate::config::{ExtraMount, Preload};
     use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, PriorityClass, Published, SliceId};
+    use crate::slices::{Part, Published, SliceId};
 
     /// The edits in the specification of a slice with two devices.
     fn edits(preload: Preload) -> serde_json::Value {

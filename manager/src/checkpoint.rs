@@ -251,9 +251,11 @@ fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
 mod tests {
     use std::time::SystemTime;
 
+    use aliquot_node::PriorityClass;
+
     use super::*;
     use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, PriorityClass, Published, SliceId};
+    use crate::slices::{Part, Published, SliceId};
 
     fn contents() -> Contents {
         let part = Part {

@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use aliquot_node::PriorityClass;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
@@ -16,13 +18,14 @@ use crate::driver_root::DriverRoot;
 use crate::inventory::DeviceUuid;
 use crate::logging::{self, LogLevelError};
 use crate::paths::{Paths, SOCKET_FILE};
-pub use crate::slices::PriorityClass;
 
 mod audit;
 mod kubernetes;
 mod sharing;
-pub use audit::{AuditPolicy, AuditSettings};
-pub use kubernetes::{KubernetesConfig, KubernetesMode, KubernetesSettings, MigMode};
+pub use audit::AuditSettings;
+pub use kubernetes::{
+    DevicePluginError, DevicePluginSettings, KubernetesConfig, KubernetesMode, KubernetesSettings, MigMode,
+};
 pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
 
 /// The file that the C library's loader reads in every process: libraries to load before the program's own.
@@ -66,7 +69,7 @@ pub struct Settings {
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// Priority class of slices that ask for none: latency-critical, standard or batch [default: standard]
-    #[arg(long, value_name = "CLASS")]
+    #[arg(long, value_name = "CLASS", value_parser = priority_classes())]
     pub default_priority_class: Option<PriorityClass>,
     /// What containers get with a slice; in the file only.
     #[arg(skip)]
@@ -200,6 +203,11 @@ impl ExtraMount {
     }
 }
 
+/// Reads a priority class from a flag.
+fn priority_classes() -> impl TypedValueParser<Value = PriorityClass> {
+    PossibleValuesParser::new(PriorityClass::ALL.map(PriorityClass::as_str)).try_map(|name| name.parse())
+}
+
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -311,7 +319,7 @@ pub enum ConfigError {
     },
     /// The table `[kubernetes.device_plugin]` is wrong.
     #[error("kubernetes.{0}")]
-    DevicePlugin(#[source] aliquot_kubernetes::device_plugin::SettingsError),
+    DevicePlugin(#[source] DevicePluginError),
     /// MIG instances cannot be made on demand for extended resources.
     #[error(
         "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
@@ -564,12 +572,12 @@ mod tests {
         assert_eq!((mode, mig), (KubernetesMode::Dra, MigMode::default()));
         assert_eq!(kubelet_dir, PathBuf::from("/var/lib/kubelet"));
         assert!(node_name.is_some() && kubeconfig.is_some() && relay);
-        let defaults = aliquot_kubernetes::device_plugin::Settings::default();
+        let defaults = DevicePluginSettings::default();
         let dialects = device_plugin.dialects.clone();
         assert!(!dialects.is_empty());
         let core_memory_percent = device_plugin.core_memory_percent;
         assert!(core_memory_percent.is_some());
-        let expected = aliquot_kubernetes::device_plugin::Settings { dialects, core_memory_percent, ..defaults };
+        let expected = DevicePluginSettings { dialects, core_memory_percent, ..defaults };
         assert_eq!(device_plugin, expected);
         assert!(parse(example).is_ok());
     }

@@ -17,6 +17,7 @@ use crate::slices::{CreateRequest, ResizeRequest};
 use crate::usage;
 
 mod convert;
+pub(crate) use convert::told_priority_class;
 mod owner;
 mod status;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-pub use aliquot_kubernetes::node::{MigProfile, Partition, Partitioning, Placement};
+use aliquot_node::{Partition, Partitioning, Placement};
 
 /// A device's UUID, as NVML writes it: `GPU-` or `MIG-` and 32 hexadecimal digits in five groups.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

@@ -7,8 +7,10 @@
 //! * **`manager`** carries out requests in steps, each of which can be rolled back; its `recovery` restores at the
 //!   start what an earlier manager has left. Nothing else changes slices.
 //! * **Borders**: `region` (the files shared with containers; nearly all `unsafe` code is there), `checkpoint`, `cdi`,
-//!   `nvml`, `procfs`, `socket`, `attribution` (which slice a process belongs to), `kubernetes` (the manager as
-//!   `aliquot_kubernetes` sees it). They hold no policy.
+//!   `nvml`, `procfs`, `socket`, `attribution` (which slice a process belongs to), `node` (the manager as adapters see
+//!   it). They hold no policy.
+//! * **Adapters**, which only `daemon` imports: `grpc`, `metrics`, `kubernetes` and `relay` (start what is in
+//!   `aliquot_kubernetes`).
 //! * **`events`** keeps what the others report.
 //! * **Threads**, each with one task: `attach` (knows which processes are in which slice; gives back what ended ones
 //!   held), `time_sharing` (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one
@@ -54,6 +56,7 @@ mod logging;
 mod manager;
 mod metrics;
 mod mps;
+mod node;
 mod nvml;
 pub mod paths;
 mod pci;

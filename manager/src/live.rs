@@ -7,16 +7,15 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::Identity;
 use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, DeviceCounters, DeviceLimits, DeviceWaits, LEDGER_FILE};
-use aliquot_kubernetes::node::Consumer;
+use aliquot_node::{AuditPolicy, Consumer, PriorityClass};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::config::AuditPolicy;
 use crate::devices::store_if_changed;
 use crate::procfs::{self, CommandLine, Mapped};
 use crate::refusals::Refusals;
 use crate::region::Region;
 use crate::region::files::REGION_DIR;
-use crate::slices::{Owner, Part, PriorityClass, Slice, SliceId};
+use crate::slices::{Owner, Part, Slice, SliceId};
 use crate::time_sharing::Turns;
 use crate::usage::{History, Past};
 

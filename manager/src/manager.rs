@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aliquot_kubernetes::node::Consumer;
+use aliquot_node::{Consumer, PriorityClass};
 use parking_lot::Mutex;
 use tracing::{error, info};
 
@@ -42,7 +42,7 @@ use crate::region::files::{CreateRegionError, RegionDirs};
 use crate::rollback::Rollback;
 use crate::size::Bytes;
 use crate::slices::{
-    CreateError, CreateRequest, Part, PriorityClass, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
+    CreateError, CreateRequest, Part, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
 };
 use crate::time_sharing::TimeSharing;
 use crate::usage;

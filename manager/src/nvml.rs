@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use aliquot_node::{Partition, Placement};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -15,8 +16,8 @@ use tracing::{info, warn};
 use crate::driver_root::DriverRoot;
 use crate::health::{Answer, HealthWatch};
 use crate::inventory::{
-    Alert, Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, Partition, Placement,
-    SharingMode, SourceError, UtilisationSample,
+    Alert, Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, MigInstance, SharingMode, SourceError,
+    UtilisationSample,
 };
 use crate::pci::kernel_bus_id;
 

@@ -13,18 +13,16 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::BYTES_MAX;
 use aliquot_abi::region::DEVICES_MAX;
+use aliquot_node::{AuditPolicy, PriorityClass};
 use aliquot_proto::node::v1::DESCRIPTION_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::config::AuditPolicy;
 use crate::inventory::{Device, DeviceUuid, Health, Inventory, SharingMode};
 
 mod error;
 pub(crate) use error::{CreateError, HostMemoryError, PartError, RemoveError, ResizeError};
 mod name;
 pub(crate) use name::NameError;
-mod priority;
-pub use priority::PriorityClass;
 mod published;
 pub(crate) use published::{Published, VariableError};
 

@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use aliquot_abi::region::gate;
 use aliquot_arbiter::Share;
+use aliquot_node::PriorityClass;
 use parking_lot::Mutex;
 
 use crate::inventory::{DeviceUuid, Inventory, SharingMode};
 use crate::live::LiveSlice;
 use crate::mps::Mps;
-use crate::slices::{Part, PriorityClass};
+use crate::slices::Part;
 
 mod device_thread;
 mod turns;
@@ -120,6 +121,10 @@ fn share(part: &Part, class: PriorityClass) -> Share {
     Share {
         request_percent: part.core_request_percent,
         limit_percent: part.core_limit_percent,
-        priority: class.priority(),
+        priority: match class {
+            PriorityClass::LatencyCritical => 1,
+            PriorityClass::Standard => 0,
+            PriorityClass::Batch => -1,
+        },
     }
 }

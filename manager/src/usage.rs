@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use aliquot_abi::region::{DeviceWaits, HOST_ACCOUNT};
 use aliquot_arbiter::WAIT_BOUNDS_NS;
-use aliquot_kubernetes::node::Consumer;
+use aliquot_node::Consumer;
 use aliquot_proto::node::v1 as proto;
 
 use crate::audit::Finding;
@@ -138,7 +138,7 @@ fn of_slice(live: &LiveSlice, inventory: &Inventory, findings: &[Finding], now_n
             .cloned()
             .map(Into::into)
             .collect(),
-        priority_class: proto::PriorityClass::from(live.priority_class()).into(),
+        priority_class: crate::grpc::told_priority_class(live.priority_class()),
         consumers: consumers(&live.consumers()),
     }
 }

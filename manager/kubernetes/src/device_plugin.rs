@@ -26,12 +26,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::{self as node, Node, Slice};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use crate::node::{self, Node, Slice};
 use crate::pod_resources::{Holders, PodResources};
 use crate::relay::Meeting;
 

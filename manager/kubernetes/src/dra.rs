@@ -45,8 +45,9 @@ use server::Driver;
 pub use slice_config::{SliceConfigError, check_parameters};
 pub(crate) use sockets::{Sockets, keep_serving};
 
+use aliquot_node::Node;
+
 use crate::events::Events;
-use crate::node::Node;
 use crate::pod_resources::Has;
 use crate::relay::Meeting;
 use crate::unix_socket::SocketError;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aliquot_node::{Device, Devices, Node};
 use kube::Client;
 
 use crate::events::Events;
-use crate::node::{Device, Devices, Node};
 
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/manager";

@@ -3,7 +3,7 @@
 //! Two ways lead from a pod to a slice, and a node uses one of them: a **DRA driver** ([`dra`]), where claims say which
 //! device and how much of it was decided, and a **device plugin** ([`device_plugin`]), where kubelet hands out units by
 //! id. Both are adapters: they speak with kubelet and the API server on the one side, and on the other with the node
-//! through the trait [`Node`](node::Node), which the manager implements. Which slices may be made is the node's to
+//! through the trait [`Node`](aliquot_node::Node), which the manager implements. Which slices may be made is the node's to
 //! decide; nothing here knows. In a cluster a [`relay`] stands between kubelet and either of them, so that kubelet
 //! does not notice when a manager is replaced.
 
@@ -14,7 +14,6 @@ pub mod device_plugin;
 pub mod dra;
 mod events;
 pub mod health;
-pub mod node;
 pub mod pod_resources;
 pub mod relay;
 mod unix_socket;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use aliquot_node::AuditPolicy;
+use serde::Deserialize;
 
 /// How the audit treats what it finds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -26,15 +27,4 @@ impl Default for AuditSettings {
             mps_server: "/usr/bin/nvidia-cuda-mps-server".into(),
         }
     }
-}
-
-/// What is done about processes that get past their slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuditPolicy {
-    /// The processes are reported.
-    #[default]
-    Report,
-    /// The processes are ended with SIGKILL, and reported.
-    Stop,
 }

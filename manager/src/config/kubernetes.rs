@@ -4,6 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use aliquot_kubernetes::device_plugin;
+pub use aliquot_kubernetes::device_plugin::{Settings as DevicePluginSettings, SettingsError as DevicePluginError};
 use aliquot_kubernetes::relay::Meeting;
 use serde::Deserialize;
 
@@ -34,7 +35,7 @@ pub struct KubernetesSettings {
     pub relay: bool,
     /// What the device plugin offers, in that mode.
     #[serde(default)]
-    pub device_plugin: device_plugin::Settings,
+    pub device_plugin: DevicePluginSettings,
 }
 
 /// How GPUs in MIG mode are used.

@@ -3,8 +3,10 @@
 
 use std::sync::mpsc;
 
+use aliquot_node::Partition;
+
 use super::{Devices, Watch};
-use crate::inventory::{Device, DeviceUuid, Partition, SourceError};
+use crate::inventory::{Device, DeviceUuid, SourceError};
 
 /// Work that the thread does for a caller.
 pub(super) type Job = Box<dyn FnOnce(&mut Watch) + Send>;

@@ -1,15 +1,15 @@
 //! Conversions between the manager's types and the contract's messages.
 
+use aliquot_node::{AuditPolicy, PriorityClass};
 use aliquot_proto::node::v1 as proto;
 use tonic::Status;
 
 use crate::audit::{self, Audit, Finding, Kind};
-use crate::config::AuditPolicy;
 use crate::events::Event;
 use crate::inventory::{Device, DeviceUuid, Health, SharingMode};
 use crate::manager::{Manager, SliceView};
 use crate::procfs;
-use crate::slices::{Part, PartRequest, PriorityClass, Slices};
+use crate::slices::{Part, PartRequest, Slices};
 use crate::usage;
 
 pub(super) fn part_request(part: proto::Part) -> PartRequest {
@@ -43,14 +43,13 @@ pub(super) fn priority_class(class: i32) -> Result<Option<PriorityClass>, Status
     }
 }
 
-impl From<PriorityClass> for proto::PriorityClass {
-    fn from(class: PriorityClass) -> proto::PriorityClass {
-        match class {
-            PriorityClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
-            PriorityClass::Standard => proto::PriorityClass::Standard,
-            PriorityClass::Batch => proto::PriorityClass::Batch,
-        }
+pub(crate) fn told_priority_class(class: PriorityClass) -> i32 {
+    match class {
+        PriorityClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
+        PriorityClass::Standard => proto::PriorityClass::Standard,
+        PriorityClass::Batch => proto::PriorityClass::Batch,
     }
+    .into()
 }
 
 pub(super) fn slice(view: SliceView) -> proto::Slice {
@@ -68,7 +67,7 @@ pub(super) fn slice(view: SliceView) -> proto::Slice {
         description: view.slice.description,
         problem: view.problem.unwrap_or_default(),
         host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
-        priority_class: proto::PriorityClass::from(view.slice.priority_class).into(),
+        priority_class: told_priority_class(view.slice.priority_class),
         warnings: view.warnings,
         environment: view.environment,
         consumers: usage::consumers(&view.consumers),

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
+use aliquot_node::PriorityClass;
 use tracing::{error, warn};
 
 use crate::attribution;
@@ -15,7 +16,7 @@ use crate::manager::Manager;
 use crate::region::files::CreateRegionError;
 use crate::region::manifest::Manifest;
 use crate::region::{Region, Shares};
-use crate::slices::{Part, PriorityClass, Published, Slice, SliceId, Slices};
+use crate::slices::{Part, Published, Slice, SliceId, Slices};
 
 /// What became of the regions without a slice.
 #[derive(Debug, Default)]

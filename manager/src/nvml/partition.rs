@@ -6,14 +6,13 @@ use std::ffi::{CStr, c_uint};
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use aliquot_node::{MigProfile, Partitioning, Placement};
 use nvml_wrapper::Device;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper_sys::bindings::{
     NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, NvmlLib, nvmlComputeInstance_t, nvmlGpuInstance_t,
     nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
-
-use crate::inventory::{MigProfile, Partitioning, Placement};
 
 /// Upper bound of the profile numbers to ask for, more than NVML knows today. NVML reports where they end.
 const KINDS_MAX: c_uint = 64;

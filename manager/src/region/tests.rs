@@ -5,13 +5,14 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::{self, Identity, OverLimit};
 use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, SLOTS_MAX, owner};
+use aliquot_node::PriorityClass;
 
 use super::files::RegionDirs;
 use super::view::SlotState;
 use super::*;
 use crate::inventory::DeviceUuid;
 use crate::procfs::FileId;
-use crate::slices::{PriorityClass, Published};
+use crate::slices::Published;
 
 fn slice() -> Slice {
     let part = Part {

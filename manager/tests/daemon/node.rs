@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use aliquot_manager::config::{CdiConfig, CdiSettings, Config};
 use aliquot_manager::daemon::{Daemon, StartError};
 use aliquot_manager::inventory::{
-    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, Partition, SharingMode, SourceError,
-    UtilisationSample,
+    Device, DeviceProcess, DeviceSource, DeviceUuid, Health, Inventory, SharingMode, SourceError, UtilisationSample,
 };
+use aliquot_node::Partition;
 use aliquot_proto::node::v1 as proto;
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use hyper_util::rt::TokioIo;

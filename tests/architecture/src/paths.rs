@@ -74,7 +74,7 @@ fn tree(tokens: &[(String, usize)], mut at: usize, mut path: Vec<String>, found:
 }
 
 /// Splits source text into names, `::` and single signs, each with its line.
-fn tokens(text: &str) -> Vec<(String, usize)> {
+pub(crate) fn tokens(text: &str) -> Vec<(String, usize)> {
     let signs: Vec<char> = text.chars().collect();
     let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
     let starts = |at: usize, with: &str| with.chars().enumerate().all(|(n, sign)| signs.get(at + n) == Some(&sign));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aliquot_architecture::crates::{self, Rule};
-use aliquot_architecture::layers;
+use aliquot_architecture::{layers, names};
 
 /// The root of the repository.
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -26,11 +26,13 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-scheduler-core", ours: &[], others: Some(&["thiserror"]) },
     // The engine knows no transport and no runtime, and keeps what must last through a trait.
     Rule { name: "aliquot-scheduler-engine", ours: &["aliquot-scheduler-core"], others: Some(&["thiserror"]) },
+    // What adapters share. Of tokio it uses a channel and the call of blocking work.
+    Rule { name: "aliquot-node", ours: &[], others: Some(&["serde", "thiserror", "tokio"]) },
     // The Kubernetes adapters do not know the manager.
-    Rule { name: "aliquot-kubernetes", ours: &["aliquot-proto", "aliquot-dialects"], others: None },
+    Rule { name: "aliquot-kubernetes", ours: &["aliquot-node", "aliquot-proto", "aliquot-dialects"], others: None },
     Rule {
         name: "aliquot-manager",
-        ours: &["aliquot-abi", "aliquot-proto", "aliquot-arbiter", "aliquot-kubernetes"],
+        ours: &["aliquot-abi", "aliquot-proto", "aliquot-arbiter", "aliquot-node", "aliquot-kubernetes"],
         others: None,
     },
     Rule { name: "aliquot-cli", ours: &["aliquot-manager", "aliquot-proto", "aliquot-abi"], others: None },
@@ -100,5 +102,13 @@ fn layers_of_the_scheduler_core_import_only_lower_layers() {
         assert!(sources.iter().any(|(file, _)| file.starts_with(&format!("{layer}/"))), "{layer} has files");
     }
     let wrong = layers::violations(&CORE, &sources);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_managers_core_does_not_know_its_adapters() {
+    let sources = layers::sources(&Path::new(ROOT).join("manager/src"));
+    let kubernetes = ["kubernetes", "relay", "config/kubernetes"];
+    let wrong = names::violations("aliquot_kubernetes", &kubernetes, &sources);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

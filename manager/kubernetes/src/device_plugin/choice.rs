@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use aliquot_dialects::{Decided, DeviceFacts, Wish};
+use aliquot_node::{Device, Devices, Part, Slice};
 
 use super::resource::{Room, kept_bytes, profile};
-use crate::node::{Device, Devices, Part, Slice};
 
 /// Why no devices will do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

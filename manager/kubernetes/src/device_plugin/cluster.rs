@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aliquot_dialects::{Container, Pod};
+use aliquot_node::Consumer;
 use k8s_openapi::api::core::v1::{self as core, ContainerStatus, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -15,7 +16,6 @@ use tracing::warn;
 
 use crate::api_server::{Patience, is_not_found, message};
 use crate::events::{Events, NOT_READ, pod_reference};
-use crate::node::Consumer;
 
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/device-plugin";

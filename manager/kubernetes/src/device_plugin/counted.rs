@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_dialects::{Count, NodeFacts, Spoken};
+use aliquot_node::{Device, Devices, Part, Slice};
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::cluster::Cluster;
-use crate::node::{Device, Devices, Part, Slice};
 
 /// How often what is the same is written again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);

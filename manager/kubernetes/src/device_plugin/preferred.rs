@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::Unit;
+use aliquot_node::{Device, Devices};
 
 use super::resource::Resource;
 use super::unit_id::device_of;
-use crate::node::{Device, Devices};
 
 /// What two devices are worth to a container that has both.
 const NVLINK: u32 = 4;

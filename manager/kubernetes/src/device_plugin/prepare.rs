@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_dialects::{NodeFacts, Placed, Priority, Refusal, Spoken, Wish};
+use aliquot_node::{
+    self as node, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest,
+};
 use tokio::sync::Mutex;
 use tonic::{Code, Status};
 use tracing::info;
@@ -16,7 +19,6 @@ use super::stale::of_nobody;
 use super::starting::{Candidate, Starts, have_units_in_common};
 use super::unit_id::{CdiName, device_of};
 use super::waits::Waits;
-use crate::node::{self, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest};
 use crate::pod_resources::{Holders, ListError, PodName, PodResources, Recorded};
 
 /// Why a container cannot start. Kubelet writes it into an event of the pod, and tries again.

@@ -1,8 +1,7 @@
 //! The resources that are served: which, and how many units a device has of each.
 
 use aliquot_dialects::{NodeFacts, Spoken, Unit};
-
-use crate::node::{Device, Devices, Slice};
+use aliquot_node::{Device, Devices, Slice};
 
 /// Less memory is of no use, unless the device is small.
 const MEMORY_MIN_BYTES: u64 = 256 << 20;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use aliquot_node::Node;
 use aliquot_proto::kubelet::device_plugin as proto;
 use proto::device_plugin_server::DevicePlugin;
 use tokio::sync::{Notify, watch};
@@ -18,7 +19,6 @@ use super::prepare::Preparer;
 use super::resource::Resource;
 use super::unit_id::CdiName;
 use super::units::Unit;
-use crate::node::Node;
 
 const HEALTHY: &str = "Healthy";
 pub(crate) const UNHEALTHY: &str = "Unhealthy";

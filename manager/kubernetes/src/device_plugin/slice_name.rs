@@ -1,8 +1,7 @@
 //! Names of containers' slices.
 
+use aliquot_node::{Consumer, Slice};
 use sha2::{Digest, Sha256};
-
-use crate::node::{Consumer, Slice};
 
 const NAME_BYTES_MAX: usize = 63;
 const PREFIX: &str = "pod.";

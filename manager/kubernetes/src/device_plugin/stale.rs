@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::{self as node, Consumer, Node, Slice};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -16,7 +17,6 @@ use super::prepare::Turn;
 use super::slice_name::made_for;
 use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
-use crate::node::{self, Consumer, Node, Slice};
 use crate::pod_resources::{Holder, Holders, PodResources};
 
 /// The containers' slices that no container has, and in which nothing runs.

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use aliquot_node::{Consumer, Slice};
+
 use super::slice_name::slice_name;
 use super::unit_id::CdiName;
-use crate::node::{Consumer, Slice};
 use crate::pod_resources::{Holders, Recorded};
 
 /// A container that has the units which kubelet told.

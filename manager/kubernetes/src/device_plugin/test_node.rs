@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use aliquot_dialects::{Container, Pod};
-use tokio::sync::watch;
-
-use super::resource::Room;
-use crate::node::{
+use aliquot_node::{
     Consumer, CreateError, Device, Devices, MigInstance, MigProfile, Node, NodeError, Part, Partition, Partitioning,
     Placement, Slice, SliceRequest,
 };
+use tokio::sync::watch;
+
+use super::resource::Room;
 use crate::pod_resources::Holder;
 
 pub(crate) const GIB: u64 = 1 << 30;

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_dialects::{Dialect, NodeFacts, Pod, Spoken};
+use aliquot_node::{Consumer, PriorityClass};
 use aliquot_proto::kubelet::device_plugin as proto;
 use proto::device_plugin_client::DevicePluginClient;
 use tempfile::TempDir;
@@ -15,7 +16,6 @@ use tonic::{Code, Status, Streaming};
 use super::test_kubelet::TestKubelet;
 use super::test_node::{GIB, TestNode, device, pod};
 use super::*;
-use crate::node::{Consumer, PriorityClass};
 
 const CORE: &str = "aliquot.dev/gpu-core";
 const MEMORY: &str = "aliquot.dev/gpu-memory";

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use aliquot_node::{Device, Devices, Slice};
+
 use super::resource::{Resource, Room};
 use super::unit_id::unit_id;
-use crate::node::{Device, Devices, Slice};
 
 /// Kubelet takes messages of 4 MiB; an id with all that belongs to it has less than 80 bytes.
 const UNITS_MAX: u64 = 50_000;

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aliquot_node::{Consumer, Slice};
 use tokio::time::Instant;
 
-use crate::node::{Consumer, Slice};
 use crate::pod_resources::Holders;
 
 /// Who waits for room, and since when.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::quantity;
+use aliquot_node::{Device, Devices, Part, Partition, SliceRequest};
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult, ResourceClaim,
 };
@@ -11,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
 use super::partitions::partition_of;
 use super::slice_config::{SliceConfig, SliceConfigError};
-use crate::node::{Device, Devices, Part, Partition, SliceRequest};
 
 /// As long as a slice's description may be.
 const DESCRIPTION_BYTES_MAX: usize = 1024;

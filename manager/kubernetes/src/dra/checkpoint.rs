@@ -288,8 +288,9 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Chec
 
 #[cfg(test)]
 mod tests {
+    use aliquot_node::{Partition, Placement, SliceRequest};
+
     use super::*;
-    use crate::node::{Partition, Placement, SliceRequest};
 
     fn one(slice: SliceRequest, devices: Vec<AllocatedDevice>) -> Vec<ClaimSlice> {
         vec![ClaimSlice { slice, devices, ..ClaimSlice::default() }]

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use aliquot_node::{Consumer, CreateError, Node, NodeError, Partition, Slice, blocking};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
@@ -31,7 +32,6 @@ use super::pods::{Misfit, Seen};
 use super::{pods, status};
 use crate::api_server::{Patience, is_not_found, message};
 use crate::events::{Events, NOT_READ, pod_reference};
-use crate::node::{Consumer, CreateError, Node, NodeError, Partition, Slice, blocking};
 
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,10 +4,11 @@
 //! only in the life of the machine in which the record was written: instances do not outlive it, and what is at
 //! their places after a reboot somebody else has made.
 
+use aliquot_node::{CreateError, Devices, Node, NodeError, Part, Partition};
+
 use super::allocation::ClaimSlice;
 use super::checkpoint::Record;
 use super::names::ClaimUid;
-use crate::node::{CreateError, Devices, Node, NodeError, Part, Partition};
 
 /// The instances of a claim.
 pub(super) fn partitions(record: &Record) -> impl Iterator<Item = &Partition> {

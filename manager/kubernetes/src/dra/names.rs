@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::node::{Device, Devices};
+use aliquot_node::{Device, Devices};
 
 /// The driver, and the domain of its devices' attributes and capacities.
 pub const DRIVER: &str = "gpu.aliquot.dev";

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use aliquot_node::{Device, Devices, MigProfile, Partition, Placement};
 use k8s_openapi::api::resource::v1::{Counter, CounterSet, DeviceCounterConsumption};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::{device_name, is_label};
-use crate::node::{Device, Devices, MigProfile, Partition, Placement};
 
 /// The node's devices, and which of the instances among them were made, or are being made, for claims.
 #[derive(Clone, Debug, Default)]

@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_node::{self as node, Devices, MigInstance};
 use k8s_openapi::api::resource::v1::{
     CapacityRequestPolicy, CapacityRequestPolicyRange, CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceTaint,
 };
@@ -23,7 +24,6 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::{CORE, MEMORY, device_name};
 use super::partitions::{Offer, View, counter_sets};
-use crate::node::{self, Devices, MigInstance};
 
 /// Bytes of an attribute's text.
 const TEXT_BYTES_MAX: usize = 64;

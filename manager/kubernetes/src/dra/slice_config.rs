@@ -11,11 +11,11 @@
 //! ```
 
 use aliquot_dialects::quantity;
+use aliquot_node::{AuditPolicy, PriorityClass};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::names::DRIVER;
-use crate::node::{AuditPolicy, PriorityClass};
 
 /// The only version there is.
 const API_VERSION: &str = "gpu.aliquot.dev/v1alpha1";

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::{Slice, blocking};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Client;
 use kube::api::Api;
@@ -14,7 +15,6 @@ use tracing::{info, warn};
 use super::claims::Claims;
 use super::names::ClaimUid;
 use crate::api_server::{is_not_found, message};
-use crate::node::{Slice, blocking};
 
 /// Between two looks. Kubelet itself gives a claim up within seconds, so one that is found gone twice is forgotten.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);

@@ -1,5 +1,6 @@
 //! What was prepared, in the claim's status: for people, and for tools that show which slices a pod has.
 
+use aliquot_node::{Part, Slice, SliceRequest};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -11,7 +12,6 @@ use super::allocation::AllocatedDevice;
 use super::checkpoint::Record;
 use super::names::{DRIVER, device_name};
 use crate::api_server::message;
-use crate::node::{Part, Slice, SliceRequest};
 
 /// Says in the claim's status what its slices are: `made`, in the record's order. A failure is logged, and nothing
 /// else: the pod runs without it.

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_node::{self as node, Consumer, Node, Slice};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
 use super::{Holder, Holders, PodResources};
 use crate::device_plugin::{CdiName, RecordedNames};
-use crate::node::{self, Consumer, Node, Slice};
 
 /// How often kubelet is asked.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -92,12 +92,12 @@ fn names(holder: &Holder) -> impl Iterator<Item = CdiName> {
 
 #[cfg(test)]
 mod tests {
+    use aliquot_node::SliceRequest;
     use tokio::task::JoinSet;
 
     use super::*;
     use crate::device_plugin::test_kubelet::TestKubelet;
     use crate::device_plugin::test_node::{GIB, TestNode, device, slice_of};
-    use crate::node::SliceRequest;
 
     const CORE: &str = "aliquot.dev/gpu-core";
 

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_node::Consumer;
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesResponse;
 
 use super::recorded::Recorded;
-use crate::node::Consumer;
 
 /// The containers of the node that have devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

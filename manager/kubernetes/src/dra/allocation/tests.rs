@@ -1,10 +1,10 @@
 //! Claims as the scheduler leaves them, and what becomes of them.
 
+use aliquot_node::{AuditPolicy, PriorityClass};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::device_plugin::test_node::partitionable;
-use crate::node::{AuditPolicy, PriorityClass};
 
 const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
 const GIB: u64 = 1 << 30;

@@ -6,6 +6,7 @@ mod instances;
 use std::convert::Infallible;
 use std::path::Path;
 
+use aliquot_node::{Consumer, Part, SliceRequest};
 use kube::client::Body;
 use serde_json::{Value, json};
 use tonic::codegen::http::{Request, Response};
@@ -14,7 +15,6 @@ use super::*;
 use crate::device_plugin::test_node::{GIB, TestNode, device};
 use crate::dra::names::DRIVER;
 use crate::dra::stale;
-use crate::node::{Consumer, Part, SliceRequest};
 
 const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
 

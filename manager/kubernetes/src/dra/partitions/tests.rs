@@ -1,8 +1,9 @@
 //! What is offered of GPUs in MIG mode.
 
+use aliquot_node::Node;
+
 use super::*;
 use crate::device_plugin::test_node::{TestNode, device, partitionable};
-use crate::node::Node;
 
 fn view(node: &TestNode, own: &[Partition]) -> View {
     View { devices: node.devices().borrow().clone(), own: own.iter().cloned().collect() }

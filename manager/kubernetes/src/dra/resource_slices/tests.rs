@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use aliquot_node::MigInstance;
 use proptest::prelude::*;
 
 use super::*;
 use crate::device_plugin::test_node::partitionable;
-use crate::node::MigInstance;
 
 fn gpu(uuid: &str) -> node::Device {
     node::Device {

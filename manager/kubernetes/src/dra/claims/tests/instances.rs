@@ -1,8 +1,9 @@
 //! Claims of MIG instances that are made for them.
 
+use aliquot_node::Placement;
+
 use super::*;
 use crate::device_plugin::test_node::partitionable;
-use crate::node::Placement;
 
 const OTHER_UID: &str = "3f0c1d2e-0000-4000-8000-000000000002";
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use aliquot_kubernetes::node::{Device, Devices, MigInstance};
+use aliquot_node::{Device, Devices, MigInstance};
 
 use crate::devices::Known;
 use crate::inventory::{self, Health};

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use aliquot_kubernetes::node::SliceRequest;
+use aliquot_node::SliceRequest;
 
 /// How `found` differs from the slice that `asked` describes; `None` if it does not. A priority class that the request
 /// leaves open is no difference, and neither is the description.
@@ -23,7 +23,7 @@ fn differs<T: PartialEq + Debug>(what: &str, asked: &T, found: &T) -> Option<Str
 
 #[cfg(test)]
 mod tests {
-    use aliquot_kubernetes::node::{AuditPolicy, Part, PriorityClass};
+    use aliquot_node::{AuditPolicy, Part, PriorityClass};
 
     use super::*;
 

@@ -1,0 +1,58 @@
+//! The devices of a node.
+
+use crate::mig::{MigInstance, Partitioning};
+
+/// What there is on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// Empty if there is no driver.
+    pub driver_version: String,
+    /// The newest that the driver serves, for example `13.0`; empty if there is no driver.
+    pub cuda_version: String,
+    /// In NVML's order.
+    pub devices: Vec<Device>,
+}
+
+impl Devices {
+    /// The device that `uuid` names.
+    #[must_use]
+    pub fn get(&self, uuid: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.uuid == uuid)
+    }
+
+    /// Those that slices can be made of: all but GPUs that are partitioned by MIG.
+    pub fn usable(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().filter(|device| !device.is_partitioned)
+    }
+}
+
+/// A device: a GPU, or a MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// As NVML writes it: `GPU-` or `MIG-` and 32 hexadecimal digits in five groups.
+    pub uuid: String,
+    /// NVML's index; an instance has its GPU's. For people, never to name a device.
+    pub index: u32,
+    /// For example `NVIDIA H100 80GB HBM3`.
+    pub model: String,
+    /// What can be given out.
+    pub memory_bytes: u64,
+    /// Major and minor number, if known.
+    pub compute_capability: Option<(u32, u32)>,
+    /// For example `0000:3b:00.0`, as the kernel writes it; an instance has its GPU's. `None` if not known.
+    pub pci_bus_id: Option<String>,
+    /// The PCIe root complex that it hangs on, for example `pci0000:3a`, if known.
+    pub pcie_root: Option<String>,
+    /// The NUMA node that it hangs on, if known.
+    pub numa_node: Option<u32>,
+    /// UUIDs of the devices that NVLink connects it to.
+    pub nvlink_peers: Vec<String>,
+    /// Whether it is partitioned by MIG: its instances are then the devices to use.
+    pub is_partitioned: bool,
+    /// What instances of it could be made for claims; `None` if none may be, or the driver does not tell.
+    pub partitioning: Option<Partitioning>,
+    /// If it is an instance of such a GPU: which.
+    pub mig_instance: Option<MigInstance>,
+    /// Why it cannot be given out now; `None`: it can.
+    pub problem: Option<String>,
+}
