@@ -11,13 +11,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
-use crate::clock::monotonic_ns;
+use crate::live::LiveSlice;
 use crate::manager::Manager;
+use crate::measure::{self, Now};
 use crate::slices::{CreateRequest, ResizeRequest};
-use crate::usage;
 
 mod convert;
-pub(crate) use convert::told_priority_class;
 mod owner;
 mod status;
 
@@ -64,11 +63,18 @@ fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
     names.iter().find(|name| !manager.has(name)).map_or(Ok(()), |name| Err(no_such_slice(name)))
 }
 
-/// The usage of slices, once it is known that every name is a slice's.
-fn usage_of(manager: &Manager, names: &[String]) -> Result<proto::GetUsageResponse, Status> {
+/// The slices at work of those in `names`; all of them if `names` is empty.
+fn at_work(manager: &Manager, names: &[String]) -> Result<Vec<Arc<LiveSlice>>, Status> {
     all_known(manager, names)?;
-    let (slices, inventory) = (manager.live().all(), manager.devices().known().inventory);
-    Ok(usage::of_slices(&slices, names, &inventory, &manager.audit().findings(), monotonic_ns()))
+    let mut slices = manager.live().all();
+    slices.retain(|live| names.is_empty() || names.contains(&live.name));
+    Ok(slices)
+}
+
+fn usage_of(manager: &Manager, names: &[String]) -> Result<proto::GetUsageResponse, Status> {
+    let (slices, inventory, now) = (at_work(manager, names)?, manager.devices().known().inventory, Now::read());
+    let usage = slices.iter().map(|live| measure::usage_of(live, &inventory, now)).collect();
+    Ok(convert::usage::usage(now.time, usage, &manager.audit().findings()))
 }
 
 #[tonic::async_trait]
@@ -164,11 +170,12 @@ impl NodeManager for Service {
     ) -> Result<Response<proto::GetUsageHistoryResponse>, Status> {
         let proto::GetUsageHistoryRequest { slices: names, since, points_max } = request.into_inner();
         let since = span(since)?;
+        let points_max = if points_max == 0 { usize::MAX } else { points_max as usize };
         let history = move |manager: &Manager| {
-            all_known(manager, &names)?;
-            let (slices, inventory) = (manager.live().all(), manager.devices().known().inventory);
-            let history = usage::history_of_slices(&slices, &names, &inventory, monotonic_ns(), since, points_max);
-            Ok(Response::new(history))
+            let (slices, inventory) = (at_work(manager, &names)?, manager.devices().known().inventory);
+            let now = Now::read();
+            let history = slices.iter().map(|live| measure::history_of(live, &inventory, now, since, points_max));
+            Ok(Response::new(convert::usage::history(now.time, history.collect())))
         };
         self.blocking(history).await
     }

@@ -3,9 +3,10 @@
 //! # Bird's-eye view
 //!
 //! * **Pure**: rules, without a clock, file or thread. `slices` (who has what of which device), `health` (when a device
-//!   is broken), `usage` (shares from a history); `aliquot_arbiter` (which slice is next).
+//!   is broken), `usage` (shares and histories from figures); `aliquot_arbiter` (which slice is next).
 //! * **`manager`** carries out requests in steps, each of which can be rolled back; its `recovery` restores at the
 //!   start what an earlier manager has left. Nothing else changes slices.
+//! * **`measure`** reads what slices use.
 //! * **Borders**: `region` (the files shared with containers; nearly all `unsafe` code is there), `checkpoint`, `cdi`,
 //!   `nvml`, `procfs`, `socket`, `attribution` (which slice a process belongs to), `node` (the manager as adapters see
 //!   it). They hold no policy.
@@ -54,6 +55,7 @@ mod kubernetes;
 mod live;
 mod logging;
 mod manager;
+mod measure;
 mod metrics;
 mod mps;
 mod node;

@@ -35,6 +35,7 @@ use crate::devices::Devices;
 use crate::events::{Event, Events, Kind};
 use crate::inventory::{Inventory, SharingMode};
 use crate::live::{LiveSlice, LiveSlices};
+use crate::measure;
 use crate::mps::{Mps, MpsError, Raised};
 use crate::periodic::Periodic;
 use crate::refusals;
@@ -45,7 +46,6 @@ use crate::slices::{
     CreateError, CreateRequest, Part, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
 };
 use crate::time_sharing::TimeSharing;
-use crate::usage;
 
 mod adoption;
 mod locks;
@@ -273,7 +273,7 @@ impl Manager {
 
     /// What a slice's user should know although nothing is wrong.
     fn warnings(&self, live: &LiveSlice) -> Vec<String> {
-        let mut warnings = usage::warnings(live);
+        let mut warnings = measure::warnings(live);
         let findings = self.audit.findings();
         let by_time = live.parts().into_iter().map(|part| part.device);
         for device in by_time.filter(|device| self.mps.mode_of(device) == SharingMode::Time) {

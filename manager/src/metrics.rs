@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
-use aliquot_proto::node::v1 as proto;
+use aliquot_node::{PartUsage, SliceUsage};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -13,10 +13,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::clock::monotonic_ns;
 use crate::inventory::Health;
 use crate::manager::Manager;
-use crate::usage;
+use crate::measure::{self, Now};
 
 mod consumer;
 mod histogram;
@@ -89,43 +88,44 @@ pub(crate) fn text(manager: &Manager) -> String {
 
 fn slices(registry: &mut Registry, manager: &Manager) {
     let inventory = manager.devices().known().inventory;
-    let usage = usage::of_slices(&manager.live().all(), &[], &inventory, &[], monotonic_ns());
-    let parts: Vec<(OfPart, &proto::PartUsage)> = usage
-        .slices
+    let now = Now::read();
+    let usage: Vec<SliceUsage> =
+        manager.live().all().iter().map(|live| measure::usage_of(live, &inventory, now)).collect();
+    let parts: Vec<(OfPart, &PartUsage)> = usage
         .iter()
         .flat_map(|slice| slice.parts.iter().map(move |part| (slice, part)))
         .map(|(slice, part)| {
-            let (device, consumer) = (part.device_uuid.clone(), OnlyConsumer::of(slice));
+            let (device, consumer) = (part.device_uuid.clone(), OnlyConsumer::of(&slice.consumers));
             (OfPart { slice: slice.name.clone(), device, consumer }, part)
         })
         .collect();
     let consumers: BTreeMap<&str, OnlyConsumer> =
-        usage.slices.iter().map(|slice| (slice.name.as_str(), OnlyConsumer::of(slice))).collect();
+        usage.iter().map(|slice| (slice.name.as_str(), OnlyConsumer::of(&slice.consumers))).collect();
     let of_slice =
         |name: &str| OfSlice { slice: name.to_owned(), consumer: consumers.get(name).cloned().unwrap_or_default() };
 
-    let ratio = |value: fn(&proto::PartUsage) -> u32| {
+    let ratio = |value: fn(&PartUsage) -> u32| {
         let family = Family::<OfPart, Ratio>::default();
         for (labels, part) in &parts {
             family.get_or_create(labels).set(f64::from(value(part)) / 100.0);
         }
         family
     };
-    let seconds = |value: fn(&proto::PartUsage) -> u64| {
+    let seconds = |value: fn(&PartUsage) -> u64| {
         let family = Family::<OfPart, Seconds>::default();
         for (labels, part) in &parts {
             family.get_or_create(labels).inc_by(value(part) as f64 / 1e9);
         }
         family
     };
-    let count = |value: fn(&proto::PartUsage) -> u64| {
+    let count = |value: fn(&PartUsage) -> u64| {
         let family = Family::<OfPart, Counter>::default();
         for (labels, part) in &parts {
             family.get_or_create(labels).inc_by(value(part));
         }
         family
     };
-    let level = |value: fn(&proto::PartUsage) -> u64| {
+    let level = |value: fn(&PartUsage) -> u64| {
         let family = Family::<OfPart, Level>::default();
         for (labels, part) in &parts {
             family.get_or_create(labels).set(i64::try_from(value(part)).unwrap_or(i64::MAX));
@@ -138,8 +138,8 @@ fn slices(registry: &mut Registry, manager: &Manager) {
         Family::<OfSlice, Level>::default(),
         Family::<OfSlice, Counter>::default(),
     );
-    for (slice, host) in usage.slices.iter().filter_map(|slice| Some((slice, slice.host_memory?))) {
-        let labels = of_slice(&slice.name);
+    for slice in &usage {
+        let (labels, host) = (of_slice(&slice.name), slice.host_memory);
         for (family, bytes) in
             [(&host_limit, host.limit_bytes), (&host_used, host.used_bytes), (&host_peak, host.peak_bytes)]
         {
@@ -162,7 +162,7 @@ fn slices(registry: &mut Registry, manager: &Manager) {
     registry.register_collector(Box::new(Histograms {
         name: "lease_wait",
         help: "Waits for leases, from the first thread's wait to the grant.",
-        of: parts.iter().filter_map(|(labels, part)| Some((labels.clone(), part.lease_waits.clone()?))).collect(),
+        of: parts.iter().map(|(labels, part)| (labels.clone(), part.lease_waits.clone())).collect(),
     }));
     registry.register("leases", "Leases granted, without renewals", count(|part| part.leases));
     registry.register_with_unit(
@@ -195,20 +195,20 @@ fn slices(registry: &mut Registry, manager: &Manager) {
     registry.register(
         "memory_refused",
         "Requests for memory refused because of the limit",
-        count(|part| part.memory_refused),
+        count(|part| part.memory.refused),
     );
     registry.register_with_unit(
         "memory_limit",
         "Memory that is never exceeded",
         Unit::Bytes,
-        level(|part| part.memory_limit_bytes),
+        level(|part| part.memory.limit_bytes),
     );
-    registry.register_with_unit("memory_used", "Memory in use", Unit::Bytes, level(|part| part.memory_used_bytes));
+    registry.register_with_unit("memory_used", "Memory in use", Unit::Bytes, level(|part| part.memory.used_bytes));
     registry.register_with_unit(
         "memory_peak",
         "The most memory that was in use",
         Unit::Bytes,
-        level(|part| part.memory_peak_bytes),
+        level(|part| part.memory.peak_bytes),
     );
     registry.register_with_unit(
         "memory_overhead",
@@ -251,7 +251,7 @@ fn slices(registry: &mut Registry, manager: &Manager) {
     registry.register("healthy", "1 if nothing is wrong with the slice", healthy);
 
     let info = Family::<OfConsumer, Level>::default();
-    for (slice, consumer) in usage.slices.iter().flat_map(|slice| slice.consumers.iter().map(move |one| (slice, one))) {
+    for (slice, consumer) in usage.iter().flat_map(|slice| slice.consumers.iter().map(move |one| (slice, one))) {
         info.get_or_create(&OfConsumer { slice: slice.name.clone(), consumer: consumer.into() }).set(1);
     }
     registry.register("consumer_info", "1 for each container of a pod that runs in the slice", info);

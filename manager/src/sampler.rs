@@ -8,9 +8,10 @@ use crate::damage::DamageWatch;
 use crate::devices::store_if_changed;
 use crate::events::Events;
 use crate::live::{LiveSlice, LiveSlices};
+use crate::measure;
 use crate::periodic::Periodic;
 use crate::refusals;
-use crate::usage::{self, SAMPLE_INTERVAL, SECOND_NS};
+use crate::usage::{SAMPLE_INTERVAL, SECOND_NS};
 
 /// Starts the sampler thread. It sleeps while there is no slice.
 ///
@@ -43,7 +44,7 @@ fn sample(live: &LiveSlice) {
     }
     for (part, past) in live.past.lock().iter_mut().enumerate() {
         if past.is_due(now_ns) {
-            past.record(now_ns, usage::totals(live, part));
+            past.record(now_ns, measure::totals(live, part));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A node as its adapters see it: the trait [`Node`], and the types of devices, MIG instances and slices.
+//! A node as its adapters see it: the trait [`Node`], and the types of devices, MIG instances, slices and their usage.
 //!
 //! The manager implements the trait, and tests have nodes of their own. An adapter joins a node to one system, such as
 //! Kubernetes. It uses these types and no other adapter, and knows nothing of the manager. The manager translates
@@ -20,6 +20,7 @@ mod error;
 mod mig;
 mod policy;
 mod slice;
+mod usage;
 
 pub use consumer::Consumer;
 pub use device::{Device, Devices};
@@ -27,6 +28,9 @@ pub use error::{CreateError, NodeError};
 pub use mig::{MigInstance, MigProfile, Partition, Partitioning, Placement};
 pub use policy::{AuditPolicy, PriorityClass, UnknownPriorityClass};
 pub use slice::{Part, Slice, SliceRequest};
+pub use usage::{
+    MemoryUsage, PartHistory, PartUsage, ProcessUsage, SliceHistory, SliceUsage, UsagePoint, WaitHistogram,
+};
 
 /// A node that gives out slices of its devices.
 ///

@@ -10,7 +10,8 @@ use crate::inventory::{Device, DeviceUuid, Health, SharingMode};
 use crate::manager::{Manager, SliceView};
 use crate::procfs;
 use crate::slices::{Part, PartRequest, Slices};
-use crate::usage;
+
+pub(super) mod usage;
 
 pub(super) fn part_request(part: proto::Part) -> PartRequest {
     PartRequest {
@@ -43,7 +44,7 @@ pub(super) fn priority_class(class: i32) -> Result<Option<PriorityClass>, Status
     }
 }
 
-pub(crate) fn told_priority_class(class: PriorityClass) -> i32 {
+fn told_priority_class(class: PriorityClass) -> i32 {
     match class {
         PriorityClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
         PriorityClass::Standard => proto::PriorityClass::Standard,

@@ -1,6 +1,7 @@
 //! Labels with the container of a pod that has a slice, named as in kubelet's own metrics and in NVIDIA's exporter.
 
-use aliquot_proto::node::v1 as proto;
+use std::collections::BTreeSet;
+
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 
 /// `namespace`, `pod` and `container`.
@@ -11,9 +12,9 @@ pub(super) struct Consumer {
     container: String,
 }
 
-impl From<&proto::Consumer> for Consumer {
-    fn from(consumer: &proto::Consumer) -> Consumer {
-        let proto::Consumer { namespace, pod, container } = consumer.clone();
+impl From<&aliquot_node::Consumer> for Consumer {
+    fn from(consumer: &aliquot_node::Consumer) -> Consumer {
+        let aliquot_node::Consumer { namespace, pod, container } = consumer.clone();
         Consumer { namespace, pod, container }
     }
 }
@@ -25,11 +26,8 @@ impl From<&proto::Consumer> for Consumer {
 pub(super) struct OnlyConsumer(Option<Consumer>);
 
 impl OnlyConsumer {
-    pub(super) fn of(slice: &proto::SliceUsage) -> OnlyConsumer {
-        match slice.consumers.as_slice() {
-            [only] => OnlyConsumer(Some(only.into())),
-            _ => OnlyConsumer(None),
-        }
+    pub(super) fn of(consumers: &BTreeSet<aliquot_node::Consumer>) -> OnlyConsumer {
+        OnlyConsumer(consumers.first().filter(|_| consumers.len() == 1).map(Into::into))
     }
 }
 
@@ -56,12 +54,14 @@ mod tests {
     }
 
     fn line(pods: &[&str]) -> String {
-        let consumer =
-            |pod: &&str| proto::Consumer { namespace: "team-a".into(), pod: (*pod).into(), container: "main".into() };
-        let slice =
-            proto::SliceUsage { consumers: pods.iter().map(consumer).collect(), ..proto::SliceUsage::default() };
+        let consumer = |pod: &&str| aliquot_node::Consumer {
+            namespace: "team-a".into(),
+            pod: (*pod).into(),
+            container: "main".into(),
+        };
+        let consumers = pods.iter().map(consumer).collect();
         let family = Family::<Labels, Gauge>::default();
-        family.get_or_create(&Labels { slice: "s".into(), consumer: OnlyConsumer::of(&slice) }).set(1);
+        family.get_or_create(&Labels { slice: "s".into(), consumer: OnlyConsumer::of(&consumers) }).set(1);
         let mut registry = Registry::default();
         registry.register("used", "Used", family);
         let mut text = String::new();

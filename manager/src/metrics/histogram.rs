@@ -1,6 +1,6 @@
 //! Exports histograms that were counted elsewhere to Prometheus.
 
-use aliquot_proto::node::v1::WaitHistogram;
+use aliquot_node::WaitHistogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;

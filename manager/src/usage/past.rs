@@ -1,16 +1,11 @@
 //! What slices have used in the last hour, in pieces of ten seconds.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use aliquot_proto::node::v1 as proto;
+use aliquot_node::UsagePoint;
 
 use super::SECOND_NS;
-use crate::inventory::Inventory;
-use crate::live::LiveSlice;
-use crate::region::view;
 
 /// The length of a piece.
 const PAST_INTERVAL_NS: u64 = 10 * SECOND_NS;
@@ -20,41 +15,25 @@ const POINTS_MAX: usize = 360;
 /// Totals of a part of a slice at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    core_used_ns: u64,
-    throttled_ns: u64,
-    waited_ns: u64,
-    memory_refused: u64,
-    memory_used_bytes: u64,
+    /// Device time.
+    pub core_used_ns: u64,
+    /// Time that threads waited in launches.
+    pub throttled_ns: u64,
+    /// Time that the slice waited for leases.
+    pub waited_ns: u64,
+    /// Requests for memory that were refused.
+    pub memory_refused: u64,
+    /// Memory in use.
+    pub memory_used_bytes: u64,
     /// The greatest memory in its ledger since the slice was made.
-    ledger_peak_bytes: u64,
+    pub ledger_peak_bytes: u64,
     /// Its memory beyond the ledger.
-    memory_overhead_bytes: u64,
-}
-
-/// The totals of part `part` of `live`, which must exist. Numbers of a damaged ledger are left 0.
-#[must_use]
-pub(crate) fn totals(live: &LiveSlice, part: usize) -> Totals {
-    let counters = live.counters(part);
-    let mut totals = Totals {
-        core_used_ns: live.core_used_ns(part),
-        waited_ns: live.waits(part).waited_ns.load(Ordering::Relaxed),
-        ..Totals::default()
-    };
-    if live.damage().is_none() {
-        let ledger = live.region.ledger();
-        let (books, sum) = (view::account(ledger, part), view::sum(ledger, live.slots(), part));
-        totals.throttled_ns = counters.ended_throttled_ns.load(Ordering::Relaxed).saturating_add(sum.throttled_ns);
-        totals.memory_refused = books.refused;
-        totals.memory_overhead_bytes = live.region.device_limits(part).memory_overhead_bytes.load(Ordering::Relaxed);
-        totals.memory_used_bytes = books.used_bytes.saturating_add(totals.memory_overhead_bytes);
-        totals.ledger_peak_bytes = books.peak_bytes;
-    }
-    totals
+    pub memory_overhead_bytes: u64,
 }
 
 /// The use in one piece of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Point {
+pub(crate) struct Point {
     begin_ns: u64,
     end_ns: u64,
     core_used_ns: u64,
@@ -80,6 +59,20 @@ impl Point {
             waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
             memory_peak_bytes: new_peak_bytes.max(before.memory_used_bytes).max(now.memory_used_bytes),
             memory_refused: now.memory_refused.saturating_sub(before.memory_refused),
+        }
+    }
+
+    /// The piece as others see it. `now_ns` and `now` are the same moment.
+    #[must_use]
+    pub(crate) fn usage(self, now_ns: u64, now: SystemTime) -> UsagePoint {
+        UsagePoint {
+            begin: now.checked_sub(Duration::from_nanos(now_ns.saturating_sub(self.begin_ns))),
+            length_ns: self.end_ns.saturating_sub(self.begin_ns),
+            core_used_ns: self.core_used_ns,
+            throttled_ns: self.throttled_ns,
+            waited_ns: self.waited_ns,
+            memory_peak_bytes: self.memory_peak_bytes,
+            memory_refused: self.memory_refused,
         }
     }
 
@@ -124,7 +117,8 @@ impl Past {
     }
 
     /// The use in the last `since_ns` before `now_ns`, up to the totals `now`, in at most `points_max` pieces.
-    fn told(&self, now_ns: u64, now: Totals, since_ns: u64, points_max: usize) -> Vec<Point> {
+    #[must_use]
+    pub(crate) fn told(&self, now_ns: u64, now: Totals, since_ns: u64, points_max: usize) -> Vec<Point> {
         let begun = self.begun.map(|begin| Point::between(begin, (now_ns, now)));
         let first_end_ns = now_ns.saturating_sub(since_ns);
         let points = self.points.iter().copied().chain(begun).filter(|point| point.end_ns > first_end_ns);
@@ -132,45 +126,6 @@ impl Past {
         let together = points.len().div_ceil(points_max.max(1)).max(1);
         points.chunks(together).filter_map(|pieces| pieces.iter().copied().reduce(Point::and)).collect()
     }
-}
-
-/// The use in the last `since` of the slices in `names`; of all slices if `names` is empty.
-#[must_use]
-pub(crate) fn history_of_slices(
-    slices: &[Arc<LiveSlice>],
-    names: &[String],
-    inventory: &Inventory,
-    now_ns: u64,
-    since: Option<Duration>,
-    points_max: u32,
-) -> proto::GetUsageHistoryResponse {
-    let now = SystemTime::now();
-    let since_ns = since.map_or(u64::MAX, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
-    let points_max = if points_max == 0 { usize::MAX } else { points_max as usize };
-    let told = |point: Point| proto::UsagePoint {
-        begin: now.checked_sub(Duration::from_nanos(now_ns.saturating_sub(point.begin_ns))).map(Into::into),
-        length_ns: point.end_ns.saturating_sub(point.begin_ns),
-        core_used_ns: point.core_used_ns,
-        throttled_ns: point.throttled_ns,
-        waited_ns: point.waited_ns,
-        memory_peak_bytes: point.memory_peak_bytes,
-        memory_refused: point.memory_refused,
-    };
-    let of_slice = |live: &Arc<LiveSlice>| {
-        let past = live.past.lock();
-        let parts = live.parts().into_iter().zip(past.iter()).enumerate();
-        let parts = parts.map(|(number, (part, past))| proto::PartHistory {
-            device_index: inventory.device(&part.device).map_or(0, |device| device.index),
-            device_uuid: part.device.to_string(),
-            core_request_percent: part.core_request_percent,
-            core_limit_percent: part.core_limit_percent,
-            memory_limit_bytes: part.memory_limit_bytes,
-            points: past.told(now_ns, totals(live, number), since_ns, points_max).into_iter().map(told).collect(),
-        });
-        proto::SliceHistory { name: live.name.clone(), id: live.id.to_string(), parts: parts.collect() }
-    };
-    let wanted = slices.iter().filter(|live| names.is_empty() || names.contains(&live.name));
-    proto::GetUsageHistoryResponse { time: Some(now.into()), slices: wanted.map(of_slice).collect() }
 }
 
 #[cfg(test)]
