@@ -159,13 +159,14 @@ impl Cdi {
         let preload: Vec<&Path> = region.preload().collect();
         let spec = spec(slice, region.dir(), &preload, container, &config.settings);
         let path = file(config, &slice.name);
-        // Not named .json yet: readers take up every file whose name ends in .json or .yaml.
-        let new = config.dir.join(format!(".aliquot.dev-slice-{}.new", slice.name));
+        let new = new_file(config, &slice.name);
         let write = || {
             DirBuilder::new().recursive(true).mode(0o755).create(&config.dir)?;
             let text = serde_json::to_vec_pretty(&spec)?;
             // An unchanged file needs no space on a full disk.
             if fs::read(&path).is_ok_and(|found| found == text) {
+                // A manager that was killed may have left it. Where nothing can be written, it stays.
+                let _ = fs::remove_file(&new);
                 return Ok(());
             }
             fs::write(&new, text)?;
@@ -177,17 +178,16 @@ impl Cdi {
         })
     }
 
-    /// Removes a slice's specification, if there is one.
+    /// Removes a slice's specification, if there is one, and what a manager that was killed has half written of it.
     ///
     /// # Errors
     /// The file cannot be removed.
     pub(crate) fn withdraw(&self, slice: &str) -> Result<(), CdiError> {
         let Some(config) = &self.config else { return Ok(()) };
-        let path = file(config, slice);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(CdiError::Io { path, source }),
-            _ => Ok(()),
+        for path in [file(config, slice), new_file(config, slice)] {
+            remove_if_there(&path).map_err(|source| CdiError::Io { path, source })?;
         }
+        Ok(())
     }
 }
 
@@ -200,14 +200,21 @@ fn write_preload_file<'a>(path: &Path, libraries: impl Iterator<Item = &'a Path>
     }
     let new = path.with_extension("new");
     // One that was left behind by a kill cannot be opened for writing, except by root.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(&new)?;
     fs::write(&new, text)?;
     // Every user of the container must read it, whatever this process's umask is.
     fs::set_permissions(&new, Permissions::from_mode(0o444))?;
     fs::rename(&new, path)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    fs::remove_file(path).or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// The specification while it is written. Its name does not end in .json or .yaml, because readers take up every file
+/// whose name does.
+fn new_file(config: &CdiConfig, slice: &str) -> PathBuf {
+    config.dir.join(format!(".aliquot.dev-slice-{slice}.new"))
 }
 
 fn file(config: &CdiConfig, slice: &str) -> PathBuf {

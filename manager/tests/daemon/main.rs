@@ -1,6 +1,7 @@
 //! The manager seen by its users: over its socket, with processes in its slices, with and without failures.
 
 mod any_words;
+mod at_once;
 mod bad_days;
 mod clients;
 mod configuration;
