@@ -1,8 +1,8 @@
 //! The manager's persistent state: the slices, in one file that is replaced atomically.
 //!
 //! The file is written under another name, synced, and renamed; then its directory is synced. A reader finds the state
-//! before or after a change, never half of one. On a full disk the file is overwritten in place instead; meanwhile only
-//! its copy is whole, if there is one.
+//! before or after a change, never half of one. On a full disk the file is overwritten in place instead, if its copy
+//! holds the former state meanwhile.
 //!
 //! Each slice is stored with its phase. `making` is written before anything of a slice is made, and `removing` before
 //! anything of it is removed. So after a kill at any moment all possible leftovers are known, and the next start
@@ -171,9 +171,12 @@ impl Checkpoint {
         let mut text = serde_json::to_vec_pretty(contents)
             .map_err(|error| CheckpointError::Write { path: path.clone(), source: error.into() })?;
         text.push(b'\n');
-        write(dir, &path, &text).map_err(|source| CheckpointError::Write { path, source })?;
         let copy = dir.join(COPY);
-        if let Err(error) = write(dir, &copy, &text) {
+        // On a full disk a slice can still be removed, because that makes the file no longer.
+        write(dir, &path, &text, || overwrite_beside_copy(&path, &copy, &text))
+            .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
+        // The file is whole and durable, so it does no harm if its copy is not for a moment.
+        if let Err(error) = write(dir, &copy, &text, || overwrite(&copy, &text)) {
             // A stale copy is worse than none: without one, the regions are asked.
             let _ = fs::remove_file(&copy);
             warn!(copy = %copy.display(), %error, "cannot write the copy of the checkpoint; the checkpoint itself is whole");
@@ -217,12 +220,12 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-fn write(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+/// Replaces a file; on a full disk, does what `in_place` does instead.
+fn write(dir: &Path, path: &Path, text: &[u8], in_place: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let new = dir.join(".checkpoint.new");
     replace(dir, &new, path, text).or_else(|error| {
         let _ = fs::remove_file(&new);
-        // On a full disk a slice can still be removed, because that makes the file no longer.
-        if is_full(&error) && overwrite(path, text).is_ok() { Ok(()) } else { Err(error) }
+        if is_full(&error) && in_place().is_ok() { Ok(()) } else { Err(error) }
     })
 }
 
@@ -234,7 +237,20 @@ fn replace(dir: &Path, new: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Overwrites a file that is at least as long, and keeps its length. Only the other file, if any, is whole meanwhile.
+/// Overwrites the checkpoint. Its copy holds the former state before that, and until the new one is durable: if the
+/// machine stops in between, one of both files is whole. Without a copy nothing is overwritten.
+fn overwrite_beside_copy(path: &Path, copy: &Path, text: &[u8]) -> io::Result<()> {
+    let is_whole = |path: &Path| matches!(read(path), Ok(Read::Whole(_)));
+    if is_whole(path) {
+        // The copy can be one change behind.
+        overwrite(copy, fs::read(path)?.trim_ascii_end())?;
+    } else if !is_whole(copy) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    overwrite(path, text)
+}
+
+/// Overwrites a file that is at least as long, and keeps its length.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
@@ -248,131 +264,4 @@ fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::SystemTime;
-
-    use aliquot_node::PriorityClass;
-
-    use super::*;
-    use crate::inventory::DeviceUuid;
-    use crate::slices::{Part, Published, SliceId};
-
-    fn contents() -> Contents {
-        let part = Part {
-            device: DeviceUuid::new("GPU-1"),
-            core_request_percent: 30,
-            core_limit_percent: 60,
-            memory_limit_bytes: u64::MAX,
-        };
-        let slice = Slice {
-            name: "train-1".into(),
-            id: SliceId::from_random(u128::MAX / 3),
-            parts: vec![part],
-            host_memory_limit_bytes: 0,
-            priority_class: PriorityClass::LatencyCritical,
-            audit_policy: None,
-            published: Published::default(),
-            created: SystemTime::now(),
-            description: "\"quoted\"\n".into(),
-            owner: None,
-            users: [7].into(),
-        };
-        Contents::new("boot".into(), vec![Entry { phase: Phase::Ready, slice }])
-    }
-
-    fn loaded(checkpoint: &Checkpoint) -> Contents {
-        match checkpoint.load().unwrap() {
-            Found::Whole(contents) => contents,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// A checkpoint with `contents` saved, and the paths of its file and copy.
-    fn saved(dir: &Path, contents: &Contents) -> (Checkpoint, [PathBuf; 2]) {
-        let checkpoint = Checkpoint::new(Some(dir.into()));
-        checkpoint.save(contents).unwrap();
-        (checkpoint, [dir.join(FILE), dir.join(COPY)])
-    }
-
-    #[test]
-    fn the_saved_state_is_loaded() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Checkpoint::new(Some(dir.path().into())).load().unwrap(), Found::Nothing);
-        let contents = contents();
-        let (checkpoint, _) = saved(dir.path(), &contents);
-        assert_eq!(loaded(&checkpoint), contents);
-    }
-
-    #[test]
-    fn a_checkpoint_of_before_there_were_host_limits_and_priorities_is_taken_up() {
-        let dir = tempfile::tempdir().unwrap();
-        let (checkpoint, [path, _]) = saved(dir.path(), &contents());
-        let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        let slice = value["slices"][0].as_object_mut().unwrap();
-        assert_eq!(slice.remove("priority_class").unwrap(), "latency-critical");
-        slice.remove("host_memory_limit_bytes").unwrap();
-        fs::write(&path, value.to_string()).unwrap();
-        let loaded = loaded(&checkpoint).slices.remove(0).slice;
-        assert_eq!((loaded.priority_class, loaded.host_memory_limit_bytes), (PriorityClass::Standard, 0));
-    }
-
-    #[test]
-    fn a_newer_checkpoint_is_refused_by_name_and_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let (checkpoint, files) = saved(dir.path(), &contents());
-        let newer = "{\"version\": 2, \"new\": []}";
-        for path in files.iter().rev() {
-            fs::write(path, newer).unwrap();
-            if path == &files[0] {
-                let error = checkpoint.load().unwrap_err();
-                assert!(matches!(error, CheckpointError::Version { found: 2, .. }), "{error}");
-                assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
-            }
-            assert_eq!(fs::read_to_string(path).unwrap(), newer);
-        }
-    }
-
-    #[test]
-    fn the_copy_stands_in_for_a_damaged_or_missing_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let contents = contents();
-        let (checkpoint, [path, copy]) = saved(dir.path(), &contents);
-        for text in ["", "{", "[]", "{\"version\": 1}", "\0\0\0\0"] {
-            fs::write(&path, text).unwrap();
-            let Found::Copy(found, problem) = checkpoint.load().unwrap() else { panic!("{text}") };
-            assert_eq!(found, contents);
-            assert!(problem.contains(path.to_str().unwrap()) && problem.contains("damaged"), "{problem}");
-        }
-        let aside = checkpoint.set_aside().unwrap();
-        assert_eq!(fs::read(aside).unwrap(), [0; 4]);
-        assert!(matches!(checkpoint.load().unwrap(), Found::Copy(..)));
-        fs::write(&copy, "{").unwrap();
-        assert!(matches!(checkpoint.load().unwrap(), Found::Lost(_)));
-        fs::remove_file(&copy).unwrap();
-        assert_eq!(checkpoint.load().unwrap(), Found::Nothing);
-        fs::write(&path, "").unwrap();
-        assert!(matches!(checkpoint.load().unwrap(), Found::Lost(_)));
-    }
-
-    #[test]
-    fn a_failed_write_leaves_the_former_state() {
-        let dir = tempfile::tempdir().unwrap();
-        let (checkpoint, _) = saved(dir.path(), &contents());
-        // A directory in the place of the temporary file: even root cannot write to it.
-        fs::create_dir(dir.path().join(".checkpoint.new")).unwrap();
-        checkpoint.save(&Contents::new("other".into(), Vec::new())).unwrap_err();
-        assert_eq!(loaded(&checkpoint).boot_id, "boot");
-    }
-
-    #[test]
-    fn a_shorter_state_can_overwrite_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let (checkpoint, [path, _]) = saved(dir.path(), &contents());
-        let length = fs::metadata(&path).unwrap().len();
-        let shorter = Contents::new("boot".into(), Vec::new());
-        overwrite(&path, &serde_json::to_vec(&shorter).unwrap()).unwrap();
-        assert_eq!((loaded(&checkpoint), fs::metadata(&path).unwrap().len()), (shorter.clone(), length));
-        overwrite(&path, &vec![b' '; length as usize + 1]).unwrap_err();
-        assert_eq!(loaded(&checkpoint), shorter);
-    }
-}
+mod tests;
