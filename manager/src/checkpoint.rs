@@ -21,6 +21,9 @@ use tracing::warn;
 
 use crate::slices::Slice;
 
+mod journal;
+pub(crate) use journal::Journal;
+
 const FILE: &str = "checkpoint.json";
 const COPY: &str = "checkpoint.copy.json";
 /// A file that cannot be read is kept under this name, for people to look at.
@@ -121,7 +124,7 @@ pub(crate) enum Found {
 }
 
 /// The checkpoint's files, if there is a state directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Checkpoint {
     dir: Option<PathBuf>,
 }
@@ -264,4 +267,4 @@ fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

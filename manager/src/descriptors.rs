@@ -87,17 +87,18 @@ impl Descriptors {
         self.clients_max() + (self.limit / 8).clamp(8, 128)
     }
 
-    /// Checks whether another slice can be watched. `processes` holds the number of processes of each existing slice.
+    /// Checks whether `new` other slices can be watched. `processes` holds the number of processes of each existing
+    /// slice.
     ///
     /// # Errors
     /// See [`NoDescriptors`].
-    pub(crate) fn check_room(self, processes: impl Iterator<Item = usize>) -> Result<(), NoDescriptors> {
-        self.check(open(), processes)
+    pub(crate) fn check_room(self, new: usize, processes: impl Iterator<Item = usize>) -> Result<(), NoDescriptors> {
+        self.check(open(), new, processes)
     }
 
-    fn check(self, open: usize, processes: impl Iterator<Item = usize>) -> Result<(), NoDescriptors> {
+    fn check(self, open: usize, new: usize, processes: impl Iterator<Item = usize>) -> Result<(), NoDescriptors> {
         let to_come = processes.map(|count| PROCESSES_PER_SLICE.saturating_sub(count)).sum::<usize>();
-        let (kept, needed) = (to_come + self.reserve(), SLICE_DESCRIPTORS + PROCESSES_PER_SLICE);
+        let (kept, needed) = (to_come + self.reserve(), new * (SLICE_DESCRIPTORS + PROCESSES_PER_SLICE));
         if open.saturating_add(kept).saturating_add(needed) > self.limit {
             return Err(NoDescriptors { limit: self.limit, open, kept, needed });
         }
@@ -136,7 +137,7 @@ mod tests {
         let descriptors = Descriptors::of_limit(limit);
         let open = |slices: usize| 30 + slices * (SLICE_DESCRIPTORS + processes);
         let refused =
-            (0..).find(|&slices| descriptors.check(open(slices), std::iter::repeat_n(processes, slices)).is_err());
+            (0..).find(|&slices| descriptors.check(open(slices), 1, std::iter::repeat_n(processes, slices)).is_err());
         refused.unwrap()
     }
 
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_refusal_names_the_remedy() {
-        let error = Descriptors::of_limit(64).check(60, std::iter::empty()).unwrap_err().to_string();
+        let error = Descriptors::of_limit(64).check(60, 1, std::iter::empty()).unwrap_err().to_string();
         assert!(error.contains("64 files") && error.contains("has 60") && error.contains("LimitNOFILE="), "{error}");
     }
 

@@ -4,8 +4,8 @@
 //!
 //! * **Pure**: rules, without a clock, file or thread. `slices` (who has what of which device), `health` (when a device
 //!   is broken), `usage` (shares and histories from figures); `aliquot_arbiter` (which slice is next).
-//! * **`manager`** carries out requests in steps, each of which can be rolled back; its `recovery` restores at the
-//!   start what an earlier manager has left. Nothing else changes slices.
+//! * **`manager`** carries out many changes at once, each in steps that can be rolled back; its `recovery` restores at
+//!   the start what an earlier manager has left. Nothing else changes slices.
 //! * **`measure`** reads what slices use.
 //! * **Borders**: `region` (the files shared with containers; nearly all `unsafe` code is there), `checkpoint`, `cdi`,
 //!   `nvml`, `procfs`, `socket`, `attribution` (which slice a process belongs to), `node` (the manager as adapters see
@@ -68,7 +68,6 @@ mod refusals;
 #[allow(unsafe_code, reason = "maps memory that other processes write; each block says what makes it sound")]
 mod region;
 pub mod relay;
-mod rollback;
 pub mod runtime_mount;
 mod sampler;
 pub mod shim_image;

@@ -1,8 +1,9 @@
 //! Carries out requests: the one place where slices, regions, CDI devices, checkpoint and threads meet.
 //!
-//! [`slices`](crate::slices), which is pure, decides what is allowed. This module then acts, under one lock, in steps
-//! that can each be rolled back. A step that fails rolls back the steps before it, so an operation is done completely
-//! or not at all.
+//! [`slices`](crate::slices), which is pure, decides what is allowed. The decision is noted in the [`books`], whose lock
+//! is held for no longer than that. Then a [`plan`] says by which steps the change is carried out, and [`execution`]
+//! does them. A step that fails rolls back the steps before it, so a change is done completely or not at all. Many
+//! changes are under way at once, and share the writes of the checkpoint.
 //!
 //! # What a crash leaves behind
 //!
@@ -14,21 +15,20 @@
 //! * Regions without a slice and without users: they are removed. Those in use become slices again; if the checkpoint
 //!   is lost, all of them do.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use aliquot_node::{Consumer, PriorityClass};
-use parking_lot::Mutex;
+use aliquot_node::Consumer;
 use tracing::{error, info};
 
 use crate::attach::Attach;
 use crate::audit::{self, Audit};
 use crate::cdi::{Cdi, CdiError};
-use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Phase};
+use crate::checkpoint::{Checkpoint, CheckpointError, Journal};
 use crate::damage::DamageWatch;
 use crate::descriptors::{Descriptors, NoDescriptors};
 use crate::devices::Devices;
@@ -36,11 +36,9 @@ use crate::events::{Event, Events, Kind};
 use crate::inventory::{Inventory, SharingMode};
 use crate::live::{LiveSlice, LiveSlices};
 use crate::measure;
-use crate::mps::{Mps, MpsError, Raised};
+use crate::mps::{Mps, MpsError};
 use crate::periodic::Periodic;
-use crate::refusals;
 use crate::region::files::{CreateRegionError, RegionDirs};
-use crate::rollback::Rollback;
 use crate::size::Bytes;
 use crate::slices::{
     CreateError, CreateRequest, Part, RemoveError, ResizeError, ResizeRequest, Slice, SliceId, Slices,
@@ -48,30 +46,27 @@ use crate::slices::{
 use crate::time_sharing::TimeSharing;
 
 mod adoption;
+mod books;
+mod execution;
 mod locks;
+mod plan;
 mod recovery;
+
+use books::{Books, Change, Ongoing};
+use execution::Execution;
 pub(crate) use locks::Locks;
+use plan::{Circumstances, Plan};
 pub(crate) use recovery::{OpenError, check_path, take_directories};
-
-/// The slices as decided, and the problems of those that do not work.
-struct State {
-    slices: Slices,
-    problems: BTreeMap<SliceId, String>,
-}
-
-impl State {
-    fn new(default_priority_class: PriorityClass) -> State {
-        State { slices: Slices::new(default_priority_class), problems: BTreeMap::new() }
-    }
-}
 
 /// The manager, without its servers.
 pub(crate) struct Manager {
-    state: Mutex<State>,
+    books: Books,
     descriptors: Descriptors,
     dirs: RegionDirs,
     cdi: Cdi,
     checkpoint: Checkpoint,
+    /// Writes the checkpoint.
+    journal: Journal,
     boot_id: String,
     live: Arc<LiveSlices>,
     events: Arc<Events>,
@@ -233,27 +228,24 @@ impl Manager {
     /// All slices, in the order of their names.
     #[must_use]
     pub(crate) fn list(&self) -> Vec<SliceView> {
-        let state = self.state.lock();
-        state.slices.iter().map(|slice| self.view(&state, slice)).collect()
+        self.books.list().into_iter().map(|(slice, problem)| self.view(slice, problem)).collect()
     }
 
     /// Whether there is a slice of that name.
     #[must_use]
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.state.lock().slices.get(name).is_some()
+        self.books.get(name).is_some()
     }
 
     /// The slice of that name.
     #[must_use]
     pub(crate) fn get(&self, name: &str) -> Option<SliceView> {
-        let state = self.state.lock();
-        state.slices.get(name).map(|slice| self.view(&state, slice))
+        self.books.get(name).map(|(slice, problem)| self.view(slice, problem))
     }
 
-    fn view(&self, state: &State, slice: &Slice) -> SliceView {
+    fn view(&self, slice: Slice, problem: Option<String>) -> SliceView {
         let live = self.live.get(&slice.name);
         SliceView {
-            slice: slice.clone(),
             region_path: self.dirs.region(slice.id),
             shim_path: live.as_ref().map(|live| live.region.shim_path().into()).unwrap_or_default(),
             stand_in_path: live.as_ref().and_then(|live| live.region.stand_in()).map(Into::into),
@@ -262,12 +254,10 @@ impl Manager {
             processes: live.as_ref().map_or(0, |live| live.processes().len()),
             consumers: live.as_ref().map(|live| live.consumers()).unwrap_or_default(),
             warnings: live.as_ref().map_or_else(Vec::new, |live| self.warnings(live)),
-            problem: state
-                .problems
-                .get(&slice.id)
-                .cloned()
+            problem: problem
                 .or_else(|| live.and_then(|live| live.damage()).map(|damage| damage.problem()))
                 .or_else(|| self.devices.known().problem_of(&slice.parts)),
+            slice,
         }
     }
 
@@ -292,37 +282,26 @@ impl Manager {
     /// # Errors
     /// The slice may not be made, or a step fails. Then nothing has changed.
     pub(crate) fn create(&self, request: CreateRequest) -> Result<SliceView, CreateSliceError> {
-        let mut state = self.state.lock();
-        let inventory = self.devices.known().inventory;
         let id = random_id().map_err(StepError::Random)?;
-        let slice = state.slices.create(&inventory, request, id, SystemTime::now())?;
-        self.check_descriptors().map_err(StepError::from)?;
-        let mut rollback = Rollback::default();
-        self.save(&state.slices, Some((Phase::Making, &slice))).map_err(StepError::from)?;
-        rollback.did("note the slice", || self.save(&state.slices, None));
-        let region = self.dirs.create(&slice).map_err(StepError::from)?;
-        rollback.did("make the region", || self.dirs.retire(slice.id).and_then(|()| self.dirs.discard(slice.id)));
-        // If the slice is not made after all, the devices thread lowers the ceiling again at its next look.
-        let _raised = self.raise_ceiling(&state.slices, &slice)?;
-        self.cdi.publish(&slice, &region, &inventory).map_err(StepError::from)?;
-        rollback.did("publish the slice", || self.cdi.withdraw(&slice.name));
-        let live = Arc::new(LiveSlice::new(&slice, region));
-        self.start_slice(&live, &slice, &inventory)?;
-        rollback.did("start the slice", move || {
-            self.stop_slice(&live);
-            Ok::<_, StepError>(())
-        });
-        self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
-        rollback.commit();
-        info!(slice = slice.name, %id, "made a slice");
-        self.events.record(Event::of(Kind::SliceMade, format!("was made with {}", has(&slice))).of_slice(&slice.name));
-        state.slices.put(slice.clone());
-        Ok(self.view(&state, &slice))
+        let names = std::iter::once(&request.name).chain(&request.published.aliases).map(String::as_str);
+        let ongoing = self.books.begin(&names.collect(), |slices| {
+            let inventory = self.devices.known().inventory;
+            let slice = slices.create(&inventory, request.clone(), id, SystemTime::now())?;
+            Ok::<_, CreateError>(Change::Make(slice))
+        })?;
+        // This slice is among those that are being made.
+        self.check_descriptors(self.books.making()).map_err(StepError::from)?;
+        self.carry_out(&ongoing)?;
+        let view = self.view_of(ongoing.change());
+        info!(slice = view.slice.name, %id, "made a slice");
+        let what = format!("was made with {}", has(&view.slice));
+        self.events.record(Event::of(Kind::SliceMade, what).of_slice(&view.slice.name));
+        Ok(view)
     }
 
-    /// Checks whether another slice could be watched.
-    fn check_descriptors(&self) -> Result<(), NoDescriptors> {
-        self.descriptors.check_room(self.live.all().iter().map(|live| live.processes().len()))
+    /// Checks whether `new` more slices could be watched.
+    fn check_descriptors(&self, new: usize) -> Result<(), NoDescriptors> {
+        self.descriptors.check_room(new, self.live.all().iter().map(|live| live.processes().len()))
     }
 
     /// Changes a slice.
@@ -330,46 +309,24 @@ impl Manager {
     /// # Errors
     /// The slice may not be changed, or a step fails. Then nothing has changed.
     pub(crate) fn resize(&self, name: &str, request: &ResizeRequest) -> Result<SliceView, ResizeSliceError> {
-        let mut state = self.state.lock();
-        let inventory = self.devices.known().inventory;
-        let slice = state.slices.resize(&inventory, name, request)?;
-        let before = state.slices.get(name).map(|before| before.parts.as_slice()).unwrap_or_default();
-        let stale_client = self.mps.client(before) != self.mps.client(&slice.parts);
-        // A change that does not concern MPS must work while MPS does not answer.
-        let has_new_ceiling = self.mps.ceiling_percent(before) != self.mps.ceiling_percent(&slice.parts);
-        let _raised = if has_new_ceiling { self.raise_ceiling(&state.slices, &slice)? } else { None };
-        let live = self.live.get(name);
-        if let Some(live) = &live {
-            self.damage.look(live);
+        let ongoing = self.books.begin(&[name].into(), |slices| {
+            let inventory = self.devices.known().inventory;
+            let after = slices.resize(&inventory, name, request)?;
+            let before = slices.get(name).unwrap_or(&after).clone();
+            Ok::<_, ResizeError>(Change::Resize { before, after })
+        })?;
+        if let Some(live) = self.live.get(name) {
+            self.damage.look(&live);
             if let Some(damage) = live.damage() {
                 return Err(ResizeSliceError::Damaged { name: name.to_owned(), problem: damage.problem() });
             }
         }
-        let old = state.slices.get(name).cloned();
-        let mut rollback = Rollback::default();
-        self.save(&state.slices, Some((Phase::Ready, &slice))).map_err(StepError::from)?;
-        rollback.did("note the change", || self.save(&state.slices, None));
-        if live.is_some() {
-            self.dirs.describe(&slice).map_err(StepError::from)?;
-            rollback.did("describe the change", || old.as_ref().map_or(Ok(()), |old| self.dirs.describe(old)));
-            if old.as_ref().is_some_and(|old| old.users != slice.users) {
-                self.dirs.admit(&slice).map_err(StepError::from)?;
-                rollback.did("let users in", || old.as_ref().map_or(Ok(()), |old| self.dirs.admit(old)));
-            }
-        }
-        if let Some(live) = live.as_ref().filter(|_| stale_client) {
-            self.cdi.publish(&slice, &live.region, &inventory).map_err(StepError::from)?;
-        }
-        rollback.commit();
-        if let Some(live) = live {
-            live.resize(&slice);
-            self.time_sharing.resize(&live);
-        }
-        state.slices.put(slice.clone());
+        let circumstances = self.carry_out(&ongoing)?;
+        let mut view = self.view_of(ongoing.change());
         info!(slice = name, "changed a slice");
-        self.events.record(Event::of(Kind::SliceChanged, format!("was changed to {}", has(&slice))).of_slice(name));
-        let mut view = self.view(&state, &slice);
-        if stale_client && view.processes > 0 {
+        let what = format!("was changed to {}", has(&view.slice));
+        self.events.record(Event::of(Kind::SliceChanged, what).of_slice(name));
+        if circumstances.has_new_client && view.processes > 0 {
             view.warnings.push(format!(
                 "its share is set by MPS when a process begins to use CUDA: the {} processes in it keep the share that they have",
                 view.processes
@@ -378,64 +335,55 @@ impl Manager {
         Ok(view)
     }
 
-    /// Raises MPS's ceiling to what the slice may have, if it shares by MPS. The returned guard keeps it there until
-    /// the slice is at work.
-    fn raise_ceiling(&self, slices: &Slices, slice: &Slice) -> Result<Option<Raised<'_>>, StepError> {
-        let Some(own_percent) = self.mps.ceiling_percent(&slice.parts) else { return Ok(None) };
-        let others = slices.iter().filter(|other| other.id != slice.id);
-        let ceiling_percent =
-            others.filter_map(|other| self.mps.ceiling_percent(&other.parts)).fold(own_percent, u32::max);
-        Ok(Some(self.mps.raise(ceiling_percent)?))
-    }
-
     /// Removes a slice.
     ///
     /// # Errors
     /// The slice may not be removed, or a step fails. Then nothing has changed.
     pub(crate) fn remove(&self, name: &str, force: bool) -> Result<(), RemoveSliceError> {
-        let mut state = self.state.lock();
-        let live = self.live.get(name);
-        let attached = live.as_ref().map_or(0, |live| live.processes().len());
-        let slice = state.slices.remove(name, attached, force)?.clone();
-        let inventory = self.devices.known().inventory;
-        let mut rollback = Rollback::default();
-        let noted = match self.save(&state.slices, Some((Phase::Removing, &slice))) {
-            // The disk is full, but a checkpoint without the slice is shorter and still fits.
-            Err(error) if error.is_full_disk() => self.save_entries(&state.slices, |other| other.id != slice.id, None),
-            outcome => outcome,
-        };
-        noted.map_err(StepError::from)?;
-        rollback.did("note the removal", || self.save(&state.slices, None));
-        self.cdi.withdraw(name).map_err(StepError::from)?;
-        if let Some(live) = &live {
-            rollback.did("withdraw the slice", || self.cdi.publish(&slice, &live.region, &inventory));
-        }
-        if let Some(live) = &live {
-            *live.is_leaving() = true;
-            rollback.did("take the region out of sight", || {
-                *live.is_leaving() = false;
-                Ok::<_, StepError>(())
-            });
-        }
-        self.dirs.retire(slice.id).map_err(StepError::from)?;
-        rollback.commit();
-        if let Some(live) = live {
-            refusals::report(&live, &self.events, true);
-            self.stop_slice(&live);
-            live.region.revoke();
-        }
-        state.slices.take(name);
-        state.problems.remove(&slice.id);
-        // From here on the slice is gone. A step that fails now is repeated at the next start.
-        let finished =
-            self.dirs.discard(slice.id).map_err(StepError::from).and_then(|()| Ok(self.save(&state.slices, None)?));
-        if let Err(error) = finished {
-            error!(slice = name, %error, "cannot remove the rest of a slice; the next start will");
-        }
-        info!(slice = name, id = %slice.id, "removed a slice");
+        let mut attached = 0;
+        let ongoing = self.books.begin(&[name].into(), |slices| {
+            attached = self.live.get(name).map_or(0, |live| live.processes().len());
+            let slice = slices.remove(name, attached, force)?;
+            Ok::<_, RemoveError>(Change::Remove(slice.clone()))
+        })?;
+        self.carry_out(&ongoing)?;
+        info!(slice = name, "removed a slice");
         let of = if attached == 0 { String::new() } else { format!(" from {attached} processes") };
         self.events.record(Event::of(Kind::SliceRemoved, format!("was removed{of}")).of_slice(name));
         Ok(())
+    }
+
+    /// Carries out a change that was decided on. Returns the circumstances in which it was.
+    ///
+    /// # Errors
+    /// A step fails. Then nothing has changed.
+    fn carry_out(&self, ongoing: &Ongoing<'_>) -> Result<Circumstances, StepError> {
+        let change = ongoing.change();
+        let circumstances = self.circumstances(change);
+        let plan = Plan::of(change, circumstances);
+        let mut execution = Execution::new(self, change);
+        execution.prepare(&plan.steps)?;
+        execution.finish(&plan.effect);
+        ongoing.succeeded();
+        execution.finish(&plan.rest);
+        Ok(circumstances)
+    }
+
+    fn circumstances(&self, change: &Change) -> Circumstances {
+        let parts = |slice: Option<&Slice>| slice.map(|slice| slice.parts.clone()).unwrap_or_default();
+        let (before, after) = (parts(change.before()), parts(change.after()));
+        Circumstances {
+            is_live: self.live.get(&change.slice().name).is_some(),
+            // A change that does not concern MPS must work while MPS does not answer.
+            needs_ceiling: self.mps.ceiling_percent(&before) != self.mps.ceiling_percent(&after),
+            has_new_client: self.mps.client(&before) != self.mps.client(&after),
+        }
+    }
+
+    /// The slice that a change has made or changed. A slice with a problem of its own stays one.
+    fn view_of(&self, change: &Change) -> SliceView {
+        let problem = self.books.get(&change.slice().name).and_then(|(_, problem)| problem);
+        self.view(change.slice().clone(), problem)
     }
 
     /// Puts a slice to work: from now on its processes can attach and get device time.
@@ -463,27 +411,10 @@ impl Manager {
         self.time_sharing.remove(live);
     }
 
-    /// Writes the checkpoint: `slices`, with `changed` added or replacing the slice of the same id.
-    fn save(&self, slices: &Slices, changed: Option<(Phase, &Slice)>) -> Result<(), CheckpointError> {
-        self.save_entries(slices, |slice| changed.is_none_or(|(_, changed)| changed.id != slice.id), changed)
-    }
-
-    fn save_entries(
-        &self,
-        slices: &Slices,
-        is_kept: impl Fn(&Slice) -> bool,
-        changed: Option<(Phase, &Slice)>,
-    ) -> Result<(), CheckpointError> {
-        let kept = slices.iter().filter(|slice| is_kept(slice));
-        let mut entries: Vec<Entry> = kept.map(|slice| Entry { phase: Phase::Ready, slice: slice.clone() }).collect();
-        entries.extend(changed.map(|(phase, slice)| Entry { phase, slice: slice.clone() }));
-        self.checkpoint.save(&Contents::new(self.boot_id.clone(), entries))
-    }
-
     /// The inventory, and a copy of the slices.
     #[must_use]
     pub(crate) fn given(&self) -> (Arc<Inventory>, Slices) {
-        (self.devices.known().inventory, self.state.lock().slices.clone())
+        (self.devices.known().inventory, self.books.slices())
     }
 
     /// Removes all slices if there is no checkpoint: no later manager could take them over.
@@ -499,6 +430,7 @@ impl Manager {
 
     /// Ends the threads. Regions stay as they are, so processes in slices stay limited.
     pub(crate) fn stop(&self) {
+        self.books.wait_for_changes();
         self.remove_what_nobody_remembers();
         self.attach.stop();
         self.time_sharing.stop();

@@ -36,17 +36,23 @@ pub(crate) struct Mps {
     /// Why shares cannot be set. Locked during each conversation with the daemon, so that two threads do not set
     /// different ceilings.
     problem: Mutex<Option<String>>,
-    /// The ceiling needed by a slice that is being made or changed, and does not count yet.
-    raising_percent: Mutex<Option<u32>>,
+    /// What slices need that are being made or changed, and do not count yet.
+    raising_percents: Mutex<Vec<u32>>,
 }
 
-/// Keeps the ceiling at least at its raised value while it lives.
+/// Keeps the ceiling at least at `percent` while it lives.
 #[derive(Debug)]
-pub(crate) struct Raised<'a>(&'a Mps);
+pub(crate) struct Raised<'a> {
+    mps: &'a Mps,
+    percent: u32,
+}
 
 impl Drop for Raised<'_> {
     fn drop(&mut self) {
-        *self.0.raising_percent.lock() = None;
+        let mut raising = self.mps.raising_percents.lock();
+        if let Some(at) = raising.iter().position(|percent| *percent == self.percent) {
+            raising.swap_remove(at);
+        }
     }
 }
 
@@ -64,7 +70,7 @@ impl Mps {
     #[must_use]
     pub(crate) fn new(settings: SharingSettings) -> Mps {
         let control = Control::new(settings.mps.clone());
-        Mps { control, settings, problem: Mutex::default(), raising_percent: Mutex::default() }
+        Mps { control, settings, problem: Mutex::default(), raising_percents: Mutex::default() }
     }
 
     /// How `device` is shared.
@@ -102,27 +108,27 @@ impl Mps {
         by_mps.map(|part| part.core_limit_percent)
     }
 
-    /// Raises the ceiling to `ceiling_percent`, for a slice that does not count in ceilings yet. It is not lowered
-    /// until the returned guard is dropped. Must not be called again before that.
+    /// Raises the ceiling to `percent` or to what `reckon` returns for the other slices, for a slice that does not count
+    /// in ceilings yet. It is not lowered below `percent` until the returned guard is dropped.
     ///
     /// # Errors
     /// See [`MpsError`].
-    pub(crate) fn raise(&self, ceiling_percent: u32) -> Result<Raised<'_>, MpsError> {
-        *self.raising_percent.lock() = Some(ceiling_percent);
-        let raised = Raised(self);
-        self.hold(|| None)?;
+    pub(crate) fn raise(&self, percent: u32, reckon: impl FnOnce() -> Option<u32>) -> Result<Raised<'_>, MpsError> {
+        self.raising_percents.lock().push(percent);
+        let raised = Raised { mps: self, percent };
+        self.hold(reckon)?;
         Ok(raised)
     }
 
-    /// Sets the ceiling to what `reckon` returns, or to the raised value if that is higher. If both are `None`, only
+    /// Sets the ceiling to what `reckon` returns, or to the highest raised value if that is higher. If both are `None`, only
     /// checks whether there is a control daemon.
     ///
     /// # Errors
     /// See [`MpsError`].
     pub(crate) fn hold(&self, reckon: impl FnOnce() -> Option<u32>) -> Result<(), MpsError> {
         let mut problem = self.problem.lock();
-        // The raised value is read before `reckon` runs: when a guard is dropped, its slice already counts in `reckon`.
-        let raising_percent = *self.raising_percent.lock();
+        // The raised values are read before `reckon` runs: when a guard is dropped, its slice already counts in `reckon`.
+        let raising_percent = self.raising_percents.lock().iter().copied().max();
         let outcome = self.set(reckon().max(raising_percent));
         *problem = outcome.as_ref().err().map(ToString::to_string);
         outcome

@@ -36,6 +36,17 @@ fn loaded(checkpoint: &Checkpoint) -> Contents {
     }
 }
 
+/// A slice of one device, by its number.
+pub(crate) fn slice(number: u128) -> Slice {
+    let Entry { slice, .. } = contents().slices.remove(0);
+    Slice {
+        name: format!("slice-{number}"),
+        id: SliceId::from_random(number),
+        created: SystemTime::UNIX_EPOCH,
+        ..slice
+    }
+}
+
 /// A checkpoint with `contents` saved, and the paths of its file and copy.
 fn saved(dir: &Path, contents: &Contents) -> (Checkpoint, [PathBuf; 2]) {
     let checkpoint = Checkpoint::new(Some(dir.into()));

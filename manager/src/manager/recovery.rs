@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use aliquot_abi::region::ATTACH_SOCKET;
-use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use crate::attach::Attach;
 use crate::attribution;
 use crate::audit::Audit;
 use crate::cdi::Cdi;
-use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Found, Phase};
+use crate::checkpoint::{Checkpoint, CheckpointError, Contents, Entry, Found, Journal, Phase};
 use crate::config::Config;
 use crate::damage::DamageWatch;
 use crate::descriptors::Descriptors;
@@ -24,8 +23,9 @@ use crate::events::{Event, Events, Kind};
 use crate::file_system::{self, FileSystem};
 use crate::inventory::DeviceSource;
 use crate::live::{LiveSlice, LiveSlices};
+use crate::manager::books::Books;
 use crate::manager::locks::Locks;
-use crate::manager::{Manager, State, StepError};
+use crate::manager::{Manager, StepError};
 use crate::mps::Mps;
 use crate::paths;
 use crate::procfs;
@@ -171,6 +171,9 @@ impl Manager {
     ) -> Result<Manager, OpenError> {
         let checkpoint = Checkpoint::new(config.state_dir.clone());
         let found = checkpoint.load()?;
+        let (written, boot_id) = (checkpoint.clone(), procfs::boot_id());
+        let of_boot = boot_id.clone();
+        let journal = Journal::new(move |entries| written.save(&Contents::new(of_boot.clone(), entries)));
         let dirs = RegionDirs::prepare(&config.runtime_dir)?;
         let live = Arc::new(LiveSlices::default());
         let mps = Arc::new(Mps::new(config.sharing.clone()));
@@ -193,12 +196,13 @@ impl Manager {
             owner_gone,
         );
         let manager = Manager {
-            state: Mutex::new(State::new(config.default_priority_class)),
+            books: Books::new(config.default_priority_class),
             descriptors,
             dirs,
             cdi: Cdi::new(config.cdi.clone(), config.driver.clone(), Arc::clone(&mps)),
+            journal,
             checkpoint,
-            boot_id: procfs::boot_id(),
+            boot_id,
             devices,
             audit,
             mps,
@@ -229,49 +233,49 @@ impl Manager {
             info!(slice = slice.name, ?phase, "removing a slice that was not finished");
             self.remove_rest(&slice);
         }
-        let mut state = self.state.lock();
+        let mut slices = Slices::default();
         let mut orphans = Vec::new();
         for Entry { slice, .. } in ready {
             let owner_gone =
                 slice.owner.is_some_and(|owner| !same_boot || procfs::is_gone(owner.pid, owner.start_time));
-            if owner_gone { orphans.push(slice) } else { state.slices.put(slice) }
+            if owner_gone { orphans.push(slice) } else { slices.put(slice) }
         }
         for slice in orphans {
             self.remove_orphan(&slice);
         }
-        let adopted = self.adopt(&state.slices, is_lost)?;
+        let adopted = self.adopt(&slices, is_lost)?;
         for slice in adopted.slices {
             if slice.owner.is_some_and(|owner| procfs::is_gone(owner.pid, owner.start_time)) {
                 self.remove_orphan(&slice);
             } else {
-                state.slices.put(slice);
+                slices.put(slice);
             }
         }
         // Regions of an earlier boot are not kept: their processes are gone, and their ledgers are meaningless.
         let is_of_this_boot =
             |id: &SliceId| self.dirs.description(*id).map_or(same_boot, |found| self.is_of_this_boot(&found));
-        let mut kept: Vec<SliceId> = state.slices.iter().map(|slice| slice.id).filter(is_of_this_boot).collect();
+        let mut kept: Vec<SliceId> = slices.iter().map(|slice| slice.id).filter(is_of_this_boot).collect();
         kept.extend(adopted.kept);
         for name in self.dirs.remove_residue(&kept)? {
             info!(name, "removed a region that no slice has");
         }
-        let slices: Vec<Slice> = state.slices.iter().cloned().collect();
-        for slice in slices {
-            if let Err(problem) = self.take_over(&slice, kept.contains(&slice.id)) {
+        for slice in slices.iter() {
+            let problem = self.take_over(slice, kept.contains(&slice.id)).err();
+            if let Some(problem) = &problem {
                 error!(slice = slice.name, problem, "a slice cannot be taken over; it can be removed");
                 self.events.record(
                     Event::of(Kind::SliceDamaged, format!("cannot be taken over: {problem}")).of_slice(&slice.name),
                 );
-                state.problems.insert(slice.id, problem);
             } else {
                 let was = "was taken over from the manager before";
                 self.events.record(Event::of(Kind::SliceTakenOver, was).of_slice(&slice.name));
             }
+            self.books.take_over(slice.clone(), problem);
         }
-        for slice in self.cdi.remove_stale(self.dirs.slices(), |name| state.slices.get(name).is_some()) {
+        for slice in self.cdi.remove_stale(self.dirs.slices(), |name| slices.get(name).is_some()) {
             info!(slice, "removed the CDI specification of a slice that is no more");
         }
-        self.save_what_was_found(&state.slices)
+        self.save_what_was_found(&slices)
     }
 
     /// The slices by the checkpoint, and whether that is unreliable. If it is, the regions decide.
@@ -303,7 +307,8 @@ impl Manager {
     /// Saves the recovered state. On a full disk the manager starts all the same: the next start would find the same
     /// state.
     fn save_what_was_found(&self, slices: &Slices) -> Result<(), OpenError> {
-        match self.save(slices, None) {
+        let entries = slices.iter().map(|slice| Entry { phase: Phase::Ready, slice: slice.clone() });
+        match self.journal.begin(entries) {
             Err(error) if error.is_full_disk() => {
                 error!(%error, "nothing new can be remembered until there is room; what was remembered is in force");
                 Ok(())
@@ -369,7 +374,7 @@ impl Manager {
     /// Puts a slice to work again, with its region if that still exists. `had_region`: the slice had a region during
     /// this boot, so if it is missing, something else has deleted it.
     fn take_over(&self, slice: &Slice, had_region: bool) -> Result<(), String> {
-        self.check_descriptors().map_err(|error| error.to_string())?;
+        self.check_descriptors(1).map_err(|error| error.to_string())?;
         let dir = self.dirs.region(slice.id);
         let is_open = self.dirs.close_open_region(slice.id).map_err(|error| error.to_string())?;
         let region = if is_open {

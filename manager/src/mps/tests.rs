@@ -64,8 +64,14 @@ set_default*) echo "${line##* }.0" >default ;;
 esac"#;
     let mps = mps(dir.path(), script);
     let ceiling = || fs::read_to_string(dir.path().join("default")).unwrap();
-    let raised = mps.raise(60).unwrap();
+    let raised = mps.raise(60, || Some(20)).unwrap();
     assert_eq!(ceiling(), "60.0\n");
+    // Of two slices that are made at once, the one that needs more counts, whichever is made first.
+    let (less, more) = (mps.raise(50, || None).unwrap(), mps.raise(65, || None).unwrap());
+    drop(less);
+    mps.hold(|| None).unwrap();
+    assert_eq!(ceiling(), "65.0\n");
+    drop(more);
     mps.hold(|| Some(30)).unwrap();
     assert_eq!(ceiling(), "60.0\n");
     mps.hold(|| Some(70)).unwrap();
