@@ -2,6 +2,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod beyond;
+pub(crate) mod demanded;
 pub(crate) mod entitled;
 pub(crate) mod fair_share;
 pub(crate) mod gang;
@@ -11,6 +12,7 @@ pub(crate) mod plan;
 pub(crate) mod queue_share;
 pub(crate) mod scheduler;
 pub(crate) mod settings;
+pub(crate) mod shared_out;
 pub(crate) mod shares;
 pub(crate) mod signature;
 pub(crate) mod turns;

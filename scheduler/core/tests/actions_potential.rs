@@ -188,30 +188,40 @@ fn arrive(cluster: &mut Cluster, queues: &[String], arrival: &Arrival, count: &m
 /// A unit's place in the order of its queue.
 type Place = (Reverse<i32>, bool, u64, u64);
 
-/// Of each queue, the entitled units with the number of their members, and the borrowed ones.
-type Potential = Vec<(QueueId, BTreeMap<Place, usize>, BTreeMap<Place, usize>)>;
+/// Units with the number of their members.
+type Units = BTreeMap<Place, usize>;
+
+/// By queue: the guaranteed units, the entitled ones, and the borrowed ones. What comes first counts most: a unit may be
+/// entitled no longer because another queue's is guaranteed, but not the other way round.
+type Potential = [Vec<(QueueId, Units)>; 3];
+
+/// What the three parts of the potential are called.
+const PARTS: [&str; 3] = ["guaranteed", "entitled", "borrowed"];
 
 fn potential(scheduler: &Scheduler, cluster: &Cluster, queues: &[String]) -> Potential {
-    let of = |name: &String| {
+    let mut potential = Potential::default();
+    for name in queues {
         let queue = cluster.queue_named(name).expect("a queue of the world");
-        let (mut entitled, mut borrowed) = (BTreeMap::new(), BTreeMap::new());
+        let mut of_queue: [Units; 3] = Default::default();
         for standing in scheduler.standings(cluster, queue) {
             let group = cluster.group(standing.group).expect("a group that is placed");
             let member = if standing.is_elastic { cluster.sequence(standing.claims[0]).expect("a claim") } else { 0 };
             let place = (Reverse(group.spec().priority), standing.is_elastic, group.sequence(), member);
-            let set = if standing.is_entitled { &mut entitled } else { &mut borrowed };
-            set.insert(place, standing.claims.len());
+            let parts = [standing.is_guaranteed, standing.is_entitled, !standing.is_entitled];
+            for (units, _) in of_queue.iter_mut().zip(parts).filter(|(_, is_of)| *is_of) {
+                units.insert(place, standing.claims.len());
+            }
         }
-        (queue, entitled, borrowed)
-    };
-    queues.iter().map(of).collect()
+        potential.iter_mut().zip(of_queue).for_each(|(all, units)| all.push((queue, units)));
+    }
+    potential
 }
 
 /// Which of two sets is higher: at the first place in which they differ, the one that has a unit there, or the larger
 /// one.
-fn compare(left: &BTreeMap<Place, usize>, right: &BTreeMap<Place, usize>) -> Ordering {
+fn compare(left: &Units, right: &Units) -> Ordering {
     let places = left.keys().chain(right.keys()).collect::<std::collections::BTreeSet<_>>();
-    let at = |set: &BTreeMap<Place, usize>, place: &Place| set.get(place).copied().unwrap_or(0);
+    let at = |set: &Units, place: &Place| set.get(place).copied().unwrap_or(0);
     places
         .into_iter()
         .map(|place| at(left, place).cmp(&at(right, place)))
@@ -226,20 +236,14 @@ fn come_to_rest(scheduler: &mut Scheduler, cluster: &mut Cluster, queues: &[Stri
         let plan = scheduler.cycle(cluster);
         let after = potential(scheduler, cluster, queues);
         let mut rises = false;
-        for ((_, old, _), (_, new, _)) in before.iter().zip(&after) {
-            let order = compare(new, old);
-            assert!(order.is_ge(), "what a queue is entitled to has fallen: {old:?} to {new:?} by {:?}", plan.steps);
-            rises |= order.is_gt();
-        }
-        if !rises {
-            for ((_, _, old), (_, _, new)) in before.iter().zip(&after) {
+        for (part, (old, new)) in PARTS.iter().zip(before.iter().zip(&after)) {
+            for ((_, old), (_, new)) in old.iter().zip(new) {
                 let order = compare(new, old);
-                assert!(
-                    order.is_ge(),
-                    "what is borrowed has fallen for nothing: {old:?} to {new:?} by {:?}",
-                    plan.steps
-                );
+                assert!(order.is_ge(), "what is {part} has fallen for nothing: {old:?} to {new:?} by {:?}", plan.steps);
                 rises |= order.is_gt();
+            }
+            if rises {
+                break;
             }
         }
         assert!(rises || plan.steps.is_empty(), "nothing has risen by {:?}", plan.steps);

@@ -1,11 +1,13 @@
-//! Which of a queue's placed units are within its fair share.
+//! Which of a queue's placed units are within its fair share, and which within what is certain of it.
 //!
-//! This one set decides who may reclaim, from whom, and who goes first. With several measures each action could undo
+//! These sets decide who may reclaim, from whom, and who goes first. With several measures each action could undo
 //! another one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
-use crate::decisions::shares::Shares;
+use crate::decisions::demanded::{ClassCharges, each_demanded};
+use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::{Rank, Unit};
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -26,6 +28,8 @@ pub(crate) struct PlacedUnit {
     is_whole: bool,
     /// Whether it is within its queue's fair share; otherwise it is borrowed.
     pub(crate) entitled: bool,
+    /// Whether it is within what its queue's quota makes certain.
+    pub(crate) guaranteed: bool,
 }
 
 /// What is evicted as a whole, and whether it is within its queue's fair share.
@@ -40,9 +44,12 @@ pub struct Standing {
     /// Whether it is within its queue's fair share; otherwise it is borrowed, and queues that have less than theirs may
     /// take it back.
     pub is_entitled: bool,
+    /// Whether it is within its queue's quota: no other queue may take it.
+    pub is_guaranteed: bool,
 }
 
-/// The placed units of a leaf queue in their fixed order, each either *entitled* or *borrowed*.
+/// The placed units of a leaf queue in their fixed order, each either *entitled* or *borrowed*, and either *guaranteed*
+/// or not.
 ///
 /// In the order of rank a unit is entitled if, with the entitled ones before it, it stays within the queue's fair share
 /// of every resource that it takes; otherwise it is borrowed, and the next one is looked at. A member beyond its
@@ -50,18 +57,25 @@ pub struct Standing {
 /// entitled to. The fair shares of queues below one parent add up to at most the parent's, so what is entitled in a
 /// leaf is so at every level.
 ///
-/// One set decides who may reclaim, from whom, and who goes first. With several measures each action could undo what
-/// another one has done.
+/// The guaranteed units are those before the first one in the order of rank with which all that the queue wants, placed
+/// or waiting, is more than its quota, and those above it, make certain. None is passed over, as is one for the fair
+/// share: otherwise a unit beyond the quota could evict, within its queue, one within it, which would then take its
+/// place back from another queue, and so on in a circle.
 ///
-/// This set is what makes scheduling end. Reclaim takes only what is borrowed, for a unit that is entitled: the
-/// entitled set of its queue rises in the order of rank, and no other queue's changes. Preemption takes only units of
-/// later rank, and if the unit that it is for would itself be borrowed, only borrowed ones: where it stands in the
-/// order the set rises, and changes only come after it. All other actions only add. The sets of all queues can only
-/// rise, and there are finitely many of them.
+/// These sets are what makes scheduling end. Reclaim by the guarantee takes what is not guaranteed, for a unit that is:
+/// the guaranteed set of its queue rises in the order of rank, and no other queue's changes. Reclaim by the fair share
+/// takes only what is borrowed and not guaranteed, for a unit that is entitled: no guaranteed set falls, the entitled
+/// set of its queue rises, and no other queue's changes. Preemption takes only units of later rank, and if the unit that
+/// it is for would itself be borrowed, only borrowed ones, and if it would not be guaranteed, none that are: where it
+/// stands in the order the set rises, and changes only come after it. All other actions only add. The guaranteed sets
+/// of all queues can only rise, and as long as they stay, so do the entitled sets; and there are finitely many of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Entitled {
     units: Vec<PlacedUnit>,
     fair: Vec<u64>,
+    guaranteed: Vec<u64>,
+    /// The first unit that is not guaranteed; `None`: all are.
+    guaranteed_before: Option<Rank>,
 }
 
 impl Entitled {
@@ -70,7 +84,9 @@ impl Entitled {
         let groups = cluster.queue(queue).into_iter().flat_map(|queue| queue.placed());
         let units = groups.flat_map(|turn| placed(cluster, turn.group)).collect();
         let fair = shares.get(queue).iter().map(|entitlement| entitlement.fair_share).collect();
-        let mut entitled = Self { units, fair };
+        let guaranteed = shares.guaranteed(queue).to_vec();
+        let guaranteed_before = first_beyond(cluster, queue, &guaranteed);
+        let mut entitled = Self { units, fair, guaranteed, guaranteed_before };
         entitled.classify();
         entitled
     }
@@ -85,32 +101,47 @@ impl Entitled {
     fn classify(&mut self) {
         // Nearly in order already: the stable sort merges what is.
         self.units.sort_by_key(|placed| placed.unit.rank);
-        let mut held = Amounts::default();
-        let mut borrowed_cores = BTreeSet::new();
-        for placed in &mut self.units {
-            let rank = placed.unit.rank;
-            let without_core = rank.elastic && borrowed_cores.contains(&rank.group);
-            placed.entitled = placed.is_whole && !without_core && fits(&self.fair, &held, &placed.charge);
-            if placed.entitled {
-                held.add(&placed.charge);
-            } else if !rank.elastic {
-                borrowed_cores.insert(rank.group);
+        for right in [Right::FairShare, Right::Guarantee] {
+            let mut held = Amounts::default();
+            let mut cores_beyond = BTreeSet::new();
+            for index in 0..self.units.len() {
+                let placed = &self.units[index];
+                let rank = placed.unit.rank;
+                let without_core = rank.elastic && cores_beyond.contains(&rank.group);
+                let is_within = placed.is_whole && !without_core && self.fits(right, rank, &held, &placed.charge);
+                if is_within {
+                    held.add(&placed.charge);
+                } else if !rank.elastic {
+                    cores_beyond.insert(rank.group);
+                }
+                match right {
+                    Right::FairShare => self.units[index].entitled = is_within,
+                    Right::Guarantee => self.units[index].guaranteed = is_within,
+                }
             }
         }
     }
 
-    /// Whether a unit of this rank that takes `charge` would be entitled, if it were placed. What is placed of a core
-    /// already counts with the rest of it.
-    pub(crate) fn would_entitle(&self, rank: Rank, charge: &Charge) -> bool {
+    /// Whether a unit of this rank that takes `charge` would be entitled, or guaranteed, if it were placed. What is
+    /// placed of a core already counts with the rest of it.
+    pub(crate) fn would_be(&self, right: Right, rank: Rank, charge: &Charge) -> bool {
         let mut held = Amounts::default();
         for placed in self.units.iter().take_while(|placed| placed.unit.rank <= rank) {
-            if placed.entitled || placed.unit.rank == rank {
+            if placed.is(right) || placed.unit.rank == rank {
                 held.add(&placed.charge);
             } else if rank.elastic && placed.unit.rank.is_core_of(rank) {
                 return false;
             }
         }
-        fits(&self.fair, &held, charge)
+        self.fits(right, rank, &held, charge)
+    }
+
+    fn fits(&self, right: Right, rank: Rank, held: &Amounts, charge: &Charge) -> bool {
+        let (within, reaches) = match right {
+            Right::FairShare => (&self.fair, true),
+            Right::Guarantee => (&self.guaranteed, self.guaranteed_before.is_none_or(|before| rank < before)),
+        };
+        reaches && fits(within, held, charge)
     }
 
     /// All units, the last in order first.
@@ -124,10 +155,39 @@ impl Entitled {
     }
 }
 
+impl PlacedUnit {
+    /// Whether it is within what its queue has a right to.
+    pub(crate) fn is(&self, right: Right) -> bool {
+        match right {
+            Right::FairShare => self.entitled,
+            Right::Guarantee => self.guaranteed,
+        }
+    }
+}
+
+/// The first unit, placed or waiting, with which a queue would have more than `guaranteed`.
+fn first_beyond(cluster: &Cluster, queue: QueueId, guaranteed: &[u64]) -> Option<Rank> {
+    let mut wanted = Amounts::default();
+    let beyond = each_demanded(cluster, &mut ClassCharges::default(), queue, |rank, charge| {
+        if !fits(guaranteed, &wanted, charge) {
+            return ControlFlow::Break(rank);
+        }
+        wanted.add(charge);
+        ControlFlow::Continue(())
+    });
+    beyond.break_value()
+}
+
 fn placed(cluster: &Cluster, group: GroupId) -> impl Iterator<Item = PlacedUnit> {
     let is_whole = cluster.group(group).is_some_and(Group::has_minimum);
     let units = Unit::placed(cluster, group).into_iter();
-    units.map(move |unit| PlacedUnit { charge: unit.charge(cluster), unit, is_whole, entitled: false })
+    units.map(move |unit| PlacedUnit {
+        charge: unit.charge(cluster),
+        unit,
+        is_whole,
+        entitled: false,
+        guaranteed: false,
+    })
 }
 
 fn fits(fair: &[u64], held: &Amounts, charge: &Charge) -> bool {

@@ -12,7 +12,7 @@ mod nearest;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::entitled::EntitledSets;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -144,7 +144,7 @@ impl Holds {
         let mut sets = EntitledSets::default();
         let mut is_entitled = |cluster: &Cluster, unit: &Unit| {
             let entitled = sets.know(cluster, shares, unit.queue);
-            entitled.would_entitle(unit.rank, &unit.least_charge(cluster))
+            entitled.would_be(Right::FairShare, unit.rank, &unit.least_charge(cluster))
         };
         // Who is no longer blocked needs no nodes, who is no longer entitled may have none, and nobody needs those that
         // have become too small, or another sort.

@@ -93,6 +93,7 @@ impl Scheduler {
             claims: placed.unit.claims.clone(),
             is_elastic: placed.unit.elastic,
             is_entitled: placed.entitled,
+            is_guaranteed: placed.guaranteed,
         };
         Entitled::of(cluster, &shares, queue).units().iter().map(standing).collect()
     }

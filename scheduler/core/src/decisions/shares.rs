@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::decisions::fair_share::{DominantShare, Entitlement, QueueDemand, entitlements};
+use crate::decisions::shared_out::SharedOut;
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
-use crate::state::resources::{Charge, DEVICE_CORE};
+use crate::state::resources::Charge;
 use crate::state::usage::DecayedUsage;
-use crate::vocabulary::allowance::Allowance;
 use crate::vocabulary::queue_spec::QueueId;
 
 /// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not
@@ -15,7 +15,23 @@ use crate::vocabulary::queue_spec::QueueId;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     /// By number of the queue's slot.
-    by_queue: Vec<Vec<Entitlement>>,
+    by_queue: Vec<OfQueue>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct OfQueue {
+    entitled: Vec<Entitlement>,
+    /// What is certain of the fair share, by resource.
+    guaranteed: Vec<u64>,
+}
+
+/// What a unit claims when it takes something back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Right {
+    /// Its queue's part of what there is.
+    FairShare,
+    /// The part of that which its queue's quota, and those above it, make certain.
+    Guarantee,
 }
 
 impl Shares {
@@ -26,21 +42,12 @@ impl Shares {
         let totals = cluster.totals();
         let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
         let all: Vec<&Queue> = order.iter().filter_map(|id| queues.get(*id)).collect();
-        // A resource that no queue names is not shared out: otherwise a quota of devices could not be taken back
-        // because of memory that nobody spoke of. Only the time of devices always is, as queues are about it.
-        let named = |number: usize| all.iter().any(|queue| queue.named_allowance(number).is_some());
-        let shared = |number: usize| number == DEVICE_CORE || named(number);
-        let shared: Vec<bool> = (0..totals.len()).map(shared).collect();
+        let shared = SharedOut::of(&all, totals.len());
         let there_was = cluster.capacity_used();
         let demand = |queue: &&Queue| QueueDemand {
             parent: queue.parent().and_then(|parent| index.get(&parent).copied()),
             priority: queue.spec().priority,
-            allowances: (0..totals.len())
-                .map(|number| match shared[number] {
-                    true => queue.allowance(number),
-                    false => Allowance::default(),
-                })
-                .collect(),
+            allowances: (0..totals.len()).map(|number| shared.allowance(queue, number)).collect(),
             // What children ask for is added by who divides.
             requested: match queue.children().is_empty() {
                 true => (0..totals.len()).map(|number| queue.requested().get(number)).collect(),
@@ -48,26 +55,55 @@ impl Shares {
             },
             usage_ppm: (0..totals.len()).map(|number| usage_ppm(queue, number, there_was)).collect(),
         };
-        let demands: Vec<QueueDemand> = all.iter().map(demand).collect();
+        let mut demands: Vec<QueueDemand> = all.iter().map(demand).collect();
         let mut entitled = entitlements(&totals, &demands, usage_weight);
-        for entitled in &mut entitled {
-            for (entitlement, _) in entitled.iter_mut().zip(&shared).filter(|(_, shared)| !**shared) {
-                *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None, total: u64::MAX };
+        shared.round_up(cluster, &order, &totals, &demands, &mut entitled);
+        let guaranteed = shared.guaranteed(&totals, &mut demands, usage_weight);
+        let mut shares = Self::default();
+        let mut is_unlimited: Vec<Vec<bool>> = Vec::with_capacity(order.len());
+        for (place, (queue, mut entitled)) in order.into_iter().zip(entitled).enumerate() {
+            let above = demands[place].parent.and_then(|parent| is_unlimited.get(parent));
+            let is_unlimited_of = |(number, entitled): (usize, &Entitlement)| {
+                entitled.quota.is_none() && above.is_none_or(|above| above[number])
+            };
+            let unlimited: Vec<bool> = entitled.iter().enumerate().map(is_unlimited_of).collect();
+            let mut guaranteed: Vec<u64> =
+                guaranteed.iter().map(|of_resource| of_resource.get(place).copied().unwrap_or(0)).collect();
+            for (number, entitlement) in entitled.iter_mut().enumerate() {
+                if !shared.is_shared[number] {
+                    *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None, total: u64::MAX };
+                    guaranteed[number] = u64::MAX;
+                } else if unlimited[number] {
+                    // Whose quota is all there is, up to the top, is never over it.
+                    entitlement.fair_share = entitlement.limit.unwrap_or(u64::MAX);
+                    guaranteed[number] = entitlement.fair_share;
+                }
             }
-        }
-        let mut by_queue = Vec::new();
-        for (queue, entitled) in order.into_iter().zip(entitled) {
-            if by_queue.len() <= queue.index() {
-                by_queue.resize(queue.index() + 1, Vec::new());
+            is_unlimited.push(unlimited);
+            if shares.by_queue.len() <= queue.index() {
+                shares.by_queue.resize(queue.index() + 1, OfQueue::default());
             }
-            by_queue[queue.index()] = entitled;
+            shares.by_queue[queue.index()] = OfQueue { entitled, guaranteed };
         }
-        Self { by_queue }
+        shares
     }
 
     /// What a queue is entitled to of each resource, by number.
     pub(crate) fn get(&self, queue: QueueId) -> &[Entitlement] {
-        self.by_queue.get(queue.index()).map_or(&[], Vec::as_slice)
+        self.by_queue.get(queue.index()).map_or(&[], |of_queue| &of_queue.entitled)
+    }
+
+    /// What a queue may hold of a resource by a right.
+    pub(crate) fn by_right(&self, right: Right, queue: QueueId, number: usize) -> u64 {
+        match right {
+            Right::FairShare => self.fair_share(queue, number),
+            Right::Guarantee => self.guaranteed(queue).get(number).copied().unwrap_or(0),
+        }
+    }
+
+    /// What a queue is certain to get of each resource if it asks for it, by number.
+    pub(crate) fn guaranteed(&self, queue: QueueId) -> &[u64] {
+        self.by_queue.get(queue.index()).map_or(&[], |of_queue| &of_queue.guaranteed)
     }
 
     /// A queue's fair share of a resource.

@@ -22,6 +22,12 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
+    /// Of the core of a group, by the group's priority and number; or, with the number of a claim, of that member beyond
+    /// the core.
+    pub(crate) fn new(priority: i32, group: u64, beyond: Option<u64>) -> Self {
+        Self { priority: Reverse(priority), elastic: beyond.is_some(), group, member: beyond.unwrap_or(0) }
+    }
+
     /// Whether this is the rank of the core of the group that a unit of rank `other` belongs to.
     pub(crate) fn is_core_of(self, other: Self) -> bool {
         !self.elastic && self.group == other.group
@@ -42,11 +48,11 @@ pub(crate) struct Unit {
 impl Unit {
     fn new(cluster: &Cluster, id: GroupId, claims: Vec<ClaimId>, elastic: bool) -> Option<Self> {
         let group = cluster.group(id)?;
-        let member = match elastic {
-            true => cluster.sequence(*claims.first()?)?,
-            false => 0,
+        let beyond = match elastic {
+            true => Some(cluster.sequence(*claims.first()?)?),
+            false => None,
         };
-        let rank = Rank { priority: Reverse(group.spec().priority), elastic, group: group.sequence(), member };
+        let rank = Rank::new(group.spec().priority, group.sequence(), beyond);
         Some(Self { rank, group: id, queue: group.queue(), claims, elastic })
     }
 

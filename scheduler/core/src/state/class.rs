@@ -60,4 +60,8 @@ impl Classes {
     pub(crate) fn get(&self, id: ClassId) -> Option<&Class> {
         self.classes.get(id)
     }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter().map(|(_, class)| class)
+    }
 }

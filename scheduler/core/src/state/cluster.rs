@@ -302,6 +302,11 @@ impl Cluster {
         self.classes.get(id)
     }
 
+    /// The classes of all claims.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter()
+    }
+
     /// A pod group.
     #[must_use]
     pub fn group(&self, id: GroupId) -> Option<&Group> {

@@ -170,6 +170,17 @@ impl Group {
         (of(true), of(false))
     }
 
+    /// Its members, placed or not: those that the minimum needs, and those beyond it. `None`: there are too few.
+    pub(crate) fn demanded_parts(&self) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
+        let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
+        let (needed, missing) = self.choose(|_| true, wanted, self.spec.min_members);
+        let of = |is_needed: bool| {
+            let part = self.members.iter().filter(|(sequence, _)| needed.contains(sequence) == is_needed);
+            part.map(|(_, member)| member.claim).collect()
+        };
+        (missing == 0).then(|| (of(true), of(false)))
+    }
+
     /// The number of a sub-group; one more than the last for who names none.
     pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<usize> {
         let Some(name) = name else { return Some(self.spec.sub_groups.len()) };

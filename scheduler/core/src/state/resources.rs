@@ -226,6 +226,16 @@ impl Charge {
         self.models.iter().filter(|(_, amount)| *amount > 0).map(|(number, _)| *number)
     }
 
+    /// Whether a resource is time of devices of one model, by its number.
+    pub(crate) fn is_model(number: usize) -> bool {
+        number >= FIXED
+    }
+
+    /// Whether how much of a resource anything takes can depend on the devices' model.
+    pub(crate) fn may_depend_on_model(number: usize) -> bool {
+        number == DEVICE_MEMORY || Self::is_model(number)
+    }
+
     /// Whether how much of a resource it takes can depend on the devices' model.
     pub(crate) fn depends_on_model(&self, number: usize) -> bool {
         number == DEVICE_MEMORY && self.fixed[DEVICE_MEMORY] > 0 || self.models().any(|model| model == number)

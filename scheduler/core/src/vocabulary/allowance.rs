@@ -3,7 +3,9 @@
 /// What a queue may have of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowance {
-    /// What it deserves; `None`: all there is.
+    /// What it is certain to get if it asks for it, as far as there is enough for all quotas. `None`: all there is. If
+    /// that is so of all queues above it, too, it is never over its quota: nothing is taken back from it for another
+    /// queue.
     pub quota: Option<u64>,
     /// What it never exceeds; `None`: no limit.
     pub limit: Option<u64>,

@@ -3,6 +3,8 @@
 mod allocate;
 mod consolidate;
 mod elastic;
+mod guarantees;
+mod indivisible;
 mod mixed_gangs;
 mod models;
 mod one_plan;

@@ -28,7 +28,7 @@ pub(in crate::snapshot) struct QueueEntry {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct AllowanceEntry {
-    /// `null`: all there is.
+    /// `null`: all there is, so that the queue is never over its quota.
     pub(in crate::snapshot) quota: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) limit: Option<u64>,

@@ -2,7 +2,7 @@
 
 use crate::decisions::entitled::Entitled;
 use crate::decisions::plan::Refusal;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::{Cluster, limits};
 use crate::state::resources::Charge;
@@ -20,11 +20,15 @@ pub(super) struct Taken {
     pub(super) amount: u64,
     /// Whether any of them is within its queue's fair share.
     pub(super) entitled: bool,
+    /// Whether any of them is within what its queue is certain of.
+    pub(super) guaranteed: bool,
 }
 
 /// The bounds of one attempt.
 pub(super) struct Bounds<'a> {
     pub(super) action: Action,
+    /// What the unit claims.
+    pub(super) right: Right,
     pub(super) unit: &'a Unit,
     /// Whether the unit's own members may be evicted.
     pub(super) preemptible: bool,
@@ -34,6 +38,8 @@ pub(super) struct Bounds<'a> {
     pub(super) measure: Measure,
     /// What the unit takes at least.
     pub(super) least: Charge,
+    /// The resources that it may take, by number.
+    pub(super) needs: &'a [usize],
     /// What may be evicted, by the measure, if it is more than one unit.
     pub(super) amount_max: u64,
     /// Why something was not taken although it would have made room.
@@ -68,10 +74,10 @@ impl Bounds<'_> {
             let Some(state) = cluster.queue(*queue) else { return false };
             let gone = set.iter().take(place).filter_map(|number| selection.get(*number));
             let gone = gone.filter(|other| other.queue == victim.queue);
-            self.least.parts().any(|(resource, _)| {
-                let taken = gone.clone().map(|other| other.charge.get(resource)).fold(0, u64::saturating_add);
-                let held = state.allocated().get(resource).saturating_sub(taken);
-                victim.charge.get(resource) > 0 && held > self.shares.fair_share(*queue, resource)
+            self.needs.iter().any(|resource| {
+                let taken = gone.clone().map(|other| other.charge.get(*resource)).fold(0, u64::saturating_add);
+                let held = state.allocated().get(*resource).saturating_sub(taken);
+                victim.charge.get(*resource) > 0 && held > self.shares.by_right(self.right, *queue, *resource)
             })
         })
     }
@@ -124,10 +130,13 @@ impl Bounds<'_> {
             let held = cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
             held.saturating_add(candidate.charge.get(number))
         };
-        let takes_entitled =
-            || candidate.set.iter().filter_map(|set| selection.get(*set)).any(|victim| victim.entitled);
-        let must_be_entitled = self.action == Action::Reclaim || before.entitled || takes_entitled();
-        let refusal = if must_be_entitled { self.above_fair_share(&charge, held) } else { None };
+        let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
+        let taken = Taken {
+            entitled: before.entitled || victims().any(|victim| victim.entitled),
+            guaranteed: before.guaranteed || victims().any(|victim| victim.guaranteed),
+            ..before
+        };
+        let refusal = self.above_share(&charge, held, taken);
         if let Some(refusal) = refusal {
             self.refuse(refusal);
         }
@@ -137,20 +146,23 @@ impl Bounds<'_> {
     /// Whether the unit, as it is placed in a trial, may take from those who are evicted.
     pub(super) fn judge(&self, cluster: &Cluster, taken: Taken) -> Result<(), Refusal> {
         let held = |number: usize| cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
-        let must_be_entitled = self.action == Action::Reclaim || taken.entitled;
-        let refusal = must_be_entitled.then(|| self.above_fair_share(&self.unit.charge(cluster), held)).flatten();
-        refusal.map_or(Ok(()), Err)
+        self.above_share(&self.unit.charge(cluster), held, taken).map_or(Ok(()), Err)
     }
 
-    /// Why a unit that takes `charge`, with which its queue holds `held`, may not take what others are entitled to.
-    fn above_fair_share(&self, charge: &Charge, held: impl Fn(usize) -> u64) -> Option<Refusal> {
+    /// Why a unit that takes `charge`, with which its queue holds `held`, may not take these.
+    fn above_share(&self, charge: &Charge, held: impl Fn(usize) -> u64, taken: Taken) -> Option<Refusal> {
+        let reclaims = self.action == Action::Reclaim;
+        let must_be_entitled = reclaims || taken.entitled;
+        let must_be_guaranteed = taken.guaranteed || (reclaims && self.right == Right::Guarantee);
         let queue = self.unit.queue;
         let above = |number: &usize| held(*number) > self.shares.fair_share(queue, *number);
         let resources = || charge.parts().map(|(number, _)| number);
         // Within its queue a unit of high priority takes the place of others, whatever the queue holds.
-        let above = resources().find(|number| self.action == Action::Reclaim && above(number));
-        let unentitled = || (!self.own.would_entitle(self.unit.rank, charge)).then(|| resources().next().unwrap_or(0));
-        above.or_else(unentitled).map(|resource| Refusal::above(self.shares, queue, resource))
+        let above = resources().find(|number| reclaims && above(number));
+        let lacks = |must_be: bool, right: Right| must_be && !self.own.would_be(right, self.unit.rank, charge);
+        let lacks = lacks(must_be_entitled, Right::FairShare) || lacks(must_be_guaranteed, Right::Guarantee);
+        let lacking = || lacks.then(|| resources().next().unwrap_or(0));
+        above.or_else(lacking).map(|resource| Refusal::above(self.shares, queue, resource))
     }
 
     fn refuse(&mut self, refusal: Refusal) {

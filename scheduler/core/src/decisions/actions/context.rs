@@ -6,7 +6,7 @@ use crate::decisions::entitled::EntitledSets;
 use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::plan::Refusal;
 use crate::decisions::settings::Settings;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
 use crate::state::queue::Queue;
@@ -29,7 +29,8 @@ pub(crate) struct Context<'a> {
     pub(super) evictable: Victims,
     /// Who could be moved.
     pub(super) movable: Victims,
-    givers: Option<Givers>,
+    /// By what they have too much for.
+    givers: BTreeMap<Right, Givers>,
     /// Claims that may still be moved in this cycle to make room in one place.
     pub(super) moves_left: u32,
 }
@@ -51,7 +52,7 @@ impl<'a> Context<'a> {
             entitled: EntitledSets::default(),
             evictable: Victims::new(Fate::Evicted),
             movable: Victims::new(Fate::Moved),
-            givers: None,
+            givers: BTreeMap::new(),
             moves_left: settings.moves_per_cycle,
         }
     }
@@ -66,9 +67,7 @@ impl<'a> Context<'a> {
             }
         }
         for (queue, groups) in groups {
-            if let Some(givers) = &mut self.givers {
-                givers.update(cluster, self.shares, queue);
-            }
+            self.givers.values_mut().for_each(|givers| givers.update(cluster, self.shares, queue));
             for victims in [&mut self.evictable, &mut self.movable] {
                 if victims.number_of(queue).is_some() || victims.knows_all() {
                     victims.update(cluster, self.entitled.know(cluster, self.shares, queue), queue, &groups);
@@ -96,9 +95,14 @@ impl<'a> Context<'a> {
         self.movable.note_all_known();
     }
 
-    /// The queues that have too much of any of these resources, each with all of those.
-    pub(super) fn givers(&mut self, cluster: &Cluster, resources: &[usize]) -> BTreeMap<QueueId, Vec<usize>> {
-        self.givers.get_or_insert_with(|| Givers::of(cluster, self.shares)).among(resources)
+    /// The queues that hold more of any of these resources than they have a right to, each with all of those.
+    pub(super) fn givers(
+        &mut self,
+        cluster: &Cluster,
+        right: Right,
+        resources: &[usize],
+    ) -> BTreeMap<QueueId, Vec<usize>> {
+        self.givers.entry(right).or_insert_with(|| Givers::of(cluster, self.shares, right)).among(resources)
     }
 
     /// Ends the cycle: remembers which searches go on in the next one.

@@ -9,7 +9,7 @@ use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::plan::{Refusal, cause};
 use crate::decisions::queue_share::share;
 use crate::decisions::settings::Settings;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -27,7 +27,10 @@ use super::selection::{Measure, VictimSelection};
 /// What is tried.
 pub(super) struct Attempt<'a> {
     pub(super) action: Action,
+    pub(super) right: Right,
     pub(super) unit: &'a Unit,
+    /// The resources that it may take, by number.
+    pub(super) needs: &'a [usize],
     pub(super) selection: VictimSelection<'a>,
     /// What is placed of the unit's queue.
     pub(super) own: &'a Entitled,
@@ -43,7 +46,7 @@ impl Attempt<'_> {
         engine: &mut Engine<Box<dyn Policy>>,
         searches: &mut Searches<'_>,
     ) -> ActionResult {
-        let Self { action, unit, selection, own, shares, settings } = self;
+        let Self { action, right, unit, needs, selection, own, shares, settings } = self;
         if selection.is_empty() {
             return Err(Refusal::NothingToTake);
         }
@@ -59,12 +62,14 @@ impl Attempt<'_> {
         let own_share = share(cluster, shares, unit.queue, Some(&least), &least);
         let bounds = Bounds {
             action,
+            right,
             unit,
             preemptible: unit.is_preemptible(cluster),
             own,
             shares,
             measure,
             least,
+            needs,
             amount_max: u64::try_from(asked).unwrap_or(u64::MAX),
             refusal: None,
         };

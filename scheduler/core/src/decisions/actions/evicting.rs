@@ -50,6 +50,7 @@ impl Evicting<'_> {
             victims: taken.len(),
             amount: amounts.fold(0, u64::saturating_add),
             entitled: victims().any(|victim| victim.entitled),
+            guaranteed: victims().any(|victim| victim.guaranteed),
         }
     }
 

@@ -1,22 +1,23 @@
-//! Which queues have more than their fair share.
+//! Which queues have more than their fair share, or than what is certain of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// The leaf queues that hold more than their fair share of a resource, by its number: found out once for a cycle, and
-/// kept true as claims are placed and evicted.
+/// The leaf queues that hold more of a resource, by its number, than they have a right to: found out once for a cycle,
+/// and kept true as claims are placed and evicted.
 #[derive(Clone, Debug)]
 pub(super) struct Givers {
+    right: Right,
     by_resource: BTreeMap<usize, BTreeSet<QueueId>>,
 }
 
 impl Givers {
-    pub(super) fn of(cluster: &Cluster, shares: &Shares) -> Self {
-        let mut givers = Self { by_resource: BTreeMap::new() };
+    pub(super) fn of(cluster: &Cluster, shares: &Shares, right: Right) -> Self {
+        let mut givers = Self { right, by_resource: BTreeMap::new() };
         for queue in cluster.queues().parents_first() {
             givers.update(cluster, shares, queue);
         }
@@ -25,9 +26,9 @@ impl Givers {
 
     /// Takes in that a queue holds something else than before.
     pub(super) fn update(&mut self, cluster: &Cluster, shares: &Shares, queue: QueueId) {
-        for (number, entitlement) in shares.get(queue).iter().enumerate() {
-            let gives =
-                |state: &Queue| state.children().is_empty() && state.allocated().get(number) > entitlement.fair_share;
+        for number in 0..shares.get(queue).len() {
+            let share = shares.by_right(self.right, queue, number);
+            let gives = |state: &Queue| state.children().is_empty() && state.allocated().get(number) > share;
             if cluster.queue(queue).is_some_and(gives) {
                 self.by_resource.entry(number).or_default().insert(queue);
             } else if let Some(queues) = self.by_resource.get_mut(&number) {

@@ -1,6 +1,7 @@
 //! Preempt: within a queue, what is of lower priority makes way.
 
 use crate::decisions::plan::Refusal;
+use crate::decisions::shares::Right;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::Action;
@@ -12,7 +13,7 @@ use super::selection::VictimSelection;
 use super::victims::Victim;
 
 /// Places a unit by evicting units of strictly lower priority in its queue: any, if it would be entitled, otherwise
-/// only borrowed ones.
+/// only borrowed ones; and guaranteed ones only if it would be guaranteed.
 pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let own = context.entitled.know(cluster, context.shares, unit.queue);
     // Who is of the lowest priority has nobody to take from.
@@ -22,17 +23,22 @@ pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
-    let is_entitled = own.would_entitle(unit.rank, &unit.least_charge(cluster));
+    let least = unit.least_charge(cluster);
+    let [is_entitled, is_guaranteed] =
+        [Right::FairShare, Right::Guarantee].map(|right| own.would_be(right, unit.rank, &least));
     context.know_evictable(cluster, unit.queue);
     let Context { shares, settings, engine, searches, entitled, evictable, .. } = context;
     let own = entitled.know(cluster, shares, unit.queue);
     let takes = |victim: &Victim| {
         victim.rank().priority > unit.rank.priority
             && (is_entitled || !victim.entitled)
+            && (is_guaranteed || !victim.guaranteed)
             && victim.is_open_to(Action::Preempt)
     };
     let selection = VictimSelection::new(evictable, evictable.number_of(unit.queue).into_iter().collect(), takes);
-    let attempt = Attempt { action: Action::Preempt, unit, selection, own, shares, settings };
+    let needs: Vec<usize> = least.parts().map(|(resource, _)| resource).collect();
+    let (action, right) = (Action::Preempt, Right::FairShare);
+    let attempt = Attempt { action, right, unit, needs: &needs, selection, own, shares, settings };
     let steps = attempt.run(cluster, engine, searches)?;
     context.changed(cluster, &steps);
     Ok(steps)

@@ -1,8 +1,11 @@
-//! Reclaim: what queues hold beyond their fair share goes back to those who have less than theirs.
+//! Reclaim: what queues hold beyond their fair share goes back to those who have less than theirs, and what they hold
+//! beyond their quota to those who cannot use theirs otherwise.
 
 use crate::decisions::plan::Refusal;
+use crate::decisions::shares::Right;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
+use crate::state::resources::Charge;
 use crate::vocabulary::claim::Action;
 
 use super::context::{ActionResult, Context};
@@ -11,21 +14,47 @@ use super::protection::delayed_until_ms;
 use super::selection::VictimSelection;
 use super::victims::Victim;
 
-/// Places a unit that would be entitled by evicting borrowed units of other queues.
+/// Places a unit that would be entitled by evicting borrowed units of other queues. If that makes no room, since what is
+/// free or borrowed is in pieces, and the unit would be within what its queue's quota makes certain, also by evicting
+/// units beyond their queues' quotas.
 pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let least = unit.least_charge(cluster);
-    let needs: Vec<usize> = least.parts().map(|(resource, _)| resource).collect();
+    let needs = needs(cluster, unit);
     if let Some(resource) = context.shares.exceeded(cluster, unit.queue, &least) {
         return Err(Refusal::above(context.shares, unit.queue, resource));
     }
     let own = context.entitled.know(cluster, context.shares, unit.queue);
-    if !own.would_entitle(unit.rank, &least) {
+    if !own.would_be(Right::FairShare, unit.rank, &least) {
         return Err(Refusal::above(context.shares, unit.queue, needs.first().copied().unwrap_or(0)));
     }
+    let is_guaranteed = own.would_be(Right::Guarantee, unit.rank, &least);
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
         return Err(Refusal::Delayed { until_ms });
     }
-    let mut givers = context.givers(cluster, &needs);
+    match reclaim_by(Right::FairShare, cluster, context, unit, &needs) {
+        Err(Refusal::NothingToTake | Refusal::AboveFairShare { .. }) if is_guaranteed => {
+            reclaim_by(Right::Guarantee, cluster, context, unit, &needs)
+        }
+        outcome => outcome,
+    }
+}
+
+/// The resources of which a unit takes something: of the models those that it may be placed on.
+fn needs(cluster: &Cluster, unit: &Unit) -> Vec<usize> {
+    let classes = unit.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
+    let mut most = Charge::default();
+    classes.for_each(|class| most.add(&cluster.resources().most_charge(class.request())));
+    most.parts().map(|(resource, _)| resource).collect()
+}
+
+fn reclaim_by(
+    right: Right,
+    cluster: &mut Cluster,
+    context: &mut Context<'_>,
+    unit: &Unit,
+    needs: &[usize],
+) -> ActionResult {
+    let mut givers = context.givers(cluster, right, needs);
     givers.remove(&unit.queue);
     for queue in givers.keys() {
         context.know_evictable(cluster, *queue);
@@ -43,12 +72,13 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     }
     let takes = |victim: &Victim| {
         let holds = |resource: &usize| victim.charge.get(*resource) > 0;
-        !victim.entitled
+        !victim.guaranteed
+            && (right == Right::Guarantee || !victim.entitled)
             && victim.is_open_to(Action::Reclaim)
             && gives.get(victim.queue).is_some_and(|gives| gives.iter().any(holds))
     };
     let selection = VictimSelection::new(evictable, queues, takes);
-    let attempt = Attempt { action: Action::Reclaim, unit, selection, own, shares, settings };
+    let attempt = Attempt { action: Action::Reclaim, right, unit, needs, selection, own, shares, settings };
     let steps = attempt.run(cluster, engine, searches)?;
     context.changed(cluster, &steps);
     Ok(steps)

@@ -25,6 +25,8 @@ pub(super) struct Victim {
     pub(super) charge: Charge,
     /// Whether it is within its queue's fair share.
     pub(super) entitled: bool,
+    /// Whether it is within what its queue is certain of.
+    pub(super) guaranteed: bool,
     /// How many of its units run, or are on the way from one place to another.
     pub(super) running: usize,
     rank: Rank,
@@ -184,9 +186,10 @@ impl Victims {
         // Both are in the order of rank.
         let mut units = entitled.units().iter();
         for (rank, victim) in self.of_queue.get(number).into_iter().flatten() {
-            let is_entitled = units.find(|placed| placed.unit.rank == *rank).is_some_and(|placed| placed.entitled);
+            let placed = units.find(|placed| placed.unit.rank == *rank);
             if let Some(Some(victim)) = self.all.get_mut(*victim) {
-                victim.entitled = is_entitled;
+                victim.entitled = placed.is_some_and(|placed| placed.entitled);
+                victim.guaranteed = placed.is_some_and(|placed| placed.guaranteed);
             }
         }
     }
@@ -245,7 +248,8 @@ impl Victims {
 
     fn push(&mut self, cluster: &Cluster, queue: usize, units: Vec<PlacedUnit>, reclaimable: bool, preemptible: bool) {
         let Some(first) = units.first() else { return };
-        let (rank, group, entitled) = (first.unit.rank, first.unit.group, first.entitled);
+        let (rank, group) = (first.unit.rank, first.unit.group);
+        let (entitled, guaranteed) = (first.entitled, first.guaranteed);
         let mut charge = Charge::default();
         units.iter().for_each(|placed| charge.add(&placed.charge));
         let is_there = |claim: &ClaimId| cluster.started_ms(*claim).is_some() || cluster.leaving(*claim).is_some();
@@ -262,8 +266,20 @@ impl Victims {
             *budgets.entry(number).or_default() += 1;
         }
         let budgets = budgets.into_iter().collect();
-        let victim =
-            Victim { units, queue, charge, entitled, running, rank, group, reclaimable, preemptible, budgets, nodes };
+        let victim = Victim {
+            units,
+            queue,
+            charge,
+            entitled,
+            guaranteed,
+            running,
+            rank,
+            group,
+            reclaimable,
+            preemptible,
+            budgets,
+            nodes,
+        };
         let number = self.free.pop().unwrap_or_else(|| {
             self.all.push(None);
             self.all.len() - 1

@@ -2,7 +2,7 @@
 //!
 //! First each gets its quota, as far as it asks for it. What is left goes to the queues by priority, and among equals
 //! in proportion to weight, never beyond what they ask for or their limit. Amounts are integers in the resource's
-//! smallest unit, and nothing is rounded to whole devices.
+//! smallest unit, and nothing is rounded to whole devices here.
 //!
 //! All units are thought of as handed out one after the other, in an order that depends neither on how many there are
 //! nor on what is asked for beyond them. So more of the resource never makes anybody's share smaller, and neither does

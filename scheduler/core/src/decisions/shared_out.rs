@@ -1,0 +1,176 @@
+//! Which resources are divided among queues, and in units of what size.
+
+use std::ops::ControlFlow;
+
+use crate::decisions::demanded::{ClassCharges, each_demanded};
+use crate::decisions::fair_share::{Entitlement, QueueDemand, RoundedQueue, entitlements, round_up};
+use crate::state::cluster::Cluster;
+use crate::state::queue::Queue;
+use crate::state::resources::{Amounts, Charge, DEVICE_CORE};
+use crate::vocabulary::allowance::Allowance;
+use crate::vocabulary::queue_spec::QueueId;
+
+/// So many sizes of units that do not fit into a queue's share are thought of.
+const SIZES_MAX: usize = 4;
+
+/// The resources that are divided.
+///
+/// A resource that no queue names is not: otherwise a quota of devices could not be taken back because of memory that
+/// nobody spoke of. Only the time of devices always is, as queues are about it: where queues name models, and none the
+/// total, by each model, and otherwise in total. An equal split of a total that nobody named would stand between a
+/// queue and its quota of a model.
+pub(super) struct SharedOut {
+    /// By number of the resource.
+    pub(super) is_shared: Vec<bool>,
+}
+
+impl SharedOut {
+    /// Of so many resources.
+    pub(super) fn of(queues: &[&Queue], resources: usize) -> Self {
+        let is_named = |number: usize| queues.iter().any(|queue| queue.named_allowance(number).is_some());
+        let mut is_shared: Vec<bool> = (0..resources).map(is_named).collect();
+        let names_models = is_shared.iter().enumerate().any(|(number, named)| *named && Charge::is_model(number));
+        match (is_shared.get(DEVICE_CORE), names_models) {
+            (Some(false), true) => {
+                is_shared
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(number, _)| Charge::is_model(*number))
+                    .for_each(|(_, is)| *is = true);
+            }
+            _ => is_shared.iter_mut().skip(DEVICE_CORE).take(1).for_each(|is_shared| *is_shared = true),
+        }
+        Self { is_shared }
+    }
+
+    /// What a queue may have of a resource. Who names models, but not the total that others name, has of the total what
+    /// it has of the models.
+    pub(super) fn allowance(&self, queue: &Queue, number: usize) -> Allowance {
+        if !self.is_shared[number] {
+            return Allowance::default();
+        }
+        let of_model = |number: usize| queue.named_allowance(number).filter(|_| Charge::is_model(number));
+        let models = || (0..self.is_shared.len()).filter_map(of_model);
+        if number != DEVICE_CORE || queue.named_allowance(number).is_some() || models().next().is_none() {
+            return queue.allowance(number);
+        }
+        let add = |sum: Option<u64>, quota: Option<u64>| Some(sum?.saturating_add(quota?));
+        let quota = models().map(|allowance| allowance.quota).fold(Some(0), add);
+        Allowance { quota, ..Allowance::UNNAMED }
+    }
+
+    /// What is certain for each queue, by resource: what there would be for it if those at the top were given their
+    /// quotas only.
+    pub(super) fn guaranteed(&self, totals: &[u64], demands: &mut [QueueDemand], usage_weight: u64) -> Vec<Vec<u64>> {
+        let mut any = false;
+        for demand in demands.iter_mut().filter(|demand| demand.parent.is_none()) {
+            for (allowance, is_shared) in demand.allowances.iter_mut().zip(&self.is_shared) {
+                allowance.weight = 0;
+                any |= *is_shared && allowance.quota != Some(0);
+            }
+        }
+        if !any {
+            return vec![Vec::new(); totals.len()];
+        }
+        let entitled = entitlements(totals, demands, usage_weight);
+        let of = |number: usize| entitled.iter().map(|entitled| entitled[number].fair_share).collect();
+        (0..totals.len()).map(of).collect()
+    }
+
+    /// Rounds shares to whole units.
+    pub(super) fn round_up(
+        &self,
+        cluster: &Cluster,
+        order: &[QueueId],
+        totals: &[u64],
+        demands: &[QueueDemand],
+        entitled: &mut [Vec<Entitlement>],
+    ) {
+        let mut sizes = Sizes { shared: self, cluster, charges: ClassCharges::default(), least_core: None };
+        let mut queues = Vec::with_capacity(order.len());
+        for ((id, demand), entitled) in order.iter().zip(demands).zip(entitled.iter()) {
+            let state = cluster.queue(*id);
+            let quota = |number: usize| state?.named_allowance(number)?.quota;
+            let mut queue = RoundedQueue {
+                parent: demand.parent,
+                priority: demand.priority,
+                quotas: (0..totals.len()).map(quota).collect(),
+                limits: entitled.iter().map(|entitlement| entitlement.limit).collect(),
+                used: vec![0; totals.len()],
+                next: Vec::new(),
+            };
+            if state.is_some_and(|state| state.children().is_empty()) {
+                sizes.fill_in(*id, &demand.requested, entitled, &mut queue);
+            }
+            queues.push(queue);
+        }
+        let mut shares: Vec<Vec<u64>> =
+            entitled.iter().map(|of| of.iter().map(|entitlement| entitlement.fair_share).collect()).collect();
+        let totals: Vec<Option<u64>> =
+            totals.iter().zip(&self.is_shared).map(|(total, is_shared)| is_shared.then_some(*total)).collect();
+        round_up(&totals, &queues, &mut shares);
+        for (entitled, shares) in entitled.iter_mut().zip(shares) {
+            for (entitlement, share) in entitled.iter_mut().zip(shares) {
+                entitlement.fair_share = share;
+            }
+        }
+    }
+}
+
+/// Finds out which units of queues fit into their shares.
+struct Sizes<'a> {
+    shared: &'a SharedOut,
+    cluster: &'a Cluster,
+    charges: ClassCharges,
+    /// The least time of devices that any claim asks for that asks for any.
+    least_core: Option<u64>,
+}
+
+impl Sizes<'_> {
+    fn fill_in(&mut self, id: QueueId, requested: &[u64], entitled: &[Entitlement], queue: &mut RoundedQueue) {
+        let is_shared = &self.shared.is_shared;
+        let shared = || (0..is_shared.len()).filter(|number| is_shared[*number]);
+        let is_satisfied = |number: usize| {
+            let Entitlement { fair_share, limit, .. } = entitled[number];
+            fair_share >= requested[number].min(limit.unwrap_or(u64::MAX))
+        };
+        shared().for_each(|number| queue.used[number] = entitled[number].fair_share);
+        if shared().all(is_satisfied) {
+            return;
+        }
+        let least_core = match shared().all(|number| self.cluster.resources().is_of_devices(number)) {
+            true => *self.least_core.get_or_insert_with(|| least_core(self.cluster)),
+            false => 0,
+        };
+        let mut used = Amounts::default();
+        let mut is_flexible = false;
+        let left = |used: &Amounts, number: usize| entitled[number].fair_share.saturating_sub(used.get(number));
+        let done = each_demanded(self.cluster, &mut self.charges, id, |_, charge| {
+            is_flexible |= charge.device_core() > 0 && charge.models().next().is_none();
+            let parts = || charge.parts().filter(|(number, _)| is_shared.get(*number) == Some(&true));
+            if parts().all(|(number, amount)| amount <= left(&used, number)) {
+                used.add(charge);
+                return ControlFlow::Continue(());
+            }
+            let size: Vec<(usize, u64)> = parts().collect();
+            if queue.next.len() < SIZES_MAX && !queue.next.contains(&size) {
+                queue.next.push(size);
+            }
+            // What is left is too little for anybody.
+            let is_full = is_shared[DEVICE_CORE] && left(&used, DEVICE_CORE) < least_core;
+            if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        debug_assert!(done.is_break() || done.is_continue());
+        for number in shared() {
+            // Which model a claim will be on is not known while it waits: what it could take of each may be needed.
+            if !(is_flexible && Charge::may_depend_on_model(number)) {
+                queue.used[number] = used.get(number).min(entitled[number].fair_share);
+            }
+        }
+    }
+}
+
+fn least_core(cluster: &Cluster) -> u64 {
+    let cores = cluster.classes().map(|class| class.request().devices.total_core()).filter(|core| *core > 0);
+    cores.min().unwrap_or(0)
+}

@@ -1,0 +1,220 @@
+//! A quota is a guarantee: by model of device, where more is promised than there is, and where what is free is in
+//! pieces.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{
+    Allowance, Bytes, Claim, ClaimId, Constraints, DeviceSpec, MilliCpu, NodeSpec, Request, Resource,
+};
+
+use crate::kit::{Kit, build, evicted, node, quota, train, whole};
+
+fn of_model(model: &str) -> Resource {
+    Resource::ModelCore(model.into())
+}
+
+fn wants_model(queue: &str, model: &str) -> Claim {
+    let constraints = Constraints { models: [model.to_owned()].into(), ..Constraints::default() };
+    train(queue, Request { constraints, ..whole(1) })
+}
+
+fn node_of(model: &str, devices: usize) -> NodeSpec {
+    let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
+    NodeSpec { devices: vec![device; devices], ..node(&format!("node-of-{model}"), 0) }
+}
+
+#[test]
+fn a_quota_of_a_model_is_not_cut_down_by_a_total_that_nobody_named() {
+    let mut kit = Kit::new();
+    kit.node(node_of("A100", 8));
+    for (name, devices) in [("large", 6), ("small", 2)] {
+        kit.queue_of(name, BTreeMap::from([(of_model("A100"), quota(devices))]), |_| {});
+    }
+    let small = kit.claims(8, &wants_model("small", "A100"));
+    kit.settle();
+    let large = kit.claims(8, &wants_model("large", "A100"));
+    kit.settle();
+    assert_eq!((kit.running(&large), kit.running(&small)), (6, 2));
+}
+
+#[test]
+fn weights_of_a_model_are_not_evened_out_by_a_total_that_nobody_named() {
+    let mut kit = Kit::new();
+    kit.node(node_of("A100", 8));
+    for (name, weight) in [("large", 3), ("small", 1)] {
+        let allowance = Allowance { weight, ..quota(0) };
+        kit.queue_of(name, BTreeMap::from([(of_model("A100"), allowance)]), |_| {});
+    }
+    let small = kit.claims(8, &wants_model("small", "A100"));
+    kit.settle();
+    let large = kit.claims(8, &wants_model("large", "A100"));
+    kit.settle();
+    assert_eq!((kit.running(&large), kit.running(&small)), (6, 2));
+}
+
+#[test]
+fn where_one_queue_names_the_total_another_keeps_its_quota_of_a_model() {
+    let mut kit = Kit::new();
+    kit.node(node_of("A100", 8));
+    kit.queue_of("by-model", BTreeMap::from([(of_model("A100"), quota(6))]), |_| {});
+    kit.queue("in-total", quota(2));
+    let borrowed = kit.claims(8, &train("in-total", whole(1)));
+    kit.settle();
+    let back = kit.claims(8, &wants_model("by-model", "A100"));
+    kit.settle();
+    assert_eq!((kit.running(&back), kit.running(&borrowed)), (6, 2));
+}
+
+#[test]
+fn devices_of_a_model_that_nobody_named_are_still_shared_equally() {
+    let mut kit = Kit::new();
+    kit.node(node_of("A100", 2));
+    kit.node(node_of("T4", 4));
+    kit.queue_of("first", BTreeMap::from([(of_model("A100"), quota(2))]), |_| {});
+    ["second", "third"].iter().for_each(|name| kit.queue_of(name, BTreeMap::new(), |_| {}));
+    let second = kit.claims(4, &wants_model("second", "T4"));
+    kit.settle();
+    let third = kit.claims(4, &wants_model("third", "T4"));
+    kit.settle();
+    assert_eq!((kit.running(&second), kit.running(&third)), (2, 2));
+}
+
+#[test]
+fn a_claim_that_may_be_on_any_model_takes_back_what_is_above_the_share_of_one() {
+    let mut kit = Kit::new();
+    kit.node(node_of("A100", 4));
+    kit.node(node_of("T4", 4));
+    for name in ["first", "second"] {
+        kit.queue_of(name, BTreeMap::from([(of_model("A100"), quota(2)), (of_model("T4"), quota(2))]), |_| {});
+    }
+    let first = kit.claims(8, &train("first", whole(1)));
+    kit.settle();
+    let second = kit.claims(4, &train("second", whole(1)));
+    kit.settle();
+    assert_eq!((kit.running(&first), kit.running(&second)), (4, 4));
+}
+
+#[test]
+fn of_quotas_that_are_more_than_there_is_who_is_under_its_own_goes_before_who_is_over() {
+    let mut kit = Kit::of_nodes(1, 8);
+    kit.queue("over", Allowance { weight: 6, ..quota(6) });
+    kit.queue("under", Allowance { weight: 5, ..quota(5) });
+    let running = kit.claim(train("over", whole(8)));
+    kit.settle();
+    let waits = kit.claim(train("under", whole(5)));
+    assert_eq!(evicted(&kit.settle()), [running]);
+    assert_eq!(kit.running(&[waits]), 1);
+    assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
+}
+
+/// Two nodes of three devices; a queue with a quota of two runs two claims for two devices, of which each node has one
+/// free; another queue wants to use its quota of two.
+fn quota_in_pieces(is_divided: bool) -> (Kit, Vec<ClaimId>) {
+    let mut kit = Kit::of_nodes(2, 3);
+    let prefix = |division: &str| if is_divided { format!("{division}/") } else { String::new() };
+    for (division, team, weight) in [("left", "borrower", 3), ("right", "owner", 0)] {
+        if is_divided {
+            kit.queue(division, quota(2));
+        }
+        kit.queue(&format!("{}{team}", prefix(division)), Allowance { weight, ..quota(2) });
+    }
+    let low = kit.claim(train("borrower", whole(2)));
+    let high = kit.claim(Claim { priority: 100, ..train("borrower", whole(2)) });
+    kit.settle();
+    assert_eq!(kit.running(&[low, high]), 2);
+    (kit, vec![low, high])
+}
+
+#[test]
+fn a_quota_whose_free_devices_are_in_pieces_is_made_whole_by_who_is_beyond_its_own() {
+    for is_divided in [false, true] {
+        let (mut kit, running) = quota_in_pieces(is_divided);
+        let waits = kit.claim(train("owner", whole(2)));
+        assert_eq!(
+            evicted(&kit.settle()),
+            running[..1],
+            "the one of lower priority, though it is within the fair share"
+        );
+        assert_eq!(kit.running(&[waits]), 1);
+        assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
+    }
+}
+
+#[test]
+fn nothing_is_taken_for_a_quota_from_who_is_within_its_own() {
+    let mut kit = Kit::of_nodes(2, 3);
+    kit.queue("neighbour", quota(4));
+    kit.queue("owner", quota(2));
+    let running = kit.claims(2, &train("neighbour", whole(2)));
+    kit.settle();
+    let waits = kit.claim(Claim { priority: 100, ..train("owner", whole(2)) });
+    assert!(kit.settle().is_empty());
+    assert_eq!((kit.running(&running), kit.running(&[waits])), (2, 0));
+}
+
+#[test]
+fn a_claim_beyond_its_queue_s_quota_takes_nothing_that_is_within_a_fair_share() {
+    let mut kit = Kit::of_nodes(2, 3);
+    kit.queue("borrower", quota(2));
+    kit.queue("other", quota(0));
+    let running = [2, 2].map(|count| kit.claim(train("borrower", whole(count))));
+    kit.settle();
+    let waits = kit.claim(train("other", whole(2)));
+    assert!(kit.settle().is_empty());
+    assert_eq!((kit.running(&running), kit.running(&[waits])), (2, 0));
+}
+
+fn unlimited() -> Allowance {
+    Allowance { quota: None, limit: None, weight: 1, priority: None }
+}
+
+#[test]
+fn who_has_all_there_is_for_a_quota_is_never_over_it() {
+    let mut kit = Kit::of_nodes(1, 8);
+    kit.queue("unlimited", unlimited());
+    kit.queue("owner", quota(2));
+    let running = kit.claims(8, &train("unlimited", whole(1)));
+    kit.settle();
+    let waits = kit.claims(2, &train("owner", whole(1)));
+    assert!(kit.settle().is_empty());
+    assert_eq!((kit.running(&running), kit.running(&waits)), (8, 0));
+}
+
+#[test]
+fn below_a_division_with_a_quota_a_team_s_quota_without_a_bound_is_bounded_by_that() {
+    let mut kit = Kit::of_nodes(1, 8);
+    kit.queue("division", quota(6));
+    kit.queue("division/team", unlimited());
+    kit.queue("owner", quota(2));
+    let running = kit.claims(8, &train("team", whole(1)));
+    kit.settle();
+    let waits = kit.claims(2, &train("owner", whole(1)));
+    kit.settle();
+    assert_eq!((kit.running(&running), kit.running(&waits)), (6, 2));
+}
+
+#[test]
+fn what_holds_memory_without_a_quota_of_it_makes_way_for_queues_that_are_never_over_theirs() {
+    let memory = |units: u64| Bytes::from_mib(units * 1024);
+    let mut kit = Kit::new();
+    kit.node(NodeSpec { memory: memory(200), ..node("node", 10) });
+    let of = |devices: u64, rest: Allowance| {
+        let all = [(Resource::DeviceCore, quota(devices)), (Resource::Cpu, rest), (Resource::Memory, rest)];
+        BTreeMap::from(all)
+    };
+    kit.queue_of("first", of(5, unlimited()), |_| {});
+    kit.queue_of("guest", of(1, quota(0)), |_| {});
+    kit.queue_of("second", of(5, unlimited()), |_| {});
+    let request = |devices: u16, cpu_cores: u64| Request {
+        cpu: MilliCpu::new(cpu_cores * 1000),
+        memory: memory(40),
+        ..whole(devices)
+    };
+    let first = [(2, 2), (3, 3)].map(|(devices, cpu)| kit.claim(build("first", request(devices, cpu))));
+    let guest = [(1, 1), (0, 4)].map(|(devices, cpu)| kit.claim(train("guest", request(devices, cpu))));
+    kit.settle();
+    assert_eq!((kit.running(&first), kit.running(&guest)), (2, 2));
+    let second = [(3, 1), (0, 3), (2, 1)].map(|(devices, cpu)| kit.claim(build("second", request(devices, cpu))));
+    kit.settle();
+    assert_eq!((kit.running(&first), kit.running(&guest), kit.running(&second)), (2, 0, 3));
+}

@@ -1,0 +1,120 @@
+//! Shares that are no whole number of claims: nobody waits for ever because of what is left of a share.
+
+use aliquot_scheduler_core::{Allowance, ClaimId};
+
+use crate::kit::{Kit, evicted, gang, part, quota, train, whole};
+
+fn weighted(devices: u64, weight: u64) -> Allowance {
+    Allowance { weight, ..quota(devices) }
+}
+
+/// One queue holds all of a cluster, and nine others, with the same weight, want one claim each: who runs then.
+fn nine_wait_for_one_that_holds_all(nodes: usize, devices: usize, request: u16) -> Vec<usize> {
+    let mut kit = Kit::of_nodes(nodes, devices);
+    let names: Vec<String> = (0..10).map(|number| format!("queue-{number}")).collect();
+    names.iter().for_each(|name| kit.queue(name, quota(0)));
+    let claim = |name: &String| train(name, whole(request));
+    let mut running: Vec<Vec<ClaimId>> = vec![kit.claims(9, &claim(&names[0]))];
+    kit.settle();
+    assert_eq!(kit.running(&running[0]), 9);
+    running.extend(names[1..].iter().map(|name| kit.claims(1, &claim(name))));
+    kit.settle();
+    running.iter().map(|claims| kit.running(claims)).collect()
+}
+
+#[test]
+fn of_ten_equal_queues_for_nine_devices_none_holds_two_while_another_has_none() {
+    assert_eq!(nine_wait_for_one_that_holds_all(1, 9, 1), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn the_same_holds_of_nine_nodes_and_claims_for_whole_nodes() {
+    assert_eq!(nine_wait_for_one_that_holds_all(9, 8, 8), [1, 1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn the_same_holds_of_gangs() {
+    let mut kit = Kit::of_nodes(3, 2);
+    ["first", "second", "third", "fourth"].iter().for_each(|name| kit.queue(name, quota(0)));
+    let gangs = |kit: &mut Kit, queue: &str, count: usize| -> Vec<Vec<ClaimId>> {
+        (0..count).map(|number| kit.gang(gang(&format!("{queue}-{number}"), queue, 2), 2, &whole(1))).collect()
+    };
+    let first = gangs(&mut kit, "first", 3);
+    kit.settle();
+    let others = ["second", "third"].map(|queue| gangs(&mut kit, queue, 1));
+    kit.settle();
+    assert_eq!(first.iter().filter(|gang| kit.running(gang) == 2).count(), 1);
+    assert!(others.iter().all(|gangs| kit.running(&gangs[0]) == 2));
+}
+
+#[test]
+fn what_two_shares_leave_over_makes_a_claim_of_three_fit() {
+    // Shares of 5.33 and 2.67: the 0.33 that no claim of the one fits into are what the other lacks.
+    let mut kit = Kit::of_nodes(1, 8);
+    kit.queue("holder", weighted(4, 4));
+    kit.queue("idle", weighted(2, 2));
+    let large = kit.claim(train("holder", whole(5)));
+    let small = kit.claims(2, &train("holder", whole(1)));
+    kit.settle();
+    let waits = kit.claim(train("idle", whole(3)));
+    assert_eq!(evicted(&kit.settle()).len(), 2);
+    assert_eq!((kit.running(&[large, waits]), kit.running(&small)), (2, 0));
+    assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
+}
+
+#[test]
+fn a_share_is_not_rounded_up_where_the_others_can_use_theirs() {
+    let mut kit = Kit::of_nodes(1, 4);
+    kit.queue("holder", weighted(2, 2));
+    kit.queue("other", weighted(1, 1));
+    let running = kit.claim(train("holder", whole(3)));
+    kit.settle();
+    let waits = kit.claim(train("other", whole(2)));
+    assert!(kit.settle().is_empty());
+    assert_eq!(kit.running(&[running, waits]), 1);
+}
+
+#[test]
+fn the_claim_that_is_least_beyond_its_share_goes_first() {
+    // Shares of 4.67 and 2.33: with 5 the one is 0.33 beyond, with 3 the other 0.67.
+    let mut kit = Kit::of_nodes(1, 7);
+    kit.queue("first", weighted(2, 2));
+    kit.queue("second", weighted(1, 1));
+    let four = kit.claim(train("first", whole(4)));
+    let three = kit.claim(train("second", whole(3)));
+    kit.settle();
+    assert_eq!(kit.running(&[four, three]), 2);
+    let one = kit.claim(train("first", whole(1)));
+    assert_eq!(evicted(&kit.settle()), [three]);
+    assert_eq!(kit.running(&[four, one]), 2);
+}
+
+#[test]
+fn halves_of_devices_are_rounded_as_halves() {
+    let mut kit = Kit::of_nodes(1, 4);
+    kit.queue("below", weighted(1, 3));
+    kit.queue("above", weighted(2, 1));
+    let below = [kit.claim(train("below", whole(1))), kit.claim(train("below", part(50)))];
+    let above = [kit.claim(train("above", whole(2))), kit.claim(train("above", part(50)))];
+    kit.settle();
+    assert_eq!((kit.running(&below), kit.running(&above)), (2, 2));
+    let waits = kit.claim(train("below", part(50)));
+    assert_eq!(evicted(&kit.settle()), [above[1]]);
+    assert_eq!(kit.running(&[waits]), 1);
+}
+
+#[test]
+fn below_a_division_claims_are_rounded_within_what_the_division_has() {
+    // Divisions of 4.5 each; each team of the waiting one has 1.5, and no claim of two fits into that.
+    let mut kit = Kit::of_nodes(1, 9);
+    kit.queue("holding", quota(0));
+    kit.queue("holding/holder", quota(0));
+    kit.queue("waiting", quota(0));
+    let teams = ["waiting/one", "waiting/two", "waiting/three"];
+    teams.iter().for_each(|path| kit.queue(path, quota(0)));
+    let running = kit.claims(9, &train("holder", whole(1)));
+    kit.settle();
+    let waiting: Vec<ClaimId> = ["one", "two", "three"].map(|team| kit.claim(train(team, whole(2)))).to_vec();
+    kit.settle();
+    assert_eq!((kit.running(&running), kit.running(&waiting)), (5, 2));
+}
