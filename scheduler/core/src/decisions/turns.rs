@@ -36,6 +36,8 @@ struct Place {
     children: BTreeSet<(SiblingKey, usize)>,
     /// Of a leaf: where it has got to, and what its next unit takes.
     next: Option<(Turn, Charge)>,
+    /// The leaf whose turn it is here, so that nobody goes down a deep tree to find it.
+    leaf: Option<usize>,
 }
 
 /// Knows which of the groups that wait are to be looked at.
@@ -71,6 +73,7 @@ impl Turns {
             key: None,
             children: BTreeSet::new(),
             next: candidates.next(cluster, *queue, Bound::Unbounded),
+            leaf: None,
         };
         let places = order.iter().map(&mut place).collect();
         let mut turns = Self { places, index, roots: BTreeSet::new() };
@@ -81,10 +84,7 @@ impl Turns {
 
     /// The unit whose turn it is.
     pub(crate) fn next(&self) -> Option<Next> {
-        let mut place = self.roots.first()?.1;
-        while let Some((_, child)) = self.places.get(place)?.children.first() {
-            place = *child;
-        }
+        let place = self.places.get(self.roots.first()?.1)?.leaf?;
         let leaf = self.places.get(place)?;
         let (turn, _) = leaf.next.as_ref()?;
         Some(Next { place, queue: leaf.queue, turn: *turn })
@@ -114,11 +114,14 @@ impl Turns {
         }
     }
 
-    /// Puts a place where it belongs among its siblings.
+    /// Puts a place where it belongs among its siblings; those below it are where they belong.
     fn set_key(&mut self, index: usize, cluster: &Cluster, shares: &Shares) {
-        let Some(queue) = self.places.get(index).map(|place| place.queue) else { return };
-        let key = self.charge_below(index).map(|charge| key(index, queue, charge, cluster, shares));
+        let leaf = self.leaf_of(index);
+        let charge = leaf.and_then(|leaf| self.places.get(leaf)?.next.as_ref()).map(|(_, charge)| charge);
+        let key = charge.zip(self.places.get(index));
+        let key = key.map(|(charge, place)| key_of(index, place.queue, charge, cluster, shares));
         let Some(place) = self.places.get_mut(index) else { return };
+        place.leaf = leaf;
         let (old, parent) = (std::mem::replace(&mut place.key, key), place.parent);
         let siblings = match parent {
             Some(parent) => match self.places.get_mut(parent) {
@@ -133,16 +136,17 @@ impl Turns {
         }
     }
 
-    /// What the next unit of a place takes: of a leaf its own, further up that of the best child.
-    fn charge_below(&self, mut place: usize) -> Option<&Charge> {
-        while let Some((_, child)) = self.places.get(place)?.children.first() {
-            place = *child;
+    /// The leaf whose turn it is at a place: itself, or further up that of the best child.
+    fn leaf_of(&self, index: usize) -> Option<usize> {
+        let place = self.places.get(index)?;
+        match place.children.first() {
+            Some((_, child)) => self.places.get(*child)?.leaf,
+            None => place.next.as_ref().map(|_| index),
         }
-        self.places.get(place)?.next.as_ref().map(|(_, charge)| charge)
     }
 }
 
-fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
+fn key_of(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
     let state = cluster.queue(queue);
     let (without, with_next) = shares.dominant_with(cluster, queue, charge);
     // By the resources that the queue names; who names none of them deserves none.
@@ -160,5 +164,41 @@ fn key(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &
         with_next,
         without,
         age,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::event::Event;
+    use crate::vocabulary::queue_spec::QueueSpec;
+
+    /// One turn of one queue.
+    struct Only(QueueId, Turn);
+
+    impl Candidates for Only {
+        fn next(&mut self, _: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
+            (queue == self.0 && from == Bound::Unbounded).then(|| (self.1, Charge::default()))
+        }
+    }
+
+    #[test]
+    fn each_queue_above_a_leaf_knows_whose_turn_it_is_and_forgets_it() {
+        let mut cluster = Cluster::new();
+        for depth in 0..100 {
+            let parent = (depth > 0).then(|| format!("queue-{}", depth - 1));
+            let spec = QueueSpec { name: format!("queue-{depth}"), parent, ..QueueSpec::default() };
+            assert!(cluster.apply(Event::QueueAdded(spec)).is_ok());
+        }
+        let leaf = cluster.queue_named("queue-99").expect("the last queue");
+        let group = crate::vocabulary::slab::Slab::<(), crate::vocabulary::pod_group::PodGroup>::default().insert(());
+        let turn = Turn { priority: Reverse(0), elastic: false, sequence: 0, group };
+        let (shares, mut only) = (Shares::of(&cluster, 0), Only(leaf, turn));
+        let mut turns = Turns::new(&cluster, &shares, &mut only);
+        let leaves = |turns: &Turns| turns.places.iter().filter(|place| place.leaf.is_some()).count();
+        let next = turns.next().expect("somebody's turn");
+        assert_eq!((next.queue, leaves(&turns)), (leaf, 100));
+        turns.advance(next, &cluster, &shares, &mut only);
+        assert_eq!((turns.next(), leaves(&turns)), (None, 0));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use crate::decisions::plan::Plan;
+use crate::decisions::plan::{Pending, Plan};
 use crate::decisions::scheduler::Scheduler;
 use crate::decisions::shares::Shares;
 use crate::explain::reason::Reason;
@@ -59,19 +59,22 @@ impl Scheduler {
                 waiting.entry(queue).or_insert((0, turn)).0 += 1;
             }
         }
+        // The first of a queue is mostly the first of those above it, too.
+        let mut heads: BTreeMap<usize, (String, Reason)> = BTreeMap::new();
         let mut reports = Vec::with_capacity(cluster.queues().len());
         let mut next: Vec<(QueueId, u32)> = cluster.queues().roots().iter().rev().map(|root| (*root, 0)).collect();
         while let Some((id, depth)) = next.pop() {
             let Some(queue) = cluster.queue(id) else { continue };
             next.extend(queue.children().iter().rev().map(|child| (*child, depth + 1)));
             let (count, head) = waiting.get(&id).copied().unzip();
-            let head = head.and_then(|turn| plan.pending.get(turn));
+            let head = head.and_then(|turn| Some((turn, plan.pending.get(turn)?)));
+            let told = |pending: &Pending| (cluster.group_name(pending.group), pending.reason(cluster));
             reports.push(QueueReport {
                 queue: queue.spec().name.clone(),
                 depth,
                 resources: resources(cluster, &shares, id),
                 waiting: count.unwrap_or(0),
-                head: head.map(|pending| (cluster.group_name(pending.group), pending.reason(cluster))),
+                head: head.map(|(turn, pending)| heads.entry(turn).or_insert_with(|| told(pending)).clone()),
             });
         }
         reports
