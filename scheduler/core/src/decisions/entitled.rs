@@ -156,6 +156,16 @@ impl Entitled {
 }
 
 impl PlacedUnit {
+    /// Its members, each by itself.
+    pub(crate) fn members(&self, cluster: &Cluster) -> impl Iterator<Item = Self> {
+        let members = self.unit.claims.iter().filter_map(|claim| Some((*claim, cluster.charge(*claim)?)));
+        members.map(|(claim, charge)| Self {
+            unit: Unit { claims: vec![claim], ..self.unit.clone() },
+            charge,
+            ..self.clone()
+        })
+    }
+
     /// Whether it is within what its queue has a right to.
     pub(crate) fn is(&self, right: Right) -> bool {
         match right {

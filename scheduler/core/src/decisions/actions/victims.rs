@@ -27,7 +27,8 @@ pub(super) struct Victim {
     pub(super) entitled: bool,
     /// Whether it is within what its queue is certain of.
     pub(super) guaranteed: bool,
-    /// How many of its units run, or are on the way from one place to another.
+    /// How many units that run, or are on the way from one place to another, would be stopped. Of a core with a member
+    /// that is moved each other member counts, too.
     pub(super) running: usize,
     rank: Rank,
     group: GroupId,
@@ -69,7 +70,7 @@ impl Victim {
 pub(super) enum Fate {
     /// They are evicted, and a core takes along what its group has beyond it.
     Evicted,
-    /// They are moved, each unit by itself; only those of one claim that may be anywhere.
+    /// They are moved, each member by itself; only those that may be anywhere.
     Moved,
 }
 
@@ -184,9 +185,11 @@ impl Victims {
         self.remove_groups(number, groups);
         self.add_groups(cluster, entitled, number, |group| groups.contains(&group));
         // Both are in the order of rank.
-        let mut units = entitled.units().iter();
+        let mut units = entitled.units().iter().peekable();
         for (rank, victim) in self.of_queue.get(number).into_iter().flatten() {
-            let placed = units.find(|placed| placed.unit.rank == *rank);
+            // Several members of a core have one rank.
+            while units.next_if(|placed| placed.unit.rank < *rank).is_some() {}
+            let placed = units.peek().filter(|placed| placed.unit.rank == *rank);
             if let Some(Some(victim)) = self.all.get_mut(*victim) {
                 victim.entitled = placed.is_some_and(|placed| placed.entitled);
                 victim.guaranteed = placed.is_some_and(|placed| placed.guaranteed);
@@ -227,17 +230,25 @@ impl Victims {
                 |placed: &&PlacedUnit| protections.map(|protection| !protection.protects(cluster, group, &placed.unit));
             for placed in units {
                 let with = match (self.fate, placed.unit.elastic) {
-                    (Fate::Moved, _) if placed.unit.claims.len() != 1 || is_on_its_way(cluster, &placed.unit) => {
-                        continue;
-                    }
+                    (Fate::Moved, _) if is_on_its_way(cluster, &placed.unit) => continue,
                     (Fate::Evicted, false) => units,
                     _ => std::slice::from_ref(placed),
                 };
                 // A core is not taken while one of those that would go with it must stay.
                 let open = with.iter().map(open).reduce(|all, one| [all[0] && one[0], all[1] && one[1]]);
-                if let Some([reclaimable, preemptible]) = open.filter(|open| *open != [false, false]) {
-                    let units: Vec<PlacedUnit> = with.iter().copied().cloned().collect();
-                    self.push(cluster, queue, units, reclaimable, preemptible);
+                let Some(open) = open.filter(|open| *open != [false, false]) else { continue };
+                match self.fate {
+                    Fate::Evicted => {
+                        let units: Vec<PlacedUnit> = with.iter().copied().cloned().collect();
+                        let running = units.iter().filter(|placed| running(cluster, &placed.unit) > 0).count();
+                        self.push(cluster, queue, units, running, open);
+                    }
+                    Fate::Moved => {
+                        let running = running(cluster, &placed.unit);
+                        for member in placed.members(cluster) {
+                            self.push(cluster, queue, vec![member], running, open);
+                        }
+                    }
                 }
             }
         }
@@ -246,14 +257,14 @@ impl Victims {
         }
     }
 
-    fn push(&mut self, cluster: &Cluster, queue: usize, units: Vec<PlacedUnit>, reclaimable: bool, preemptible: bool) {
+    /// Adds one; `open` says whether reclaim, and preemption within the queue, may disturb it.
+    fn push(&mut self, cluster: &Cluster, queue: usize, units: Vec<PlacedUnit>, running: usize, open: [bool; 2]) {
+        let [reclaimable, preemptible] = open;
         let Some(first) = units.first() else { return };
         let (rank, group) = (first.unit.rank, first.unit.group);
         let (entitled, guaranteed) = (first.entitled, first.guaranteed);
         let mut charge = Charge::default();
         units.iter().for_each(|placed| charge.add(&placed.charge));
-        let is_there = |claim: &ClaimId| cluster.started_ms(*claim).is_some() || cluster.leaving(*claim).is_some();
-        let running = units.iter().filter(|placed| placed.unit.claims.iter().any(is_there)).count();
         let claims = || units.iter().flat_map(|placed| placed.unit.claims.iter());
         let mut nodes: Vec<NodeId> =
             claims().filter_map(|claim| cluster.allocation(*claim)).map(|at| at.node).collect();
@@ -302,6 +313,12 @@ impl Victims {
             self.budgets.len() - 1
         })
     }
+}
+
+/// How many members of a unit run, or are on the way from one place to another.
+fn running(cluster: &Cluster, unit: &Unit) -> usize {
+    let is_there = |claim: &&ClaimId| cluster.started_ms(**claim).is_some() || cluster.leaving(**claim).is_some();
+    unit.claims.iter().filter(is_there).count()
 }
 
 /// Whether a unit that was moved has yet to start where it is now. It is moved no further: it would never run, and

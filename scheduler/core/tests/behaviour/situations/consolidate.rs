@@ -112,3 +112,40 @@ fn what_is_spread_on_purpose_is_not_moved_together() {
     assert!(kit.settle().is_empty());
     assert_eq!((kit.running(&running), kit.running(&[large])), (2, 0));
 }
+
+#[test]
+fn members_of_a_gang_are_moved_for_one_that_needs_room_in_one_place() {
+    let mut kit = Kit::of_nodes(2, 3);
+    let filler = kit.claim(train("default", whole(1)));
+    kit.settle();
+    let members = kit.gang(gang("gang", "default", 3), 3, &whole(1));
+    kit.settle();
+    kit.remove(filler);
+    let alone = members.iter().filter(|member| kit.node_of(**member) == Some("node-1")).count();
+    assert_eq!((kit.running(&members), alone), (3, 1));
+    let large = kit.claim(train("default", whole(3)));
+    let steps = kit.settle();
+    assert_eq!((kit.running(&members), kit.running(&[large])), (3, 1));
+    assert!(evicted(&steps).is_empty());
+    assert_eq!(steps.iter().filter(|(_, step)| matches!(step, Step::Move { .. })).count(), 1, "{steps:?}");
+}
+
+#[test]
+fn a_single_claim_is_moved_rather_than_a_member_of_a_gang_that_would_stop_with_it() {
+    let mut kit = Kit::of_nodes(3, 2);
+    let [single, other] = [(); 2].map(|()| kit.claim(train("default", whole(1))));
+    kit.settle();
+    let members = kit.gang(gang("gang", "default", 3), 3, &whole(1));
+    kit.settle();
+    kit.remove(other);
+    kit.advance(1000);
+    let large = kit.claim(train("default", whole(2)));
+    let moved: Vec<ClaimId> = kit
+        .settle()
+        .into_iter()
+        .filter(|(_, step)| matches!(step, Step::Move { .. }))
+        .map(|(_, step)| step.claim())
+        .collect();
+    assert_eq!(moved, [single]);
+    assert_eq!((kit.running(&members), kit.running(&[large])), (3, 1));
+}
