@@ -11,6 +11,7 @@ mod history;
 mod nearest;
 mod obstacles;
 mod pending;
+mod pieces;
 mod queue_report;
 mod reason;
 mod reasons;

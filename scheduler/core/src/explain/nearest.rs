@@ -6,6 +6,7 @@ use crate::decisions::gang::Unplaceable;
 use crate::decisions::placement::{admits, has_room};
 use crate::decisions::unit::Unit;
 use crate::explain::change::Change;
+use crate::explain::pieces::{Piece, pieces};
 use crate::explain::trial::Trial;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::Exceeded;
@@ -20,6 +21,8 @@ const TRIES_MAX: usize = 16;
 const RUNNING_MAX: usize = 4096;
 /// How often a bound is raised to what is then found to be needed.
 const RAISES_MAX: usize = 4;
+/// So many numbers are tried one by one.
+const NUMBERS_MAX: u64 = 64;
 /// Memory is suggested in whole MiB.
 const MIB: u64 = 1 << 20;
 
@@ -57,17 +60,39 @@ impl ChangeSearch<'_> {
         !events.is_empty() && self.trial.admits_after(events)
     }
 
-    /// The largest number below `from` with which a change helps, if there is any.
-    fn largest(&mut self, from: u64, change: impl Fn(u64) -> Change) -> Option<Change> {
-        self.largest_in(1, from, change)
+    /// The largest number from `least` on and below `from` with which a change helps, if there is any.
+    ///
+    /// More can fit where less does not: a claim's namespace has a minimum, devices must be linked in certain numbers,
+    /// and members of a gang are placed one after the other. So few numbers are tried one by one. Of many the last one
+    /// is sought up to which each helps, and then tried whether more helps of `amounts`: what there is in one piece.
+    fn largest_in(
+        &mut self,
+        least: u64,
+        from: u64,
+        amounts: impl Fn(&Cluster) -> BTreeSet<u64>,
+        change: impl Fn(u64) -> Change,
+    ) -> Option<Change> {
+        if from.saturating_sub(least) <= NUMBERS_MAX {
+            return (least..from).rev().map(&change).find(|change| self.helps(change));
+        }
+        let mut found = self.helps(&change(least)).then(|| self.last_before(least, from, &change));
+        let amounts = amounts(self.trial.cluster());
+        let mut too_much = from;
+        for amount in amounts.range(least..from).rev().take(NUMBERS_MAX as usize) {
+            if found.is_some_and(|found| *amount <= found) {
+                break;
+            }
+            if self.helps(&change(*amount)) {
+                found = Some(self.last_before(*amount, too_much, &change));
+                break;
+            }
+            too_much = *amount;
+        }
+        found.map(change)
     }
 
-    /// The same from `least` on. What fits is taken to fit when less is asked for, too; whatever is found does help.
-    fn largest_in(&mut self, least: u64, from: u64, change: impl Fn(u64) -> Change) -> Option<Change> {
-        if from <= least || !self.helps(&change(least)) {
-            return None;
-        }
-        let (mut helps, mut too_much) = (least, from);
+    /// The last number before `too_much`, from one that helps on, up to which each that is tried helps.
+    fn last_before(&mut self, mut helps: u64, mut too_much: u64, change: &impl Fn(u64) -> Change) -> u64 {
         while too_much - helps > 1 {
             let middle = helps + (too_much - helps) / 2;
             match self.helps(&change(middle)) {
@@ -75,39 +100,50 @@ impl ChangeSearch<'_> {
                 false => too_much = middle,
             }
         }
-        Some(change(helps))
+        helps
     }
 
     /// Asking for less of one thing.
     fn less(&mut self, request: &Request) -> Vec<Change> {
         let (cpu, memory, devices) = (request.cpu, request.memory, request.devices);
+        let members = self.members;
+        let pieces = |of: Piece| move |cluster: &Cluster| pieces(cluster, members, of);
         let mut changes = Vec::new();
-        changes.extend(self.largest(cpu.get(), |to| Change::LessCpu { from: cpu, to: MilliCpu::new(to) }));
         changes.extend(
-            self.largest(memory.get().div_ceil(MIB), |to| Change::LessMemory { from: memory, to: Bytes::from_mib(to) }),
+            self.largest_in(1, cpu.get(), pieces(Piece::Cpu), |to| Change::LessCpu {
+                from: cpu,
+                to: MilliCpu::new(to),
+            }),
         );
+        changes.extend(self.largest_in(1, memory.get().div_ceil(MIB), pieces(Piece::MemoryMib), |to| {
+            Change::LessMemory { from: memory, to: Bytes::from_mib(to) }
+        }));
         if devices.count == 0 {
             return changes;
         }
-        changes.extend(self.largest(devices.core.get().into(), |to| Change::LessDeviceCore {
-            from: devices.core,
-            to: DeviceCore::new(u32::try_from(to).unwrap_or(u32::MAX)),
+        changes.extend(self.largest_in(1, devices.core.get().into(), pieces(Piece::DeviceCore), |to| {
+            Change::LessDeviceCore { from: devices.core, to: DeviceCore::new(u32::try_from(to).unwrap_or(u32::MAX)) }
         }));
         let from = devices.memory;
         changes.extend(match from {
-            DeviceMemory::Bytes(bytes) => self.largest(bytes.get().div_ceil(MIB), |to| Change::LessDeviceMemory {
-                from,
-                to: DeviceMemory::Bytes(Bytes::from_mib(to)),
-            }),
-            DeviceMemory::Thousandths(part) => self.largest(part.into(), |to| Change::LessDeviceMemory {
-                from,
-                to: DeviceMemory::Thousandths(u32::try_from(to).unwrap_or(u32::MAX)),
-            }),
+            DeviceMemory::Bytes(bytes) => {
+                self.largest_in(1, bytes.get().div_ceil(MIB), pieces(Piece::DeviceMemoryMib), |to| {
+                    Change::LessDeviceMemory { from, to: DeviceMemory::Bytes(Bytes::from_mib(to)) }
+                })
+            }
+            DeviceMemory::Thousandths(part) => {
+                self.largest_in(1, part.into(), pieces(Piece::DeviceMemoryThousandths), |to| {
+                    let to = DeviceMemory::Thousandths(u32::try_from(to).unwrap_or(u32::MAX));
+                    Change::LessDeviceMemory { from, to }
+                })
+            }
         });
-        changes.extend(self.largest(devices.count.into(), |to| Change::FewerDevices {
-            from: devices.count,
-            to: u16::try_from(to).unwrap_or(u16::MAX),
-        }));
+        changes.extend(self.largest_in(
+            1,
+            devices.count.into(),
+            |_| BTreeSet::new(),
+            |to| Change::FewerDevices { from: devices.count, to: u16::try_from(to).unwrap_or(u16::MAX) },
+        ));
         changes
     }
 
@@ -191,10 +227,12 @@ impl ChangeSearch<'_> {
         let of_sub_groups = group.spec().sub_groups.iter().map(|sub| sub.min_members).fold(0, u32::saturating_add);
         // With no more than what is placed, nothing would have to be placed at all.
         let least = of_sub_groups.max(group.placed_members() + 1);
-        self.largest_in(least.into(), from.into(), |to| Change::LowerMinimum {
-            from,
-            to: u32::try_from(to).unwrap_or(u32::MAX),
-        })
+        self.largest_in(
+            least.into(),
+            from.into(),
+            |_| BTreeSet::new(),
+            |to| Change::LowerMinimum { from, to: u32::try_from(to).unwrap_or(u32::MAX) },
+        )
     }
 
     /// The end of one claim: of lowest priority, among those of the one that has run longest.

@@ -2,6 +2,7 @@
 
 mod changes;
 mod evictions;
+mod nearest;
 mod properties;
 mod queues;
 mod reasons;
