@@ -153,6 +153,7 @@ fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
     let mut claims: Vec<_> = cluster.claims().map(|(id, _, at)| (id, at.map(|at| Place::of(cluster, at)))).collect();
     claims.sort_unstable_by_key(|(id, _)| *id);
     let placed = claims.iter().filter(|(_, place)| place.is_some()).count();
+    let withdrawn = claims.iter().filter(|(id, _)| cluster.is_withdrawn(*id)).count();
     let mut queues = BTreeMap::new();
     for report in session.scheduler.queue_reports(cluster, &settled.plan) {
         let time = report.resources.iter().find(|of| of.resource == Resource::DeviceCore);
@@ -160,7 +161,7 @@ fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
         queues.insert(report.queue, time.unwrap_or_default());
     }
     Ok(Outcome {
-        summary: Summary { placed, waiting: claims.len() - placed, gpus: GpuUse::of(cluster) },
+        summary: Summary { placed, waiting: claims.len() - placed - withdrawn, gpus: GpuUse::of(cluster) },
         queues,
         places: claims.into_iter().map(|(id, place)| (claim_name(cluster, id), place)).collect(),
         evictions: steps.into_iter().filter(Step::is_eviction).map(|step| (step.claim.clone(), step)).collect(),

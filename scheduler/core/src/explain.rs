@@ -81,6 +81,11 @@ impl Scheduler {
             members: Vec::new(),
             evictions: history::evictions(cluster, claim),
         };
+        if cluster.is_withdrawn(claim) {
+            let leaving = cluster.leaving(claim).and_then(|from| cluster.node(from.node));
+            explanation.reasons.push(Reason::Withdrawn { leaving: leaving.map(|node| node.spec().name.clone()) });
+            return Ok(explanation);
+        }
         match explanation.node {
             Some(_) => explanation.reasons.extend(starts_after(cluster, claim)),
             None => self.explain_waiting(cluster, claim, &mut explanation),
@@ -171,6 +176,7 @@ impl Display for Explanation {
             (Some(node), []) => write!(f, "{:?} runs on node {node:?}.", self.name)?,
             (Some(node), _) => write!(f, "{:?} is placed on node {node:?}.", self.name)?,
             (None, []) => write!(f, "{:?} waits; nothing is in its way, and the next cycle places it.", self.name)?,
+            (None, [Reason::Withdrawn { .. }]) => write!(f, "{:?} waits for nothing.", self.name)?,
             (None, _) => write!(f, "{:?} waits.", self.name)?,
         }
         for reason in &self.reasons {

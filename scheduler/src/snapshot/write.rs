@@ -316,6 +316,7 @@ impl ClaimEntry {
             request: RequestEntry::of(request),
             placed: dumped.place.as_ref().map(placed),
             leaving: dumped.leaving.as_ref().map(leaving),
+            withdrawn: dumped.withdrawn,
             evicted: dumped.displaced.as_ref().map(evicted),
             added_ms: dumped.added_ms,
             failures: dumped.failures,

@@ -108,6 +108,11 @@ pub enum Reason {
         /// Who is evicted or moved: ids and names.
         making_way: Vec<(ClaimId, String)>,
     },
+    /// Nobody wants it any more. It is placed nowhere again.
+    Withdrawn {
+        /// The node on which it holds room until it is gone; `None`: it holds none.
+        leaving: Option<String>,
+    },
     /// It has its place, but others have not left it yet.
     StartsAfter {
         /// Who must be gone: ids and names.
@@ -205,6 +210,7 @@ impl Reason {
             | Self::RetriedLater { .. }
             | Self::NodesHeld { .. }
             | Self::RoomIsMade { .. }
+            | Self::Withdrawn { .. }
             | Self::StartsAfter { .. } => Tier::Waiting,
         }
     }

@@ -107,6 +107,10 @@ impl Display for Reason {
                 let names: Vec<String> = making_way.iter().map(|(_, name)| name.clone()).collect();
                 write!(f, "the next cycle makes room for it: {} must make way", Quoted(&names))
             }
+            Self::Withdrawn { leaving: Some(node) } => {
+                write!(f, "it was withdrawn, and holds its room on node {node:?} until it is gone")
+            }
+            Self::Withdrawn { leaving: None } => write!(f, "it was withdrawn, and holds no room any more"),
             Self::StartsAfter { leaving } => {
                 let names: Vec<String> = leaving.iter().map(|(_, name)| name.clone()).collect();
                 write!(

@@ -11,6 +11,7 @@ mod nodes;
 mod resize;
 mod starting;
 mod truth;
+mod withdrawn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -86,6 +87,8 @@ struct ClaimState {
     /// Claims that must be gone before it can start.
     starts_after: Vec<ClaimId>,
     displaced: Option<Box<Displacement>>,
+    /// Nobody wants it any more: it asks for nothing, and holds what it is leaving.
+    is_withdrawn: bool,
     /// How often it could not be started where it was placed.
     failures: u32,
     /// Before this it is not placed again.
@@ -157,6 +160,7 @@ impl Cluster {
             Event::TopologyChanged(levels) => self.set_topology(levels).map(|()| Outcome::Done),
             Event::ClaimAdded(claim) => self.admit(claim).map(Outcome::Claim),
             Event::ClaimRemoved(claim) => self.remove_claim(claim),
+            Event::ClaimWithdrawn(claim) => self.withdraw(claim).map(Outcome::displaced),
             Event::ClaimPlaced(claim, allocation) => self.start(claim, allocation).map(Outcome::ready),
             Event::ClaimSeen(claim, allocation) => self.see(claim, allocation),
             Event::ClaimSilent(claim) => self.silent(claim).map(Outcome::displaced),
@@ -260,6 +264,12 @@ impl Cluster {
         self.claim_state(id).ok()?.leaving.as_ref()
     }
 
+    /// Whether nobody wants a claim any more that is not gone yet.
+    #[must_use]
+    pub fn is_withdrawn(&self, id: ClaimId) -> bool {
+        self.claim_state(id).is_ok_and(|state| state.is_withdrawn)
+    }
+
     /// The claims that must be gone before this one, which is placed, can start.
     #[must_use]
     pub fn starts_after(&self, id: ClaimId) -> &[ClaimId] {
@@ -317,7 +327,7 @@ impl Cluster {
     #[must_use]
     pub fn group_name(&self, id: GroupId) -> String {
         let Some(group) = self.group(id) else { return String::new() };
-        let of_claim = || Some(self.claim(group.members().next()?)?.name.clone());
+        let of_claim = || Some(self.claim(group.first_member()?)?.name.clone());
         if group.is_declared() { group.spec().name.clone() } else { of_claim().unwrap_or_default() }
     }
 

@@ -25,6 +25,8 @@ pub struct Group {
     added_ms: u64,
     members: Members,
     placed: u32,
+    /// Number of members that nobody wants any more.
+    withdrawn: u32,
     /// Placed members by sub-group.
     placed_by_sub_group: Vec<u32>,
     /// Since when fewer than the minimum are placed although some are.
@@ -68,9 +70,14 @@ impl Group {
         self.stale_since_ms
     }
 
-    /// Its members in the order in which they were added.
+    /// Its members in the order in which they were added, without those that were withdrawn.
     pub fn members(&self) -> impl Iterator<Item = ClaimId> + '_ {
-        self.members.values().map(|member| member.claim)
+        self.members.values().filter(|member| !member.withdrawn).map(|member| member.claim)
+    }
+
+    /// The oldest member, withdrawn or not; it stands for a group that was not declared.
+    pub(crate) fn first_member(&self) -> Option<ClaimId> {
+        self.members.values().next().map(|member| member.claim)
     }
 
     /// Number of members that are placed.
@@ -105,7 +112,7 @@ impl Group {
         let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
         let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
         let total = self.spec.min_members.saturating_sub(self.placed);
-        let (chosen, missing) = self.choose(|member| !member.placed && among(member.claim), wanted, total);
+        let (chosen, missing) = self.choose(|member| member.waits() && among(member.claim), wanted, total);
         match missing {
             0 => Ok(chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect()),
             _ => Err(missing),
@@ -150,7 +157,7 @@ impl Group {
 
     /// The members that wait, in the order in which they were added.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = ClaimId> + '_ {
-        self.members.values().filter(|member| !member.placed).map(|member| member.claim)
+        self.members.values().filter(|member| member.waits()).map(|member| member.claim)
     }
 
     /// The placed members: those that the minimum needs, and those beyond it. If the minimum is not reached, all count
@@ -188,12 +195,20 @@ impl Group {
     }
 
     pub(crate) fn join(&mut self, sequence: u64, claim: ClaimId, sub_group: usize) {
-        self.members.insert(sequence, Member { claim, sub_group, placed: false });
+        self.members.insert(sequence, Member { claim, sub_group, placed: false, withdrawn: false });
     }
 
     pub(crate) fn leave(&mut self, sequence: u64) {
         debug_assert!(self.members.get(&sequence).is_none_or(|member| !member.placed), "evicted before it goes");
+        self.withdrawn -= u32::from(self.members.get(&sequence).is_some_and(|member| member.withdrawn));
         self.members.remove(&sequence);
+    }
+
+    /// Notes that nobody wants a member any more, which is not placed.
+    pub(crate) fn withdraw(&mut self, sequence: u64) {
+        let Some(member) = self.members.get_mut(&sequence).filter(|member| member.waits()) else { return };
+        member.withdrawn = true;
+        self.withdrawn += 1;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -206,7 +221,7 @@ impl Group {
 
     /// Number of members that wait.
     pub(crate) fn waiting_members(&self) -> usize {
-        self.members.len() - self.placed as usize
+        self.members.len() - self.placed as usize - self.withdrawn as usize
     }
 
     /// Notes that a member was placed or is no longer.
@@ -317,6 +332,7 @@ impl Groups {
             added_ms: now_ms,
             members: Members::default(),
             placed: 0,
+            withdrawn: 0,
             stale_since_ms: None,
         };
         self.next += 1;

@@ -124,6 +124,8 @@ pub struct DumpedClaim {
     pub leaving: Option<DumpedPlace>,
     /// The claims that must be gone before it can start, by their numbers.
     pub starts_after: Vec<usize>,
+    /// Nobody wants it any more; it has no place, at most one that it is leaving.
+    pub withdrawn: bool,
     /// Why it was evicted last.
     pub displaced: Option<DumpedDisplacement>,
     /// How often it could not be started where it was placed.
@@ -255,6 +257,9 @@ pub enum RestoreReason {
     /// It runs or waits to start without being placed.
     #[error("it has {0}, but is not placed")]
     NotPlaced(&'static str),
+    /// It was withdrawn, and has a place all the same.
+    #[error("it was withdrawn, but is placed; say that it is leaving this place")]
+    WithdrawnAndPlaced,
 }
 
 impl From<QueueError> for RestoreReason {

@@ -40,6 +40,9 @@ pub enum Event {
     ClaimAdded(Claim),
     /// A claim is gone; what it held is free.
     ClaimRemoved(ClaimId),
+    /// Nobody wants a claim any more. What there is of it holds its room until [`Event::ClaimGone`] or
+    /// [`Event::ClaimRemoved`]. Until then the claim asks for nothing, and is never placed, moved or evicted again.
+    ClaimWithdrawn(ClaimId),
     /// A claim was placed, and runs.
     ClaimPlaced(ClaimId, Allocation),
     /// A claim that is not taken to run was seen running, whatever was decided: also where there is less room than it
@@ -136,6 +139,9 @@ pub enum EventError {
     /// There is no such claim (any more).
     #[error("there is no claim {0:?}")]
     NoSuchClaim(ClaimId),
+    /// Nobody wants the claim any more.
+    #[error("claim {0:?} was withdrawn; add a new one")]
+    Withdrawn(ClaimId),
     /// The claim is placed and must be evicted first.
     #[error("claim {0:?} is placed; evict it first")]
     Placed(ClaimId),

@@ -57,6 +57,7 @@ pub(crate) fn of_plan(
     declared: &Declared,
 ) -> Verdict {
     steps_are_what_changed(before, after, plan)?;
+    who_was_withdrawn_is_left_alone(before, plan)?;
     bounds_hold(before, after, plan)?;
     gangs_are_whole(before, after, plan)?;
     places_are_allowed(after, plan)?;
@@ -162,6 +163,8 @@ fn resources(cluster: &Cluster) -> BTreeSet<Resource> {
 }
 
 fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
+    let placed = cluster.claims().find(|(id, _, at)| at.is_some() && cluster.is_withdrawn(*id));
+    require(placed.is_none(), || format!("nobody wants {placed:?}, which is placed"))?;
     let held = Held::of(cluster);
     let resources = resources(cluster);
     for (name, id) in declared.queues.iter().filter_map(|name| Some((name, cluster.queue_named(name)?))) {
@@ -171,6 +174,15 @@ fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// No step is about a claim that nobody wants any more.
+fn who_was_withdrawn_is_left_alone(before: &Cluster, plan: &Plan) -> Verdict {
+    let mut steps = plan.steps.iter().map(|planned| &planned.step);
+    match steps.find(|step| before.is_withdrawn(step.claim())) {
+        Some(step) => Err(format!("nobody wants this claim: {step:?}")),
+        None => Ok(()),
+    }
 }
 
 /// A cycle changes what its plan says, and nothing else; and it says of no claim two things.
@@ -425,8 +437,11 @@ fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdi
 
 /// Each group of which something waits is pending, once; but for who was evicted just now, as the plan says.
 fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
-    let waiting: BTreeSet<GroupId> =
-        after.claims().filter(|(_, _, at)| at.is_none()).filter_map(|(id, ..)| after.group_of(id)).collect();
+    let waiting: BTreeSet<GroupId> = after
+        .claims()
+        .filter(|(id, _, at)| at.is_none() && !after.is_withdrawn(*id))
+        .filter_map(|(id, ..)| after.group_of(id))
+        .collect();
     let pending: BTreeSet<GroupId> = plan.pending.iter().map(|pending| pending.group).collect();
     let evicted = |step: &Step| matches!(step, Step::Evict { .. }).then(|| after.group_of(step.claim())).flatten();
     let evicted: BTreeSet<GroupId> = plan.steps.iter().filter_map(|planned| evicted(&planned.step)).collect();
@@ -440,7 +455,8 @@ fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
 pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
     let held = Held::of(cluster);
     for (id, claim, at) in cluster.claims() {
-        let Some(group) = group_of(cluster, id).filter(|group| at.is_none() && !group.is_declared()) else { continue };
+        let waits = at.is_none() && !cluster.is_withdrawn(id);
+        let Some(group) = group_of(cluster, id).filter(|group| waits && !group.is_declared()) else { continue };
         let open = cluster.nodes().filter(|(id, _)| !cluster.is_held(*id));
         let fitting = open.filter(|(_, node)| placement::fits(node, &claim.request).is_ok());
         // Where exactly it would go is not known, so it is asked whether it could go anywhere at its greatest charge.

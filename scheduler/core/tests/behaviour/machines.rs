@@ -80,7 +80,8 @@ impl Machines {
                 Some(_) => {}
                 None => self.lose(*claim),
             },
-            Event::ClaimSilent(claim) => {
+            Event::ClaimSilent(claim) | Event::ClaimWithdrawn(claim) => {
+                self.waiting.remove(claim);
                 if let Some(container) = self.containers.get_mut(claim) {
                     container.stopping = true;
                 }

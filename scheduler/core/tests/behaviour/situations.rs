@@ -13,3 +13,4 @@ mod reclaim;
 mod refused;
 mod stale_gangs;
 mod starting;
+mod withdrawn;

@@ -37,6 +37,9 @@ impl Engine {
         };
         let started_at = self.cluster.allocation(claim).filter(|_| self.cluster.started_ms(claim).is_some());
         let leaving = self.cluster.leaving(claim);
+        if entry.is_ended != self.cluster.is_withdrawn(claim) {
+            return Err("the engine and the books differ in whether it is wanted".into());
+        }
         let Some(instance) = entry.instance else {
             let has_stray = self.entries.has_stray(&entry.key.uid);
             return match (entry.is_ended, started_at.filter(|_| !has_stray), leaving) {
@@ -48,7 +51,6 @@ impl Engine {
         let is_there = self.nodes.get(node).is_some_and(|state| state.instances.contains(&id));
         let held = match phase {
             Phase::Starting | Phase::Running => started_at,
-            Phase::Stopping if entry.is_ended => leaving.or(started_at),
             Phase::Stopping => leaving,
         };
         let is_bounded = (phase == Phase::Running) == deadline_ms.is_none();

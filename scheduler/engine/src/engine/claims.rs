@@ -102,12 +102,14 @@ impl Engine {
         }
         self.unsaved.entries.insert(id);
         self.changed();
-        match self.entries.get(id).and_then(|entry| entry.instance) {
-            None => self.forget(id),
-            Some(_) => {
-                let claim = self.entries.get(id).and_then(|entry| entry.id);
-                self.unsettled.extend(claim);
+        let Some((claim, instance)) = self.entries.get(id).map(|entry| (entry.id, entry.instance)) else { return };
+        match (claim, instance) {
+            (_, None) => self.forget(id),
+            (Some(claim), Some(_)) => {
+                self.apply_sure(Event::ClaimWithdrawn(claim));
+                self.unsettled.push_back(claim);
             }
+            (None, Some(_)) => {}
         }
     }
 }

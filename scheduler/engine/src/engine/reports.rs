@@ -113,6 +113,7 @@ impl Engine {
             self.apply_sure(Event::ClaimRemoved(claim));
             return None;
         }
+        self.apply_sure(Event::ClaimWithdrawn(claim));
         Some(claim)
     }
 

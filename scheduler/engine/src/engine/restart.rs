@@ -371,7 +371,8 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         devices.sort_unstable();
         Some(DumpedPlace { node: *numbers.nodes.get(&instance.node)?, devices, over_committed: true })
     });
-    let is_leaving = instance.is_some_and(|instance| instance.phase == Phase::Stopping) && !record.is_ended;
+    let is_stopping = instance.is_some_and(|instance| instance.phase == Phase::Stopping);
+    let is_leaving = is_stopping || record.is_ended;
     let (place, leaving) = if is_leaving { (None, place) } else { (place, None) };
     let evicted = record.evicted.as_ref().map(|evicted| DumpedDisplacement {
         action: evicted.action,
@@ -387,6 +388,7 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         place,
         leaving,
         starts_after: Vec::new(),
+        withdrawn: record.is_ended,
         displaced: evicted,
         failures: record.failures,
         retry_at_ms: record.retry_at_ms,

@@ -2,6 +2,7 @@
 
 mod configuration;
 mod devices;
+mod ended;
 mod namespaces;
 mod nodes;
 mod restarts;

@@ -39,6 +39,9 @@ pub(in crate::snapshot) struct ClaimEntry {
     pub(in crate::snapshot) placed: Option<PlacedEntry>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) leaving: Option<LeavingEntry>,
+    /// Nobody wants it any more; it is at most leaving a place.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) withdrawn: bool,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) evicted: Option<EvictedEntry>,
     #[serde(skip_serializing_if = "is_default")]

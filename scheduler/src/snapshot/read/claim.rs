@@ -70,6 +70,7 @@ impl ClaimEntry {
         let mut dumped = DumpedClaim {
             claim,
             added_ms: self.added_ms,
+            withdrawn: self.withdrawn,
             failures: self.failures,
             retry_at_ms: self.retry_at_ms,
             ..DumpedClaim::default()

@@ -30,6 +30,7 @@ impl Cluster {
             leaving: None,
             starts_after: Vec::new(),
             displaced: None,
+            is_withdrawn: false,
             failures: 0,
             retry_at_ms: 0,
         });
@@ -141,6 +142,9 @@ impl Cluster {
         if state.allocation.is_some() {
             return Err(EventError::Placed(id));
         }
+        if state.is_withdrawn {
+            return Err(EventError::Withdrawn(id));
+        }
         let node = allocation.node;
         let books = self.nodes.get_mut(node.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(node))?;
         let taken = take(books, id, &state.claim.request, &allocation);
@@ -201,7 +205,7 @@ impl Cluster {
 
     /// Enters what a claim asks for into its queue's books, or takes it out.
     pub(super) fn book_requested(&mut self, id: ClaimId, asks: bool) {
-        let Some(state) = self.claims.get(id) else { return };
+        let Some(state) = self.claims.get(id).filter(|state| !state.is_withdrawn) else { return };
         let charge = self.resources.most_charge(&state.claim.request);
         let Some(queue) = self.groups.get(state.group).map(|group| group.queue()) else { return };
         match asks {

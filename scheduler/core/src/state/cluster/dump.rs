@@ -61,7 +61,7 @@ impl Cluster {
                     added_ms: group.added_ms(),
                     stale_since_ms: group.stale_since_ms(),
                 });
-            } else if let Some(number) = group.members().next().and_then(|claim| numbers.claims.get(&claim)) {
+            } else if let Some(number) = group.first_member().and_then(|claim| numbers.claims.get(&claim)) {
                 after_claims = number + 1;
             }
         }
@@ -89,6 +89,7 @@ impl Cluster {
             started_ms: state.started_ms,
             leaving: state.leaving.as_ref().map(place),
             starts_after: state.starts_after.iter().filter_map(|id| numbers.claims.get(id).copied()).collect(),
+            withdrawn: state.is_withdrawn,
             displaced: state.displaced.as_deref().map(displaced),
             failures: state.failures,
             retry_at_ms: state.retry_at_ms,
@@ -190,7 +191,7 @@ impl Numbers {
         if let Some(number) = self.groups.get(&id) {
             return Some(DumpedGroupRef::Declared(*number));
         }
-        let claim = cluster.groups.get(id)?.members().next()?;
+        let claim = cluster.groups.get(id)?.first_member()?;
         self.claims.get(&claim).map(|number| DumpedGroupRef::Claim(*number))
     }
 }
@@ -266,6 +267,9 @@ impl Restored {
         let entry = DumpEntry::Claim(number);
         let failed = |reason: EventError| at(entry, reason);
         self.cluster.in_the_past(entry, "when it was added", dumped.added_ms)?;
+        if dumped.withdrawn && dumped.place.is_some() {
+            return Err(at(entry, RestoreReason::WithdrawnAndPlaced));
+        }
         let id = self.cluster.add_claim(dumped.claim.clone()).map_err(failed)?;
         self.claims.push(id);
         let group = self.cluster.group_of(id).and_then(|group| self.cluster.groups.get_mut(group));
@@ -340,6 +344,9 @@ impl Restored {
             (state.failures, state.retry_at_ms) = (dumped.failures, dumped.retry_at_ms);
             let group = state.group;
             self.cluster.note_single(group);
+        }
+        if dumped.withdrawn {
+            self.cluster.note_withdrawn(id);
         }
         Ok(())
     }

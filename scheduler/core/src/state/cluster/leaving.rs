@@ -3,7 +3,10 @@
 //! The books show what was decided: room that a plan makes belongs at once to whom it was made for. What is really
 //! there follows later, and who is placed on room that is still held starts when its holders are gone.
 
+use std::collections::BTreeSet;
+
 use super::Cluster;
+use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId};
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
@@ -14,6 +17,28 @@ impl Cluster {
         let Some(state) = self.claims.get_mut(id) else { return };
         self.leaving.entry(from.node).or_default().insert(id);
         state.leaving = Some(from);
+    }
+
+    /// Notes the place that a claim leaves without a plan. If more was held there than there is, others that are to
+    /// start there had not counted on this claim: they wait for it, too.
+    pub(super) fn leave_unplanned(&mut self, id: ClaimId, from: Allocation, was_over_committed: bool) {
+        let node = from.node;
+        self.leave(id, from);
+        if !was_over_committed {
+            return;
+        }
+        let there: Vec<ClaimId> = self.node(node).into_iter().flat_map(Node::claims).collect();
+        for claim in there {
+            let mut others: BTreeSet<ClaimId> = self.in_the_way_of(claim).into_iter().collect();
+            if self.started_ms(claim).is_some() || !others.contains(&id) {
+                continue;
+            }
+            others.extend(self.starts_after(claim));
+            self.wait_for(claim, others.into_iter().collect());
+            if let Some(group) = self.group_of(claim) {
+                self.start_together(group);
+            }
+        }
     }
 
     /// Takes back that a claim has to leave its place, or notes that it has left it.

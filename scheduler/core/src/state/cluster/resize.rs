@@ -16,6 +16,9 @@ impl Cluster {
         let state = self.claim_state(id)?;
         let request = &self.bounded(&state.claim.namespace, request)?;
         request.validate()?;
+        if state.is_withdrawn {
+            return Err(EventError::Withdrawn(id));
+        }
         // Others count on what it is leaving, or it counts on what others are leaving.
         if state.leaving.is_some() || (state.allocation.is_some() && state.started_ms.is_none()) {
             return Err(EventError::Moving(id));

@@ -17,6 +17,9 @@ impl Cluster {
         if state.started_ms.is_some() {
             return Err(EventError::Placed(id));
         }
+        if state.is_withdrawn {
+            return Err(EventError::Withdrawn(id));
+        }
         let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
         let fits = node.check_shape(&state.claim.request, &allocation);
         fits.map_err(|reason| EventError::NotEnough { node: allocation.node, reason })?;
@@ -33,8 +36,9 @@ impl Cluster {
         let state = self.claim_state(id)?;
         let from = state.allocation.clone().filter(|_| state.started_ms.is_some());
         let from = from.ok_or(EventError::NotRunning(id))?;
+        let was_full = self.over_committed.contains(&from.node);
         let displaced = self.fail(id)?;
-        self.leave(id, from);
+        self.leave_unplanned(id, from, was_full);
         Ok(displaced)
     }
 

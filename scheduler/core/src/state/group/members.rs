@@ -10,6 +10,15 @@ pub(crate) struct Member {
     pub(crate) claim: ClaimId,
     pub(crate) sub_group: usize,
     pub(crate) placed: bool,
+    /// Nobody wants it any more: it is never placed again, and counts for nothing.
+    pub(crate) withdrawn: bool,
+}
+
+impl Member {
+    /// Whether it is to be placed.
+    pub(crate) fn waits(&self) -> bool {
+        !self.placed && !self.withdrawn
+    }
 }
 
 /// Members by sequence number of the claim. Most groups are single claims: the oldest member is kept without a map.

@@ -46,6 +46,8 @@ pub(crate) enum Happening {
         request: Request,
     },
     ClaimGoes(u64),
+    /// Nobody wants the claim any more; what runs of it takes its time to go.
+    ClaimWithdrawn(u64),
     ClaimFails(u64),
     /// Nobody knows whether the claim runs.
     ClaimSilent(u64),
@@ -157,7 +159,8 @@ fn happening(random: &mut Random) -> Happening {
         },
         29..=36 => Happening::GangComes { request: request(random), terms: terms(random), shape: shape(random) },
         37..=40 => Happening::MemberComes { gang: random.next(), request: request(random) },
-        41..=45 => Happening::ClaimGoes(random.next()),
+        41..=43 => Happening::ClaimGoes(random.next()),
+        44..=45 => Happening::ClaimWithdrawn(random.next()),
         46 => Happening::ClaimFails(random.next()),
         47 => Happening::ClaimSilent(random.next()),
         48 => Happening::ContainerDies(random.next()),

@@ -144,6 +144,7 @@ impl World {
                 }
             }
             Happening::ClaimGoes(claim) => self.on_claim(*claim, Event::ClaimRemoved),
+            Happening::ClaimWithdrawn(claim) => self.on_claim(*claim, Event::ClaimWithdrawn),
             Happening::ClaimSilent(claim) => self.on_claim(*claim, Event::ClaimSilent),
             Happening::ClaimFails(claim) => self.on_claim(*claim, Event::ClaimFailed),
             Happening::ContainerDies(claim) => self.on_claim(*claim, Event::ClaimEvicted),
