@@ -98,10 +98,11 @@ fn what_is_written_is_read_as_the_same_state() {
         let (mut scheduler, mut cluster) = file.restore().expect("a possible state");
         for _ in 0..numbers.below(12) {
             let claim = nth_claim(&cluster, numbers.below(40));
-            let event = match (numbers.below(6), claim) {
+            let event = match (numbers.below(7), claim) {
                 (0, Some(claim)) => Event::ClaimGone(claim),
                 (1, Some(claim)) => Event::ClaimFailed(claim),
                 (2, Some(claim)) => Event::ClaimRemoved(claim),
+                (4, Some(claim)) => Event::EvictionRefused(claim),
                 (3, Some(claim)) => Event::ClaimWithdrawn(claim),
                 _ => Event::TimeAdvanced(cluster.now_ms() + numbers.below(3000)),
             };

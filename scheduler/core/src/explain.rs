@@ -87,7 +87,10 @@ impl Scheduler {
             return Ok(explanation);
         }
         match explanation.node {
-            Some(_) => explanation.reasons.extend(starts_after(cluster, claim)),
+            Some(_) => {
+                explanation.reasons.extend(starts_after(cluster, claim));
+                explanation.reasons.extend(eviction_refused(cluster, claim));
+            }
             None => self.explain_waiting(cluster, claim, &mut explanation),
         }
         Ok(explanation)
@@ -166,6 +169,13 @@ fn starts_after(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
     (!leaving.is_empty()).then_some(Reason::StartsAfter { leaving })
 }
 
+/// Of a claim that runs: whether its node has refused to evict it lately.
+fn eviction_refused(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
+    let left_ms = cluster.left_alone_ms(claim)?;
+    let refusals = cluster.last_eviction(claim)?.refusals;
+    cluster.started_ms(claim).map(|_| Reason::EvictionRefused { refusals, left_ms })
+}
+
 fn named(cluster: &Cluster, claim: ClaimId) -> (ClaimId, String) {
     (claim, cluster.claim(claim).map(|claim| claim.name.clone()).unwrap_or_default())
 }
@@ -173,7 +183,7 @@ fn named(cluster: &Cluster, claim: ClaimId) -> (ClaimId, String) {
 impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match (&self.node, self.reasons.as_slice()) {
-            (Some(node), []) => write!(f, "{:?} runs on node {node:?}.", self.name)?,
+            (Some(node), [] | [Reason::EvictionRefused { .. }]) => write!(f, "{:?} runs on node {node:?}.", self.name)?,
             (Some(node), _) => write!(f, "{:?} is placed on node {node:?}.", self.name)?,
             (None, []) => write!(f, "{:?} waits; nothing is in its way, and the next cycle places it.", self.name)?,
             (None, [Reason::Withdrawn { .. }]) => write!(f, "{:?} waits for nothing.", self.name)?,

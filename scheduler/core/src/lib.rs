@@ -52,7 +52,7 @@ pub use state::topology::{Domain, DomainId, Topology};
 pub use state::usage::DecayedUsage;
 pub use vocabulary::allowance::Allowance;
 pub use vocabulary::chunks::Chunks;
-pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
+pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, LastEviction, NodeId};
 pub use vocabulary::disruption_budget::DisruptionBudget;
 pub use vocabulary::dump::{
     Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedMixCounter,

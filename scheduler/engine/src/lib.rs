@@ -28,6 +28,7 @@
 //! * **Confirm**: the node says that the instance runs.
 //! * **Expire**: nothing was heard until the deadline. Then the start has failed, and the instance may run all the same:
 //!   it is told to stop, and holds its room until it is gone. A stop is repeated until then.
+//! * **Refuse**: a node may refuse an eviction. The claim runs on, and the core leaves it alone for a while that grows.
 //!
 //! An outcome names the instance and the command, so one that is late or repeated finds nothing to change. A report
 //! lists all that runs on a node. It counts only if it is newer than all else that was heard of the node, and it says

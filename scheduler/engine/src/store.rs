@@ -1,7 +1,7 @@
 //! What must outlive the engine.
 
 use aliquot_scheduler_core::explain::Share;
-use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedUsage, NodeSpec};
+use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedUsage, LastEviction, NodeSpec};
 
 use crate::command::Amounts;
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -88,6 +88,8 @@ pub struct ClaimRecord {
     pub retry_at_ms: u64,
     /// Why it was evicted last.
     pub evicted: Option<EvictionRecord>,
+    /// What is known of its last eviction, if that is under way or was refused.
+    pub last_eviction: Option<LastEviction>,
     /// Nobody wants it any more; it is stopped.
     pub is_ended: bool,
     /// What runs of it, or may; `None`: nothing does.

@@ -10,7 +10,7 @@ mod scheduler;
 use aliquot_scheduler_core::PriorityClass;
 use serde::{Deserialize, Serialize};
 
-pub(super) use claim::{ClaimEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
+pub(super) use claim::{ClaimEntry, LastEvictionEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
 pub(super) use history::{BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry};
 pub(super) use node::{GpuEntry, NodeEntry, TaintEntry};
 pub(super) use pod_group::{PodGroupEntry, Strategy, SubGroupEntry};

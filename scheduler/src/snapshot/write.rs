@@ -13,8 +13,9 @@ use anyhow::{Result, bail};
 use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
-    HistoryEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry, PodGroupEntry, QueueEntry,
-    RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry, TaintEntry, UsageEntry, VERSION,
+    HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry,
+    PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry,
+    TaintEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -316,6 +317,11 @@ impl ClaimEntry {
             request: RequestEntry::of(request),
             placed: dumped.place.as_ref().map(placed),
             leaving: dumped.leaving.as_ref().map(leaving),
+            last_eviction: dumped.last_eviction.map(|last| LastEvictionEntry {
+                ran_since_ms: last.ran_since_ms,
+                refusals: last.refusals,
+                left_alone_until_ms: last.left_alone_until_ms,
+            }),
             withdrawn: dumped.withdrawn,
             evicted: dumped.displaced.as_ref().map(evicted),
             added_ms: dumped.added_ms,

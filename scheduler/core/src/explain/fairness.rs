@@ -73,12 +73,13 @@ fn protection(cluster: &Cluster, rules: MinRuntime, unit: &Unit) -> Option<Prote
     spent.map(|((_, name), _)| Protection::DisruptionBudget { name: (*name).to_owned() })
 }
 
-/// Minimum run times are told as one: until the first of them is over.
+/// Minimum run times are told as one: until the first of them is over. So are refused evictions.
 fn merged(protected: BTreeMap<Protection, u32>) -> Vec<(Protection, u32)> {
     let mut merged: Vec<(Protection, u32)> = Vec::new();
     for (protection, units) in protected {
         match (merged.last_mut(), &protection) {
-            (Some((Protection::MinRuntime { .. }, sum)), Protection::MinRuntime { .. }) => *sum += units,
+            (Some((Protection::MinRuntime { .. }, sum)), Protection::MinRuntime { .. })
+            | (Some((Protection::EvictionRefused { .. }, sum)), Protection::EvictionRefused { .. }) => *sum += units,
             _ => merged.push((protection, units)),
         }
     }

@@ -108,6 +108,13 @@ pub enum Reason {
         /// Who is evicted or moved: ids and names.
         making_way: Vec<(ClaimId, String)>,
     },
+    /// It runs on because its node has refused to evict it, and others are chosen for a while.
+    EvictionRefused {
+        /// How often that was so.
+        refusals: u32,
+        /// How much longer it is left alone, in milliseconds.
+        left_ms: u64,
+    },
     /// Nobody wants it any more. It is placed nowhere again.
     Withdrawn {
         /// The node on which it holds room until it is gone; `None`: it holds none.
@@ -210,6 +217,7 @@ impl Reason {
             | Self::RetriedLater { .. }
             | Self::NodesHeld { .. }
             | Self::RoomIsMade { .. }
+            | Self::EvictionRefused { .. }
             | Self::Withdrawn { .. }
             | Self::StartsAfter { .. } => Tier::Waiting,
         }

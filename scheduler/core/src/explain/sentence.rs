@@ -107,6 +107,12 @@ impl Display for Reason {
                 let names: Vec<String> = making_way.iter().map(|(_, name)| name.clone()).collect();
                 write!(f, "the next cycle makes room for it: {} must make way", Quoted(&names))
             }
+            Self::EvictionRefused { refusals, left_ms } => write!(
+                f,
+                "it was to be evicted and its node refused, {} so far; it is left alone for {}",
+                Count((*refusals).into(), "time"),
+                Span(*left_ms)
+            ),
             Self::Withdrawn { leaving: Some(node) } => {
                 write!(f, "it was withdrawn, and holds its room on node {node:?} until it is gone")
             }
@@ -205,6 +211,9 @@ impl Display for Protection {
         match self {
             Self::NonPreemptible => write!(f, "may not be evicted"),
             Self::MinRuntime { left_ms } => write!(f, "must run {} longer first", Span(*left_ms)),
+            Self::EvictionRefused { left_ms } => {
+                write!(f, "are left alone for {} because their node refused to evict them", Span(*left_ms))
+            }
             Self::DisruptionBudget { name } => write!(f, "are protected by disruption budget {name:?}"),
         }
     }

@@ -8,6 +8,7 @@ mod leaving;
 pub(crate) mod limits;
 mod namespaces;
 mod nodes;
+mod refused;
 mod resize;
 mod starting;
 mod truth;
@@ -27,7 +28,7 @@ use crate::state::resources::Resources;
 use crate::state::topology::Topology;
 use crate::state::usage::DecayedUsage;
 use crate::vocabulary::chunks::Chunks;
-use crate::vocabulary::claim::{Allocation, Claim, ClaimId, Displacement, NodeId};
+use crate::vocabulary::claim::{Allocation, Claim, ClaimId, Displacement, LastEviction, NodeId};
 use crate::vocabulary::event::{Event, EventError, Outcome};
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::namespace::NamespaceSpec;
@@ -87,6 +88,8 @@ struct ClaimState {
     /// Claims that must be gone before it can start.
     starts_after: Vec<ClaimId>,
     displaced: Option<Box<Displacement>>,
+    /// What is known of its last eviction while that is under way, or if it was refused.
+    last_eviction: Option<Box<LastEviction>>,
     /// Nobody wants it any more: it asks for nothing, and holds what it is leaving.
     is_withdrawn: bool,
     /// How often it could not be started where it was placed.
@@ -166,6 +169,7 @@ impl Cluster {
             Event::ClaimSilent(claim) => self.silent(claim).map(Outcome::displaced),
             Event::ClaimEvicted(claim) => self.stop(claim).map(Outcome::displaced),
             Event::ClaimFailed(claim) => self.fail(claim).map(Outcome::displaced),
+            Event::EvictionRefused(claim) => self.refuse_eviction(claim).map(Outcome::displaced),
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
             Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
             Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),

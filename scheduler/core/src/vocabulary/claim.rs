@@ -84,6 +84,17 @@ pub struct Displacement {
     pub shares: Vec<Share>,
 }
 
+/// What is known of a claim's last eviction while it is under way, or after its node has refused it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LastEviction {
+    /// Since when the claim ran before, in milliseconds; `None`: it is not known.
+    pub ran_since_ms: Option<u64>,
+    /// How often its node has refused to evict it where it runs.
+    pub refusals: u32,
+    /// Before this it is not chosen again, in milliseconds.
+    pub left_alone_until_ms: u64,
+}
+
 /// What a scheduler does to place claims.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Action {

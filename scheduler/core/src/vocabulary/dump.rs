@@ -6,7 +6,7 @@
 //! which things were added, because decisions depend on it. Nothing is in it that follows from the rest: what is free,
 //! what queues hold, which claims form a class. So the books of a restored state cannot contradict each other.
 
-use crate::vocabulary::claim::{Action, Claim};
+use crate::vocabulary::claim::{Action, Claim, LastEviction};
 use crate::vocabulary::disruption_budget::DisruptionBudget;
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::namespace::NamespaceSpec;
@@ -124,6 +124,8 @@ pub struct DumpedClaim {
     pub leaving: Option<DumpedPlace>,
     /// The claims that must be gone before it can start, by their numbers.
     pub starts_after: Vec<usize>,
+    /// What is known of its last eviction, if that is under way or was refused.
+    pub last_eviction: Option<LastEviction>,
     /// Nobody wants it any more; it has no place, at most one that it is leaving.
     pub withdrawn: bool,
     /// Why it was evicted last.

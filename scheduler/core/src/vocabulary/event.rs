@@ -55,6 +55,9 @@ pub enum Event {
     ClaimEvicted(ClaimId),
     /// A claim that a plan evicted or moved is gone from its old place.
     ClaimGone(ClaimId),
+    /// A claim that a plan evicted or moved stays where it was, because its node refuses to let it go. It is left alone
+    /// for a while, each time longer; who was to have its room waits again.
+    EvictionRefused(ClaimId),
     /// A claim could not be started where it was placed. It waits again, each time longer before the next try.
     ClaimFailed(ClaimId),
     /// A claim asks for other amounts now; where it is placed, it keeps its devices.

@@ -10,6 +10,11 @@ pub enum Protection {
         /// How much longer the first of them is protected, in milliseconds.
         left_ms: u64,
     },
+    /// A node has refused to evict one of its claims, which is left alone for a while.
+    EvictionRefused {
+        /// How much longer, in milliseconds.
+        left_ms: u64,
+    },
     /// Too few of a disruption budget's claims would be left.
     DisruptionBudget {
         /// The budget.

@@ -326,6 +326,8 @@ fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
         let Some(group) = group_of(before, victim) else { continue };
         // Somebody who was placed in this very cycle can only be evicted before he has started.
         let Some(started_ms) = before.started_ms(victim) else { continue };
+        let alone_until_ms = before.last_eviction(victim).map_or(0, |last| last.left_alone_until_ms);
+        require(alone_until_ms <= before.now_ms(), || format!("{victim:?} is left alone until {alone_until_ms} ms"))?;
         let complain = |what: &str| format!("{:?} evicts {victim:?} of {:?}: {what}", planned.action, group.spec());
         if planned.action == Action::StaleGang {
             let since = group.stale_since_ms().zip(group.spec().staleness_grace_ms);

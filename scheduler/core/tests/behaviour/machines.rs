@@ -86,6 +86,12 @@ impl Machines {
                     container.stopping = true;
                 }
             }
+            Event::EvictionRefused(claim) => {
+                self.waiting.remove(claim);
+                if let Some(container) = self.containers.get_mut(claim) {
+                    container.stopping = false;
+                }
+            }
             Event::ClaimPlaced(claim, at) => self.start(cluster, *claim, at)?,
             Event::ClaimResized(claim, request) => {
                 let at = cluster.allocation(*claim).cloned();

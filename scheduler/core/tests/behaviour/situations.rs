@@ -3,6 +3,7 @@
 mod allocate;
 mod consolidate;
 mod elastic;
+mod evictions_refused;
 mod guarantees;
 mod indivisible;
 mod mixed_gangs;

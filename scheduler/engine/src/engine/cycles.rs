@@ -57,11 +57,15 @@ impl Engine {
         self.settle();
     }
 
-    /// Notes that a claim is tried again after a while.
+    /// Notes that a claim is tried again after a while, or may be evicted again.
     pub(super) fn note_retry(&mut self, claim: ClaimId) {
         let (failures, retry_at_ms) = self.cluster.failures(claim);
         if failures > 0 && retry_at_ms > self.now_ms {
             self.pacing.retries_ms.insert(retry_at_ms);
+        }
+        let alone_until_ms = self.cluster.last_eviction(claim).map_or(0, |last| last.left_alone_until_ms);
+        if alone_until_ms > self.now_ms {
+            self.pacing.retries_ms.insert(alone_until_ms);
         }
     }
 }

@@ -47,6 +47,7 @@ impl Engine {
             failures,
             retry_at_ms,
             evicted,
+            last_eviction: entry.id.and_then(|id| self.cluster.last_eviction(id)).copied(),
             is_ended: entry.is_ended,
             instance: self.instance_record(entry),
         }

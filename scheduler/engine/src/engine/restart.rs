@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
-    DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LimitRange, NamespaceSpec, NodeSpec, Outcome,
-    RestoreError, Scheduler,
+    DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LastEviction, LimitRange, NamespaceSpec, NodeSpec,
+    Outcome, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
@@ -388,6 +388,9 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         place,
         leaving,
         starts_after: Vec::new(),
+        last_eviction: record
+            .last_eviction
+            .map(|last| LastEviction { ran_since_ms: last.ran_since_ms.map(|since_ms| since_ms.min(now_ms)), ..last }),
         withdrawn: record.is_ended,
         displaced: evicted,
         failures: record.failures,

@@ -148,12 +148,23 @@ impl Engine {
                 self.lose(id, Loss::Gone);
             }
             StepOutcome::Refused(why) | StepOutcome::Failed(why) if command == instance.command => {
-                // It is tried again when its time is over.
                 self.complain(id, Some(&why));
+                self.stop_refused(id);
             }
             StepOutcome::Unknown if is_about_start && instance.phase == Phase::Starting => self.doubt(id),
             _ => {}
         }
+    }
+
+    /// A node does not stop an instance that was to be evicted: it runs on, and the core chooses others for a while. An
+    /// instance that nobody wants is told again when its time is over.
+    fn stop_refused(&mut self, id: EntryId) {
+        let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_ended) else { return };
+        let stopping = entry.instance.filter(|instance| instance.phase == Phase::Stopping);
+        let (Some(claim), Some(instance)) = (entry.id, stopping) else { return };
+        self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, attempts: 0, ..instance }));
+        self.apply_sure(Event::EvictionRefused(claim));
+        self.note_retry(claim);
     }
 
     /// Notes that an instance was seen running.

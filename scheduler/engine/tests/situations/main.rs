@@ -5,6 +5,7 @@ mod devices;
 mod ended;
 mod namespaces;
 mod nodes;
+mod refusals;
 mod restarts;
 mod settings;
 mod strays;

@@ -39,6 +39,8 @@ pub(in crate::snapshot) struct ClaimEntry {
     pub(in crate::snapshot) placed: Option<PlacedEntry>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) leaving: Option<LeavingEntry>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) last_eviction: Option<LastEvictionEntry>,
     /// Nobody wants it any more; it is at most leaving a place.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) withdrawn: bool,
@@ -126,6 +128,18 @@ pub(in crate::snapshot) struct LeavingEntry {
     pub(in crate::snapshot) node: String,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpus: Vec<u16>,
+}
+
+/// What is known of an eviction that is under way or was refused.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct LastEvictionEntry {
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) ran_since_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) refusals: u32,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) left_alone_until_ms: u64,
 }
 
 /// A priority class by its name.

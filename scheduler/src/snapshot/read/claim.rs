@@ -2,8 +2,8 @@
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Claim, DumpedClaim, DumpedDisplacement, DumpedPlace, GroupPlacement, PlacementStrategy, PodGroup, PriorityClass,
-    SubGroup,
+    Claim, DumpedClaim, DumpedDisplacement, DumpedPlace, GroupPlacement, LastEviction, PlacementStrategy, PodGroup,
+    PriorityClass, SubGroup,
 };
 use anyhow::{Context, Result};
 
@@ -70,6 +70,11 @@ impl ClaimEntry {
         let mut dumped = DumpedClaim {
             claim,
             added_ms: self.added_ms,
+            last_eviction: self.last_eviction.as_ref().map(|entry| LastEviction {
+                ran_since_ms: entry.ran_since_ms,
+                refusals: entry.refusals,
+                left_alone_until_ms: entry.left_alone_until_ms,
+            }),
             withdrawn: self.withdrawn,
             failures: self.failures,
             retry_at_ms: self.retry_at_ms,

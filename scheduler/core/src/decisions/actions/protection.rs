@@ -30,12 +30,17 @@ impl MinRuntime {
         self.reason(cluster, group, unit).is_some()
     }
 
-    /// Why a placed unit must stay: it may not be evicted at all, or has not run for long enough. Who is placed but
+    /// Why a placed unit must stay: it may not be evicted at all, its node has refused it lately, or it has not run for
+    /// long enough. Who is placed but
     /// does not run yet loses nothing.
     pub(crate) fn reason(self, cluster: &Cluster, group: &Group, unit: &Unit) -> Option<Protection> {
         let spec = group.spec();
         if !spec.preemptible {
             return Some(Protection::NonPreemptible);
+        }
+        let left_alone = unit.claims.iter().filter_map(|claim| cluster.left_alone_ms(*claim)).max();
+        if let Some(left_ms) = left_alone {
+            return Some(Protection::EvictionRefused { left_ms });
         }
         let min_runtime_ms = self.queue_min_runtime_ms.max(spec.min_runtime_ms);
         let left_ms = |since_ms: u64| min_runtime_ms.saturating_sub(self.now_ms.saturating_sub(since_ms));

@@ -12,7 +12,8 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
 
 /// Evicts from each node of which more is held than there is, until that is no longer so: the lowest priority first,
-/// and among equals who started last. Who may not be evicted stays if it has started.
+/// and among equals who started last. Who may not be evicted stays if it has started, and so does for a while a claim
+/// whose node has refused to evict it.
 pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
     let nodes: Vec<NodeId> = cluster.over_committed().collect();
     let mut evicted = Vec::new();
@@ -22,6 +23,9 @@ pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
                 continue;
             }
             let Some((group, mut victims)) = unit_of(cluster, claim) else { continue };
+            if victims.iter().any(|victim| cluster.left_alone_ms(*victim).is_some()) {
+                continue;
+            }
             victims.retain(|victim| may_go(cluster, *victim));
             evicted.extend(evict(cluster, group, &victims).map(|steps| (group, steps)));
         }

@@ -12,7 +12,7 @@ use crate::vocabulary::step::Step;
 use super::context::Context;
 
 /// Evicts all members of each gang that has run with too few for longer than its grace period. A gang of which a
-/// disruption budget protects members stays.
+/// disruption budget protects members stays, and so does for a while one of which a node has refused to evict a member.
 pub(crate) fn evict_stale(cluster: &mut Cluster, context: &mut Context<'_>) -> Vec<(GroupId, Vec<Step>)> {
     let now_ms = cluster.now_ms();
     let is_stale = |group: &Group| {
@@ -38,6 +38,9 @@ fn evict_all(cluster: &mut Cluster, id: GroupId) -> Option<Vec<Step>> {
     because.by = None;
     let placed: Vec<ClaimId> =
         cluster.group(id)?.members().filter(|claim| cluster.allocation(*claim).is_some()).collect();
+    if placed.iter().any(|claim| cluster.left_alone_ms(*claim).is_some()) {
+        return None;
+    }
     let mut statement = Statement::new(cluster);
     for claim in placed {
         let of = statement.cluster().claim(claim)?;

@@ -30,6 +30,7 @@ impl Cluster {
             leaving: None,
             starts_after: Vec::new(),
             displaced: None,
+            last_eviction: None,
             is_withdrawn: false,
             failures: 0,
             retry_at_ms: 0,

@@ -84,6 +84,9 @@ impl Cluster {
         let mut causes = std::mem::take(&mut self.causes);
         for step in &*steps {
             let (Step::Evict { claim, .. } | Step::Move { claim, .. }) = &**step else { continue };
+            if let Some(ran_since_ms) = self.started_ms(*claim) {
+                self.note_eviction(*claim, ran_since_ms);
+            }
             if let Some(state) = self.claims.get_mut(*claim) {
                 state.started_ms = None;
                 state.displaced = causes.remove(claim).map(Box::new);

@@ -89,6 +89,7 @@ impl Cluster {
             started_ms: state.started_ms,
             leaving: state.leaving.as_ref().map(place),
             starts_after: state.starts_after.iter().filter_map(|id| numbers.claims.get(id).copied()).collect(),
+            last_eviction: state.last_eviction.as_deref().copied(),
             withdrawn: state.is_withdrawn,
             displaced: state.displaced.as_deref().map(displaced),
             failures: state.failures,
@@ -309,6 +310,9 @@ impl Restored {
         if let Some(started_ms) = dumped.started_ms {
             self.cluster.in_the_past(entry, "when it started", started_ms)?;
         }
+        if let Some(ran_since_ms) = dumped.last_eviction.and_then(|eviction| eviction.ran_since_ms) {
+            self.cluster.in_the_past(entry, "since when it ran before its last eviction", ran_since_ms)?;
+        }
         let unplaced = match (&dumped.place, dumped.started_ms, dumped.starts_after.is_empty()) {
             (None, Some(_), _) => Some("a time since when it runs"),
             (None, _, false) => Some("claims that it starts after"),
@@ -341,6 +345,7 @@ impl Restored {
             state.leaving = leaving;
             state.starts_after = starts_after;
             state.displaced = displaced;
+            state.last_eviction = dumped.last_eviction.map(Box::new);
             (state.failures, state.retry_at_ms) = (dumped.failures, dumped.retry_at_ms);
             let group = state.group;
             self.cluster.note_single(group);

@@ -89,6 +89,9 @@ impl Cluster {
     pub(super) fn gone(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         self.claim_state(id)?;
         self.no_longer_leaving(id).ok_or(EventError::NotLeaving(id))?;
+        if let Some(state) = self.claims.get_mut(id) {
+            state.last_eviction = None;
+        }
         let now_ms = self.now_ms;
         let mut ready = Vec::new();
         for waiting in self.waiting_for.remove(&id).unwrap_or_default() {

@@ -34,6 +34,9 @@ impl Cluster {
         self.wait_for_nobody(id);
         if let Some(state) = self.claims.get_mut(id) {
             state.started_ms = None;
+            if state.leaving.is_none() {
+                state.last_eviction = None;
+            }
         }
         Ok(())
     }

@@ -34,11 +34,12 @@ impl Cluster {
     /// Notes that nobody knows whether a claim runs where it was told to; says who waits again.
     pub(super) fn silent(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         let state = self.claim_state(id)?;
-        let from = state.allocation.clone().filter(|_| state.started_ms.is_some());
-        let from = from.ok_or(EventError::NotRunning(id))?;
+        let from = state.allocation.clone().zip(state.started_ms);
+        let (from, ran_since_ms) = from.ok_or(EventError::NotRunning(id))?;
         let was_full = self.over_committed.contains(&from.node);
         let displaced = self.fail(id)?;
         self.leave_unplanned(id, from, was_full);
+        self.note_eviction(id, ran_since_ms);
         Ok(displaced)
     }
 

@@ -59,6 +59,8 @@ pub(crate) enum Happening {
     },
     ClaimResized(u64, Request),
     StoppingIsGone(u64),
+    /// The machine does not let it go.
+    StoppingIsRefused(u64),
     EverythingStoppingIsGone,
     QueueChanges {
         queue: u64,
@@ -165,7 +167,8 @@ fn happening(random: &mut Random) -> Happening {
         47 => Happening::ClaimSilent(random.next()),
         48 => Happening::ContainerDies(random.next()),
         49..=51 => Happening::ClaimResized(random.next(), request(random)),
-        52..=58 => Happening::StoppingIsGone(random.next()),
+        52..=56 => Happening::StoppingIsGone(random.next()),
+        57..=58 => Happening::StoppingIsRefused(random.next()),
         59 => Happening::EverythingStoppingIsGone,
         60..=62 => Happening::LostBeforeStart {
             claim: random.next(),

@@ -156,6 +156,10 @@ impl World {
                 let stopping: Vec<ClaimId> = self.kit.machines.stopping().collect();
                 nth(&stopping, *number).into_iter().for_each(|claim| _ = self.kit.event(Event::ClaimGone(claim)));
             }
+            Happening::StoppingIsRefused(number) => {
+                let stopping: Vec<ClaimId> = self.kit.machines.stopping().collect();
+                nth(&stopping, *number).into_iter().for_each(|claim| self.may(Event::EvictionRefused(claim)));
+            }
             Happening::EverythingStoppingIsGone => self.kit.let_go(),
             Happening::QueueChanges { queue, allowance, of } => {
                 let Some((name, _)) = nth(&QUEUES, *queue) else { return Ok(()) };

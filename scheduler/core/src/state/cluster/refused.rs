@@ -1,0 +1,66 @@
+//! Evictions that nodes refuse.
+//!
+//! A claim whose node refuses to evict it goes on running where it was. If it were chosen again at once, the claims that
+//! need its room would wait for it for ever, although others could make way. So no action chooses it for a while, which
+//! is twice as long after each further refusal, up to a bound. Then it may be chosen again.
+
+use super::Cluster;
+use crate::vocabulary::claim::{ClaimId, LastEviction};
+use crate::vocabulary::event::EventError;
+
+/// How long a claim is left alone after its node has refused to evict it for the first time.
+const ALONE_MS: u64 = 5000;
+/// The longest that it is left alone.
+const ALONE_MAX_MS: u64 = 600_000;
+
+impl Cluster {
+    /// Puts a claim back that was leaving; says who waits again that was to have its room.
+    pub(super) fn refuse_eviction(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
+        let state = self.claim_state(id)?;
+        if state.is_withdrawn {
+            return Err(EventError::Withdrawn(id));
+        }
+        let from = state.leaving.clone().ok_or(EventError::NotLeaving(id))?;
+        let before = state.last_eviction.as_deref().copied().unwrap_or_default();
+        // A claim that was moved waits for itself to have left its old place.
+        let waiting = self.waiting_for.get(&id).into_iter().flatten().copied().collect();
+        let mut displaced = self.lose(waiting)?;
+        displaced.retain(|claim| *claim != id);
+        self.no_longer_leaving(id);
+        self.place_beyond(id, from)?;
+        let now_ms = self.now_ms;
+        let alone_ms = ALONE_MS.checked_shl(before.refusals).unwrap_or(ALONE_MAX_MS).clamp(ALONE_MS, ALONE_MAX_MS);
+        let refused = LastEviction {
+            refusals: before.refusals.saturating_add(1).min(32),
+            left_alone_until_ms: now_ms.saturating_add(alone_ms),
+            ..before
+        };
+        let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
+        state.started_ms = Some(before.ran_since_ms.unwrap_or(now_ms));
+        state.last_eviction = Some(Box::new(refused));
+        state.displaced = None;
+        let group = state.group;
+        self.start_together(group);
+        self.note_staleness(group);
+        Ok(displaced)
+    }
+
+    /// Notes since when a claim ran that is leaving now.
+    pub(super) fn note_eviction(&mut self, id: ClaimId, ran_since_ms: u64) {
+        if let Some(state) = self.claims.get_mut(id) {
+            state.last_eviction.get_or_insert_default().ran_since_ms = Some(ran_since_ms);
+        }
+    }
+
+    /// What is known of a claim's last eviction, if that is under way or was refused.
+    #[must_use]
+    pub fn last_eviction(&self, id: ClaimId) -> Option<&LastEviction> {
+        self.claim_state(id).ok()?.last_eviction.as_deref()
+    }
+
+    /// How much longer a claim is left alone because its node has refused to evict it; `None`: it may be chosen.
+    pub(crate) fn left_alone_ms(&self, id: ClaimId) -> Option<u64> {
+        let until_ms = self.last_eviction(id)?.left_alone_until_ms;
+        (until_ms > self.now_ms).then(|| until_ms - self.now_ms)
+    }
+}
