@@ -40,6 +40,8 @@ impl Engine {
             Some(_) if is_ended || self.cluster.leaving(claim).is_some() => self.stop(id),
             Some(_) => {}
             None if is_ended => self.forget(id),
+            // It was evicted before it was started, so there is nothing to stop.
+            None if self.cluster.leaving(claim).is_some() => self.apply_sure(Event::ClaimGone(claim)),
             // It is looked at again when its stray is forgotten.
             None if has_stray => {}
             None if self.cluster.started_ms(claim).is_some() => self.start(id, claim),

@@ -89,3 +89,17 @@ fn a_claim_is_not_started_while_its_stray_runs() {
     kit.outcome("claim", stray, stray, StepOutcome::Gone);
     assert!(kit.start().1 > first);
 }
+
+#[test]
+fn a_claim_that_is_evicted_before_it_was_started_leaves_at_once() {
+    let mut kit = Kit::new(2, vec![running("claim", 7, 0, 50)]);
+    kit.want("claim", 100, 50);
+    let instance = Generation { term: 1, number: 7 };
+    assert_eq!(stops(&kit.pass(100)), [("claim", instance)], "it is not what the claim asks for");
+    let request = Request { devices: DeviceRequest::whole(2), ..Request::default() };
+    let both = Claim { name: "both".into(), request, priority: 90, ..Claim::default() };
+    kit.tell(Observation::Claim("both".into(), Box::new(both)));
+    assert_eq!(kit.pass(100), [], "the stray is still there");
+    kit.outcome("claim", instance, instance, StepOutcome::Gone);
+    assert_eq!(kit.start().0.as_str(), "both");
+}
