@@ -286,3 +286,22 @@ fn who_may_not_be_evicted_and_has_not_started_gives_up_a_place_that_is_not_free(
     assert_eq!(kit.cluster.allocation(waiting), None, "the device is not free for it");
     kit.check(node);
 }
+
+#[test]
+fn a_claim_may_ask_for_less_on_a_node_that_runs_too_much() {
+    let (mut kit, node) = Kit::new(1);
+    let claims: Vec<ClaimId> = (0..4).map(|_| kit.claim(Claim { preemptible: false, ..half(50) })).collect();
+    claims.iter().for_each(|claim| _ = kit.event(Event::ClaimSeen(*claim, at(node, 0))));
+    let asks = |percent: u32, gib: u64| {
+        let memory = DeviceMemory::Bytes(Bytes::new(gib * GIB));
+        let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
+        Request { devices, ..Request::default() }
+    };
+    kit.event(Event::ClaimResized(claims[0], asks(20, 10)));
+    kit.check(node);
+    assert_eq!(kit.cluster.allocation(claims[0]).map(|at| at.devices[0].core), Some(DeviceCore::from_percent(20)));
+    for more in [asks(30, 10), asks(10, 20)] {
+        assert!(kit.cluster.apply(Event::ClaimResized(claims[0], more)).is_err(), "but not for more of anything");
+        kit.check(node);
+    }
+}

@@ -28,7 +28,9 @@ impl Cluster {
         let after = self.resized(&before, request)?;
         self.evict(id)?;
         let old = self.exchange_request(id, request)?;
-        let placed = self.place(id, after);
+        // A claim that asks for less makes it better on a node that runs more than it has.
+        let shrinks = self.charge_at(id, &after).is_some_and(|charge| charge.beyond(&held).parts().next().is_none());
+        let placed = if shrinks { self.place_beyond(id, after) } else { self.place(id, after) };
         let is_placed = placed.is_ok();
         let Err(error) = placed.and_then(|()| self.may_grow(id, &held)) else { return Ok(()) };
         if is_placed {
