@@ -14,6 +14,8 @@ use crate::names::{ClaimUid, Generation, NodeName};
 ///
 /// * A node does not start what it was told in another [session](Command::session) than its own, in a lower term than it
 ///   has seen, or with a generation that is not greater than all that it has handled ([`NodeReport::handled`]).
+/// * A node does not resize an instance by a command of another session, or whose generation is not greater than that of
+///   the last one that it has got to resize this instance. A resize that was refused or failed has changed nothing.
 /// * An instance that was reported gone, refused or failed does not run, and never will.
 /// * A node that holds a lease has stopped all that ran when the lease lapses, and begins a new session then.
 /// * Where the engine gives leases, a node that runs something and holds none begins one of its own with its session. It
@@ -53,6 +55,20 @@ pub enum Order {
         /// What it may use.
         amounts: Amounts,
         /// When the engine takes it as failed if it has heard nothing.
+        deadline_ms: u64,
+    },
+    /// Resize an instance where it is. The node answers that the instance has [started](crate::StepOutcome::Started) with
+    /// these amounts, or that it goes on with those that it had.
+    Resize {
+        /// The claim that the instance belongs to.
+        claim: ClaimUid,
+        /// Which instance of it.
+        instance: Generation,
+        /// Names this attempt.
+        generation: Generation,
+        /// What it may use from now on, of the same devices.
+        amounts: Amounts,
+        /// When the engine tries again if it has heard nothing.
         deadline_ms: u64,
     },
     /// Stop an instance. Nodes do this whatever else they have handled.

@@ -11,6 +11,7 @@ mod nodes;
 mod publish;
 mod records;
 mod reports;
+mod resizing;
 mod restart;
 mod steps;
 
@@ -47,6 +48,8 @@ pub struct Turn {
 enum Timer {
     /// An instance's step has not been answered.
     Step(EntryId),
+    /// A resize has not been answered.
+    Resize(EntryId),
     /// A node may have fallen silent.
     Silence(NodeId),
     /// A node's lease may have lapsed.
@@ -281,6 +284,7 @@ impl Engine {
             self.timers.remove(&(at_ms, timer));
             match timer {
                 Timer::Step(entry) => self.step_expired(entry),
+                Timer::Resize(entry) => self.resize_expired(entry),
                 Timer::Silence(node) => self.maybe_silent(node),
                 Timer::Lapse(node) => self.maybe_lapsed(node),
             }

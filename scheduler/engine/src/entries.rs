@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{Chunks, Claim, ClaimId, EventError, NodeId, NodeSpec};
+use aliquot_scheduler_core::{Chunks, Claim, ClaimId, EventError, NodeId, NodeSpec, Request};
 
 use crate::ids::IdMap;
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -23,6 +23,8 @@ pub(crate) struct Entry {
     /// Nobody wants it any more.
     pub(crate) is_ended: bool,
     pub(crate) instance: Option<Instance>,
+    /// How it is being resized, or that its last resize was refused.
+    pub(crate) resize: Option<Box<Resize>>,
     /// Why it could not be started last, in the node's words.
     pub(crate) complaint: Option<Arc<str>>,
 }
@@ -46,6 +48,23 @@ pub(crate) struct Instance {
     /// When something is done if nothing is heard; `None`: it runs.
     pub(crate) deadline_ms: Option<u64>,
     /// How often it was told to stop.
+    pub(crate) attempts: u32,
+}
+
+/// A change of what a claim may use while it runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Resize {
+    /// What the claim asked for before.
+    pub(crate) from: Request,
+    /// What the books hold for it.
+    pub(crate) held: Request,
+    /// What it asks for now.
+    pub(crate) to: Request,
+    /// The last command about it; `None`: none is under way, because it was refused or has yet to begin.
+    pub(crate) command: Option<Generation>,
+    /// When the node is told again if nothing is heard.
+    pub(crate) deadline_ms: Option<u64>,
+    /// How often the node was told.
     pub(crate) attempts: u32,
 }
 

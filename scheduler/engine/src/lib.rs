@@ -29,6 +29,7 @@
 //! * **Expire**: nothing was heard until the deadline. Then the start has failed, and the instance may run all the same:
 //!   it is told to stop, and holds its room until it is gone. A stop is repeated until then.
 //! * **Refuse**: a node may refuse an eviction. The claim runs on, and the core leaves it alone for a while that grows.
+//! * **Resize**: the books hold the larger of the old and the new amounts until the node has confirmed or refused.
 //!
 //! An outcome names the instance and the command, so one that is late or repeated finds nothing to change. A report
 //! lists all that runs on a node. It counts only if it is newer than all else that was heard of the node, and it says
@@ -94,7 +95,7 @@ pub use observation::{Heartbeat, NodeReport, Observation, Report, Running, StepO
 pub use runner::{Acknowledge, Message, run};
 pub use settings::{Lease, Settings};
 pub use store::{
-    Batch, ClaimKey, ClaimRecord, EvictionRecord, InstanceRecord, Memory, MemoryStore, NodeRecord, Owner, Phase, Saved,
-    Store, StoreError,
+    Batch, ClaimKey, ClaimRecord, EvictionRecord, InstanceRecord, Memory, MemoryStore, NodeRecord, Owner, Phase,
+    ResizeRecord, Saved, Store, StoreError,
 };
 pub use view::{ClaimView, NodeView, Shown, View, Whereabouts};

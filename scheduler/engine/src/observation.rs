@@ -23,7 +23,7 @@ pub enum Observation {
     Outcome(Report),
     /// A user wants this claim.
     Claim(ClaimUid, Box<Claim>),
-    /// A claim that does not run asks for something else now.
+    /// A claim asks for something else now. One that runs is resized where it is, if there is room.
     ClaimResized(ClaimUid, Box<Request>),
     /// Nobody wants this any more, or it is done. What still runs of it is stopped.
     ClaimEnded(ClaimUid),
@@ -70,7 +70,7 @@ pub struct Running {
     pub claim: ClaimUid,
     /// The generation of the command that has started it.
     pub instance: Generation,
-    /// What it holds: exactly what the command said.
+    /// What it holds: exactly what the last command said that the node has carried out.
     pub amounts: Amounts,
 }
 
@@ -107,7 +107,7 @@ pub struct Report {
 /// What became of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepOutcome {
-    /// The instance runs.
+    /// The instance runs, with the amounts that the command said.
     Started,
     /// The node did not do it, and says why.
     Refused(String),

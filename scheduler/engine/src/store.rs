@@ -1,7 +1,7 @@
 //! What must outlive the engine.
 
 use aliquot_scheduler_core::explain::Share;
-use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedUsage, LastEviction, NodeSpec};
+use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedUsage, LastEviction, NodeSpec, Request};
 
 use crate::command::Amounts;
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -92,8 +92,20 @@ pub struct ClaimRecord {
     pub last_eviction: Option<LastEviction>,
     /// Nobody wants it any more; it is stopped.
     pub is_ended: bool,
+    /// How it is being resized where it runs, or what it goes on with because that was refused.
+    pub resize: Option<ResizeRecord>,
     /// What runs of it, or may; `None`: nothing does.
     pub instance: Option<InstanceRecord>,
+}
+
+/// What a claim held before it was resized, and what is held for it since. What it asks for now is told again after a
+/// restart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResizeRecord {
+    /// What the claim asked for before.
+    pub from: Request,
+    /// What the books hold for it: the larger of both while the resize is under way.
+    pub held: Request,
 }
 
 /// Where an instance is, or may be.

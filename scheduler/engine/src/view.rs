@@ -54,7 +54,9 @@ pub struct ClaimView {
     pub is_ended: bool,
     /// How often it could not be started, and when it may be placed again.
     pub failures: (u32, u64),
-    /// Why it could not be started or stopped last, in the node's words.
+    /// Whether its node was told to resize it, and has not answered.
+    pub is_resizing: bool,
+    /// Why it could not be started, resized or stopped last, in the node's words.
     pub complaint: Option<Arc<str>>,
 }
 
@@ -165,6 +167,7 @@ impl View {
             whereabouts: whereabouts.unwrap_or(Whereabouts::Waiting),
             is_ended: entry.is_ended,
             failures: entry.id.map_or((0, 0), |id| self.cluster.failures(id)),
+            is_resizing: entry.resize.as_ref().is_some_and(|resize| resize.command.is_some()),
             complaint: entry.complaint.clone(),
         }
     }

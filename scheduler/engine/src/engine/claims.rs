@@ -1,6 +1,6 @@
 //! Takes in claims, and their ends.
 
-use aliquot_scheduler_core::{Claim, Event, EventError, Outcome, Request};
+use aliquot_scheduler_core::{Claim, ClaimId, Event, EventError, Outcome, Request};
 
 use super::Engine;
 use crate::entries::{Entry, EntryId, Parked};
@@ -19,6 +19,7 @@ impl Engine {
                     added_ms: self.now_ms,
                     is_ended: false,
                     instance: None,
+                    resize: None,
                     complaint: None,
                 };
                 let id = self.entries.insert(entry);
@@ -83,8 +84,10 @@ impl Engine {
         let Some(id) = self.entries.of_uid(uid) else { return Ok(()) };
         let Some(entry) = self.entries.get(id) else { return Ok(()) };
         match (entry.id, &entry.parked) {
-            (Some(claim), _) if self.cluster.claim(claim).is_some_and(|of| of.request == request) => Ok(()),
-            (Some(claim), _) if entry.instance.is_some() => Err(EventError::Moving(claim)),
+            _ if entry.is_ended => Ok(()),
+            _ if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some() && resize.to == request) => Ok(()),
+            (Some(claim), _) if entry.resize.is_none() && self.asks_for(claim, &request) => Ok(()),
+            (Some(claim), _) if entry.instance.is_some() => self.begin_resize(id, claim, request),
             (Some(claim), _) => self.apply(Event::ClaimResized(claim, request)).map(|_| ()),
             (None, Some(parked)) => {
                 let claim = Claim { request, ..parked.claim.clone() };
@@ -92,6 +95,10 @@ impl Engine {
             }
             (None, None) => Ok(()),
         }
+    }
+
+    fn asks_for(&self, claim: ClaimId, request: &Request) -> bool {
+        self.cluster.claim(claim).is_some_and(|of| of.request == *request)
     }
 
     pub(super) fn claim_ended(&mut self, uid: &ClaimUid) {

@@ -6,7 +6,7 @@ use super::Engine;
 use crate::command::Amounts;
 use crate::entries::Entry;
 use crate::names::NodeName;
-use crate::store::{Batch, ClaimRecord, EvictionRecord, InstanceRecord, Memory, NodeRecord, Owner};
+use crate::store::{Batch, ClaimRecord, EvictionRecord, InstanceRecord, Memory, NodeRecord, Owner, ResizeRecord};
 
 impl Engine {
     pub(super) fn next_save_ms(&self) -> Option<u64> {
@@ -49,6 +49,10 @@ impl Engine {
             evicted,
             last_eviction: entry.id.and_then(|id| self.cluster.last_eviction(id)).copied(),
             is_ended: entry.is_ended,
+            resize: entry
+                .resize
+                .as_ref()
+                .map(|resize| ResizeRecord { from: resize.from.clone(), held: resize.held.clone() }),
             instance: self.instance_record(entry),
         }
     }

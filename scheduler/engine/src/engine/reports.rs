@@ -48,6 +48,7 @@ impl Engine {
                 if instance.phase == Phase::Starting {
                     self.runs(id);
                 }
+                self.seen_holding(id, amounts);
             }
             // Two nodes that say they run the same instance: one of them is wrong about its name, and it is not known
             // which. The first one counts.
@@ -93,6 +94,7 @@ impl Engine {
             added_ms: self.now_ms,
             is_ended: true,
             instance: None,
+            resize: None,
             complaint: None,
         };
         let id = self.entries.insert(entry);

@@ -6,23 +6,25 @@ use std::sync::Arc;
 use aliquot_scheduler_core::{
     Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
     DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LastEviction, LimitRange, NamespaceSpec, NodeSpec,
-    Outcome, RestoreError, Scheduler,
+    Outcome, Request, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
 use super::holdings::{as_given, evened, is_what_is_asked_for, request_of};
 use super::reports::running_instance;
 use super::{Decisions, Engine, Timer, Unsaved};
-use crate::entries::{Entry, Instance, NodeState};
+use crate::entries::{Entry, Instance, NodeState, Resize};
 use crate::names::{ClaimUid, NodeName};
 use crate::observation::Observation;
-use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase};
+use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase, ResizeRecord};
 
 /// A claim on its way into the books.
 struct Restored {
     key: ClaimKey,
     claim: Claim,
     record: ClaimRecord,
+    /// What it asks for now, if it was being resized.
+    resized_to: Option<Request>,
 }
 
 /// What claims and pod groups are numbered as in the dump that the books are made from.
@@ -66,7 +68,7 @@ impl Engine {
         self.make_nodes(nodes);
         self.make_entries(entering);
         self.stop_unbooked(unbooked);
-        for Restored { key, claim, record } in parked {
+        for Restored { key, claim, record, .. } in parked {
             let id = self.entries.insert(entry(key, record.added_ms));
             self.unsaved.entries.insert(id);
             // The books say why they do not take it.
@@ -122,7 +124,7 @@ impl Engine {
                 strays.push((key.uid.clone(), ended));
             }
             record.is_ended = false;
-            wanted.push((record.added_ms, number, Restored { key, claim, record }));
+            wanted.push((record.added_ms, number, Restored { key, claim, record, resized_to: None }));
         }
         wanted.sort_unstable_by_key(|(added_ms, number, _)| (*added_ms, *number));
         for (key, record) in records {
@@ -133,8 +135,14 @@ impl Engine {
         let mut unbounded = self.without_bounds();
         let (mut entering, mut parked) = (Vec::new(), Vec::new());
         for (_, _, mut restored) in wanted {
+            let resize = restored.record.resize.as_ref().filter(|_| restored.record.instance.is_some());
+            let runs_as = resize.map_or_else(
+                || restored.claim.clone(),
+                |resize| Claim { request: resize.held.clone(), ..restored.claim.clone() },
+            );
+            restored.resized_to = resize.map(|_| restored.claim.request.clone());
             let given = restored.record.instance.as_ref().and_then(|instance| {
-                let given = as_given(&restored.claim, &instance.amounts);
+                let given = as_given(&runs_as, &instance.amounts);
                 let spec = &nodes.get(&instance.node)?.spec;
                 is_what_is_asked_for(&given, &instance.amounts, spec).then_some(given)
             });
@@ -167,7 +175,7 @@ impl Engine {
             let key = ClaimKey { uid, stray: Some(instance.generation) };
             let record =
                 ClaimRecord { added_ms: now_ms, is_ended: true, instance: Some(instance), ..ClaimRecord::default() };
-            entering.push(Restored { key, claim, record });
+            entering.push(Restored { key, claim, record, resized_to: None });
         }
         (entering, parked)
     }
@@ -264,7 +272,7 @@ impl Engine {
     fn make_entries(&mut self, entering: Vec<Restored>) {
         let mut ids: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();
         ids.sort_unstable();
-        for (claim, Restored { key, record, .. }) in ids.into_iter().zip(entering) {
+        for (claim, Restored { key, record, resized_to, .. }) in ids.into_iter().zip(entering) {
             let mut entry = entry(key, record.added_ms);
             (entry.id, entry.is_ended) = (Some(claim), record.is_ended);
             let id = self.entries.insert(entry);
@@ -274,6 +282,11 @@ impl Engine {
             });
             if let Some((node, instance)) = there {
                 self.resume(id, claim, node, &instance);
+                if let Some((ResizeRecord { from, held }, to)) = record.resize.zip(resized_to) {
+                    let resize = Resize { from, held, to, command: None, deadline_ms: None, attempts: 0 };
+                    self.note_resize(id, Some(resize));
+                    self.resume_resize(id);
+                }
             }
             self.note_retry(claim);
             self.unsettled.push_back(claim);
@@ -327,7 +340,7 @@ fn leave_out(entering: &mut Vec<Restored>, number: usize) -> Option<(ClaimUid, I
 }
 
 fn entry(key: ClaimKey, added_ms: u64) -> Entry {
-    Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, complaint: None }
+    Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, resize: None, complaint: None }
 }
 
 /// Pod groups came when they came before, in between the claims.

@@ -142,7 +142,14 @@ impl Engine {
             return;
         }
         let is_about_start = command == generation;
+        let is_about_resize =
+            self.entries.get(id).and_then(|entry| entry.resize.as_ref()?.command).is_some_and(|last| last == command);
         match outcome {
+            StepOutcome::Started if is_about_resize => self.resized(id),
+            StepOutcome::Refused(why) | StepOutcome::Failed(why) if is_about_resize => {
+                self.complain(id, Some(&why));
+                self.resize_refused(id);
+            }
             StepOutcome::Started if instance.phase == Phase::Starting => self.runs(id),
             StepOutcome::Gone => self.lose(id, Loss::Gone),
             StepOutcome::Refused(why) | StepOutcome::Failed(why) if is_about_start => {
@@ -167,6 +174,7 @@ impl Engine {
         self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, attempts: 0, ..instance }));
         self.apply_sure(Event::EvictionRefused(claim));
         self.note_retry(claim);
+        self.resume_resize(id);
     }
 
     /// Notes that an instance was seen running.
@@ -193,6 +201,7 @@ impl Engine {
             (_, Loss::Gone) => Event::ClaimFailed(claim),
             (_, Loss::NodeLost) => Event::ClaimEvicted(claim),
         });
+        self.end_resize(id);
         self.note_retry(claim);
     }
 

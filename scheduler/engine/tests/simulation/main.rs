@@ -19,17 +19,17 @@ fn number(variable: &str) -> Option<u64> {
 
 fn play_all(kind: Kind) {
     let first = number("ALIQUOT_FIRST_WORLD").unwrap_or(0);
-    let (mut starts, mut stops, mut crashes, mut lapses) = (0, 0, 0, 0);
+    let (mut starts, mut stops, mut resizes, mut crashes, mut lapses) = (0, 0, 0, 0, 0);
     for seed in first..first + number("ALIQUOT_WORLDS").unwrap_or(WORLDS) {
         let mut world = World::new(seed, kind);
         if let Err(broken) = world.play() {
             panic!("world {seed} ({kind:?}): {broken}");
         }
-        (starts, stops) = (starts + world.starts, stops + world.stops);
+        (starts, stops, resizes) = (starts + world.starts, stops + world.stops, resizes + world.resizes);
         (crashes, lapses) = (crashes + world.crashes, lapses + world.lapses);
     }
-    println!("{kind:?}: {starts} starts, {stops} stops, {crashes} crashes, {lapses} lapses");
-    assert!(starts > 0 && stops > 0 && crashes > 0, "worlds in which nothing happens prove nothing");
+    println!("{kind:?}: {starts} starts, {stops} stops, {resizes} resizes, {crashes} crashes, {lapses} lapses");
+    assert!(starts > 0 && stops > 0 && resizes > 0 && crashes > 0, "worlds in which nothing happens prove nothing");
     assert!(kind != Kind::Leases || lapses > 0, "worlds in which no lease lapses prove nothing of leases");
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Container {
     /// When it will have started or stopped.
     pub(crate) starts_ms: Option<u64>,
     pub(crate) stops_ms: Option<u64>,
+    /// The last command that was got to resize it.
+    resized: Generation,
 }
 
 /// How well a node works.
@@ -152,10 +154,27 @@ impl Node {
                 if random.chance(self.troubles.forgets_per_mille) {
                     return vec![self.answer(claim, *generation, *generation, StepOutcome::Unknown)];
                 }
-                let container =
-                    Container { amounts: amounts.clone(), starts_ms: Some(now_ms + random.below(300)), stops_ms: None };
+                let container = Container {
+                    amounts: amounts.clone(),
+                    starts_ms: Some(now_ms + random.below(300)),
+                    stops_ms: None,
+                    resized: *generation,
+                };
                 self.containers.insert(key, container);
                 Vec::new()
+            }
+            Order::Resize { claim, instance, generation, amounts, .. } => {
+                let Some(container) = self.containers.get_mut(&(claim.clone(), *instance)) else { return Vec::new() };
+                if !is_for_this_session || *generation <= container.resized {
+                    return Vec::new();
+                }
+                container.resized = *generation;
+                if random.chance(self.troubles.refuses_per_mille) || container.stops_ms.is_some() {
+                    let refused = StepOutcome::Refused("not now".into());
+                    return vec![self.answer(claim, *instance, *generation, refused)];
+                }
+                container.amounts = amounts.clone();
+                vec![self.answer(claim, *instance, *generation, StepOutcome::Started)]
             }
             Order::Stop { claim, instance, generation, .. } => {
                 if is_for_this_session {

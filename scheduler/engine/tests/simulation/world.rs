@@ -68,6 +68,7 @@ pub(crate) struct World {
     faults_ms: u64,
     pub(crate) starts: u64,
     pub(crate) stops: u64,
+    pub(crate) resizes: u64,
     pub(crate) crashes: u64,
     pub(crate) lapses: u64,
 }
@@ -138,6 +139,7 @@ impl World {
             faults_ms: FAULTS_MS,
             starts: 0,
             stops: 0,
+            resizes: 0,
             crashes: 0,
             lapses: 0,
         };
@@ -251,6 +253,7 @@ impl World {
         match command.order {
             Order::Start { .. } => self.starts += 1,
             Order::Stop { .. } => self.stops += 1,
+            Order::Resize { .. } => self.resizes += 1,
             Order::Renew { .. } | Order::Report { .. } | Order::EndSession { .. } => {}
         }
         if !matches!(command.order, Order::Renew { .. }) {
@@ -379,6 +382,7 @@ impl World {
                     self.report(node);
                 }
             }
+            32..=36 => self.resize()?,
             29 => self.nodes[node].reboot(),
             30 => self.nodes[node].restart(),
             31 if self.kind == Kind::Witness => {
@@ -415,6 +419,22 @@ impl World {
             preemptible: true,
             ..Claim::default()
         })
+    }
+
+    /// A user wants more or less for a claim, whether it runs or not.
+    fn resize(&mut self) -> Result<(), String> {
+        let index = usize::try_from(self.random.below(self.wanted.len() as u64)).unwrap_or(0);
+        let percent = [25, 50, 75][usize::try_from(self.random.below(3)).unwrap_or(0)];
+        let Some((uid, claim)) = self.wanted.iter_mut().nth(index) else { return Ok(()) };
+        if claim.request.devices.count == 1 {
+            claim.request.devices.core = DeviceCore::from_percent(percent);
+            claim.request.devices.memory = DeviceMemory::Thousandths(percent * 10);
+        }
+        let (uid, request) = (uid.clone(), claim.request.clone());
+        // There may be no room for it, and it may be on its way: it goes on with what it has.
+        let Some(engine) = &mut self.engine else { return Ok(()) };
+        let _ = engine.handle(self.now_ms, Observation::ClaimResized(uid, Box::new(request)));
+        engine.check().map_err(|wrong| format!("after a resize: {wrong}"))
     }
 
     fn submit_gang(&mut self) -> Result<(), String> {
@@ -547,20 +567,20 @@ impl World {
             return Err(format!("at {} ms something was still done", self.last_step_ms));
         }
         let view = self.view.as_ref().ok_or("readers see nothing")?;
-        let mut runs = BTreeSet::new();
+        let mut runs = BTreeMap::new();
         for node in &self.nodes {
-            for (claim, generation) in node.containers.keys() {
-                runs.insert((claim.clone(), node.name(), *generation));
+            for ((claim, generation), container) in &node.containers {
+                runs.insert((claim.clone(), node.name(), *generation), container.amounts.clone());
             }
         }
-        let mut known = BTreeSet::new();
+        let mut known = BTreeMap::new();
         for (uid, claim) in view.claims() {
             if !self.wanted.contains_key(uid) {
                 return Err(format!("nobody wants {uid}, which is {claim:?}"));
             }
             match claim.whereabouts {
-                Whereabouts::There { node, instance, phase: Phase::Running, .. } => {
-                    known.insert((uid.clone(), node, instance));
+                Whereabouts::There { node, instance, phase: Phase::Running, amounts } => {
+                    known.insert((uid.clone(), node, instance), amounts);
                 }
                 Whereabouts::Waiting => {
                     let group = view.claim_id(uid).and_then(|id| view.cluster().group_of(id));

@@ -6,6 +6,7 @@ mod ended;
 mod namespaces;
 mod nodes;
 mod refusals;
+mod resizes;
 mod restarts;
 mod settings;
 mod strays;
@@ -166,7 +167,8 @@ impl Kit {
             }
         }
         self.now_ms = end_ms;
-        commands.retain(|command| matches!(command.order, Order::Start { .. } | Order::Stop { .. }));
+        commands
+            .retain(|command| matches!(command.order, Order::Start { .. } | Order::Stop { .. } | Order::Resize { .. }));
         commands
     }
 

@@ -1,0 +1,190 @@
+//! Claims that are resized while they run.
+//!
+//! While a resize is under way the books hold the larger of what the claim had and what it is to have, of each resource.
+//! So the books are true whether the node has carried out the command or not. They hold the new amounts when the node
+//! has confirmed, and the old ones when it has refused. A command that is not answered is repeated.
+
+use aliquot_scheduler_core::{Allocation, ClaimId, DeviceMemory, Event, EventError, Request};
+
+use super::{Engine, Timer};
+use crate::command::{Amounts, Order};
+use crate::entries::{Entry, EntryId, Resize};
+use crate::store::Phase;
+
+impl Engine {
+    /// Begins to resize a claim that runs, if there is room for what it asks for.
+    pub(super) fn begin_resize(&mut self, id: EntryId, claim: ClaimId, to: Request) -> Result<(), EventError> {
+        let entry = self.entries.get(id).filter(|entry| is_running(entry)).ok_or(EventError::Moving(claim))?;
+        if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some()) {
+            return Err(EventError::Moving(claim));
+        }
+        let from = self.cluster.claim(claim).map(|of| of.request.clone()).ok_or(EventError::NoSuchClaim(claim))?;
+        self.try_resize(
+            id,
+            claim,
+            Resize { held: from.clone(), from, to, command: None, deadline_ms: None, attempts: 0 },
+        )
+    }
+
+    /// Books what a resize needs, and tells the node. If there is no room, the claim goes on with what it has, also after
+    /// a restart at which the same is asked for.
+    fn try_resize(&mut self, id: EntryId, claim: ClaimId, resize: Resize) -> Result<(), EventError> {
+        match self.hold_larger(claim, &resize.from, &resize.to) {
+            Ok((held, to)) => {
+                self.note_resize(id, Some(Resize { held, to, ..resize }));
+                self.command_resize(id);
+                Ok(())
+            }
+            Err(why) => {
+                self.note_resize(id, Some(Resize { command: None, deadline_ms: None, ..resize }));
+                Err(why)
+            }
+        }
+    }
+
+    /// Books the larger of both requests for a claim that runs; answers that, and the new request as its namespace lets
+    /// it in.
+    fn hold_larger(&mut self, claim: ClaimId, from: &Request, to: &Request) -> Result<(Request, Request), EventError> {
+        let at = self.cluster.allocation(claim).cloned().ok_or(EventError::NotPlaced(claim))?;
+        let mut trial = self.cluster.clone();
+        trial.apply(Event::ClaimResized(claim, to.clone()))?;
+        let to = trial.claim(claim).map_or_else(|| to.clone(), |of| of.request.clone());
+        let held = self.larger(from, &to, &at);
+        self.apply(Event::ClaimResized(claim, held.clone()))?;
+        Ok((held, to))
+    }
+
+    /// Of each resource the larger amount, on the devices that a claim has.
+    fn larger(&self, from: &Request, to: &Request, at: &Allocation) -> Request {
+        let mut held = to.clone();
+        held.cpu = from.cpu.max(to.cpu);
+        held.memory = from.memory.max(to.memory);
+        held.devices.core = from.devices.core.max(to.devices.core);
+        held.devices.memory = match (from.devices.memory, to.devices.memory) {
+            (DeviceMemory::Thousandths(from), DeviceMemory::Thousandths(to)) => DeviceMemory::Thousandths(from.max(to)),
+            (from, to) => {
+                let node = self.cluster.node(at.node);
+                let devices = node
+                    .into_iter()
+                    .flat_map(|node| at.devices.iter().filter_map(|part| node.devices().get(usize::from(part.device))));
+                let most = devices.map(|device| from.on(device.memory()).max(to.on(device.memory()))).max();
+                DeviceMemory::Bytes(most.unwrap_or_default())
+            }
+        };
+        held
+    }
+
+    /// Tells the node to resize a claim, perhaps once more.
+    fn command_resize(&mut self, id: EntryId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        let (Some(claim), Some(instance), Some(resize)) = (entry.id, entry.instance, entry.resize.clone()) else {
+            return;
+        };
+        if instance.phase != Phase::Running {
+            return;
+        }
+        let uid = entry.key.uid.clone();
+        let Some(amounts) = self.amounts_with(claim, &resize.to) else { return };
+        let generation = self.next_generation();
+        let longest_ms = self.settings.stop_deadline_max_ms.max(1);
+        let patience_ms = 1_u64.checked_shl(resize.attempts).unwrap_or(u64::MAX);
+        let patience_ms = self.settings.start_deadline_ms.max(1).saturating_mul(patience_ms).min(longest_ms);
+        let deadline_ms = self.now_ms.saturating_add(patience_ms);
+        let attempts = resize.attempts.saturating_add(1).min(32);
+        let resize = Resize { command: Some(generation), deadline_ms: Some(deadline_ms), attempts, ..*resize };
+        self.note_resize(id, Some(resize));
+        self.timers.insert((deadline_ms, Timer::Resize(id)));
+        let order = Order::Resize { claim: uid, instance: instance.generation, generation, amounts, deadline_ms };
+        self.send(instance.node, order);
+    }
+
+    /// What a claim would hold where it is with another request.
+    fn amounts_with(&self, claim: ClaimId, request: &Request) -> Option<Amounts> {
+        let at = self.cluster.allocation(claim)?;
+        let mut amounts = self.amounts(claim, at);
+        (amounts.cpu, amounts.memory) = (request.cpu, request.memory);
+        let node = self.cluster.node(at.node)?;
+        for (part, held) in amounts.devices.iter_mut().zip(&at.devices) {
+            let device = node.devices().get(usize::from(held.device))?;
+            (part.core, part.memory) = (request.devices.core, request.devices.memory.on(device.memory()));
+        }
+        Some(amounts)
+    }
+
+    /// A resize was not answered in time, was saved before a restart, or its claim runs on after all.
+    pub(super) fn resize_expired(&mut self, id: EntryId) {
+        let Some(entry) = self.entries.get(id).filter(|entry| is_running(entry)) else { return };
+        let (Some(claim), Some(resize)) = (entry.id, entry.resize.as_deref().cloned()) else { return };
+        if resize.deadline_ms.is_none_or(|deadline_ms| deadline_ms > self.now_ms) {
+            return;
+        }
+        match resize.command {
+            // The books hold what it needs.
+            Some(_) => self.command_resize(id),
+            // If there is no room any more, it goes on with what it has.
+            None => _ = self.try_resize(id, claim, resize),
+        }
+    }
+
+    /// Has a resize that is under way, or was refused, begin again.
+    pub(super) fn resume_resize(&mut self, id: EntryId) {
+        let now_ms = self.now_ms;
+        if let Some(resize) = self.entries.get_mut(id).and_then(|entry| entry.resize.as_mut()) {
+            resize.deadline_ms = Some(now_ms);
+            self.timers.insert((now_ms, Timer::Resize(id)));
+        }
+    }
+
+    /// A node has resized a claim.
+    pub(super) fn resized(&mut self, id: EntryId) {
+        if let Some((claim, resize)) = self.resize_under_way(id) {
+            self.note_resize(id, None);
+            self.complain(id, None);
+            self.apply_sure(Event::ClaimResized(claim, resize.to));
+        }
+    }
+
+    /// A node does not resize a claim, which goes on with what it had.
+    pub(super) fn resize_refused(&mut self, id: EntryId) {
+        if let Some((claim, resize)) = self.resize_under_way(id) {
+            self.apply_sure(Event::ClaimResized(claim, resize.from.clone()));
+            let held = resize.from.clone();
+            self.note_resize(id, Some(Resize { held, command: None, deadline_ms: None, ..resize }));
+        }
+    }
+
+    /// The resize of a claim that runs.
+    fn resize_under_way(&self, id: EntryId) -> Option<(ClaimId, Resize)> {
+        let entry = self.entries.get(id).filter(|entry| is_running(entry))?;
+        let resize = entry.resize.as_deref().filter(|resize| resize.command.is_some())?;
+        Some((entry.id?, resize.clone()))
+    }
+
+    /// Takes in what a node says that a claim holds while it is being resized.
+    pub(super) fn seen_holding(&mut self, id: EntryId, amounts: &Amounts) {
+        let Some((claim, resize)) = self.resize_under_way(id) else { return };
+        if self.amounts_with(claim, &resize.to).as_ref() == Some(amounts) {
+            self.resized(id);
+        }
+    }
+
+    /// What ran of a claim is gone: when it starts again, it is with what was asked for last.
+    pub(super) fn end_resize(&mut self, id: EntryId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let Some((claim, resize)) = entry.id.zip(entry.resize.take()) else { return };
+        // If it has a new place already, or its namespace has other bounds now, it keeps what the books hold.
+        let _ = self.apply(Event::ClaimResized(claim, resize.to));
+    }
+
+    pub(super) fn note_resize(&mut self, id: EntryId, resize: Option<Resize>) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.resize = resize.map(Box::new);
+        }
+        self.unsaved.entries.insert(id);
+        self.published.note_change();
+    }
+}
+
+fn is_running(entry: &Entry) -> bool {
+    entry.instance.is_some_and(|instance| instance.phase == Phase::Running)
+}

@@ -1,0 +1,121 @@
+//! Claims that are resized while they run.
+
+use super::*;
+
+fn resize(kit: &mut Kit, name: &str, percent: u32) -> Result<(), EventError> {
+    let (uid, claim) = claim(name, percent, 50);
+    kit.try_tell(Observation::ClaimResized(uid, Box::new(claim.request)))
+}
+
+/// The only command within the next moments, which resizes: its generation and amounts.
+fn told(kit: &mut Kit) -> (Generation, Amounts) {
+    match &kit.pass(100)[..] {
+        [Command { order: Order::Resize { generation, amounts, .. }, .. }] => (*generation, amounts.clone()),
+        other => panic!("not one resize: {other:?}"),
+    }
+}
+
+/// What the books hold for a claim.
+fn held(kit: &Kit, name: &str) -> Option<Amounts> {
+    match kit.whereabouts(name)? {
+        Whereabouts::There { amounts, .. } => Some(amounts),
+        _ => None,
+    }
+}
+
+fn is_resizing(kit: &Kit, name: &str) -> bool {
+    kit.view.as_ref().and_then(|view| view.claim(&name.into())).is_some_and(|of| of.is_resizing)
+}
+
+#[test]
+fn the_larger_amounts_are_held_until_the_node_has_confirmed() {
+    for (from, to) in [(25, 75), (75, 25)] {
+        let mut kit = Kit::new(1, Vec::new());
+        let instance = kit.runs("claim", from, 50);
+        assert_eq!(resize(&mut kit, "claim", to), Ok(()));
+        let (command, amounts_told) = told(&mut kit);
+        assert_eq!(amounts_told, amounts(0, to));
+        assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, 75)), true));
+        kit.want("half", 50, 50);
+        assert_eq!(kit.pass(100), [], "there is no room for it yet");
+        for _ in 0..2 {
+            kit.outcome("claim", instance, command, StepOutcome::Started);
+        }
+        let started = kit.pass(100);
+        assert_eq!((held(&kit, "claim"), is_resizing(&kit, "claim")), (Some(amounts(0, to)), false));
+        assert_eq!(started.len(), usize::from(to == 25), "{started:?}");
+    }
+}
+
+#[test]
+fn a_refused_resize_leaves_the_claim_what_it_had_and_gives_the_rest_back() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 25, 50);
+    assert_eq!(resize(&mut kit, "claim", 75), Ok(()));
+    let (command, _) = told(&mut kit);
+    kit.want("half", 50, 50);
+    for _ in 0..2 {
+        kit.outcome("claim", instance, command, StepOutcome::Refused("the driver cannot".into()));
+    }
+    assert_eq!(kit.start().0.as_str(), "half");
+    assert_eq!(held(&kit, "claim"), Some(amounts(0, 25)));
+    let complaint = kit.view.as_ref().and_then(|view| view.claim(&"claim".into())?.complaint);
+    assert_eq!(complaint.as_deref(), Some("the driver cannot"));
+}
+
+#[test]
+fn a_resize_without_room_is_refused_with_the_reason_and_the_claim_runs_on() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.runs("claim", 50, 50);
+    kit.runs("other", 50, 50);
+    let refused = resize(&mut kit, "claim", 75).expect_err("the device is full");
+    assert!(matches!(refused, EventError::NotEnough { .. }), "{refused}");
+    assert_eq!((kit.pass(100), held(&kit, "claim")), (vec![], Some(amounts(0, 50))));
+    // It runs on over a restart at which the user still asks for more.
+    let mut kit = kit.restart();
+    for (name, percent) in [("claim", 75), ("other", 50)] {
+        let (uid, claim) = claim(name, percent, 50);
+        kit.tell(Observation::Claim(uid, Box::new(claim)));
+    }
+    kit.tell(Observation::Synced);
+    assert_eq!((kit.pass(100), held(&kit, "claim")), (vec![], Some(amounts(0, 50))));
+    let two = Request { devices: DeviceRequest::whole(2), ..Request::default() };
+    assert!(kit.try_tell(Observation::ClaimResized("other".into(), Box::new(two))).is_err(), "on the same devices");
+}
+
+#[test]
+fn a_resize_that_nobody_answers_is_repeated_and_goes_on_after_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 25, 50);
+    assert_eq!(resize(&mut kit, "claim", 75), Ok(()));
+    let (first, _) = told(&mut kit);
+    assert_eq!(resize(&mut kit, "claim", 75), Ok(()), "it is asked for already");
+    assert!(resize(&mut kit, "claim", 50).is_err(), "one at a time");
+    let mut kit = kit.restart();
+    let (uid, of) = claim("claim", 75, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    let (again, amounts_told) = told(&mut kit);
+    assert!(again > first && amounts_told == amounts(0, 75));
+    assert_eq!(held(&kit, "claim"), Some(amounts(0, 75)));
+    // The node says what it holds, though its answer was lost.
+    let running = Running { claim: "claim".into(), instance, amounts: amounts(0, 75) };
+    kit.report(node(1), 1, again, vec![running]);
+    kit.pass(100);
+    assert!(!is_resizing(&kit, "claim"));
+    assert_eq!(kit.phase("claim"), Some(Phase::Running));
+}
+
+#[test]
+fn a_claim_that_ends_while_it_is_resized_starts_again_with_what_it_asks_for() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 75, 50);
+    assert_eq!(resize(&mut kit, "claim", 25), Ok(()));
+    told(&mut kit);
+    kit.outcome("claim", instance, instance, StepOutcome::Gone);
+    kit.now_ms += 1000;
+    match &kit.pass(100)[..] {
+        [Command { order: Order::Start { amounts: told, .. }, .. }] => assert_eq!(*told, amounts(0, 25)),
+        other => panic!("not one start: {other:?}"),
+    }
+}
