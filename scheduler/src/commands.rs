@@ -3,6 +3,7 @@
 pub(crate) mod explain;
 pub(crate) mod replay;
 pub(crate) mod simulate;
+pub(crate) mod steady;
 mod trace;
 
 use std::fmt::Display;

@@ -5,9 +5,12 @@
 pub mod curve;
 pub mod plot;
 pub mod policy;
+pub mod random;
 pub mod replay;
 pub mod report;
 pub mod session;
 pub mod simulate;
 pub mod snapshot;
+pub mod sort;
+pub mod steady;
 pub mod trace;

@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use commands::explain::{ExplainArgs, explain};
 use commands::replay::{ReplayArgs, replay};
 use commands::simulate::{SimulateArgs, simulate};
+use commands::steady::{SteadyArgs, steady};
 
 /// Decides which claims go where in a cluster.
 #[derive(Parser)]
@@ -27,6 +28,8 @@ enum Command {
     Simulate(SimulateArgs),
     /// Say why a claim of a snapshot waits or was evicted, and what would help.
     Explain(ExplainArgs),
+    /// Play a cluster in which tasks come and end at random, and print as JSON what was lost or had to wait.
+    Steady(SteadyArgs),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay(&args),
         Command::Simulate(args) => simulate(&args),
         Command::Explain(args) => explain(&args),
+        Command::Steady(args) => steady(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::curve::{Curve, Point};
 use crate::snapshot::NAMESPACE;
+use crate::sort::Sort;
 use crate::trace::Task;
 
 /// What came of a replay.
@@ -56,11 +57,11 @@ pub struct Unplaced {
 impl Unplaced {
     fn count(&mut self, request: &Request) {
         self.total += 1;
-        match (request.devices.count, request.devices.core.get()) {
-            (0, _) => self.cpu_only += 1,
-            (1, 1000) => self.one_device += 1,
-            (1, _) => self.shared += 1,
-            _ => self.several_devices += 1,
+        match Sort::of(request) {
+            Sort::CpuOnly => self.cpu_only += 1,
+            Sort::Shared => self.shared += 1,
+            Sort::OneDevice => self.one_device += 1,
+            Sort::SeveralDevices => self.several_devices += 1,
         }
     }
 }

@@ -5,7 +5,6 @@
 //! the few that are published.
 
 mod order;
-mod random;
 mod variant;
 
 use std::path::PathBuf;

@@ -1,9 +1,8 @@
 //! Arrival orders in the manner of the published experiment.
 
+use aliquot_scheduler::random::Random;
 use aliquot_scheduler::trace::Task;
 use aliquot_scheduler_core::NodeSpec;
-
-use crate::random::Random;
 
 /// Demand that arrives in all, in percent of the devices.
 const DEMAND_PERCENT: u64 = 130;

@@ -1,11 +1,10 @@
 //! Traces with another mix.
 
+use aliquot_scheduler::random::Random;
 use aliquot_scheduler::trace::Task;
 use aliquot_scheduler_core::placement::fits;
 use aliquot_scheduler_core::{Cluster, Event, NodeSpec};
 use anyhow::{Context, Result, bail};
-
-use crate::random::Random;
 
 /// Changes the mix: `multi30`, `share60`, `cpu200`, `spec20`.
 pub(crate) fn change(nodes: &[NodeSpec], tasks: Vec<Task>, change: &str) -> Result<Vec<Task>> {

@@ -2,10 +2,12 @@
 
 /// Random numbers that follow from a seed.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Begins at a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66_D001_0BEF)
     }
 
@@ -18,19 +20,27 @@ impl Random {
     }
 
     /// A number below `bound`, which is not 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         let scaled = (u128::from(self.next()) * bound as u128) >> 64;
         usize::try_from(scaled).unwrap_or(0)
     }
 
     /// Any of these; there must be one.
-    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
 
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    /// Puts these into any order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }
+    }
+
+    /// A number from the exponential distribution with mean 1.
+    pub fn exponential(&mut self) -> f64 {
+        // 53 bits, and never 0: its logarithm is finite.
+        let uniform = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        -uniform.ln()
     }
 }

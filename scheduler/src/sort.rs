@@ -1,0 +1,33 @@
+//! Sorts of tasks that are counted apart.
+
+use aliquot_scheduler_core::Request;
+
+/// What a task asks for, roughly.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// No device.
+    CpuOnly,
+    /// A part of one device.
+    Shared,
+    /// One whole device.
+    OneDevice,
+    /// Several devices.
+    SeveralDevices,
+}
+
+impl Sort {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::CpuOnly, Self::Shared, Self::OneDevice, Self::SeveralDevices];
+
+    /// The sort of a request.
+    #[must_use]
+    pub fn of(request: &Request) -> Self {
+        match (request.devices.count, request.devices.core.get()) {
+            (0, _) => Self::CpuOnly,
+            (1, 1000) => Self::OneDevice,
+            (1, _) => Self::Shared,
+            _ => Self::SeveralDevices,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Plays a cluster in which tasks come and end: at random, at a rate that asks for a known part of the devices.
+//!
+//! Tasks are drawn from a trace and come as a Poisson process. Each runs for a time drawn from the exponential
+//! distribution, of the same mean for all. The workload follows from the seed alone: every policy meets the same tasks
+//! at the same times. After a warm-up, what becomes of the tasks that come is counted.
+
+mod tally;
+mod workload;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use aliquot_scheduler_core::placement::{Engine, Mix, Policy};
+use aliquot_scheduler_core::{Claim, ClaimId, Cluster, Event, NodeSpec, Outcome, Scheduler, Settings, Step};
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::policy::PolicyName;
+use crate::trace::Task;
+use tally::Tally;
+pub use tally::{Counts, Report, Waits};
+use workload::{DURATION_TICKS, Workload};
+
+/// How long a task runs in the mean, on the cluster's clock: an hour. What depends on real time, such as how long a
+/// claim waits before nodes are kept for it, is in proportion to this.
+const DURATION_MS: u64 = 3_600_000;
+
+/// What happens to a task that does not fit when it comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// It is lost.
+    #[default]
+    Loss,
+    /// It waits. Whoever fits may go before it.
+    Queue,
+}
+
+/// What is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Play {
+    /// Device time that tasks ask for, in percent of what there is.
+    pub load_percent: u32,
+    /// What happens to tasks that do not fit.
+    pub mode: Mode,
+    /// How nodes are chosen.
+    pub policy: PolicyName,
+    /// Whether running tasks are moved to make room.
+    pub consolidate: bool,
+    /// Where chances begin.
+    pub seed: u64,
+    /// Tasks that come before any is counted.
+    pub warm_up: u64,
+    /// Tasks that are counted.
+    pub count: u64,
+}
+
+/// Plays tasks drawn from `tasks` on `nodes`.
+///
+/// # Errors
+/// If two nodes have the same name, none has a device, or no task asks for one.
+pub fn play(nodes: &[NodeSpec], tasks: &[Task], play: &Play) -> Result<Report> {
+    let devices: usize = nodes.iter().map(|node| node.devices.len()).sum();
+    ensure!(devices > 0, "no node has a device, and load is measured by these; list nodes that have some");
+    ensure!(
+        tasks.iter().any(|task| task.request.devices.total_core() > 0),
+        "no task asks for device time, and load is measured by this; list tasks that do"
+    );
+    ensure!(play.load_percent > 0, "a load of 0 % means that no task ever comes; say how much is asked for");
+    ensure!(play.count > 0, "no task is counted; say how many");
+    let workload = Workload::new(nodes, tasks, play.load_percent, play.seed);
+    Run::new(nodes, tasks, play)?.play(workload, play)
+}
+
+/// A cluster, and who runs on it.
+struct Run {
+    cluster: Cluster,
+    decider: Decider,
+    mode: Mode,
+    now: u64,
+    /// When tasks end, in the order of their ends. The second number is that of the task's arrival.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Tasks that run or wait, by the number of their arrival.
+    there: BTreeMap<u64, There>,
+    /// The same by claim.
+    numbers: BTreeMap<ClaimId, u64>,
+    /// Those that wait.
+    waiting: usize,
+    tally: Tally,
+}
+
+/// Who decides where tasks go.
+enum Decider {
+    /// One decision for each task that comes. Where nobody waits and nobody is moved, a cycle does nothing else, but
+    /// takes ten times as long.
+    Engine(Engine<Box<dyn Policy>>),
+    /// Cycles.
+    Scheduler(Box<Scheduler>),
+}
+
+struct There {
+    claim: ClaimId,
+    came: u64,
+    duration: u64,
+    runs: bool,
+}
+
+impl Run {
+    fn new(nodes: &[NodeSpec], tasks: &[Task], play: &Play) -> Result<Self> {
+        let mut cluster = Cluster::new();
+        for node in nodes {
+            cluster.apply(Event::NodeAdded(node.clone()))?;
+        }
+        let mix = Mix::of(tasks.iter().map(|task| &task.request));
+        let policy = play.policy.make(&mix, play.seed);
+        let moves_per_cycle = if play.consolidate { Settings::default().moves_per_cycle } else { 0 };
+        let settings = Settings { counts_mix: false, moves_per_cycle, ..Settings::default() };
+        let decider = match (play.mode, play.consolidate) {
+            (Mode::Loss, false) => Decider::Engine(Engine::new(policy)),
+            _ => Decider::Scheduler(Box::new(Scheduler::new(policy, settings))),
+        };
+        Ok(Self {
+            cluster,
+            decider,
+            mode: play.mode,
+            now: 0,
+            ends: BinaryHeap::new(),
+            there: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            waiting: 0,
+            tally: Tally::new(nodes, play),
+        })
+    }
+
+    fn play(mut self, workload: Workload<'_>, play: &Play) -> Result<Report> {
+        for (number, arrival) in (0..play.warm_up.saturating_add(play.count)).zip(workload) {
+            while let Some(Reverse((ends, number))) = self.ends.peek().copied().filter(|end| end.0.0 <= arrival.at) {
+                self.ends.pop();
+                self.advance(ends)?;
+                self.end(number)?;
+            }
+            self.advance(arrival.at)?;
+            self.tally.came(number, &arrival.task.request);
+            self.come(number, arrival.task, arrival.duration)?;
+        }
+        for there in self.there.values().filter(|there| !there.runs) {
+            let request = self.cluster.claim(there.claim).map(|claim| &claim.request);
+            self.tally.left_waiting(request.context("a claim that waits is gone")?, there.came);
+        }
+        Ok(self.tally.report())
+    }
+
+    fn advance(&mut self, now: u64) -> Result<()> {
+        self.now = now;
+        self.tally.advance(now);
+        let now_ms = u128::from(now) * u128::from(DURATION_MS) / u128::from(DURATION_TICKS);
+        self.cluster.apply(Event::TimeAdvanced(u64::try_from(now_ms)?))?;
+        Ok(())
+    }
+
+    fn come(&mut self, number: u64, task: &Task, duration: u64) -> Result<()> {
+        let claim = Claim { request: task.request.clone(), preemptible: true, ..Claim::default() };
+        let Outcome::Claim(claim) = self.cluster.apply(Event::ClaimAdded(claim))? else { bail!("a claim got no id") };
+        self.there.insert(number, There { claim, came: self.now, duration, runs: false });
+        self.numbers.insert(claim, number);
+        self.waiting += 1;
+        self.decide(claim)?;
+        if self.mode == Mode::Loss && self.there.get(&number).is_some_and(|there| !there.runs) {
+            self.tally.lost(number, &task.request);
+            self.waiting -= 1;
+            self.remove(number)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, number: u64) -> Result<()> {
+        let claim = self.there.get(&number).and_then(|there| self.cluster.claim(there.claim));
+        self.tally.ended(&claim.context("a claim that runs is gone")?.request);
+        self.remove(number)?;
+        if self.waiting > 0 { self.run_cycles() } else { Ok(()) }
+    }
+
+    fn remove(&mut self, number: u64) -> Result<()> {
+        let there = self.there.remove(&number).context("a task ends twice")?;
+        self.numbers.remove(&there.claim);
+        self.cluster.apply(Event::ClaimRemoved(there.claim))?;
+        Ok(())
+    }
+
+    /// Decides where a claim goes that has come.
+    fn decide(&mut self, claim: ClaimId) -> Result<()> {
+        let Decider::Engine(engine) = &mut self.decider else { return self.run_cycles() };
+        let class = self.cluster.class_of(claim).context("a claim has no class")?;
+        match engine.place(&self.cluster, class) {
+            Some(allocation) => {
+                self.cluster.apply(Event::ClaimPlaced(claim, allocation))?;
+                self.begin(claim)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Runs cycles until nothing is moved any more. Moves take no time.
+    fn run_cycles(&mut self) -> Result<()> {
+        loop {
+            let Decider::Scheduler(scheduler) = &mut self.decider else { return Ok(()) };
+            let plan = scheduler.cycle(&mut self.cluster);
+            let mut moved = Vec::new();
+            for planned in &plan.steps {
+                match &planned.step {
+                    Step::Place { claim, .. } => self.begin(*claim)?,
+                    Step::Move { claim, .. } => moved.push(*claim),
+                    Step::Evict { .. } => bail!("a task was evicted although all are of one queue and priority"),
+                }
+            }
+            for claim in &moved {
+                self.cluster.apply(Event::ClaimGone(*claim))?;
+            }
+            self.tally.moved(moved.len());
+            if moved.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn begin(&mut self, claim: ClaimId) -> Result<()> {
+        let number = *self.numbers.get(&claim).context("a claim was placed that is not there")?;
+        let there = self.there.get_mut(&number).context("a claim was placed that is not there")?;
+        there.runs = true;
+        self.waiting -= 1;
+        self.ends.push(Reverse((self.now.saturating_add(there.duration), number)));
+        let request = &self.cluster.claim(claim).context("a claim was placed that is not there")?.request;
+        self.tally.began(number, request, self.now - there.came);
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! What becomes of the tasks that come.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{NodeSpec, Request};
+use serde::Serialize;
+
+use super::workload::DURATION_TICKS;
+use super::{Mode, Play};
+use crate::policy::PolicyName;
+use crate::sort::Sort;
+
+/// What came of it, over the tasks that are counted and the time in which they came.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// How nodes were chosen.
+    pub policy: PolicyName,
+    /// Device time that tasks asked for, in percent.
+    pub load_percent: u32,
+    /// What happened to tasks that did not fit.
+    pub mode: Mode,
+    /// Where chances began.
+    pub seed: u64,
+    /// The time in which the tasks came, in mean durations of a task.
+    pub durations: f64,
+    /// Device time in use, in the mean over time, in percent.
+    pub allocated_device_percent: f64,
+    /// CPU in use, in the mean over time, in percent.
+    pub allocated_cpu_percent: f64,
+    /// Tasks that were moved.
+    pub moves: u64,
+    /// All tasks.
+    pub all: Counts,
+    /// Tasks of each sort.
+    pub sorts: BTreeMap<Sort, Counts>,
+}
+
+/// Tasks of a sort.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Counts {
+    /// How many came.
+    pub came: u64,
+    /// How many of them were placed.
+    pub placed: u64,
+    /// How many of them were lost.
+    pub lost: u64,
+    /// The same in percent of those that came.
+    pub lost_percent: f64,
+    /// How long they waited; absent where tasks do not wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<Waits>,
+}
+
+/// How long tasks waited, in percent of the mean duration of a task. Of those that still wait it is how long they have
+/// waited so far.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Waits {
+    /// In the mean.
+    pub mean: f64,
+    /// 99 of 100 waited no longer.
+    pub p99: f64,
+    /// The longest.
+    pub max: f64,
+    /// Number of tasks that still waited at the end.
+    pub still_waiting: u64,
+}
+
+pub(super) struct Tally {
+    play: Play,
+    device_core: u64,
+    cpu: u64,
+    now: u64,
+    counted_from: Option<u64>,
+    used_device_core: u64,
+    used_cpu: u64,
+    /// What was used times for how long, since tasks are counted.
+    device_core_ticks: u128,
+    cpu_ticks: u128,
+    moves: u64,
+    counts: BTreeMap<Sort, Counts>,
+    waits: BTreeMap<Sort, Vec<u64>>,
+    left_waiting: BTreeMap<Sort, u64>,
+}
+
+impl Tally {
+    pub(super) fn new(nodes: &[NodeSpec], play: &Play) -> Self {
+        Self {
+            play: *play,
+            device_core: nodes.iter().map(|node| node.devices.len() as u64 * 1000).sum(),
+            cpu: nodes.iter().map(|node| node.cpu.get()).sum(),
+            now: 0,
+            counted_from: None,
+            used_device_core: 0,
+            used_cpu: 0,
+            device_core_ticks: 0,
+            cpu_ticks: 0,
+            moves: 0,
+            counts: Sort::ALL.map(|sort| (sort, Counts::default())).into(),
+            waits: BTreeMap::new(),
+            left_waiting: BTreeMap::new(),
+        }
+    }
+
+    fn is_counted(&self, number: u64) -> bool {
+        number >= self.play.warm_up
+    }
+
+    fn of(&mut self, request: &Request) -> &mut Counts {
+        self.counts.entry(Sort::of(request)).or_default()
+    }
+
+    pub(super) fn advance(&mut self, now: u64) {
+        if self.counted_from.is_some() {
+            let elapsed = u128::from(now - self.now);
+            self.device_core_ticks += u128::from(self.used_device_core) * elapsed;
+            self.cpu_ticks += u128::from(self.used_cpu) * elapsed;
+        }
+        self.now = now;
+    }
+
+    pub(super) fn came(&mut self, number: u64, request: &Request) {
+        if self.is_counted(number) {
+            self.counted_from.get_or_insert(self.now);
+            self.of(request).came += 1;
+        }
+    }
+
+    pub(super) fn lost(&mut self, number: u64, request: &Request) {
+        if self.is_counted(number) {
+            self.of(request).lost += 1;
+        }
+    }
+
+    pub(super) fn began(&mut self, number: u64, request: &Request, waited: u64) {
+        self.used_device_core += request.devices.total_core();
+        self.used_cpu += request.cpu.get();
+        if self.is_counted(number) {
+            self.of(request).placed += 1;
+            self.waits.entry(Sort::of(request)).or_default().push(waited);
+        }
+    }
+
+    pub(super) fn ended(&mut self, request: &Request) {
+        self.used_device_core -= request.devices.total_core();
+        self.used_cpu -= request.cpu.get();
+    }
+
+    pub(super) fn moved(&mut self, tasks: usize) {
+        if self.counted_from.is_some() {
+            self.moves += tasks as u64;
+        }
+    }
+
+    /// A task still waits at the end. Also one that came before any was counted: it would look as if it had not waited.
+    pub(super) fn left_waiting(&mut self, request: &Request, came: u64) {
+        let sort = Sort::of(request);
+        *self.left_waiting.entry(sort).or_default() += 1;
+        self.waits.entry(sort).or_default().push(self.now - came);
+    }
+
+    pub(super) fn report(mut self) -> Report {
+        let elapsed = self.now - self.counted_from.unwrap_or(self.now);
+        let percent_of = |used: u128, there: u64| 100.0 * used as f64 / (there as f64 * elapsed as f64).max(1.0);
+        let mut all = Counts::default();
+        for counts in self.counts.values_mut() {
+            all.came += counts.came;
+            all.placed += counts.placed;
+            all.lost += counts.lost;
+            counts.lost_percent = lost_percent(counts);
+        }
+        all.lost_percent = lost_percent(&all);
+        if self.play.mode == Mode::Queue {
+            for (sort, counts) in &mut self.counts {
+                let still_waiting = self.left_waiting.get(sort).copied().unwrap_or(0);
+                counts.waits = waits(self.waits.get(sort).cloned().unwrap_or_default(), still_waiting);
+            }
+            all.waits = waits(self.waits.values().flatten().copied().collect(), self.left_waiting.values().sum());
+        }
+        Report {
+            policy: self.play.policy,
+            load_percent: self.play.load_percent,
+            mode: self.play.mode,
+            seed: self.play.seed,
+            durations: elapsed as f64 / DURATION_TICKS as f64,
+            allocated_device_percent: percent_of(self.device_core_ticks, self.device_core),
+            allocated_cpu_percent: percent_of(self.cpu_ticks, self.cpu),
+            moves: self.moves,
+            all,
+            sorts: self.counts,
+        }
+    }
+}
+
+fn lost_percent(counts: &Counts) -> f64 {
+    100.0 * counts.lost as f64 / counts.came.max(1) as f64
+}
+
+fn waits(mut waited: Vec<u64>, still_waiting: u64) -> Option<Waits> {
+    waited.sort_unstable();
+    let percent = |ticks: u64| 100.0 * ticks as f64 / DURATION_TICKS as f64;
+    let last = waited.last().copied()?;
+    let p99 = waited.get(waited.len() * 99 / 100).copied().unwrap_or(last);
+    let sum: f64 = waited.iter().map(|ticks| percent(*ticks)).sum();
+    Some(Waits { mean: sum / waited.len() as f64, p99: percent(p99), max: percent(last), still_waiting })
+}
