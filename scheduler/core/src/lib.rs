@@ -56,7 +56,7 @@ pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation
 pub use vocabulary::disruption_budget::DisruptionBudget;
 pub use vocabulary::dump::{
     Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedMixCounter,
-    DumpedNode, DumpedPlace, DumpedQueue, DumpedSearch, DumpedUsage, RestoreError, RestoreReason,
+    DumpedNode, DumpedPlace, DumpedQueue, DumpedSearch, DumpedTurnover, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use vocabulary::event::{Event, EventError, Outcome};
 pub use vocabulary::namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};

@@ -12,4 +12,5 @@ pub(crate) mod queue;
 pub(crate) mod resources;
 pub(crate) mod statement;
 pub(crate) mod topology;
+pub(crate) mod turnover;
 pub(crate) mod usage;

@@ -1,7 +1,7 @@
 //! What must outlive the engine.
 
 use aliquot_scheduler_core::explain::Share;
-use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedUsage, LastEviction, NodeSpec, Request};
+use aliquot_scheduler_core::{Action, DumpedMixCounter, DumpedTurnover, DumpedUsage, LastEviction, NodeSpec, Request};
 
 use crate::command::Amounts;
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -182,6 +182,8 @@ pub struct Memory {
     pub usage: Vec<(String, DumpedUsage)>,
     /// What claims have asked for as they came.
     pub arrivals: Option<DumpedMixCounter>,
+    /// How much of what runs has lately ended.
+    pub turnover: DumpedTurnover,
     /// Since when each pod group was there and was stale: its namespace, its name, and both times.
     pub groups: Vec<(String, String, u64, Option<u64>)>,
     /// Who waits long, since when, and which nodes are kept for it.

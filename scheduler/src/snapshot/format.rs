@@ -11,7 +11,9 @@ use aliquot_scheduler_core::PriorityClass;
 use serde::{Deserialize, Serialize};
 
 pub(super) use claim::{ClaimEntry, LastEvictionEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
-pub(super) use history::{BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry};
+pub(super) use history::{
+    BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
+};
 pub(super) use node::{GpuEntry, NodeEntry, TaintEntry};
 pub(super) use pod_group::{PodGroupEntry, Strategy, SubGroupEntry};
 pub(super) use queue::{AllowanceEntry, BoundsEntry, BudgetEntry, NamespaceEntry, QueueEntry, UsageEntry};

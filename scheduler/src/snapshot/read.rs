@@ -8,8 +8,8 @@ mod queue;
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedNode, DumpedSearch, EventError, NodeSpec,
-    QueueError, RestoreError, RestoreReason, Settings,
+    DisruptionBudget, Dump, DumpEntry, DumpedBlocked, DumpedGroup, DumpedNode, DumpedSearch, DumpedTurnover,
+    EventError, NodeSpec, QueueError, RestoreError, RestoreReason, Settings,
 };
 use anyhow::{Context, Result, bail, ensure};
 
@@ -62,6 +62,7 @@ impl File {
             usage_half_life_ms: self.scheduler.usage_half_life_ms,
             models: self.history.models.clone(),
             capacity: self.history.capacity.to_dumped(),
+            turnover: DumpedTurnover { ended: self.history.turnover.ended, eighths: self.history.turnover.eighths },
             topology: self.topology.clone(),
             nodes,
             queues,

@@ -15,7 +15,7 @@ use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
     HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry,
     PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry,
-    TaintEntry, UsageEntry, VERSION,
+    TaintEntry, TurnoverEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -60,6 +60,7 @@ impl File {
             history: HistoryEntry {
                 models: dump.models.clone(),
                 capacity: UsageEntry::of(&dump.capacity),
+                turnover: TurnoverEntry { ended: dump.turnover.ended, eighths: dump.turnover.eighths },
                 blocked: blocked.collect(),
                 searches: searches.collect(),
             },

@@ -30,7 +30,7 @@ pub use misfit::Misfit;
 pub(crate) use misfit::admits;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
-    Spread, Weights,
+    Spread, TurnoverWeights, Weights,
 };
 pub use policy::{Bid, Choice, Fork, NodeChange, Policy, Selection};
 pub(crate) use room::parts;

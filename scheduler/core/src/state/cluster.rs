@@ -26,6 +26,7 @@ use crate::state::node::Node;
 use crate::state::queue::{Queue, Queues};
 use crate::state::resources::Resources;
 use crate::state::topology::Topology;
+use crate::state::turnover::Turnover;
 use crate::state::usage::DecayedUsage;
 use crate::vocabulary::chunks::Chunks;
 use crate::vocabulary::claim::{Allocation, Claim, ClaimId, Displacement, LastEviction, NodeId};
@@ -64,6 +65,7 @@ pub struct Cluster {
     namespaces: BTreeMap<String, NamespaceSpec>,
     /// What claims have asked for as they came.
     arrivals: MixCounter,
+    turnover: Turnover,
     budgets: Budgets,
     /// Claims on their way out of an old place, by its node.
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
@@ -142,6 +144,7 @@ impl Cluster {
             groups: Groups::default(),
             namespaces: BTreeMap::new(),
             arrivals: MixCounter::new(half_life_ms, 0),
+            turnover: Turnover::default(),
             budgets: Budgets::default(),
             leaving: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
@@ -415,6 +418,11 @@ impl Cluster {
     /// The work that was said last to be expected.
     pub(crate) fn known_mix(&self) -> Option<&Mix> {
         self.arrivals.given()
+    }
+
+    /// How much of what runs has lately ended, in eighths; 0 as long as nothing ends.
+    pub(crate) fn turnover(&self) -> u8 {
+        self.turnover.eighths()
     }
 
     /// What there was of each resource, by number, decayed like the queues' usage.

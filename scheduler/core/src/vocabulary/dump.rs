@@ -40,6 +40,8 @@ pub struct Dump {
     pub namespaces: Vec<NamespaceSpec>,
     /// What claims have asked for as they came; `None`: nothing is known of that.
     pub arrivals: Option<DumpedMixCounter>,
+    /// How much of what runs has lately ended.
+    pub turnover: DumpedTurnover,
     /// The disruption budgets.
     pub budgets: Vec<DisruptionBudget>,
     /// The declared pod groups.
@@ -75,6 +77,15 @@ pub struct DumpedMixCounter {
     pub news: u64,
     /// The requests of the mix that was given last, and how often each occurs in it.
     pub given: Option<Vec<(Request, u64)>>,
+}
+
+/// How much of what runs has lately ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DumpedTurnover {
+    /// Device time that has ended lately, in 1024ths of a thousandth of a device.
+    pub ended: u64,
+    /// The turnover that decisions reckon with, in eighths.
+    pub eighths: u8,
 }
 
 /// A node.

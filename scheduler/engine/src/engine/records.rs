@@ -121,6 +121,7 @@ impl Engine {
             models: dump.models.clone(),
             capacity: dump.capacity.clone(),
             arrivals: dump.arrivals.clone(),
+            turnover: dump.turnover,
         }
     }
 

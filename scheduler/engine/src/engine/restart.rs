@@ -413,7 +413,7 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
 
 /// Enters what was remembered as a whole, as far as it is about what there still is.
 fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
-    let Memory { models, capacity, usage, arrivals, groups: _, holds, searches } = memory;
+    let Memory { models, capacity, usage, arrivals, turnover, groups: _, holds, searches } = memory;
     let now_ms = dump.now_ms;
     if !models.is_empty() {
         dump.models.clone_from(models);
@@ -430,6 +430,7 @@ fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
     if arrivals.is_some() {
         dump.arrivals.clone_from(arrivals);
     }
+    dump.turnover = *turnover;
     let nodes = |names: &[NodeName]| names.iter().filter_map(|name| numbers.nodes.get(name).copied()).collect();
     let holds = holds.iter().filter_map(|(owner, since_ms, names)| {
         Some(DumpedBlocked { group: numbers.of(owner)?, since_ms: (*since_ms).min(now_ms), nodes: nodes(names) })

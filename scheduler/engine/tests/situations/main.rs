@@ -471,6 +471,25 @@ fn usage_is_remembered_over_a_restart() {
 }
 
 #[test]
+fn what_claims_that_ended_have_taught_is_remembered_over_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 100, 50);
+    kit.tell(Observation::ClaimEnded("claim".into()));
+    let [Command { order: Order::Stop { generation, .. }, .. }] = kit.pass(100)[..] else { panic!("not one stop") };
+    kit.outcome("claim", instance, generation, StepOutcome::Gone);
+    kit.pass(2 * settings().memory_every_ms);
+    let learned = |engine: &mut MemoryStore| engine.load().expect("it is in memory").memory.turnover;
+    let before = learned(&mut kit.store);
+    assert_eq!(before.ended, 1000 << 10, "a whole device");
+    let mut kit = kit.restart();
+    kit.tell(Observation::Synced);
+    kit.runs("next", 10, 50);
+    kit.pass(2 * settings().memory_every_ms);
+    let after = learned(&mut kit.store);
+    assert!(after.ended < before.ended && after.ended > before.ended / 2, "{after:?} after {before:?}");
+}
+
+#[test]
 fn two_engines_that_load_at_the_same_time_have_different_terms_and_the_last_one_alone_can_save() {
     let mut store = MemoryStore::default();
     let mut load = || engine(store.load().expect("it is in memory")).term();

@@ -43,6 +43,16 @@ enum ActionName {
     Relieve,
 }
 
+/// How much of what runs has lately ended.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct TurnoverEntry {
+    /// Device time, in 1024ths of a thousandth of a device.
+    pub(in crate::snapshot) ended: u64,
+    /// What decisions reckon with, in eighths.
+    pub(in crate::snapshot) eighths: u8,
+}
+
 /// A pod group, or a claim that is in none.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -60,6 +70,8 @@ pub(in crate::snapshot) struct HistoryEntry {
     pub(in crate::snapshot) models: Vec<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) capacity: UsageEntry,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) turnover: TurnoverEntry,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) blocked: Vec<BlockedEntry>,
     /// In the order in which they go on.

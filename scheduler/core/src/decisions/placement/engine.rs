@@ -32,6 +32,8 @@ pub struct Engine<P> {
     policy: P,
     /// How far the policy knows the cluster's changes; `None`: not at all.
     read: Option<u64>,
+    /// The turnover that the policy was told last.
+    turnover: u8,
     classes: BTreeMap<ClassId, ClassBids>,
     /// Number of decisions.
     decisions: u64,
@@ -54,7 +56,7 @@ struct ClassBids {
 impl<P: Policy> Engine<P> {
     /// An engine that knows nothing of any cluster yet.
     pub fn new(policy: P) -> Self {
-        Self { policy, read: None, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
+        Self { policy, read: None, turnover: 0, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
     }
 
     /// An engine that knows as much, for a copy of the cluster.
@@ -62,7 +64,7 @@ impl<P: Policy> Engine<P> {
     where
         P: Clone,
     {
-        Self { read: self.read, ..Self::new(self.policy.clone()) }
+        Self { read: self.read, turnover: self.turnover, ..Self::new(self.policy.clone()) }
     }
 
     /// The policy.
@@ -212,6 +214,10 @@ impl<P: Policy> Engine<P> {
             }
         }
         self.read = Some(cluster.changes().end());
+        if cluster.turnover() != self.turnover {
+            self.turnover = cluster.turnover();
+            all_changed |= self.policy.turnover(self.turnover);
+        }
         if all_changed {
             self.classes.clear();
         }

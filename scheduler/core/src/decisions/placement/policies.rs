@@ -13,7 +13,7 @@ mod sigmoid;
 pub use best_fit::BestFit;
 pub use clustering::GpuClustering;
 pub use dot_product::DotProduct;
-pub use expected_waste::{ExpectedWaste, HostPrice, Weights};
+pub use expected_waste::{ExpectedWaste, HostPrice, TurnoverWeights, Weights};
 pub use fgd::FragmentationGradient;
 pub use gpu_packing::GpuPacking;
 pub use least_free::{Binpack, Spread};

@@ -62,7 +62,7 @@ pub struct NodeChange<'a> {
 /// Decides between nodes that fit.
 ///
 /// A bid may depend on nothing but the request, the node and what the policy was told in [`Policy::node_changed`]
-/// before it last answered that all bids have changed: bids are kept until then.
+/// and [`Policy::turnover`] before it last answered that all bids have changed: bids are kept until then.
 pub trait Policy: Fork + Send + Sync {
     /// What it would cost to place one more task of this request on a node that has room for it.
     fn bid(&self, id: NodeId, node: &Node, request: &Request) -> Bid;
@@ -77,6 +77,13 @@ pub trait Policy: Fork + Send + Sync {
     /// nodes, is told of each of them again, and bids are made anew.
     fn expect(&mut self, mix: &Mix) -> bool {
         let _ = mix;
+        false
+    }
+
+    /// Is told how much of what was placed has lately ended, in eighths: 0 as long as nothing ends. Returns whether all
+    /// bids have changed by this.
+    fn turnover(&mut self, eighths: u8) -> bool {
+        let _ = eighths;
         false
     }
 
@@ -133,6 +140,10 @@ impl Policy for Box<dyn Policy> {
 
     fn expect(&mut self, mix: &Mix) -> bool {
         (**self).expect(mix)
+    }
+
+    fn turnover(&mut self, eighths: u8) -> bool {
+        (**self).turnover(eighths)
     }
 
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {

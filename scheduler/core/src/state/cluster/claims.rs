@@ -60,7 +60,12 @@ impl Cluster {
 
     /// Removes a claim: who was waiting for it to be gone may start.
     pub(super) fn remove_claim(&mut self, id: ClaimId) -> Result<Outcome, EventError> {
-        let is_placed = self.claim_state(id)?.allocation.is_some();
+        let state = self.claim_state(id)?;
+        let is_placed = state.allocation.is_some();
+        if is_placed && state.started_ms.is_some() {
+            let device_core = state.claim.request.devices.total_core();
+            self.turnover.note_end(device_core);
+        }
         let mut displaced = if is_placed { self.stop(id)? } else { Vec::new() };
         displaced.retain(|claim| *claim != id);
         let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
@@ -151,6 +156,7 @@ impl Cluster {
         let taken = take(books, id, &state.claim.request, &allocation);
         taken.map_err(|reason| EventError::NotEnough { node, reason })?;
         state.allocation = Some(allocation);
+        self.turnover.place(state.claim.request.devices.total_core());
         self.note(node, false);
         self.book_placed(id, true);
         Ok(())
@@ -164,6 +170,7 @@ impl Cluster {
         self.book_placed(id, false);
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
         let allocation = state.allocation.take().ok_or(EventError::NotPlaced(id))?;
+        self.turnover.displace(state.claim.request.devices.total_core());
         let node = allocation.node;
         if let Some(books) = self.nodes.get_mut(node.index()).and_then(Option::as_mut) {
             books.give_back(id, &state.claim.request, &allocation);

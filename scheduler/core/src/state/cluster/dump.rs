@@ -32,6 +32,7 @@ impl Cluster {
             queues: self.dump_queues(),
             namespaces: self.namespaces.values().cloned().collect(),
             arrivals: Some(self.arrivals.dump()),
+            turnover: self.turnover.dump(),
             budgets: self.budgets.iter().collect(),
             groups: self.dump_groups(&numbers),
             claims: numbers.claims.keys().filter_map(|id| self.dump_claim(*id, &numbers)).collect(),
@@ -134,6 +135,7 @@ impl Cluster {
         if let Some(arrivals) = dump.arrivals {
             cluster.arrivals = MixCounter::restore(arrivals);
         }
+        cluster.turnover.restore(dump.turnover);
         dump.budgets.into_iter().for_each(|budget| cluster.budgets.change(budget));
         let mut restored = Restored { cluster, claims: Vec::new(), groups: Vec::new() };
         restored.fill(dump.groups, dump.claims)?;

@@ -52,6 +52,26 @@ pub struct Weights {
     pub device_left: i64,
     /// Of room for more than four, more than two, and two devices.
     pub hosts: [HostPrice; 3],
+    /// Of what counts beside that where tasks end.
+    pub turnover: TurnoverWeights,
+}
+
+/// How much considerations count beside [`Weights`] where what ends is replaced by what comes. Where nothing ends, they
+/// do not count at all.
+///
+/// A cluster that only fills is decided by what will fit into what is left. One that lives never fills up: tasks for
+/// several devices need nodes that *become* idle, and these are nodes that nothing small was put on meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TurnoverWeights {
+    /// Room that is needed for tasks of several devices beside what is needed anyway, in thousandths of the standard
+    /// deviation of how many of them run at a time: by as much their number goes up and down by chance.
+    pub deviations: u64,
+    /// For each device that is left free on the node: the fullest node is taken, and others have time to become idle.
+    pub node_left: i64,
+    /// For each core of CPU that is left free on the node, in thousandths of a thousandth.
+    pub core_left: i64,
+    /// Of devices on nodes that tasks are restricted to, in thousandths of [`Weights::scarcity`].
+    pub scarcity: i64,
 }
 
 impl Default for Weights {
@@ -72,6 +92,7 @@ impl Default for Weights {
                 HostPrice { always: 0, short: 2000, needed: 1000, reserve: 0 },
                 HostPrice { always: 16, short: 40, needed: 200, reserve: 1200 },
             ],
+            turnover: TurnoverWeights { deviations: 6000, node_left: 60, core_left: 3000, scarcity: 2000 },
         }
     }
 }
@@ -83,7 +104,9 @@ impl Default for Weights {
 /// 3. room for tasks of several devices, at a price that rises as it runs short (`Hosts`);
 /// 4. devices of models that others are restricted to;
 /// 5. small charges for what is left of the device and of the node's CPU, and for starting idle devices and nodes,
-///    which fill one after another.
+///    which fill one after another;
+/// 6. where tasks end: what is left free of the node, and more room for tasks of several devices and more for devices
+///    that others are restricted to ([`TurnoverWeights`]).
 ///
 /// FGD's increment of fragmentation is no part of the sum: beside the table of waste it made every trace worse.
 #[derive(Clone, Debug)]
@@ -97,6 +120,26 @@ pub struct ExpectedWaste {
     cpu: CpuSupply,
     /// Units of cost for each thousandth of a core that is left, in 2^20ths.
     core_left: i64,
+    turnover: TurnoverPrices,
+}
+
+/// [`TurnoverWeights`] in units of cost, as far as they count now.
+#[derive(Clone, Copy, Debug, Default)]
+struct TurnoverPrices {
+    eighths: u8,
+    /// Units of cost for each thousandth of a device that is left on the node, in thousandths.
+    node_left: i64,
+    /// Units of cost for each thousandth of a core that is left, in 2^20ths.
+    core_left: i64,
+    /// What is added to the price of scarcity, in thousandths of it.
+    scarcity: i64,
+}
+
+impl TurnoverPrices {
+    /// Whether enough has ended for what is in the bids.
+    fn counts(&self) -> bool {
+        self.eighths >= 4
+    }
 }
 
 impl ExpectedWaste {
@@ -123,7 +166,8 @@ impl ExpectedWaste {
             surplus: Imbalance::Surplus(Proportion::new(fed_by * weights.enough / 1000, surplus)),
             scarcity: Scarcity::new(mix, weights.scarcity * UNIT),
             cpu: CpuSupply::new(mix),
-            core_left: ((weights.core_left * UNIT) << 20) / 1_000_000,
+            core_left: core_price(weights.core_left),
+            turnover: TurnoverPrices::default(),
             weights,
         }
     }
@@ -175,10 +219,12 @@ impl Policy for ExpectedWaste {
         let devices = i64::from(node.usable_thousandths());
         let devices_after = devices - used;
         cost += self.imbalance(devices_after, cpu_after) - self.imbalance(devices, cpu);
-        cost += self.scarcity.price(id) * used / 1000;
+        let scarcity = self.scarcity.price(id);
+        cost += (scarcity + scarcity * self.turnover.scarcity / 1000) * used / 1000;
+        cost += devices_after * self.turnover.node_left / 1000;
         let cores_left = i64::try_from(cpu_after.get()).unwrap_or(i64::MAX).min(CPU_MAX);
         let core_left = if self.cpu.is_short() { -self.core_left } else { self.core_left };
-        cost += (core_left * cores_left) >> 20;
+        cost += ((core_left + self.turnover.core_left) * cores_left) >> 20;
         let idle = node.idle_devices();
         let forgone = match self.hosts.levels(idle, cpu, memory) {
             0 => 0,
@@ -193,8 +239,24 @@ impl Policy for ExpectedWaste {
     }
 
     fn expect(&mut self, mix: &Mix) -> bool {
+        let eighths = self.turnover.eighths;
         *self = Self::new(mix, self.weights);
+        self.turnover(eighths);
         true
+    }
+
+    fn turnover(&mut self, eighths: u8) -> bool {
+        let TurnoverWeights { deviations, node_left, core_left, scarcity } = self.weights.turnover;
+        self.hosts.turnover(deviations.saturating_mul(eighths.into()) / 8);
+        let before = std::mem::take(&mut self.turnover).counts();
+        self.turnover.eighths = eighths;
+        // Room has its price at the moment of a decision. The rest is in the bids, all of which are made anew when it
+        // changes: on large clusters that takes long, so it counts fully or not at all.
+        if self.turnover.counts() {
+            self.turnover =
+                TurnoverPrices { eighths, node_left: node_left * UNIT, core_left: core_price(core_left), scarcity };
+        }
+        self.turnover.counts() != before
     }
 
     fn node_changed(&mut self, change: NodeChange<'_>) -> bool {
@@ -205,6 +267,12 @@ impl Policy for ExpectedWaste {
         let supply_changed = self.cpu.learn(change);
         self.scarcity.learn(change) || supply_changed
     }
+}
+
+/// Units of cost for each thousandth of a core, in 2^20ths, of a weight in thousandths of a thousandth of a device for
+/// each core.
+fn core_price(weight: i64) -> i64 {
+    ((weight * UNIT) << 20) / 1_000_000
 }
 
 /// The most CPU for a device that is reckoned with, in 1024ths of thousandths of a core for a thousandth of a device.

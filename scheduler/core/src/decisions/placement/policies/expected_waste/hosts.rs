@@ -34,6 +34,8 @@ struct Level {
     tasks: u64,
     /// Room that is needed for each task that is expected, in thousandths.
     needed: u64,
+    /// Room that is needed in any case, in thousandths.
+    reserve: u64,
     price: HostPrice,
 }
 
@@ -43,16 +45,24 @@ struct Level {
 /// nothing keeps idle nodes for it; with a fixed one they are kept too early, when it does not matter, or given away
 /// too late. The price here follows from what is left: the devices that are free will be filled by tasks of the mix, of
 /// which a known part needs such nodes. As long as there are more nodes than that, they cost little.
+///
+/// Where tasks end, the cluster does not fill. How many tasks of a level run goes up and down by chance, about as much
+/// as the square root of their number, and so does the room that they need. Small tasks would soon take the nodes that
+/// they leave, and hardly ever leave a whole node themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     levels: Vec<Level>,
     /// Time of devices that the mix's tasks ask for, in thousandths of a device.
     mix_core: u64,
-    /// Of each node: how many tasks of each level it has room for, and what is free of its devices.
-    nodes: Vec<([u16; LEVELS_MAX], u32)>,
+    /// Of each node: how many tasks of each level it has room for, what is free of its devices, and how many it has.
+    nodes: Vec<([u16; LEVELS_MAX], u32, u16)>,
     room: [u64; LEVELS_MAX],
     /// What is free of all devices, in thousandths of one.
     free: u64,
+    /// Number of all devices.
+    devices: u64,
+    /// Room that is needed in addition, in thousandths of the standard deviation of how many tasks run at a time.
+    deviations: u64,
     prices: [i32; LEVELS_MAX],
     /// What prices are multiplied with.
     scale: i32,
@@ -80,7 +90,7 @@ impl Hosts {
                     let more_demanding = same.map_or(0, |level| level.tasks);
                     let (tasks, price) = (more_demanding + count, price(devices));
                     let needed = price.needed.saturating_mul(1000) / (1000 - part_of_demand(mix, devices));
-                    levels.push(Level { devices, cpu, memory, tasks, needed, price });
+                    levels.push(Level { devices, cpu, memory, tasks, needed, reserve: price.reserve, price });
                 }
             }
         }
@@ -91,6 +101,8 @@ impl Hosts {
             nodes: Vec::new(),
             room: [0; LEVELS_MAX],
             free: 0,
+            devices: 0,
+            deviations: 0,
             prices: [0; LEVELS_MAX],
             scale,
         }
@@ -100,7 +112,7 @@ impl Hosts {
     pub(crate) fn learn(&mut self, change: NodeChange<'_>) {
         let id = change.id;
         if self.nodes.len() <= id.index() {
-            self.nodes.resize(id.index() + 1, ([0; LEVELS_MAX], 0));
+            self.nodes.resize(id.index() + 1, ([0; LEVELS_MAX], 0, 0));
         }
         let node = change.node.filter(|node| !node.spec().cordoned);
         let mut room = [0; LEVELS_MAX];
@@ -110,12 +122,35 @@ impl Hosts {
             }
         }
         let free = node.map_or(0, Node::usable_thousandths);
-        let (old_room, old_free) = std::mem::replace(&mut self.nodes[id.index()], (room, free));
+        let devices = node.map_or(0, |node| u16::try_from(node.devices().len()).unwrap_or(u16::MAX));
+        let (old_room, old_free, old_devices) = std::mem::replace(&mut self.nodes[id.index()], (room, free, devices));
         self.free = self.free + u64::from(free) - u64::from(old_free);
         for ((sum, room), old) in self.room.iter_mut().zip(room).zip(old_room) {
             *sum = *sum + u64::from(room) - u64::from(old);
         }
+        if devices != old_devices {
+            self.devices = self.devices + u64::from(devices) - u64::from(old_devices);
+            self.set_reserves();
+        }
         self.set_prices();
+    }
+
+    /// From now on so many thousandths of a standard deviation more room is needed.
+    pub(crate) fn turnover(&mut self, deviations: u64) {
+        self.deviations = deviations;
+        self.set_reserves();
+        self.set_prices();
+    }
+
+    fn set_reserves(&mut self) {
+        for level in &mut self.levels {
+            // Tasks of this level that run when all devices are in use, in millionths. The variance of such a number is
+            // the number itself, so the root of these millionths is its deviation in thousandths.
+            let running =
+                u128::from(level.tasks) * u128::from(self.devices) * 1_000_000_000 / u128::from(self.mix_core);
+            let deviation = u64::try_from(running).unwrap_or(u64::MAX).isqrt();
+            level.reserve = level.price.reserve.saturating_add(deviation.saturating_mul(self.deviations) / 1000);
+        }
     }
 
     /// The levels that a node with so much free has room for, one bit each.
@@ -139,7 +174,7 @@ impl Hosts {
         for ((price, level), room) in self.prices.iter_mut().zip(&self.levels).zip(self.room) {
             // Tasks of this level among those that will fill what is free, in 16ths, and room for them in thousandths.
             let expected = (level.tasks.saturating_mul(self.free) / (self.mix_core / 16).max(1)).min(1 << 40);
-            let needed = (expected.saturating_mul(level.needed) / 16).saturating_add(level.price.reserve);
+            let needed = (expected.saturating_mul(level.needed) / 16).saturating_add(level.reserve);
             let there = room.saturating_mul(1000);
             // 1 less half of what is there over what is needed, in 1024ths: 0 when there is twice as much as is needed.
             let short = if there / 2 >= needed { 0 } else { 1024 - 512 * there / needed };
@@ -181,7 +216,9 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::claim::NodeId;
     use crate::vocabulary::request::DeviceRequest;
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 
     #[test]
     fn the_part_of_all_work_that_needs_so_many_devices_is_by_device_time() {
@@ -190,5 +227,27 @@ mod tests {
         assert_eq!([2, 4, 8].map(|devices| part_of_demand(&mix, devices)), [800, 800, 600]);
         assert_eq!(part_of_demand(&Mix::counted([(whole(8), 1)]), 8), 900, "never all of it");
         assert_eq!(part_of_demand(&Mix::default(), 2), 0);
+    }
+
+    #[test]
+    fn turnover_makes_room_dearer_by_how_much_it_goes_up_and_down() {
+        let whole = |count| Request { devices: DeviceRequest::whole(count), ..Request::default() };
+        let mix = Mix::counted([(whole(1), 72), (whole(8), 1)]);
+        let price = HostPrice { always: 10, short: 1000, needed: 1000, reserve: 0 };
+        let mut hosts = Hosts::new(&mix, 1, |_| price);
+        let spec = NodeSpec { devices: vec![DeviceSpec::default(); 8], ..NodeSpec::default() };
+        for id in 0..90 {
+            let node = Node::new(spec.clone(), vec![0; 8]);
+            hosts.learn(NodeChange { id: NodeId(id), node: Some(&node), spec: true });
+        }
+        // Nine tasks for eight devices run when all is in use, three more or fewer. Room is needed for ten, and there is
+        // some for 90.
+        assert_eq!(hosts.price(1), 10);
+        hosts.turnover(11_000);
+        assert_eq!(hosts.price(1), 10, "with 33 more, 43 are needed, and there is twice as much");
+        hosts.turnover(26_667);
+        assert_eq!(hosts.price(1), 10 + 500, "with 80 more, just as much is needed as there is");
+        hosts.turnover(0);
+        assert_eq!(hosts.price(1), 10);
     }
 }
