@@ -3,8 +3,12 @@
 use std::path::PathBuf;
 use std::{env, error, fs};
 
-/// Our own, which the server offers by reflection.
-const OWN: [&str; 1] = ["aliquot/node/v1/node.proto"];
+/// Our own, which servers offer by reflection: the name under which `lib.rs` finds the descriptors, and the file.
+const OWN: [(&str, &str); 3] = [
+    ("node", "aliquot/node/v1/node.proto"),
+    ("agent", "aliquot/agent/v1/agent.proto"),
+    ("scheduler", "aliquot/scheduler/v1/scheduler.proto"),
+];
 /// Kubelet's; in each we implement one side.
 const KUBELET: [&str; 5] = [
     "kubelet/registration/v1.proto",
@@ -16,14 +20,15 @@ const KUBELET: [&str; 5] = [
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    for contract in OWN.iter().chain(&KUBELET) {
+    for contract in OWN.iter().map(|(_, contract)| contract).chain(&KUBELET) {
         println!("cargo::rerun-if-changed={contract}");
     }
-    let own = protox::compile(OWN.map(|contract| root.join(contract)), [&root])?;
-    // The descriptors that the server hands out by reflection.
-    let encoded = prost::Message::encode_to_vec(&own);
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("descriptors.bin"), encoded)?;
-    tonic_prost_build::configure().compile_fds(own)?;
+    for (name, contract) in OWN {
+        let descriptors = protox::compile([root.join(contract)], [&root])?;
+        let encoded = prost::Message::encode_to_vec(&descriptors);
+        fs::write(PathBuf::from(env::var("OUT_DIR")?).join(format!("{name}.bin")), encoded)?;
+        tonic_prost_build::configure().compile_fds(descriptors)?;
+    }
     let kubelet = protox::compile(KUBELET.map(|contract| root.join(contract)), [&root])?;
     tonic_prost_build::configure().compile_fds(kubelet)?;
     Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use aliquot_proto::FILE_DESCRIPTOR_SET;
+use aliquot_proto::node::v1::FILE_DESCRIPTOR_SET;
 use aliquot_proto::node::v1::node_manager_server::NodeManagerServer;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;

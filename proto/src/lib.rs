@@ -10,8 +10,35 @@ pub mod node {
     pub mod v1 {
         tonic::include_proto!("aliquot.node.v1");
 
+        /// The descriptors of this API, for server reflection.
+        pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/node.bin"));
+
         /// Maximum length of a slice's description.
         pub const DESCRIPTION_BYTES_MAX: usize = 1024;
+    }
+}
+
+/// What nodes and the scheduler tell each other, `aliquot/agent/v1/agent.proto`.
+pub mod agent {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
+    pub mod v1 {
+        tonic::include_proto!("aliquot.agent.v1");
+
+        /// The descriptors of this API, for server reflection.
+        pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
+    }
+}
+
+/// The scheduler's API, `aliquot/scheduler/v1/scheduler.proto`.
+pub mod scheduler {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
+    pub mod v1 {
+        tonic::include_proto!("aliquot.scheduler.v1");
+
+        /// The descriptors of this API, for server reflection.
+        pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/scheduler.bin"));
     }
 }
 
@@ -39,6 +66,3 @@ pub mod kubelet {
         tonic::include_proto!("v1");
     }
 }
-
-/// The descriptors of the node manager's API, for server reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
