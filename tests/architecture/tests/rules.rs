@@ -28,6 +28,12 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-scheduler-engine", ours: &["aliquot-scheduler-core"], others: Some(&["thiserror"]) },
     // What adapters share. Of tokio it uses a channel and the call of blocking work.
     Rule { name: "aliquot-node", ours: &[], others: Some(&["serde", "thiserror", "tokio"]) },
+    // The store knows what the engine saves, and nobody who uses it.
+    Rule {
+        name: "aliquot-scheduler-store",
+        ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"],
+        others: None,
+    },
     // The Kubernetes adapters do not know the manager.
     Rule { name: "aliquot-kubernetes", ours: &["aliquot-node", "aliquot-proto", "aliquot-dialects"], others: None },
     Rule {

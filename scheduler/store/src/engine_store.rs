@@ -1,0 +1,92 @@
+//! The engine's state in a database.
+
+use aliquot_scheduler_engine::{self as engine, Batch, Saved, Store};
+
+use crate::database::Database;
+use crate::error::StoreError;
+use crate::format::{self, CLAIM, MEMORY, NODE};
+use crate::tables::{self, EngineRow, ReadRow};
+use crate::writer::Failure;
+
+/// Keeps the state of an engine. Terms are those of the database: of several stores of it, the one that was loaded last
+/// can save.
+#[derive(Clone, Debug)]
+pub struct EngineStore {
+    database: Database,
+}
+
+impl EngineStore {
+    pub(crate) fn new(database: Database) -> Self {
+        Self { database }
+    }
+
+    fn read(&self) -> Result<Saved, StoreError> {
+        let read = |connection: &_| -> Result<_, Failure> {
+            Ok((tables::begin_term(connection)?, tables::engine_records(connection)?))
+        };
+        let (term, rows) = self.database.transact(read)?;
+        let mut saved = Saved { term, ..Saved::default() };
+        for row in rows {
+            take_in(&mut saved, &row).map_err(|what| {
+                let ReadRow { kind, key, .. } = row;
+                StoreError::Record {
+                    path: self.database.path().to_owned(),
+                    table: tables::ENGINE_RECORDS,
+                    kind,
+                    key,
+                    what,
+                }
+            })?;
+        }
+        Ok(saved)
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), StoreError> {
+        let Batch { term, claims, nodes, memory } = batch;
+        let term = *term;
+        let mut rows = Vec::with_capacity(claims.len() + nodes.len() + 1);
+        for (key, record) in claims {
+            let value = record.as_ref().map(format::write_claim);
+            rows.push(EngineRow { kind: CLAIM, key: format::write_claim_key(key), value });
+        }
+        for (name, record) in nodes {
+            let value = record.as_ref().map(format::write_node);
+            rows.push(EngineRow { kind: NODE, key: name.as_str().to_owned(), value });
+        }
+        let memory = memory.iter().map(|memory| EngineRow {
+            kind: MEMORY,
+            key: String::new(),
+            value: Some(format::write_memory(memory)),
+        });
+        rows.extend(memory);
+        let path = self.database.path().to_owned();
+        self.database.transact(move |connection| {
+            let current = tables::term(connection)?;
+            if current != term {
+                return Err(Failure::Other(StoreError::TermEnded { path: path.clone(), term, current }));
+            }
+            Ok(tables::change_engine(connection, &rows)?)
+        })
+    }
+}
+
+fn take_in(saved: &mut Saved, row: &ReadRow) -> Result<(), String> {
+    let ReadRow { kind, key, format, value } = row;
+    match kind.as_str() {
+        CLAIM => saved.claims.push((format::read_claim_key(key)?, format::read_claim(*format, value)?)),
+        NODE => saved.nodes.push((key.as_str().into(), format::read_node(*format, value)?)),
+        MEMORY => saved.memory = format::read_memory(*format, value)?,
+        _ => return Err("no record is of this kind".to_owned()),
+    }
+    Ok(())
+}
+
+impl Store for EngineStore {
+    fn load(&mut self) -> Result<Saved, engine::StoreError> {
+        self.read().map_err(|error| engine::StoreError(Box::new(error)))
+    }
+
+    fn save(&mut self, batch: &Batch) -> Result<(), engine::StoreError> {
+        self.write(batch).map_err(|error| engine::StoreError(Box::new(error)))
+    }
+}

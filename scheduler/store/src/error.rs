@@ -1,0 +1,159 @@
+//! What can go wrong with a database.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+use rusqlite::ffi;
+
+/// Why a database does not do what it is asked: which file, what is wrong, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refuses a file.
+    #[error("{}: cannot {what}: {source}", path.display())]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The reason.
+        source: io::Error,
+    },
+    /// Another process has the database open.
+    #[error("{}: it is in use by {}; stop that scheduler first", path.display(), owner(*pid))]
+    InUse {
+        /// The database.
+        path: PathBuf,
+        /// The process that has it open, if it has said so.
+        pid: Option<u32>,
+    },
+    /// Another process has locked the file for long, past the scheduler's own lock.
+    #[error("{}: another program keeps it locked; end whatever reads or writes this file beside the scheduler", path.display())]
+    Busy {
+        /// The database.
+        path: PathBuf,
+    },
+    /// The file is something else.
+    #[error("{}: this is no database of a scheduler ({what}); check the path", path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
+    /// A newer program has written it.
+    #[error("{}: it has format {found}, and this program knows {known} at most; use the newer program, or a backup from \
+             before the update", path.display())]
+    Newer {
+        /// The database.
+        path: PathBuf,
+        /// The format of the file.
+        found: u32,
+        /// The newest format that this program knows.
+        known: u32,
+    },
+    /// There is a write-ahead log that does not belong to the file.
+    #[error("{}: {} is left of another database; if that one is not needed any more, remove {0}, and start again",
+            path.display(), log.display())]
+    ForeignLog {
+        /// The database.
+        path: PathBuf,
+        /// The log.
+        log: PathBuf,
+    },
+    /// The file is not whole any more.
+    #[error("{}: it is damaged ({what}); put a backup in its place", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// A record cannot be understood.
+    #[error("{}: table {table}, kind {kind:?}, key {key:?}: {what}; put a backup in place of the file, or correct the \
+             record", path.display())]
+    Record {
+        /// The database.
+        path: PathBuf,
+        /// The table that has the record.
+        table: &'static str,
+        /// What the record is about.
+        kind: String,
+        /// The record's key.
+        key: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// There is no room for what is to be saved. Nothing of it is saved, and nothing else is lost.
+    #[error("{}: the disk is full; make room and try again", path.display())]
+    Full {
+        /// The file that cannot grow.
+        path: PathBuf,
+    },
+    /// A newer term of the engine has begun.
+    #[error("{}: term {term} cannot save any more; it is term {current} now", path.display())]
+    TermEnded {
+        /// The database.
+        path: PathBuf,
+        /// The term that tries to save.
+        term: u64,
+        /// The term that has begun last.
+        current: u64,
+    },
+    /// A backup would replace a file.
+    #[error("{}: it exists already; say another name, or remove it first", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// SQLite fails for another reason.
+    #[error("{}: {source}", path.display())]
+    Sqlite {
+        /// The database.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+}
+
+fn owner(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+impl StoreError {
+    /// An error of SQLite about this file.
+    pub(crate) fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
+        use rusqlite::Error;
+        let path = path.to_owned();
+        let code = source.sqlite_error();
+        // The index of the write-ahead log is a file too; that it cannot grow has a code of its own.
+        let is_full = code.is_some_and(|code| code.extended_code == ffi::SQLITE_IOERR_SHMSIZE);
+        match code.map(|code| code.code) {
+            _ if is_full => Self::Full { path },
+            Some(ErrorCode::DiskFull) => Self::Full { path },
+            Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, what: source.to_string() },
+            Some(ErrorCode::NotADatabase) => Self::NotOurs { path, what: "not an SQLite file" },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { path },
+            None if matches!(
+                source,
+                Error::InvalidColumnType(..)
+                    | Error::IntegralValueOutOfRange(..)
+                    | Error::FromSqlConversionFailure(..)
+                    | Error::QueryReturnedNoRows
+            ) =>
+            {
+                Self::Damaged { path, what: source.to_string() }
+            }
+            _ => Self::Sqlite { path, source },
+        }
+    }
+
+    /// What to say of a file for which something was tried in vain.
+    pub(crate) fn file(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path },
+            _ => Self::File { path, what, source },
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The database as a file: its lock, its making, and what can be told before SQLite reads it.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::error::StoreError;
+
+/// Who may read and write the files: their owner. Tokens and keys may be in them.
+const MODE: u32 = 0o600;
+/// What an SQLite file begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Where the file says whether it has a write-ahead log, and what it says then.
+const JOURNAL_BYTE: usize = 18;
+const WITH_LOG: u8 = 2;
+
+/// A file beside another one.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// The one name of a file that need not be there, whatever links lead to it: two schedulers must find the same lock.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
+    match fs::canonicalize(path) {
+        Ok(path) => Ok(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(StoreError::file(path, "find it")(error));
+            };
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            let folder = fs::canonicalize(folder).map_err(StoreError::file(folder, "find the folder"))?;
+            Ok(folder.join(name))
+        }
+        Err(error) => Err(StoreError::file(path, "find it")(error)),
+    }
+}
+
+/// Keeps other processes away from a database, until it is dropped or the process ends.
+///
+/// The lock file stays when the database is closed: whoever removed it could remove another process's.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// # Errors
+    /// If another process has the database open; the error names it.
+    pub(crate) fn take(database: &Path) -> Result<Self, StoreError> {
+        let path = beside(database, ".lock");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(MODE);
+        let mut file = options.open(&path).map_err(StoreError::file(&path, "open the lock file"))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let _ = file.read_to_string(&mut text);
+                return Err(StoreError::InUse { path: database.to_owned(), pid: text.trim().parse().ok() });
+            }
+            Err(error) => return Err(StoreError::file(&path, "lock it")(error.into())),
+        }
+        let pid = format!("{}\n", std::process::id());
+        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(pid.as_bytes()));
+        written.map_err(StoreError::file(&path, "write the lock file"))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Makes an empty file that only its owner can read and write.
+pub(crate) fn create_private(path: &Path) -> Result<(), StoreError> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
+    made.map(drop).map_err(StoreError::file(path, "create it"))
+}
+
+/// Nobody else can read the file from now on, whoever copied it here.
+pub(crate) fn make_private(path: &Path) -> Result<(), StoreError> {
+    let error = StoreError::file(path, "make it private");
+    fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(error)
+}
+
+/// Removes a file if it is there.
+pub(crate) fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(StoreError::file(path, "remove it")(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes durable what is in a file.
+pub(crate) fn sync(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(StoreError::file(path, "sync it"))
+}
+
+/// Makes durable which files are in the folder of this one.
+pub(crate) fn sync_folder_of(path: &Path) -> Result<(), StoreError> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => sync(folder),
+        _ => sync(Path::new(".")),
+    }
+}
+
+/// Whether there is a database at this path.
+///
+/// # Errors
+/// If what is there can be none, or if a write-ahead log is there that would spoil it: SQLite applies a log to whatever
+/// file has its name.
+pub(crate) fn examine(path: &Path) -> Result<bool, StoreError> {
+    let log = beside(path, "-wal");
+    let has_log = fs::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
+    let foreign_log = || StoreError::ForeignLog { path: path.to_owned(), log: log.clone() };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound && has_log => return Err(foreign_log()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(StoreError::file(path, "open it")(error)),
+    };
+    let mut head = Vec::new();
+    let read = file.take(100).read_to_end(&mut head);
+    read.map_err(StoreError::file(path, "read it"))?;
+    if head.is_empty() {
+        // Databases are made under another name, so an empty one was never whole.
+        return Err(StoreError::Damaged { path: path.to_owned(), what: "it is empty".to_owned() });
+    }
+    if !head.starts_with(MAGIC) {
+        return Err(StoreError::NotOurs { path: path.to_owned(), what: "not an SQLite file" });
+    }
+    // A backup has no log of its own.
+    if has_log && head.get(JOURNAL_BYTE).is_some_and(|byte| *byte != WITH_LOG) {
+        return Err(foreign_log());
+    }
+    Ok(true)
+}

@@ -1,0 +1,94 @@
+//! What the engine's records look like in the file: a contract of its own, apart from the engine's types.
+//!
+//! Each record is a JSON object with a format number beside it. Fields that are not known are ignored. Fields that are
+//! not there have their least value, but for those that make no sense without one. So fields can be added, and the number
+//! changes only when an older program would misunderstand a record. Everything is taken apart and built without `..`, so
+//! the compiler says when the engine has a new field.
+
+mod claim;
+mod memory;
+mod node;
+mod request;
+mod words;
+
+use aliquot_scheduler_engine::{ClaimKey, ClaimRecord, Generation, Memory, NodeRecord};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use claim::ClaimForm;
+use memory::MemoryForm;
+use node::NodeForm;
+
+/// The kinds of records.
+pub(crate) const CLAIM: &str = "claim";
+pub(crate) const NODE: &str = "node";
+pub(crate) const MEMORY: &str = "memory";
+
+/// The format of each kind that is written, and the newest that is read.
+const FORMAT: u32 = 1;
+
+/// A record as text, with its format.
+fn write<F: Serialize>(form: &F) -> (u32, String) {
+    (FORMAT, serde_json::to_string(form).expect("forms are structs, lists, texts and numbers"))
+}
+
+fn read<F: DeserializeOwned>(format: i64, text: &str) -> Result<F, String> {
+    if format != i64::from(FORMAT) {
+        return Err(format!("it has format {format}, and this program knows {FORMAT}"));
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+pub(crate) fn write_claim(record: &ClaimRecord) -> (u32, String) {
+    write(&ClaimForm::from(record))
+}
+
+pub(crate) fn read_claim(format: i64, text: &str) -> Result<ClaimRecord, String> {
+    read::<ClaimForm>(format, text).map(ClaimRecord::from)
+}
+
+pub(crate) fn write_node(record: &NodeRecord) -> (u32, String) {
+    write(&NodeForm::from(record))
+}
+
+pub(crate) fn read_node(format: i64, text: &str) -> Result<NodeRecord, String> {
+    read::<NodeForm>(format, text).map(NodeRecord::from)
+}
+
+pub(crate) fn write_memory(memory: &Memory) -> (u32, String) {
+    write(&MemoryForm::from(memory))
+}
+
+pub(crate) fn read_memory(format: i64, text: &str) -> Result<Memory, String> {
+    read::<MemoryForm>(format, text)?.try_into()
+}
+
+/// A claim's UID, or the UID and the generation of a stray: as a list, because a UID can be any text.
+pub(crate) fn write_claim_key(key: &ClaimKey) -> String {
+    let ClaimKey { uid, stray } = key;
+    let text = match stray {
+        None => serde_json::to_string(&[uid.as_str()]),
+        Some(Generation { term, number }) => serde_json::to_string(&(uid.as_str(), term, number)),
+    };
+    text.expect("lists of texts and numbers can be written")
+}
+
+pub(crate) fn read_claim_key(text: &str) -> Result<ClaimKey, String> {
+    if let Ok([uid]) = serde_json::from_str::<[String; 1]>(text) {
+        return Ok(ClaimKey { uid: uid.into(), stray: None });
+    }
+    match serde_json::from_str::<(String, u64, u64)>(text) {
+        Ok((uid, term, number)) => Ok(ClaimKey { uid: uid.into(), stray: Some(Generation { term, number }) }),
+        Err(error) => Err(format!("its key is none: {error}")),
+    }
+}
+
+/// The forms of a list.
+fn forms<'a, T, F: From<&'a T>>(list: &'a [T]) -> Vec<F> {
+    list.iter().map(F::from).collect()
+}
+
+/// What a list of forms stands for.
+fn values<F, T: From<F>>(forms: Vec<F>) -> Vec<T> {
+    forms.into_iter().map(T::from).collect()
+}

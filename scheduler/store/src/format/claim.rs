@@ -1,0 +1,184 @@
+//! Records of claims.
+
+use aliquot_scheduler_core::{Bytes, DeviceCore, MilliCpu};
+use aliquot_scheduler_engine::{Amounts, ClaimRecord, DevicePart, EvictionRecord, InstanceRecord, Phase};
+use serde::{Deserialize, Serialize};
+
+use super::words::{ActionForm, GenerationForm, OwnerForm, ShareForm};
+use super::{forms, values};
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+pub(super) struct ClaimForm {
+    added_ms: u64,
+    failures: u32,
+    retry_at_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    evicted: Option<EvictionForm>,
+    is_ended: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<InstanceForm>,
+}
+
+impl From<&ClaimRecord> for ClaimForm {
+    fn from(record: &ClaimRecord) -> Self {
+        let ClaimRecord { added_ms, failures, retry_at_ms, evicted, is_ended, instance } = record;
+        Self {
+            added_ms: *added_ms,
+            failures: *failures,
+            retry_at_ms: *retry_at_ms,
+            evicted: evicted.as_ref().map(EvictionForm::from),
+            is_ended: *is_ended,
+            instance: instance.as_ref().map(InstanceForm::from),
+        }
+    }
+}
+
+impl From<ClaimForm> for ClaimRecord {
+    fn from(form: ClaimForm) -> Self {
+        let ClaimForm { added_ms, failures, retry_at_ms, evicted, is_ended, instance } = form;
+        let (evicted, instance) = (evicted.map(EvictionRecord::from), instance.map(InstanceRecord::from));
+        Self { added_ms, failures, retry_at_ms, evicted, is_ended, instance }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct EvictionForm {
+    action: ActionForm,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<OwnerForm>,
+    #[serde(default)]
+    by_name: String,
+    at_ms: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    shares: Vec<ShareForm>,
+}
+
+impl From<&EvictionRecord> for EvictionForm {
+    fn from(record: &EvictionRecord) -> Self {
+        let EvictionRecord { action, by, by_name, at_ms, shares } = record;
+        Self {
+            action: (*action).into(),
+            by: by.as_ref().map(OwnerForm::from),
+            by_name: by_name.clone(),
+            at_ms: *at_ms,
+            shares: forms(shares),
+        }
+    }
+}
+
+impl From<EvictionForm> for EvictionRecord {
+    fn from(form: EvictionForm) -> Self {
+        let EvictionForm { action, by, by_name, at_ms, shares } = form;
+        Self { action: action.into(), by: by.map(Into::into), by_name, at_ms, shares: values(shares) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct InstanceForm {
+    node: String,
+    session: u64,
+    generation: GenerationForm,
+    phase: PhaseForm,
+    #[serde(default)]
+    started_ms: u64,
+    amounts: AmountsForm,
+}
+
+impl From<&InstanceRecord> for InstanceForm {
+    fn from(record: &InstanceRecord) -> Self {
+        let InstanceRecord { node, session, generation, phase, started_ms, amounts } = record;
+        Self {
+            node: node.as_str().to_owned(),
+            session: *session,
+            generation: (*generation).into(),
+            phase: (*phase).into(),
+            started_ms: *started_ms,
+            amounts: amounts.into(),
+        }
+    }
+}
+
+impl From<InstanceForm> for InstanceRecord {
+    fn from(form: InstanceForm) -> Self {
+        let InstanceForm { node, session, generation, phase, started_ms, amounts } = form;
+        Self {
+            node: node.into(),
+            session,
+            generation: generation.into(),
+            phase: phase.into(),
+            started_ms,
+            amounts: amounts.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PhaseForm {
+    Starting,
+    Running,
+    Stopping,
+}
+
+impl From<Phase> for PhaseForm {
+    fn from(phase: Phase) -> Self {
+        match phase {
+            Phase::Starting => Self::Starting,
+            Phase::Running => Self::Running,
+            Phase::Stopping => Self::Stopping,
+        }
+    }
+}
+
+impl From<PhaseForm> for Phase {
+    fn from(form: PhaseForm) -> Self {
+        match form {
+            PhaseForm::Starting => Self::Starting,
+            PhaseForm::Running => Self::Running,
+            PhaseForm::Stopping => Self::Stopping,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct AmountsForm {
+    cpu_millis: u64,
+    memory_bytes: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<DevicePartForm>,
+}
+
+impl From<&Amounts> for AmountsForm {
+    fn from(amounts: &Amounts) -> Self {
+        let Amounts { cpu, memory, devices } = amounts;
+        Self { cpu_millis: cpu.get(), memory_bytes: memory.get(), devices: forms(devices) }
+    }
+}
+
+impl From<AmountsForm> for Amounts {
+    fn from(form: AmountsForm) -> Self {
+        let AmountsForm { cpu_millis, memory_bytes, devices } = form;
+        Self { cpu: MilliCpu::new(cpu_millis), memory: Bytes::new(memory_bytes), devices: values(devices) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct DevicePartForm {
+    uuid: String,
+    core_millis: u32,
+    memory_bytes: u64,
+}
+
+impl From<&DevicePart> for DevicePartForm {
+    fn from(DevicePart { uuid, core, memory }: &DevicePart) -> Self {
+        Self { uuid: uuid.clone(), core_millis: core.get(), memory_bytes: memory.get() }
+    }
+}
+
+impl From<DevicePartForm> for DevicePart {
+    fn from(DevicePartForm { uuid, core_millis, memory_bytes }: DevicePartForm) -> Self {
+        Self { uuid, core: DeviceCore::new(core_millis), memory: Bytes::new(memory_bytes) }
+    }
+}

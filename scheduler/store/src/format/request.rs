@@ -1,0 +1,140 @@
+//! Requests of tasks, as what was counted has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{
+    Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request,
+};
+use serde::{Deserialize, Serialize};
+
+use super::words::TaintForm;
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RequestForm {
+    cpu_millis: u64,
+    memory_bytes: u64,
+    device_count: u16,
+    device_core_millis: u32,
+    device_memory: DeviceMemoryForm,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    models: BTreeSet<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    attributes: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tolerations: Vec<TaintForm>,
+    nvlink: AlignmentForm,
+    switch: AlignmentForm,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory_threshold_percent: Option<u8>,
+}
+
+impl From<&Request> for RequestForm {
+    fn from(request: &Request) -> Self {
+        let Request { cpu, memory, devices, constraints, rules } = request;
+        let DeviceRequest { count, core, memory: device_memory } = devices;
+        let Constraints { models, attributes, labels, tolerations } = constraints;
+        let PlacementRules { nvlink, switch, memory_threshold_percent } = rules;
+        Self {
+            cpu_millis: cpu.get(),
+            memory_bytes: memory.get(),
+            device_count: *count,
+            device_core_millis: core.get(),
+            device_memory: (*device_memory).into(),
+            models: models.clone(),
+            attributes: attributes.clone(),
+            labels: labels.clone(),
+            tolerations: tolerations.iter().map(TaintForm::from).collect(),
+            nvlink: (*nvlink).into(),
+            switch: (*switch).into(),
+            memory_threshold_percent: *memory_threshold_percent,
+        }
+    }
+}
+
+impl From<RequestForm> for Request {
+    fn from(form: RequestForm) -> Self {
+        Self {
+            cpu: MilliCpu::new(form.cpu_millis),
+            memory: Bytes::new(form.memory_bytes),
+            devices: DeviceRequest {
+                count: form.device_count,
+                core: DeviceCore::new(form.device_core_millis),
+                memory: form.device_memory.into(),
+            },
+            constraints: Constraints {
+                models: form.models,
+                attributes: form.attributes,
+                labels: form.labels,
+                tolerations: form.tolerations.into_iter().map(Into::into).collect(),
+            },
+            rules: PlacementRules {
+                nvlink: form.nvlink.into(),
+                switch: form.switch.into(),
+                memory_threshold_percent: form.memory_threshold_percent,
+            },
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DeviceMemoryForm {
+    Bytes(u64),
+    Thousandths(u32),
+}
+
+impl Default for DeviceMemoryForm {
+    fn default() -> Self {
+        Self::Bytes(0)
+    }
+}
+
+impl From<DeviceMemory> for DeviceMemoryForm {
+    fn from(memory: DeviceMemory) -> Self {
+        match memory {
+            DeviceMemory::Bytes(bytes) => Self::Bytes(bytes.get()),
+            DeviceMemory::Thousandths(part) => Self::Thousandths(part),
+        }
+    }
+}
+
+impl From<DeviceMemoryForm> for DeviceMemory {
+    fn from(form: DeviceMemoryForm) -> Self {
+        match form {
+            DeviceMemoryForm::Bytes(bytes) => Self::Bytes(Bytes::new(bytes)),
+            DeviceMemoryForm::Thousandths(part) => Self::Thousandths(part),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+enum AlignmentForm {
+    #[default]
+    Any,
+    Preferred,
+    Required,
+}
+
+impl From<Alignment> for AlignmentForm {
+    fn from(alignment: Alignment) -> Self {
+        match alignment {
+            Alignment::Any => Self::Any,
+            Alignment::Preferred => Self::Preferred,
+            Alignment::Required => Self::Required,
+        }
+    }
+}
+
+impl From<AlignmentForm> for Alignment {
+    fn from(form: AlignmentForm) -> Self {
+        match form {
+            AlignmentForm::Any => Self::Any,
+            AlignmentForm::Preferred => Self::Preferred,
+            AlignmentForm::Required => Self::Required,
+        }
+    }
+}
