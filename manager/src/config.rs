@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use aliquot_agent::settings as cluster;
 use aliquot_node::PriorityClass;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -18,11 +19,14 @@ use crate::driver_root::DriverRoot;
 use crate::inventory::DeviceUuid;
 use crate::logging::{self, LogLevelError};
 use crate::paths::{Paths, SOCKET_FILE};
+use crate::procfs;
 
 mod audit;
+mod joining;
 mod kubernetes;
 mod sharing;
 pub use audit::AuditSettings;
+pub use joining::Joining;
 pub use kubernetes::{
     DevicePluginError, DevicePluginSettings, KubernetesConfig, KubernetesMode, KubernetesSettings, MigMode,
 };
@@ -83,6 +87,13 @@ pub struct Settings {
     /// How pods get slices, on a node of Kubernetes; in the file only.
     #[arg(skip)]
     pub kubernetes: Option<KubernetesSettings>,
+    /// How the node takes part in a cluster without Kubernetes; in the file only.
+    #[arg(skip)]
+    pub cluster: Option<cluster::Settings>,
+    /// The flags for that.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub joining: Joining,
 }
 
 /// Where to publish slices as CDI devices.
@@ -251,6 +262,8 @@ pub struct Config {
     pub sharing: SharingSettings,
     /// How pods get slices; `None`: this is not a Kubernetes node.
     pub kubernetes: Option<KubernetesConfig>,
+    /// How the node takes part in a cluster without Kubernetes; `None`: it does not.
+    pub cluster: Option<cluster::Config>,
     /// Priority class of slices that do not ask for one.
     pub default_priority_class: PriorityClass,
     /// How log lines look.
@@ -325,6 +338,14 @@ pub enum ConfigError {
         "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
     )]
     DynamicMigWithoutDra,
+    /// The table `[cluster]` is wrong.
+    #[error(transparent)]
+    Cluster(#[from] cluster::SettingsError),
+    /// Both would give out the same devices.
+    #[error(
+        "the node takes part in a cluster without Kubernetes, and there is a table [kubernetes]: remove one of them"
+    )]
+    ClusterAndKubernetes,
     /// Kubernetes needs CDI: pods get their slices as CDI devices.
     #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
     KubernetesWithoutCdi,
@@ -375,6 +396,7 @@ impl Config {
             audit: AuditSettings::default(),
             sharing: SharingSettings::default(),
             kubernetes: None,
+            cluster: None,
             default_priority_class: PriorityClass::default(),
             log_format: LogFormat::default(),
             log_level: "warn".into(),
@@ -400,6 +422,12 @@ impl Config {
         }
         let log_level = flags.log_level.or(file.log_level).unwrap_or_else(|| "info".into());
         logging::filter(&log_level)?;
+        let cluster = flags.joining.change(file.cluster);
+        let cluster =
+            cluster.map(|settings| settings.completed(&state_dir, &runtime_dir, &socket, &procfs::host_name()));
+        if cluster.is_some() && file.kubernetes.is_some() {
+            return Err(ConfigError::ClusterAndKubernetes);
+        }
         let kubernetes =
             file.kubernetes.map(|settings| settings.completed(&runtime_dir, &state_dir, cdi_dir.is_some()));
         Ok(Config {
@@ -413,6 +441,7 @@ impl Config {
                 absolute("driver_root", flags.driver_root.or(file.driver_root).unwrap_or_else(|| "/".into()))?,
             ),
             kubernetes: kubernetes.transpose()?,
+            cluster: cluster.transpose()?,
             cdi: cdi_dir
                 .map(|dir| Ok::<_, ConfigError>(CdiConfig { dir: absolute("cdi_dir", dir)?, settings: cdi }))
                 .transpose()?,
@@ -522,6 +551,8 @@ mod tests {
             ("[kubernetes]\nmode = 'device-plugin'\nmig = 'dynamic'", "kubernetes.mig"),
             ("[kubernetes]\nmode = 'dra'\n[kubernetes.device_plugin]\ndialects = ['x']", "device_plugin"),
             ("cdi_dir = 'off'\n[kubernetes]\nmode = 'dra'", "cdi_dir"),
+            ("[cluster]\nscheduler = 'head'", "cluster.scheduler"),
+            ("[cluster]\nscheduler = 'head:1'\n[kubernetes]\nmode = 'dra'", "remove one of them"),
             ("[[cdi.extra_mounts]]\nhost_path = 'lib'", "host_path"),
             ("[cdi]\nextra_env = ['=x']", "NAME=value"),
         ] {
@@ -555,6 +586,8 @@ mod tests {
             audit,
             sharing,
             kubernetes,
+            cluster,
+            joining: _,
         } = settings;
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
         assert!(host_root.is_some() && driver_root.is_some());
@@ -579,6 +612,34 @@ mod tests {
         assert!(core_memory_percent.is_some());
         let expected = DevicePluginSettings { dialects, core_memory_percent, ..defaults };
         assert_eq!(device_plugin, expected);
+        let cluster::Settings {
+            scheduler,
+            token,
+            certificate,
+            key,
+            authority,
+            node_name,
+            address,
+            labels,
+            taints,
+            cordoned,
+            allow_root,
+            allowed_uids,
+            environment,
+            server_name,
+            reserved_cpu_millis,
+            reserved_memory_bytes,
+            log_bytes_max,
+            log_days,
+        } = cluster.unwrap();
+        assert!([scheduler, token, node_name, address].iter().all(Option::is_some));
+        assert!([certificate, key, authority].iter().all(Option::is_some));
+        assert!(!labels.is_empty() && !taints.is_empty() && cordoned && allow_root);
+        assert!(allowed_uids.is_some() && !environment.is_empty());
+        let defaults = cluster::Settings::default();
+        assert_eq!(server_name, defaults.server_name);
+        assert_eq!((reserved_cpu_millis, reserved_memory_bytes), (0, defaults.reserved_memory_bytes));
+        assert_eq!((log_bytes_max, log_days), (defaults.log_bytes_max, defaults.log_days));
         assert!(parse(example).is_ok());
     }
 }

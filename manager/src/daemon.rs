@@ -56,6 +56,9 @@ pub enum StartError {
     /// Its Kubernetes side cannot start.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
+    /// Its part in a cluster cannot start.
+    #[error(transparent)]
+    Cluster(#[from] aliquot_agent::StartError),
     /// The kernel gives no thread.
     #[error("cannot start the servers: {0}")]
     Runtime(#[source] io::Error),
@@ -68,6 +71,8 @@ pub struct Daemon {
     ending: watch::Sender<bool>,
     servers: Option<JoinHandle<()>>,
     metrics_address: Option<SocketAddr>,
+    /// The node's part in a cluster. It uses the servers, so it ends before them.
+    agent: Option<aliquot_agent::Running>,
     _locks: Locks,
 }
 
@@ -125,7 +130,8 @@ impl Daemon {
         });
         let servers = servers.map_err(StartError::Runtime)?;
         info!(socket = %config.socket.display(), version = env!("CARGO_PKG_VERSION"), "the node manager serves");
-        Ok(Daemon { config, manager, ending, servers: Some(servers), metrics_address, _locks: locks })
+        let agent = config.cluster.clone().map(aliquot_agent::Running::start).transpose()?;
+        Ok(Daemon { config, manager, ending, servers: Some(servers), metrics_address, agent, _locks: locks })
     }
 
     /// The socket on which it serves gRPC.
@@ -152,6 +158,7 @@ impl Daemon {
     }
 
     fn end(&mut self) {
+        drop(self.agent.take());
         if let Some(servers) = self.servers.take() {
             self.ending.send_replace(true);
             // A panic in the thread would have ended the whole process.

@@ -1,1 +1,36 @@
-//! A node in a cluster: joins a scheduler, holds its lease, runs jobs.
+//! A node in a cluster without Kubernetes: joins a scheduler, holds its lease, runs jobs.
+//!
+//! | Modules | Task |
+//! | --- | --- |
+//! | [`settings`] | what a person configures |
+//! | `identity`, `link` | the node's certificate; the connection to the scheduler, always made anew |
+//! | `agent` | carries out what the scheduler says, and tells it what has become of that |
+//! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
+//! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
+//! | `manager`, `report`, `usage` | the node manager's words, and what they mean to the scheduler |
+//! | [`slice_environment`] | the variables that put a command into a slice |
+//!
+//! The agent is a thread of the node manager. Of what it has promised, everything is in files first, so it can be killed
+//! at any moment: jobs run on, and the next agent finds them.
+
+pub mod settings;
+pub mod slice_environment;
+
+mod agent;
+mod clock;
+mod files;
+mod identity;
+mod instance;
+mod lease;
+mod link;
+mod logs;
+mod manager;
+mod process;
+mod report;
+mod send_log;
+mod supervise;
+mod usage;
+mod users;
+
+pub use agent::{Running, StartError};
+pub use supervise::main as supervise;

@@ -17,6 +17,7 @@ use clap::Parser;
     after_help = "Examples:
   aliquot-manager
   aliquot-manager --metrics-address 127.0.0.1:9405 --log-format json
+  aliquot-manager --join alq1.eyJzZWNyZX... --scheduler head:7443
   aliquot-manager --config ./manager.toml --log-level info,aliquot_manager::attach=debug"
 )]
 struct Arguments {
@@ -39,12 +40,19 @@ struct Arguments {
     /// configuration's table [kubernetes]
     #[arg(long, conflicts_with_all = ["mount_runtime_dir", "stand_by"])]
     relay: bool,
+    /// Supervise the job in this directory. Started by the manager itself
+    #[arg(long, value_name = "DIR", hide = true)]
+    supervise: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse()) {
+    let arguments = Arguments::parse();
+    if let Some(dir) = &arguments.supervise {
+        return aliquot_agent::supervise(dir);
+    }
+    match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("aliquot-manager: error: {error}");

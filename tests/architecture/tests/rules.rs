@@ -36,12 +36,25 @@ const RULES: &[Rule] = &[
     },
     // The Kubernetes adapters do not know the manager.
     Rule { name: "aliquot-kubernetes", ours: &["aliquot-node", "aliquot-proto", "aliquot-dialects"], others: None },
+    // Nor does the agent: it speaks to it over its socket.
+    Rule { name: "aliquot-agent", ours: &["aliquot-proto"], others: None },
     Rule {
         name: "aliquot-manager",
-        ours: &["aliquot-abi", "aliquot-proto", "aliquot-arbiter", "aliquot-node", "aliquot-kubernetes"],
+        ours: &[
+            "aliquot-abi",
+            "aliquot-agent",
+            "aliquot-proto",
+            "aliquot-arbiter",
+            "aliquot-node",
+            "aliquot-kubernetes",
+        ],
         others: None,
     },
-    Rule { name: "aliquot-cli", ours: &["aliquot-manager", "aliquot-proto", "aliquot-abi"], others: None },
+    Rule {
+        name: "aliquot-cli",
+        ours: &["aliquot-manager", "aliquot-agent", "aliquot-proto", "aliquot-abi"],
+        others: None,
+    },
     // The scheduler does not know the manager.
     Rule { name: "aliquot-scheduler", ours: &["aliquot-scheduler-core"], others: None },
     // Test crates.

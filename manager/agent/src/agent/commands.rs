@@ -1,0 +1,140 @@
+//! What the scheduler tells the node to do.
+
+use aliquot_proto::agent::v1::scheduler_message::Message;
+use aliquot_proto::agent::v1::{Acknowledge, ReadLog, Renew, SchedulerMessage, Start, Stop, outcome};
+use tracing::{error, info, warn};
+
+use super::instances::Instance;
+use super::messages::ended;
+use super::{Agent, named, start};
+use crate::clock;
+use crate::instance::{End, Number, Reason};
+use crate::lease::Lease;
+use crate::{send_log, users};
+
+impl Agent {
+    /// Does what the scheduler says.
+    pub(super) fn obey(&mut self, message: SchedulerMessage) {
+        let is_for_this_session = message.session == self.promises.session();
+        match message.message {
+            Some(Message::Start(start)) => self.start(start, is_for_this_session),
+            Some(Message::Stop(stop)) => self.stop(&stop, is_for_this_session),
+            Some(Message::Renew(renew)) if is_for_this_session => self.renew(renew),
+            Some(Message::EndSession(end)) if is_for_this_session && self.promises.hear(end.term) => self.end_session(),
+            Some(Message::Report(ask)) if self.promises.hear(ask.term) => self.report(),
+            Some(Message::ReadLog(read)) => self.read_log(read),
+            Some(Message::Acknowledge(acknowledge)) => self.acknowledged(&acknowledge),
+            // For another session, of a scheduler that is not the leader any more, or from a newer one.
+            _ => {}
+        }
+    }
+
+    fn renew(&mut self, renew: Renew) {
+        if self.is_ending || !self.promises.hear(renew.term) {
+            return;
+        }
+        let Some(sent_ms) = self.sent_ms.get(&renew.sequence).copied() else { return };
+        self.sent_ms = self.sent_ms.split_off(&renew.sequence);
+        let lease = Lease { end_ms: sent_ms.saturating_add(renew.lease_ms), length_ms: renew.lease_ms };
+        if lease.end_ms <= self.lease.end_ms {
+            return;
+        }
+        match self.lease_file.write(lease) {
+            Ok(()) => self.lease = lease,
+            Err(error) => error!(%error, "cannot write the lease, so jobs end with the one before"),
+        }
+    }
+
+    /// Stops all that runs; a new session begins when that is done.
+    pub(super) fn end_session(&mut self) {
+        if self.is_ending {
+            return;
+        }
+        info!("the session is over: all that runs is stopped");
+        self.is_ending = true;
+        let numbers: Vec<Number> = self.instances.keys().copied().collect();
+        for number in numbers {
+            self.stop_instance(number, Reason::Lease);
+        }
+    }
+
+    fn start(&mut self, start: Start, is_for_this_session: bool) {
+        let Some(number) = named(start.generation.as_ref()) else { return };
+        if self.instances.contains_key(&number) {
+            // Told again: the answer was lost.
+            self.tell_started(number);
+            self.tell_end(number);
+            return;
+        }
+        if !is_for_this_session {
+            return;
+        }
+        if let Err(why) = self.try_start(&start, number) {
+            warn!(claim = start.claim, why, "a job is not started");
+            self.tell(start.claim, number, None, outcome::Outcome::Refused(why));
+        }
+    }
+
+    /// Starts an instance, unless something speaks against it.
+    fn try_start(&mut self, start: &Start, number: Number) -> Result<(), String> {
+        if number.0 < self.promises.term() || number <= self.promises.handled() {
+            return Err("the node has handled a later command already".into());
+        }
+        self.promises.handle(number).map_err(|error| format!("the node cannot write its state: {error}"))?;
+        if self.is_ending || !self.lease.is_held(clock::boot_ms()) {
+            return Err("the node holds no lease".into());
+        }
+        let process = start.process.as_ref().ok_or("the command does not say what to run")?;
+        if process.command.first().is_none_or(String::is_empty) {
+            return Err("the command does not say what to run".into());
+        }
+        let log_dir = self.logs.dir(&process.log).ok_or_else(|| format!("{:?} cannot name a log", process.log))?;
+        let user = users::look_up(process.uid, &process.user, &self.config.settings)?;
+        let dir = self.instance_dir(number);
+        dir.create(start).map_err(|error| format!("the node cannot write its state: {error}"))?;
+        let plan = start::plan(&self.config, process, &user, log_dir);
+        let started = start::Supervised::start(&dir).map_err(|error| {
+            dir.remove();
+            format!("cannot start a supervisor: {error}")
+        })?;
+        start::prepare(start, number, started.pid(), plan, self.manager.clone(), self.news.clone());
+        let instance = Instance::new(start.clone(), dir, Some(started));
+        self.instances.insert(number, instance);
+        self.note_written_logs();
+        Ok(())
+    }
+
+    fn stop(&mut self, stop: &Stop, is_for_this_session: bool) {
+        let Some(number) = named(stop.instance.as_ref()) else { return };
+        let mut is_handled = false;
+        if let (true, Some(of)) = (is_for_this_session, named(stop.generation.as_ref())) {
+            match self.promises.handle(of) {
+                Ok(()) => is_handled = true,
+                Err(error) => error!(%error, "cannot note that a stop was handled"),
+            }
+        }
+        if let Some(instance) = self.instances.get_mut(&number) {
+            instance.stopped_by = stop.generation;
+            self.stop_instance(number, Reason::Stopped);
+            self.tell_end(number);
+        } else if is_handled {
+            // It never comes any more, because a later command was handled.
+            self.tell(stop.claim.clone(), number, stop.generation, ended(&End::unknown(Reason::Stopped)));
+        }
+    }
+
+    fn acknowledged(&mut self, acknowledge: &Acknowledge) {
+        let Some(number) = named(acknowledge.instance.as_ref()) else { return };
+        let has_ended = |instance: &Instance| instance.end.is_some() && instance.start.claim == acknowledge.claim;
+        if self.instances.get(&number).is_some_and(has_ended)
+            && let Some(instance) = self.instances.remove(&number)
+        {
+            instance.dir.remove();
+        }
+    }
+
+    fn read_log(&self, read: ReadLog) {
+        let (Some(link), Some(dir)) = (&self.link, self.logs.dir(&read.log)) else { return };
+        tokio::spawn(send_log::send(link.channel.clone(), read, dir, self.written_logs.subscribe()));
+    }
+}

@@ -1,0 +1,104 @@
+//! What the node never takes back, in a file: which session it is, and what it has handled.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::files;
+use crate::instance::Number;
+
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Kept {
+    session: u64,
+    handled: Number,
+    /// The greatest term that was heard of.
+    term: u64,
+}
+
+/// The promises, of which each is durable before the change is seen.
+pub(super) struct Promises {
+    path: PathBuf,
+    kept: Kept,
+}
+
+impl Promises {
+    /// Those of the agents before this one, in a new session: messages are numbered anew, and what was said to an agent
+    /// before means nothing. Jobs run on in it.
+    pub(super) fn open(path: &Path) -> io::Result<Promises> {
+        let kept: Kept = files::read_json(path)?.unwrap_or_default();
+        let mut promises = Promises { path: path.to_owned(), kept };
+        promises.next_session()?;
+        Ok(promises)
+    }
+
+    fn keep(&mut self, kept: Kept) -> io::Result<()> {
+        files::write_json(&self.path, &kept)?;
+        self.kept = kept;
+        Ok(())
+    }
+
+    pub(super) fn session(&self) -> u64 {
+        self.kept.session
+    }
+
+    pub(super) fn handled(&self) -> Number {
+        self.kept.handled
+    }
+
+    pub(super) fn term(&self) -> u64 {
+        self.kept.term
+    }
+
+    /// Begins a new session.
+    pub(super) fn next_session(&mut self) -> io::Result<()> {
+        self.keep(Kept { session: self.kept.session + 1, ..self.kept })
+    }
+
+    /// Notes that the command of this generation was handled, and so all before it.
+    pub(super) fn handle(&mut self, number: Number) -> io::Result<()> {
+        if number <= self.kept.handled {
+            return Ok(());
+        }
+        self.keep(Kept { handled: number, term: self.kept.term.max(number.0), ..self.kept })
+    }
+
+    /// Notes that a message of this term has come; whether no greater one has.
+    pub(super) fn hear(&mut self, term: u64) -> bool {
+        if term > self.kept.term {
+            let heard = Kept { term, ..self.kept };
+            // Also if it cannot be kept, as long as this agent lives.
+            if self.keep(heard).is_err() {
+                self.kept = heard;
+            }
+        }
+        term == self.kept.term
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_handled_outlives_the_agent_and_the_session_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("promises.json");
+        let mut promises = Promises::open(&path).unwrap();
+        assert_eq!((promises.session(), promises.handled()), (1, (0, 0)));
+        promises.handle((1, 7)).unwrap();
+        promises.handle((1, 5)).unwrap();
+        assert!(promises.hear(1) && promises.hear(3) && !promises.hear(2));
+        let promises = Promises::open(&path).unwrap();
+        assert_eq!((promises.session(), promises.handled(), promises.term()), (2, (1, 7), 3));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_not_promised() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut promises = Promises::open(&dir.path().join("promises.json")).unwrap();
+        drop(dir);
+        assert!(promises.handle((1, 7)).is_err());
+        assert_eq!(promises.handled(), (0, 0));
+    }
+}

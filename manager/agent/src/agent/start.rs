@@ -1,0 +1,239 @@
+//! How an instance is started: first its supervisor, which waits; then the slice, which the supervisor owns; then the
+//! supervisor is told what to start. Wherever the agent is killed, what was made so far goes with the supervisor, and that
+//! ends when nobody is left who could tell it something.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+
+use aliquot_proto::agent::v1::{Process, Start};
+use tokio::sync::mpsc;
+
+use super::{Agent, News};
+use crate::instance::{End, InstanceDir, Number};
+use crate::manager::{Manager, slice_request};
+use crate::process::{ProcessId, own_program};
+use crate::settings::Config;
+use crate::slice_environment::{self, VISIBLE_DEVICES};
+use crate::supervise::Plan;
+use crate::users::JobUser;
+
+/// Where programs are, for jobs that do not say it.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A plan that can be carried out.
+pub(super) struct Prepared(Vec<u8>);
+
+/// A supervisor that this agent has started.
+pub(super) struct Supervised {
+    child: Child,
+    /// `None` when it has its plan, or will never get one.
+    plan: Option<ChildStdin>,
+}
+
+impl Supervised {
+    /// Starts the supervisor of the instance in `dir`, which waits for its plan.
+    pub(super) fn start(dir: &InstanceDir) -> io::Result<Supervised> {
+        let mut command = Command::new(own_program());
+        command.arg("--supervise").arg(dir.path()).env_clear().current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        let pid = child.id().cast_signed();
+        let process = ProcessId::of(pid).ok_or_else(|| io::Error::other("it has ended at once"));
+        match process.and_then(|process| dir.note_supervisor(process)) {
+            Ok(()) => Ok(Supervised { plan: child.stdin.take(), child }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it what to start, unless it was given up.
+    fn tell(&mut self, prepared: Prepared) {
+        if let Some(mut input) = self.plan.take() {
+            // The plan may be larger than the pipe. If the supervisor has ended, its end is seen elsewhere.
+            thread::spawn(move || _ = input.write_all(&prepared.0));
+        }
+    }
+
+    /// Never tells it what to start; whether it was not told before.
+    pub(super) fn give_up(&mut self) -> bool {
+        self.plan.take().is_some()
+    }
+
+    /// Takes its status if it has ended.
+    pub(super) fn reap(&mut self) {
+        let _ = self.child.try_wait();
+    }
+
+    /// It has noted the end of its job, and ends any moment.
+    pub(super) fn wait_in_background(mut self) {
+        thread::spawn(move || _ = self.child.wait());
+    }
+
+    /// Ends it before it has started anything.
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the supervisor is told if the instance needs no slice.
+pub(super) fn plan(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) -> Plan {
+    let settings = &config.settings;
+    let text = |path: &PathBuf| path.to_string_lossy().into_owned();
+    let own = [
+        ("PATH", PATH.to_owned()),
+        ("HOME", text(&user.home)),
+        ("SHELL", text(&user.shell)),
+        ("USER", user.name.clone()),
+        ("LOGNAME", user.name.clone()),
+    ];
+    let mut environment: std::collections::BTreeMap<String, String> =
+        own.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    environment.extend(settings.environment.clone());
+    environment.extend(process.environment.clone());
+    let work_dir = match process.work_dir.as_str() {
+        "" if user.home.is_dir() => user.home.clone(),
+        "" => "/".into(),
+        named => named.into(),
+    };
+    Plan {
+        command: process.command.clone(),
+        environment: environment.into_iter().collect(),
+        work_dir,
+        user: user.credentials.clone(),
+        time_limit_ms: process.time_limit_ms,
+        grace_ms: process.grace_ms,
+        lease_file: config.runtime_dir.join("lease"),
+        log_dir,
+        log_bytes_max: settings.log_bytes_max,
+        agent_socket: config.runtime_dir.join("agent.sock"),
+    }
+}
+
+/// Has the slice of `start` made, for the supervisor `pid`; the agent hears of it.
+pub(super) fn prepare(
+    start: &Start,
+    number: Number,
+    pid: u32,
+    plan: Plan,
+    manager: Manager,
+    news: mpsc::UnboundedSender<News>,
+) {
+    let start = start.clone();
+    tokio::spawn(async move {
+        let prepared = put_into_slice(&start, number, pid, plan, manager).await;
+        let prepared = prepared.and_then(|plan| {
+            serde_json::to_vec(&plan).map(Prepared).map_err(|error| format!("cannot write down what to start: {error}"))
+        });
+        // An error means that the agent has ended.
+        let _ = news.send(News::Prepared(number, prepared));
+    });
+}
+
+async fn put_into_slice(
+    start: &Start,
+    number: Number,
+    pid: u32,
+    mut plan: Plan,
+    mut manager: Manager,
+) -> Result<Plan, String> {
+    let request = slice_request(start, number, pid)?;
+    if request.parts.is_empty() {
+        // Without a slice a job gets nothing of a device.
+        let none = [(VISIBLE_DEVICES, ""), ("NVIDIA_VISIBLE_DEVICES", "void")];
+        set(&mut plan.environment, none.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        return Ok(plan);
+    }
+    let failed = |status: tonic::Status| format!("the node manager makes no slice: {}", status.message());
+    let slice = manager.create(request).await.map_err(failed)?;
+    let node = manager.node().await.map_err(failed)?;
+    let preloaded = plan.environment.iter().find(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| OsStr::new(value));
+    let variables = slice_environment::variables(&slice, &node, preloaded).map_err(|error| error.to_string())?;
+    let text = |value: OsString| value.into_string().map_err(|_| "a path of the slice is not UTF-8".to_owned());
+    let variables: Result<Vec<_>, String> =
+        variables.into_iter().map(|(name, value)| Ok((name, text(value)?))).collect();
+    set(&mut plan.environment, variables?);
+    Ok(plan)
+}
+
+/// Sets variables in place of others of the same names.
+fn set(environment: &mut Vec<(String, String)>, variables: impl IntoIterator<Item = (String, String)>) {
+    for (name, value) in variables {
+        environment.retain(|(other, _)| *other != name);
+        environment.push((name, value));
+    }
+}
+
+impl Agent {
+    /// The slice of an instance was made, or not.
+    pub(super) fn prepared(&mut self, number: Number, prepared: Result<Prepared, String>) {
+        let Some(supervised) = self.supervised(number) else { return };
+        match prepared {
+            Ok(prepared) => supervised.tell(prepared),
+            Err(why) => {
+                if supervised.give_up() {
+                    // It could only say that it has no plan.
+                    supervised.kill();
+                    self.note_end(number, End::failed(why));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::settings::Settings;
+    use crate::supervise::Credentials;
+
+    fn planned(process: &Process) -> Plan {
+        let settings: Settings =
+            toml::from_str("scheduler = 'head:1'\nenvironment = { SITE = 'a', SHARED = 'node' }").unwrap();
+        let config = settings.completed(Path::new("/s"), Path::new("/r"), Path::new("/r/manager.sock"), "n").unwrap();
+        let user = JobUser {
+            credentials: Credentials { uid: 7, gid: 8, groups: vec![8] },
+            name: "ada".into(),
+            home: "/nowhere/ada".into(),
+            shell: "/bin/sh".into(),
+        };
+        plan(&config, process, &user, "/logs/1.0.0".into())
+    }
+
+    #[test]
+    fn a_job_has_the_environment_of_its_user_the_node_and_itself() {
+        let process = Process {
+            environment: [("SHARED".to_owned(), "job".to_owned()), ("RANK".to_owned(), "1".to_owned())].into(),
+            ..Process::default()
+        };
+        let plan = planned(&process);
+        let value = |name: &str| plan.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        assert_eq!((value("HOME"), value("USER")), (Some("/nowhere/ada"), Some("ada")));
+        assert_eq!((value("SITE"), value("SHARED"), value("RANK")), (Some("a"), Some("job"), Some("1")));
+        // A user without a home can still run something.
+        assert_eq!(plan.work_dir, Path::new("/"));
+        assert_eq!(planned(&Process { work_dir: "/data".into(), ..process }).work_dir, Path::new("/data"));
+    }
+
+    #[tokio::test]
+    async fn a_job_without_devices_sees_none() {
+        let process =
+            Process { environment: [("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(), ..Process::default() };
+        let start = Start { process: Some(process.clone()), ..Start::default() };
+        let nobody = Manager::new(Path::new("/nowhere"));
+        let plan = put_into_slice(&start, (1, 1), 1, planned(&process), nobody).await.unwrap();
+        let shown: Vec<_> = plan.environment.iter().filter(|(name, _)| name == VISIBLE_DEVICES).collect();
+        assert_eq!(shown, [&(VISIBLE_DEVICES.to_owned(), String::new())]);
+    }
+}

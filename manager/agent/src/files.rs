@@ -1,0 +1,91 @@
+//! Files that must be whole or absent, whatever happens meanwhile.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Replaces the file `path`. When this returns, the new contents outlive a loss of power; if it fails, either the old or
+/// the new contents are there.
+pub(crate) fn write_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    let written = File::create_private(&temporary).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()
+    });
+    written.and_then(|()| rename_durably(&temporary, path)).inspect_err(|_| _ = fs::remove_file(&temporary))
+}
+
+/// Renames `from` to `to` in the same directory, durably.
+pub(crate) fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    sync_dir(to.parent().unwrap_or(Path::new("/")))
+}
+
+/// Makes the names in `dir` durable.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Makes `dir` and those above it that are missing, closed to other users.
+pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// `value` as the file `path`, durably.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    write_durably(path, &serde_json::to_vec(value)?)
+}
+
+/// What the file `path` says; `None` if there is no such file.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            io::Error::new(ErrorKind::InvalidData, format!("{} cannot be understood: {error}", path.display()))
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))),
+    }
+}
+
+/// Opens files that only this user reads.
+pub(crate) trait CreatePrivate: Sized {
+    /// An empty file, in place of one that may be there.
+    fn create_private(path: &Path) -> io::Result<Self>;
+}
+
+impl CreatePrivate for File {
+    fn create_private(path: &Path) -> io::Result<File> {
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        assert_eq!(read_json::<u64>(&path).unwrap(), None);
+        write_json(&path, &7_u64).unwrap();
+        write_json(&path, &8_u64).unwrap();
+        assert_eq!(read_json::<u64>(&path).unwrap(), Some(8));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_not_understood_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        fs::write(&path, "{").unwrap();
+        assert!(read_json::<u64>(&path).unwrap_err().to_string().contains("state.json"));
+    }
+}

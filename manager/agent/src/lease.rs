@@ -1,0 +1,100 @@
+//! Until when the jobs of this node may run: a file that the agent writes and every supervisor reads.
+//!
+//! It lies in the runtime directory, so a restart of the machine ends the lease, and it is overwritten in place, so a
+//! full disk does not.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// A half-written file does not have the right third number.
+const CHECK: u64 = 0x616c_6971_756f_745f;
+
+/// Until when jobs may run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Lease {
+    /// When it lapses, by the clock of [`boot_ms`](crate::clock::boot_ms); 0: there is none.
+    pub(crate) end_ms: u64,
+    /// How long it was when it was given.
+    pub(crate) length_ms: u64,
+}
+
+impl Lease {
+    /// Whether jobs may run now.
+    pub(crate) fn is_held(self, now_ms: u64) -> bool {
+        now_ms < self.end_ms
+    }
+
+    /// When what still runs is killed: before the lease lapses, because a busy machine may be late with that.
+    pub(crate) fn kill_ms(self) -> u64 {
+        self.end_ms.saturating_sub(self.length_ms / 10)
+    }
+
+    /// When jobs with this grace are asked to end, if the lease is not longer by then.
+    pub(crate) fn terminate_ms(self, grace_ms: u64) -> u64 {
+        self.kill_ms().saturating_sub(grace_ms.min(self.length_ms / 5))
+    }
+}
+
+/// The file with the lease.
+pub(crate) struct LeaseFile(File);
+
+impl LeaseFile {
+    /// The file for the agent.
+    pub(crate) fn create(path: &Path) -> io::Result<LeaseFile> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        Ok(LeaseFile(file))
+    }
+
+    /// The file for a supervisor.
+    pub(crate) fn open(path: &Path) -> io::Result<LeaseFile> {
+        File::open(path).map(LeaseFile)
+    }
+
+    /// The lease; `None` if none was ever given, or the file is being written.
+    pub(crate) fn read(&self) -> Option<Lease> {
+        let mut bytes = [0; 24];
+        self.0.read_exact_at(&mut bytes, 0).ok()?;
+        let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let (end_ms, length_ms) = (number(0)?, number(8)?);
+        (number(16)? == end_ms ^ length_ms ^ CHECK).then_some(Lease { end_ms, length_ms })
+    }
+
+    /// Gives the jobs this lease.
+    pub(crate) fn write(&self, lease: Lease) -> io::Result<()> {
+        let Lease { end_ms, length_ms } = lease;
+        let numbers = [end_ms, length_ms, end_ms ^ length_ms ^ CHECK];
+        self.0.write_all_at(&numbers.map(u64::to_le_bytes).concat(), 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn supervisors_read_what_the_agent_has_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lease");
+        let written = LeaseFile::create(&path).unwrap();
+        let read = LeaseFile::open(&path).unwrap();
+        assert_eq!(read.read(), None);
+        for end_ms in [30_000, 40_000] {
+            let lease = Lease { end_ms, length_ms: 20_000 };
+            written.write(lease).unwrap();
+            assert_eq!(read.read(), Some(lease));
+        }
+        written.0.write_all_at(&[1], 0).unwrap();
+        assert_eq!(read.read(), None);
+    }
+
+    #[test]
+    fn a_job_is_asked_and_killed_before_the_lease_lapses() {
+        let lease = Lease { end_ms: 100_000, length_ms: 30_000 };
+        assert!(lease.is_held(99_999) && !lease.is_held(100_000));
+        assert_eq!(lease.kill_ms(), 97_000);
+        assert_eq!(lease.terminate_ms(1_000), 96_000);
+        assert_eq!(lease.terminate_ms(60_000), 91_000);
+    }
+}

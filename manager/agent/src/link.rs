@@ -1,0 +1,160 @@
+//! The connection to the scheduler. It is made anew whenever it ends, with a pause that grows.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_proto::agent::v1::agents_client::AgentsClient;
+use aliquot_proto::agent::v1::{NodeMessage, SchedulerMessage};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tracing::{info, warn};
+
+use crate::identity::{self, LinkError};
+use crate::settings::{Config, Source};
+
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// Well below the time after which the scheduler gives a silent node nothing new.
+const PAUSE_MAX: Duration = Duration::from_secs(4);
+/// The same trouble is logged so often.
+const TROUBLE_EVERY: Duration = Duration::from_secs(60);
+/// Messages that wait for a slow connection. If there are more, the connection is given up.
+const MESSAGES_MAX: usize = 1024;
+/// A job's description and environment are in a message.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// A connection that takes messages. It is closed when this is dropped.
+pub(crate) struct Link {
+    /// To the scheduler.
+    pub(crate) messages: mpsc::Sender<NodeMessage>,
+    /// For calls beside the conversation.
+    pub(crate) channel: Channel,
+    /// From where this machine reaches the scheduler.
+    pub(crate) local_address: Option<String>,
+}
+
+/// What happens to the connection.
+pub(crate) enum LinkEvent {
+    /// It takes messages.
+    Up(Link),
+    /// The scheduler says something.
+    Message(Box<SchedulerMessage>),
+    /// It is gone.
+    Down,
+}
+
+/// Keeps up the connection until the receiver of `events` is gone.
+pub(crate) async fn keep_up(config: Arc<Config>, events: mpsc::Sender<LinkEvent>) {
+    let mut pause = PAUSE_MIN;
+    let mut trouble = Trouble::default();
+    while !events.is_closed() {
+        let mut was_answered = false;
+        let outcome = converse(&config, &events, &mut was_answered).await;
+        if was_answered {
+            (pause, trouble) = (PAUSE_MIN, Trouble::default());
+        }
+        if events.send(LinkEvent::Down).await.is_err() {
+            return;
+        }
+        match outcome {
+            // A new certificate is used at once.
+            Ok(()) => continue,
+            Err(error) => trouble.note(&error),
+        }
+        tokio::time::sleep(with_jitter(pause)).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Between a half and all of `pause`, so that the nodes of a cluster do not come all at once.
+fn with_jitter(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(()) % 1024;
+    pause / 2 + pause / 2 * u32::try_from(random).unwrap_or(0) / 1024
+}
+
+/// The trouble that was logged last, and when.
+#[derive(Default)]
+struct Trouble(Option<(String, Instant)>);
+
+impl Trouble {
+    fn note(&mut self, error: &LinkError) {
+        let text = error.to_string();
+        let is_known = self.0.as_ref().is_some_and(|(known, at)| *known == text && at.elapsed() < TROUBLE_EVERY);
+        if !is_known {
+            warn!("{text}; jobs run on as long as the lease does, and it is tried again");
+            self.0 = Some((text, Instant::now()));
+        }
+    }
+}
+
+/// One connection, until it ends; no error: because there is a new certificate.
+async fn converse(config: &Config, events: &mpsc::Sender<LinkEvent>, was_answered: &mut bool) -> Result<(), LinkError> {
+    let identity = identity::obtain(config).await?;
+    let channel = identity.connect(config).await?;
+    let (messages, to_send) = mpsc::channel(MESSAGES_MAX);
+    let link = Link { messages, channel: channel.clone(), local_address: local_address(&config.scheduler) };
+    // The scheduler may wait for the first message before it answers.
+    if events.send(LinkEvent::Up(link)).await.is_err() {
+        return Ok(());
+    }
+    let mut client = AgentsClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let ended = |status: tonic::Status| match std::error::Error::source(&status) {
+        Some(_) => identity::unreachable(config, &status),
+        None => LinkError::Ended(format!("{}: {}", status.code(), status.message())),
+    };
+    let mut answers = client.session(ReceiverStream::new(to_send)).await.map_err(ended)?.into_inner();
+    let renews = matches!(config.source, Source::Joined { .. });
+    let mut renewal = Box::pin(tokio::time::sleep(identity.renew_in()));
+    loop {
+        tokio::select! {
+            answer = answers.message() => match answer.map_err(ended)? {
+                Some(message) => {
+                    if !*was_answered {
+                        *was_answered = true;
+                        info!(scheduler = config.scheduler, "connected to the scheduler");
+                    }
+                    if events.send(LinkEvent::Message(Box::new(message))).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                None => return Err(LinkError::Ended("it is ending, or another node has this one's certificate".into())),
+            },
+            () = &mut renewal, if renews => match identity::renew(config, channel.clone()).await {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    warn!("the node's certificate is not renewed: {error}; it is tried again");
+                    renewal = Box::pin(tokio::time::sleep(TROUBLE_EVERY));
+                }
+            },
+        }
+    }
+}
+
+/// The address of this machine from which `scheduler` is reached. No packet is sent.
+fn local_address(scheduler: &str) -> Option<String> {
+    ["0.0.0.0:0", "[::]:0"].iter().find_map(|any| {
+        let socket = UdpSocket::bind(any).ok()?;
+        socket.connect(scheduler).ok()?;
+        Some(socket.local_addr().ok()?.ip().to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_differ_and_stay_bounded() {
+        let pauses: Vec<Duration> = (0..50).map(|_| with_jitter(Duration::from_millis(1000))).collect();
+        assert!(pauses.iter().all(|pause| (500..=1000).contains(&pause.as_millis())), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    }
+
+    #[test]
+    fn a_machine_reaches_itself_from_itself() {
+        assert_eq!(local_address("127.0.0.1:7443").as_deref(), Some("127.0.0.1"));
+    }
+}

@@ -1,0 +1,125 @@
+//! Answers the scheduler's questions for logs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_proto::agent::v1::agents_client::AgentsClient;
+use aliquot_proto::agent::v1::{LogChunk, ReadLog};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Request;
+use tonic::transport::Channel;
+use tracing::debug;
+
+use crate::logs;
+
+/// The metadata that names the question.
+const READ_ID: &str = "read-id";
+const CHUNK_BYTES: usize = 64 << 10;
+/// How soon a follower sees what a job writes.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Sends the log in `dir`; if it is to be followed, as long as `written`, the logs of jobs that have not ended, names it.
+pub(crate) async fn send(channel: Channel, read: ReadLog, dir: PathBuf, written: watch::Receiver<BTreeSet<String>>) {
+    let Ok(id) = read.read_id.parse() else {
+        debug!(id = read.read_id, "the scheduler asks for a log with an id that cannot be sent back");
+        return;
+    };
+    let (chunks, to_send) = mpsc::channel(4);
+    let mut request = Request::new(ReceiverStream::new(to_send));
+    request.metadata_mut().insert(READ_ID, id);
+    let reading = async move {
+        if let Err(error) = read_all(&read, &dir, &written, &chunks).await {
+            debug!(%error, log = read.log, "cannot read a log");
+        }
+    };
+    let mut client = AgentsClient::new(channel);
+    let (outcome, ()) = tokio::join!(client.send_log(request), reading);
+    if let Err(status) = outcome {
+        debug!(%status, "the answer to a question for a log was not taken");
+    }
+}
+
+/// Returns when all is read, or nobody wants it any more.
+async fn read_all(
+    read: &ReadLog,
+    dir: &Path,
+    written: &watch::Receiver<BTreeSet<String>>,
+    chunks: &mpsc::Sender<LogChunk>,
+) -> std::io::Result<()> {
+    let mut offset = match read.last_lines {
+        0 => read.offset,
+        lines => logs::begin_of_last(dir, lines)?.max(read.offset),
+    };
+    loop {
+        // Before the read: what is written until the job ends is then read.
+        let goes_on = read.follow && written.borrow().contains(&read.log);
+        let (begin, data) = logs::read(dir, offset, CHUNK_BYTES)?;
+        if data.is_empty() {
+            if !goes_on {
+                return Ok(());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(FOLLOW_INTERVAL) => continue,
+                () = chunks.closed() => return Ok(()),
+            }
+        }
+        offset = begin + data.len() as u64;
+        if chunks.send(LogChunk { data, offset: begin }).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn sent(read: ReadLog, dir: &Path, written: watch::Receiver<BTreeSet<String>>) -> (u64, String) {
+        let (chunks, mut received) = mpsc::channel(4);
+        read_all(&read, dir, &written, &chunks).await.unwrap();
+        drop(chunks);
+        let (mut first, mut text) = (None, String::new());
+        while let Some(chunk) = received.recv().await {
+            first.get_or_insert(chunk.offset);
+            text += std::str::from_utf8(&chunk.data).unwrap();
+        }
+        (first.unwrap_or(0), text)
+    }
+
+    #[tokio::test]
+    async fn a_log_is_sent_from_an_offset_or_its_last_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_written, of) = watch::channel(BTreeSet::new());
+        let read = ReadLog { log: "1.0.0".into(), ..ReadLog::default() };
+        assert_eq!(sent(read.clone(), &dir.path().join("none"), of.clone()).await, (0, String::new()));
+        logs::Writer::open(dir.path(), 1 << 20).unwrap().append(b"one\ntwo\nthree\n");
+        assert_eq!(
+            sent(ReadLog { offset: 4, ..read.clone() }, dir.path(), of.clone()).await,
+            (4, "two\nthree\n".into())
+        );
+        let last = ReadLog { last_lines: 1, ..read };
+        assert_eq!(sent(last, dir.path(), of).await, (8, "three\n".into()));
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_what_comes_until_the_job_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (written, of) = watch::channel(BTreeSet::from(["1.0.0".to_owned()]));
+        let mut writer = logs::Writer::open(dir.path(), 1 << 20).unwrap();
+        writer.append(b"one\n");
+        let read = ReadLog { log: "1.0.0".into(), follow: true, ..ReadLog::default() };
+        let (chunks, mut received) = mpsc::channel(4);
+        let path = dir.path().to_owned();
+        let reading = tokio::spawn(async move { read_all(&read, &path, &of, &chunks).await });
+        assert_eq!(received.recv().await.unwrap().data, b"one\n");
+        writer.append(b"two\n");
+        assert_eq!(received.recv().await.unwrap().data, b"two\n");
+        writer.append(b"three\n");
+        written.send_replace(BTreeSet::new());
+        assert_eq!(received.recv().await.unwrap().data, b"three\n");
+        assert!(received.recv().await.is_none());
+        reading.await.unwrap().unwrap();
+    }
+}

@@ -1,0 +1,232 @@
+//! How a node takes part in a cluster.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// What a person writes in the table `[cluster]` of the manager's configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// The scheduler's address, `HOST:PORT`.
+    pub scheduler: Option<String>,
+    /// The token to join with. Not needed any more when the node has joined.
+    pub token: Option<String>,
+    /// The node's own certificate, made elsewhere; then it needs no token.
+    pub certificate: Option<PathBuf>,
+    /// The certificate's private key.
+    pub key: Option<PathBuf>,
+    /// The certificates of those who have signed the scheduler's.
+    pub authority: Option<PathBuf>,
+    /// The name in the scheduler's certificate.
+    pub server_name: String,
+    /// The node's name in the cluster [default: the host's name].
+    pub node_name: Option<String>,
+    /// Where processes of other nodes reach this one [default: the address that the scheduler is reached from].
+    pub address: Option<String>,
+    /// Labels, by which jobs choose nodes, beside those that every node has.
+    pub labels: BTreeMap<String, String>,
+    /// Only jobs that tolerate these run here.
+    pub taints: Vec<Taint>,
+    /// Nothing new is started here.
+    pub cordoned: bool,
+    /// Processor time that jobs do not get, in thousandths of a CPU.
+    pub reserved_cpu_millis: u64,
+    /// Memory that jobs do not get.
+    pub reserved_memory_bytes: u64,
+    /// Whether jobs of root may run here.
+    pub allow_root: bool,
+    /// The users whose jobs may run here; not set: all.
+    pub allowed_uids: Option<Vec<u32>>,
+    /// Variables that every job gets, unless it sets them itself.
+    pub environment: BTreeMap<String, String>,
+    /// So much of each log is kept.
+    pub log_bytes_max: u64,
+    /// A log is kept for so many days after its job has ended.
+    pub log_days: u32,
+}
+
+/// Keeps jobs away that do not tolerate it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Taint {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            scheduler: None,
+            token: None,
+            certificate: None,
+            key: None,
+            authority: None,
+            server_name: "scheduler.aliquot.internal".into(),
+            node_name: None,
+            address: None,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            cordoned: false,
+            reserved_cpu_millis: 0,
+            reserved_memory_bytes: 1 << 30,
+            allow_root: false,
+            allowed_uids: None,
+            environment: BTreeMap::new(),
+            log_bytes_max: 64 << 20,
+            log_days: 14,
+        }
+    }
+}
+
+/// Why a node cannot take part as configured.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// It is not said where the scheduler is.
+    #[error("it is not said where the scheduler is; use --scheduler HOST:PORT, or cluster.scheduler")]
+    NoScheduler,
+    /// The address has no port, or is not one.
+    #[error("cluster.scheduler is {0:?}, which is not of the form HOST:PORT")]
+    Address(String),
+    /// The name cannot be a node's.
+    #[error(
+        "cluster.node_name is {0:?}: a node's name has lower-case letters, digits, '-' and '.', and at most 63 of them; \
+         choose one with --node-name"
+    )]
+    NodeName(String),
+    /// Only a part of a certificate is named.
+    #[error("cluster.certificate, cluster.key and cluster.authority belong together: set all three, or none")]
+    PartOfCertificate,
+    /// A path that must be absolute is not.
+    #[error("cluster.{key} is {}, which is not an absolute path", path.display())]
+    Relative {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        path: PathBuf,
+    },
+    /// Logs need room.
+    #[error("cluster.log_bytes_max is {0}: a log needs at least 65536 bytes")]
+    LogBytes(u64),
+    /// An empty variable, or one that the system cannot take.
+    #[error("cluster.environment names a variable {0:?}, which cannot be one")]
+    Variable(String),
+}
+
+/// Where the certificate of a node comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The scheduler gives one for a token, and later for the one before.
+    Joined { token: Option<String> },
+    /// Files: certificate, key, authority.
+    Own(PathBuf, PathBuf, PathBuf),
+}
+
+/// The complete configuration of a node in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub(crate) scheduler: String,
+    pub(crate) node_name: String,
+    pub(crate) source: Source,
+    pub(crate) settings: Settings,
+    /// What outlives a restart of the machine.
+    pub(crate) state_dir: PathBuf,
+    /// What does not.
+    pub(crate) runtime_dir: PathBuf,
+    /// The node manager's socket.
+    pub(crate) manager_socket: PathBuf,
+}
+
+impl Settings {
+    /// Fills in the defaults of a manager that keeps its state in `state_dir`, runs in `runtime_dir`, and serves
+    /// `manager_socket`, on the host `host_name`.
+    ///
+    /// # Errors
+    /// See [`SettingsError`].
+    pub fn completed(
+        self,
+        state_dir: &Path,
+        runtime_dir: &Path,
+        manager_socket: &Path,
+        host_name: &str,
+    ) -> Result<Config, SettingsError> {
+        let scheduler = self.scheduler.clone().ok_or(SettingsError::NoScheduler)?;
+        if !is_address(&scheduler) {
+            return Err(SettingsError::Address(scheduler));
+        }
+        let node_name = self.node_name.clone().unwrap_or_else(|| host_name.to_lowercase());
+        let is_of_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        if node_name.is_empty() || node_name.len() > 63 || !node_name.bytes().all(is_of_name) {
+            return Err(SettingsError::NodeName(node_name));
+        }
+        let source = match (self.certificate.clone(), self.key.clone(), self.authority.clone()) {
+            (None, None, None) => Source::Joined { token: self.token.clone() },
+            (Some(certificate), Some(key), Some(authority)) => Source::Own(
+                absolute("certificate", certificate)?,
+                absolute("key", key)?,
+                absolute("authority", authority)?,
+            ),
+            _ => return Err(SettingsError::PartOfCertificate),
+        };
+        if self.log_bytes_max < 1 << 16 {
+            return Err(SettingsError::LogBytes(self.log_bytes_max));
+        }
+        let is_wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
+        if let Some(name) = self.environment.keys().find(is_wrong) {
+            return Err(SettingsError::Variable(name.clone()));
+        }
+        Ok(Config {
+            scheduler,
+            node_name,
+            source,
+            settings: self,
+            state_dir: state_dir.join("cluster"),
+            runtime_dir: runtime_dir.join("cluster"),
+            manager_socket: manager_socket.to_owned(),
+        })
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+fn absolute(key: &'static str, path: PathBuf) -> Result<PathBuf, SettingsError> {
+    if path.is_absolute() { Ok(path) } else { Err(SettingsError::Relative { key, path }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completed(text: &str) -> Result<Config, SettingsError> {
+        let settings: Settings = toml::from_str(text).unwrap();
+        settings.completed(Path::new("/s"), Path::new("/r"), Path::new("/r/manager.sock"), "Host-1")
+    }
+
+    #[test]
+    fn two_lines_are_enough() {
+        let config = completed("scheduler = 'head:7443'\ntoken = 't'").unwrap();
+        assert_eq!((config.node_name.as_str(), config.state_dir), ("host-1", PathBuf::from("/s/cluster")));
+        assert_eq!(config.source, Source::Joined { token: Some("t".into()) });
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        assert_eq!(completed(""), Err(SettingsError::NoScheduler));
+        for address in ["head", ":1", "head:port", "head:70000"] {
+            let text = format!("scheduler = '{address}'");
+            assert_eq!(completed(&text), Err(SettingsError::Address(address.into())));
+        }
+        let wrong = |line: &str| completed(&format!("scheduler = 'head:1'\n{line}")).unwrap_err().to_string();
+        assert!(wrong("node_name = 'A_b'").contains("--node-name"));
+        assert!(wrong("key = '/k'").contains("cluster.authority"));
+        assert!(wrong("key = '/k'\ncertificate = 'c'\nauthority = '/a'").contains("absolute"));
+        assert!(wrong("log_bytes_max = 1").contains("65536"));
+        assert!(wrong("environment = { 'A=B' = '' }").contains("A=B"));
+    }
+}

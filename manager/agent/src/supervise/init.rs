@@ -1,0 +1,175 @@
+//! The first process of a job: it starts the command as the job's user, takes in what the command leaves behind, and
+//! kills it when the command has ended.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signalfd::SignalFd;
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Gid, Pid, Uid, chdir, geteuid, setgid, setgroups, setuid};
+use serde::{Deserialize, Serialize};
+
+use super::{Credentials, Plan};
+use crate::clock;
+use crate::process::kill_descendants;
+
+/// What the supervisor writes into the lifeline when the command may be started.
+pub(super) const GO: u8 = 1;
+
+/// Programs that use `select` break with descriptors above this.
+const OPEN_FILES: u64 = 1024;
+
+/// What init tells its supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Said {
+    /// The command runs since then.
+    Started(u64),
+    /// The command cannot be started.
+    Failed(String),
+    /// The command has ended with this code.
+    Exited(i32),
+    /// The command was ended by this signal.
+    Killed(u32),
+}
+
+/// Makes the next child of this process the first of a pid namespace, if that is allowed here. Returns the namespace that
+/// children went into before.
+pub(super) fn make_namespace() -> Option<File> {
+    let own = File::open("/proc/self/ns/pid").ok()?;
+    unshare(CloneFlags::CLONE_NEWPID).is_ok().then_some(own)
+}
+
+/// Makes all further children be in the namespace `own` again.
+pub(super) fn leave_namespace(own: File) -> nix::Result<()> {
+    setns(own, CloneFlags::CLONE_NEWPID)
+}
+
+/// The life of init.
+pub(super) fn main(
+    plan: &Plan,
+    is_own_namespace: bool,
+    signals: SignalFd,
+    lifeline: OwnedFd,
+    said: OwnedFd,
+    output: OwnedFd,
+) -> ! {
+    if is_own_namespace {
+        // If this fails, the lifeline says it a little later.
+        let _ = set_pdeathsig(Signal::SIGKILL);
+        mount_proc();
+    } else {
+        let _ = set_child_subreaper(true);
+    }
+    let mut go = [0];
+    if nix::unistd::read(&lifeline, &mut go) == Ok(1) && go == [GO] {
+        let say = |what: &Said| {
+            let mut line = serde_json::to_vec(what).unwrap_or_default();
+            line.push(b'\n');
+            let mut rest = line.as_slice();
+            while let Ok(count @ 1..) = nix::unistd::write(&said, rest) {
+                rest = rest.get(count..).unwrap_or_default();
+            }
+        };
+        match start(plan, output) {
+            Ok(child) => {
+                say(&Said::Started(clock::unix_ms()));
+                if let Some(end) = follow(child, &signals, &lifeline) {
+                    say(&end);
+                }
+            }
+            Err(why) => say(&Said::Failed(why)),
+        }
+    }
+    if is_own_namespace {
+        // All but this process: -1 is the whole namespace.
+        let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+        while !matches!(waitpid(None, None), Err(Errno::ECHILD)) {}
+    } else {
+        kill_descendants();
+    }
+    std::process::exit(0)
+}
+
+/// Shows the job its own processes in `/proc`. Where this is not allowed, it sees those of the machine.
+fn mount_proc() {
+    let nothing = None::<&str>;
+    let own = unshare(CloneFlags::CLONE_NEWNS)
+        .and_then(|()| mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_SLAVE, nothing));
+    if own.is_ok() {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        let _ = mount(Some("proc"), "/proc", Some("proc"), flags, nothing);
+    }
+}
+
+fn start(plan: &Plan, output: OwnedFd) -> Result<Pid, String> {
+    let (program, arguments) = plan.command.split_first().ok_or("no command is given")?;
+    let copy = output.try_clone().map_err(|error| format!("cannot copy a descriptor: {error}"))?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(plan.environment.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).stdout(output).stderr(copy);
+    let become_user = preparation(plan.user.clone(), plan.work_dir.clone());
+    // SAFETY: this process has one thread, so its child may do whatever this process may.
+    unsafe { command.pre_exec(become_user) };
+    let child = command.spawn().map_err(|error| {
+        format!("cannot run {program:?} in {} as user {}: {error}", plan.work_dir.display(), plan.user.uid)
+    })?;
+    Ok(Pid::from_raw(child.id().cast_signed()))
+}
+
+/// What the child does between its fork and the program.
+fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() -> std::io::Result<()> {
+    move || {
+        // An own session: no terminal, and a process group to send signals to.
+        nix::unistd::setsid()?;
+        umask(Mode::from_bits_truncate(0o022));
+        // The manager's own is far below, so that it is killed last. Less protection is always allowed.
+        let _ = fs::write("/proc/self/oom_score_adj", "0");
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES.min(hard), hard)?;
+        if geteuid().is_root() {
+            let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
+            setgroups(&groups)?;
+            setgid(Gid::from_raw(user.gid))?;
+            setuid(Uid::from_raw(user.uid))?;
+        }
+        Ok(chdir(&work_dir)?)
+    }
+}
+
+/// Waits until the command has ended; `None` if the supervisor ends before.
+fn follow(command: Pid, signals: &SignalFd, lifeline: &OwnedFd) -> Option<Said> {
+    loop {
+        let mut sources =
+            [PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut sources, PollTimeout::NONE);
+        let is_alone = sources[1].revents().is_some_and(|events| !events.is_empty());
+        if is_alone {
+            return None;
+        }
+        while let Ok(Some(info)) = signals.read_signal() {
+            if info.ssi_signo == Signal::SIGTERM as u32 {
+                let _ = killpg(command, Signal::SIGTERM);
+            }
+        }
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid == command => return Some(Said::Exited(code)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => {
+                    return Some(Said::Killed(signal as u32));
+                }
+                Ok(WaitStatus::StillAlive) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+    }
+}
