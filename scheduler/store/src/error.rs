@@ -53,7 +53,7 @@ pub enum StoreError {
         known: u32,
     },
     /// There is a write-ahead log that does not belong to the file.
-    #[error("{}: {} is left of another database; if that one is not needed any more, remove {0}, and start again",
+    #[error("{}: {} is left of another database; if that one is not needed any more, remove {1}, and start again",
             path.display(), log.display())]
     ForeignLog {
         /// The database.

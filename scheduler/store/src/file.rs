@@ -14,6 +14,8 @@ use crate::error::StoreError;
 const MODE: u32 = 0o600;
 /// What an SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Where the file says how large its pages are, with two bytes; it says 1 for 65536.
+const PAGE_SIZE_BYTE: usize = 16;
 /// Where the file says whether it has a write-ahead log, and what it says then.
 const JOURNAL_BYTE: usize = 18;
 const WITH_LOG: u8 = 2;
@@ -122,8 +124,9 @@ pub(crate) fn examine(path: &Path) -> Result<bool, StoreError> {
         Err(error) => return Err(StoreError::file(path, "open it")(error)),
     };
     let mut head = Vec::new();
-    let read = file.take(100).read_to_end(&mut head);
-    read.map_err(StoreError::file(path, "read it"))?;
+    let length = file.metadata().map(|metadata| metadata.len());
+    let read = length.and_then(|length| file.take(100).read_to_end(&mut head).map(|_| length));
+    let length = read.map_err(StoreError::file(path, "read it"))?;
     if head.is_empty() {
         // Databases are made under another name, so an empty one was never whole.
         return Err(StoreError::Damaged { path: path.to_owned(), what: "it is empty".to_owned() });
@@ -135,5 +138,17 @@ pub(crate) fn examine(path: &Path) -> Result<bool, StoreError> {
     if has_log && head.get(JOURNAL_BYTE).is_some_and(|byte| *byte != WITH_LOG) {
         return Err(foreign_log());
     }
+    // A crash can leave a part of a page behind, but then there is a log that has the whole of it.
+    if !has_log && !has_whole_pages(&head, length) {
+        return Err(StoreError::Damaged { path: path.to_owned(), what: "its last page is cut off".to_owned() });
+    }
     Ok(true)
+}
+
+fn has_whole_pages(head: &[u8], length: u64) -> bool {
+    match head.get(PAGE_SIZE_BYTE..PAGE_SIZE_BYTE + 2) {
+        Some(&[0, 1]) => length.is_multiple_of(1 << 16),
+        Some(&[high, low]) => length.is_multiple_of(u64::from(u16::from_be_bytes([high, low]))),
+        _ => false,
+    }
 }

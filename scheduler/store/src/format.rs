@@ -11,6 +11,9 @@ mod node;
 mod request;
 mod words;
 
+#[cfg(test)]
+mod tests;
+
 use aliquot_scheduler_engine::{ClaimKey, ClaimRecord, Generation, Memory, NodeRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

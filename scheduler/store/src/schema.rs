@@ -116,3 +116,61 @@ fn migrate(connection: &mut Connection, versions: &[&str]) -> Result<(), rusqlit
     }
     transaction.commit()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(folder: &Path) -> Connection {
+        super::open(&folder.join("state.db")).expect("it can be opened")
+    }
+
+    #[test]
+    fn each_commit_is_synced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // Made, and opened again.
+        for _ in 0..2 {
+            let connection = open(folder.path());
+            let text = |name| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0));
+            let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+            assert_eq!(text("journal_mode"), Ok("wal".to_owned()));
+            assert_eq!(number("synchronous"), Ok(2), "full");
+            assert_eq!(number("foreign_keys"), Ok(1));
+            assert_eq!(number("user_version"), Ok(i64::try_from(VERSIONS.len()).expect("a few")));
+        }
+    }
+
+    #[test]
+    fn an_older_database_is_brought_up_to_date_and_keeps_its_records() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut connection = open(folder.path());
+        connection.execute("INSERT INTO records VALUES ('job', '1', 'x')", []).expect("it can be written");
+        let newer: Vec<&str> = [
+            VERSIONS,
+            &[
+                "ALTER TABLE records ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'",
+                "UPDATE records SET owner = owner || '!'",
+            ],
+        ]
+        .concat();
+        check(&connection, folder.path(), &newer).expect("an older one is no fault");
+        for _ in 0..2 {
+            migrate(&mut connection, &newer).expect("it can be brought up to date");
+            let read = "SELECT kind || key || value || owner FROM records";
+            let found: String = connection.query_row(read, [], |row| row.get(0)).expect("it is there");
+            assert_eq!(found, "job1xnobody!");
+        }
+        let refused = check(&connection, folder.path(), VERSIONS).expect_err("it is newer now");
+        assert!(matches!(refused, StoreError::Newer { found: 3, known: 1, .. }), "{refused}");
+    }
+
+    #[test]
+    fn an_update_that_fails_changes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut connection = open(folder.path());
+        let newer = [VERSIONS[0], "CREATE TABLE more (x)", "INSERT INTO nowhere VALUES (1)"];
+        migrate(&mut connection, &newer).expect_err("there is no such table");
+        connection.execute("SELECT * FROM more", []).expect_err("it was rolled back");
+        assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(1));
+    }
+}

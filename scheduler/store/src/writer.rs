@@ -162,3 +162,137 @@ impl Queue {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc::{self, Receiver};
+
+    use super::*;
+    use crate::{Change, Database, tables};
+
+    type Answer = Receiver<Result<(), StoreError>>;
+
+    fn open(folder: &Path) -> Database {
+        Database::open(&folder.join("state.db")).expect("it can be opened")
+    }
+
+    /// Asks for work, and does not wait for it.
+    fn ask(
+        database: &Database,
+        work: impl FnMut(&Connection) -> Result<(), Failure> + Send + 'static,
+    ) -> Receiver<Result<(), StoreError>> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        database.send(Task::Work(Box::new(Asked::new(work, reply))));
+        answer
+    }
+
+    fn set(key: &str, value: &str) -> [Change; 1] {
+        [Change { kind: "test", key: key.to_owned(), value: Some(value.to_owned()) }]
+    }
+
+    fn ask_to_set(database: &Database, key: &str, value: &str) -> Answer {
+        let changes = set(key, value);
+        ask(database, move |connection| Ok(tables::change(connection, &changes)?))
+    }
+
+    /// Makes the writer busy until what this answers is dropped. What is asked meanwhile comes together.
+    fn hold(database: &Database) -> mpsc::Sender<()> {
+        let (release, released) = mpsc::channel::<()>();
+        let (begin, begun) = mpsc::channel();
+        drop(ask(database, move |_| {
+            let _ = begin.send(());
+            let _ = released.recv();
+            Ok(())
+        }));
+        begun.recv().expect("the writer begins");
+        release
+    }
+
+    fn is_durable(answer: &Answer) -> bool {
+        answer.recv().expect("the writer answers").is_ok()
+    }
+
+    fn keys(database: &Database) -> Vec<String> {
+        database.records("test").expect("readable").into_iter().map(|(key, _)| key).collect()
+    }
+
+    #[test]
+    fn those_who_save_at_once_share_a_transaction() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = open(folder.path());
+        let release = hold(&database);
+        let before = database.transactions();
+        let answers: Vec<_> = (0..100).map(|key| ask_to_set(&database, &key.to_string(), "{}")).collect();
+        drop(release);
+        assert!(answers.iter().all(is_durable));
+        // One is the transaction that held the writer.
+        assert_eq!(database.transactions() - before, 2);
+        assert_eq!(keys(&database).len(), 100);
+    }
+
+    #[test]
+    fn work_that_fails_harms_nobody_who_shares_its_transaction() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = open(folder.path());
+        let release = hold(&database);
+        let first = ask_to_set(&database, "first", "{}");
+        let bad = ask(&database, |connection| {
+            tables::change(connection, &set("bad", "{}"))?;
+            Ok(connection.execute_batch("INSERT INTO nowhere VALUES (1)")?)
+        });
+        let last = ask_to_set(&database, "last", "{}");
+        drop(release);
+        assert!(is_durable(&first) && is_durable(&last));
+        let refused = bad.recv().expect("the writer answers").expect_err("there is no such table").to_string();
+        assert!(refused.contains("state.db: no such table: nowhere"), "{refused}");
+        assert_eq!(keys(&database), ["first", "last"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_whole_and_fits_when_there_is_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = open(folder.path());
+        let limit = |more: i64| {
+            let set = ask(&database, move |connection| {
+                let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
+                connection.pragma_update(None, "max_page_count", pages + more)?;
+                Ok(())
+            });
+            assert!(is_durable(&set));
+        };
+        database.save(&set("small", "1")).expect("saved");
+        limit(4);
+        let release = hold(&database);
+        let large = ask_to_set(&database, "large", &"x".repeat(1 << 20));
+        let small = ask_to_set(&database, "small", "2");
+        drop(release);
+        let refused = large.recv().expect("the writer answers").expect_err("there is no room");
+        assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+        assert!(is_durable(&small), "what fits is saved");
+        assert_eq!(database.records("test").expect("readable"), [("small".to_owned(), "2".to_owned())]);
+        limit(1000);
+        database.save(&set("large", &"x".repeat(1 << 20))).expect("there is room");
+        drop(database);
+        assert_eq!(keys(&open(folder.path())), ["large", "small"]);
+    }
+
+    #[test]
+    fn backups_that_are_asked_for_at_once_are_made_one_after_another() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = open(folder.path());
+        let release = hold(&database);
+        let back_up = |name: &str| {
+            let (reply, answer) = mpsc::sync_channel(1);
+            database.send(Task::BackUp { to: folder.path().join(name), reply });
+            answer
+        };
+        let first = back_up("first");
+        let saved = ask_to_set(&database, "key", "{}");
+        let second = back_up("second");
+        drop(release);
+        assert!(is_durable(&first) && is_durable(&saved) && is_durable(&second));
+        let copy = Database::open(&folder.path().join("second")).expect("a database");
+        assert_eq!(keys(&copy), ["key"]);
+    }
+}

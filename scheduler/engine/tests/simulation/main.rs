@@ -7,11 +7,17 @@ mod random;
 mod rig;
 mod world;
 
+use aliquot_scheduler_engine::{MemoryStore, Store};
 use world::{Kind, World};
 
 /// Worlds of each kind in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the
 /// first.
 const WORLDS: u64 = 500;
+
+/// Where the engine of a world saves. Tests of other stores include these modules, and have a function of their own.
+fn new_store() -> Box<dyn Store> {
+    Box::new(MemoryStore::default())
+}
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()

@@ -9,8 +9,8 @@ use aliquot_scheduler_core::{
     Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, PodGroup, QueueSpec, Request,
 };
 use aliquot_scheduler_engine::{
-    ClaimUid, Command, Decisions, Engine, Generation, Lease, MemoryStore, NodeName, Observation, Order, Phase,
-    Settings, Store, Turn, View, Whereabouts,
+    ClaimUid, Command, Decisions, Engine, Generation, Lease, NodeName, Observation, Order, Phase, Settings, Store,
+    Turn, View, Whereabouts,
 };
 
 use crate::node::{Node, Troubles};
@@ -51,7 +51,7 @@ pub(crate) struct World {
     engine: Option<Engine>,
     /// When a crashed engine starts again.
     starts_ms: u64,
-    store: MemoryStore,
+    store: Box<dyn Store>,
     view: Option<Arc<View>>,
     nodes: Vec<Node>,
     /// By how much each node's clock is fast, in thousandths, and what it showed at the beginning.
@@ -125,7 +125,7 @@ impl World {
             now_ms: 1000,
             engine: None,
             starts_ms: 0,
-            store: MemoryStore::default(),
+            store: crate::new_store(),
             view: None,
             nodes,
             clocks,

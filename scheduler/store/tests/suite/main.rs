@@ -1,6 +1,10 @@
 //! What every database must do, and what is special about files.
 
+mod backups;
 mod engine;
+mod files;
+mod full_disk;
+mod kills;
 mod records;
 
 use std::path::PathBuf;

@@ -1,0 +1,294 @@
+//! Every record is read as it was written, and what is in files today is read for ever.
+
+use aliquot_scheduler_core::explain::Share;
+use aliquot_scheduler_core::{
+    Action, Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, DumpedMixCounter,
+    DumpedUsage, Health, MilliCpu, NodeSpec, PlacementRules, Request, Resource, Taint,
+};
+use aliquot_scheduler_engine::{
+    Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
+    NodeRecord, Owner, Phase,
+};
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![Just(String::new()), "[a-z]{1,8}", ".{0,6}", Just("\u{0}\"\\\u{1F600}".to_owned())]
+}
+
+fn node_name() -> impl Strategy<Value = NodeName> {
+    text().prop_map(NodeName::from)
+}
+
+fn generation() -> impl Strategy<Value = Generation> {
+    any::<(u64, u64)>().prop_map(|(term, number)| Generation { term, number })
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop::sample::select(vec![
+        Action::Allocate,
+        Action::Consolidate,
+        Action::Reclaim,
+        Action::Preempt,
+        Action::StaleGang,
+        Action::Relieve,
+    ])
+}
+
+fn resource() -> impl Strategy<Value = Resource> {
+    prop_oneof![
+        Just(Resource::Cpu),
+        Just(Resource::Memory),
+        Just(Resource::DeviceCore),
+        Just(Resource::DeviceMemory),
+        text().prop_map(Resource::ModelCore),
+    ]
+}
+
+fn owner() -> impl Strategy<Value = Owner> {
+    prop_oneof![
+        (text(), text()).prop_map(|(namespace, name)| Owner::Group(namespace, name)),
+        text().prop_map(|uid| Owner::Claim(uid.into())),
+    ]
+}
+
+fn taint() -> impl Strategy<Value = Taint> {
+    (text(), text()).prop_map(|(key, value)| Taint { key, value })
+}
+
+prop_compose! {
+    fn share()(queue in text(), resource in resource(), (held, asked, fair_share) in any::<(u64, u64, u64)>()) -> Share {
+        Share { queue, resource, held, asked, fair_share }
+    }
+}
+
+prop_compose! {
+    fn device_part()(uuid in text(), core in any::<u32>(), memory in any::<u64>()) -> DevicePart {
+        DevicePart { uuid, core: DeviceCore::new(core), memory: Bytes::new(memory) }
+    }
+}
+
+prop_compose! {
+    fn instance()(
+        node in node_name(),
+        (session, started_ms, cpu, memory) in any::<(u64, u64, u64, u64)>(),
+        generation in generation(),
+        phase in prop::sample::select(vec![Phase::Starting, Phase::Running, Phase::Stopping]),
+        devices in vec(device_part(), 0..3),
+    ) -> InstanceRecord {
+        let amounts = Amounts { cpu: MilliCpu::new(cpu), memory: Bytes::new(memory), devices };
+        InstanceRecord { node, session, generation, phase, started_ms, amounts }
+    }
+}
+
+prop_compose! {
+    fn eviction()(
+        action in action(),
+        by in option::of(owner()),
+        by_name in text(),
+        at_ms in any::<u64>(),
+        shares in vec(share(), 0..3),
+    ) -> EvictionRecord {
+        EvictionRecord { action, by, by_name, at_ms, shares }
+    }
+}
+
+prop_compose! {
+    fn claim()(
+        (added_ms, failures, retry_at_ms, is_ended) in any::<(u64, u32, u64, bool)>(),
+        evicted in option::of(eviction()),
+        instance in option::of(instance()),
+    ) -> ClaimRecord {
+        ClaimRecord { added_ms, failures, retry_at_ms, evicted, is_ended, instance }
+    }
+}
+
+prop_compose! {
+    fn device()(
+        (uuid, model) in (text(), text()),
+        (memory, is_healthy, nvlink_group, switch, numa) in any::<(u64, bool, Option<u16>, Option<u16>, Option<u16>)>(),
+        attributes in btree_map(text(), text(), 0..3),
+    ) -> DeviceSpec {
+        let health = if is_healthy { Health::Healthy } else { Health::Unhealthy };
+        DeviceSpec { uuid, model, memory: Bytes::new(memory), health, nvlink_group, switch, numa, attributes }
+    }
+}
+
+prop_compose! {
+    fn node()(
+        name in text(),
+        labels in btree_map(text(), text(), 0..3),
+        taints in vec(taint(), 0..3),
+        (cpu, memory, cordoned, session, has_lapsed) in any::<(u64, u64, bool, u64, bool)>(),
+        devices in vec(device(), 0..3),
+    ) -> NodeRecord {
+        let (cpu, memory) = (MilliCpu::new(cpu), Bytes::new(memory));
+        NodeRecord { spec: NodeSpec { name, labels, taints, cpu, memory, devices, cordoned }, session, has_lapsed }
+    }
+}
+
+fn alignment() -> impl Strategy<Value = Alignment> {
+    prop::sample::select(vec![Alignment::Any, Alignment::Preferred, Alignment::Required])
+}
+
+fn device_memory() -> impl Strategy<Value = DeviceMemory> {
+    prop_oneof![
+        any::<u64>().prop_map(|bytes| DeviceMemory::Bytes(Bytes::new(bytes))),
+        any::<u32>().prop_map(DeviceMemory::Thousandths),
+    ]
+}
+
+prop_compose! {
+    fn request()(
+        (cpu, memory, count, core, memory_threshold_percent) in any::<(u64, u64, u16, u32, Option<u8>)>(),
+        device_memory in device_memory(),
+        models in btree_set(text(), 0..3),
+        (attributes, labels) in (btree_map(text(), text(), 0..3), btree_map(text(), text(), 0..3)),
+        tolerations in btree_set(taint(), 0..3),
+        (nvlink, switch) in (alignment(), alignment()),
+    ) -> Request {
+        Request {
+            cpu: MilliCpu::new(cpu),
+            memory: Bytes::new(memory),
+            devices: DeviceRequest { count, core: DeviceCore::new(core), memory: device_memory },
+            constraints: Constraints { models, attributes, labels, tolerations },
+            rules: PlacementRules { nvlink, switch, memory_threshold_percent },
+        }
+    }
+}
+
+prop_compose! {
+    fn usage()(until_ms in any::<u64>(), integrals in vec((resource(), any::<u128>()), 0..3)) -> DumpedUsage {
+        DumpedUsage { until_ms, integrals }
+    }
+}
+
+prop_compose! {
+    fn arrivals()(
+        (half_life_ms, decayed_ms, news) in any::<(u64, u64, u64)>(),
+        counts in vec((request(), any::<u64>()), 0..3),
+        given in option::of(vec((request(), any::<u64>()), 0..3)),
+    ) -> DumpedMixCounter {
+        DumpedMixCounter { half_life_ms, decayed_ms, counts, news, given }
+    }
+}
+
+prop_compose! {
+    fn memory()(
+        models in vec(text(), 0..3),
+        capacity in usage(),
+        usage in vec((text(), usage()), 0..3),
+        arrivals in option::of(arrivals()),
+        groups in vec((text(), text(), any::<u64>(), any::<Option<u64>>()), 0..3),
+        holds in vec((owner(), any::<u64>(), vec(node_name(), 0..3)), 0..3),
+        searches in vec((action(), owner(), option::of(node_name()), any::<u32>()), 0..3),
+    ) -> Memory {
+        Memory { models, capacity, usage, arrivals, groups, holds, searches }
+    }
+}
+
+proptest! {
+    #[test]
+    fn records_of_claims_are_read_as_they_were_written(record in claim()) {
+        let (format, text) = write_claim(&record);
+        prop_assert_eq!(read_claim(format.into(), &text), Ok(record));
+    }
+
+    #[test]
+    fn records_of_nodes_are_read_as_they_were_written(record in node()) {
+        let (format, text) = write_node(&record);
+        prop_assert_eq!(read_node(format.into(), &text), Ok(record));
+    }
+
+    #[test]
+    fn what_is_remembered_is_read_as_it_was_written(memory in memory()) {
+        let (format, text) = write_memory(&memory);
+        prop_assert_eq!(read_memory(format.into(), &text), Ok(memory));
+    }
+
+    #[test]
+    fn keys_of_claims_are_read_as_they_were_written(uid in text(), stray in option::of(generation())) {
+        let key = ClaimKey { uid: uid.into(), stray };
+        prop_assert_eq!(read_claim_key(&write_claim_key(&key)), Ok(key));
+    }
+
+    #[test]
+    fn text_that_is_no_record_is_refused_and_never_panics(text in ".{0,40}", record in claim(), cut in any::<prop::sample::Index>()) {
+        let _ = (read_claim(1, &text), read_node(1, &text), read_memory(1, &text), read_claim_key(&text));
+        let (_, written) = write_claim(&record);
+        let cut = written.floor_char_boundary(cut.index(written.len()));
+        prop_assert!(read_claim(1, &written[..cut]).is_err());
+    }
+}
+
+/// A claim of format 1. This text is in files: it must be read as long as there are any.
+const CLAIM_1: &str = r#"{"added_ms":1,"failures":2,"retry_at_ms":3,"evicted":{"action":"stale_gang","by":{"group":{"namespace":"n","name":"g"}},"by_name":"g","at_ms":4,"shares":[{"queue":"q","resource":{"model_core":"A100"},"held":5,"asked":6,"fair_share":7}]},"is_ended":true,"instance":{"node":"node-0","session":8,"generation":{"term":9,"number":10},"phase":"stopping","started_ms":11,"amounts":{"cpu_millis":12,"memory_bytes":13,"devices":[{"uuid":"GPU-0","core_millis":14,"memory_bytes":15}]}}}"#;
+
+#[test]
+fn a_claim_of_today_looks_so_in_the_file() {
+    let eviction = EvictionRecord {
+        action: Action::StaleGang,
+        by: Some(Owner::Group("n".into(), "g".into())),
+        by_name: "g".into(),
+        at_ms: 4,
+        shares: vec![Share {
+            queue: "q".into(),
+            resource: Resource::ModelCore("A100".into()),
+            held: 5,
+            asked: 6,
+            fair_share: 7,
+        }],
+    };
+    let part = DevicePart { uuid: "GPU-0".into(), core: DeviceCore::new(14), memory: Bytes::new(15) };
+    let instance = InstanceRecord {
+        node: "node-0".into(),
+        session: 8,
+        generation: Generation { term: 9, number: 10 },
+        phase: Phase::Stopping,
+        started_ms: 11,
+        amounts: Amounts { cpu: MilliCpu::new(12), memory: Bytes::new(13), devices: vec![part] },
+    };
+    let record = ClaimRecord {
+        added_ms: 1,
+        failures: 2,
+        retry_at_ms: 3,
+        evicted: Some(eviction),
+        is_ended: true,
+        instance: Some(instance),
+    };
+    assert_eq!(write_claim(&record), (1, CLAIM_1.to_owned()));
+    assert_eq!(read_claim(1, CLAIM_1), Ok(record));
+}
+
+/// A node and a memory of format 1, with all that the words of a claim leave out.
+const NODE_1: &str = r#"{"spec":{"name":"n","labels":{"zone":"a"},"taints":[{"key":"k","value":"v"}],"cpu_millis":1,"memory_bytes":2,"devices":[{"uuid":"GPU-0","model":"A","memory_bytes":3,"health":"unhealthy","nvlink_group":4,"switch":5,"numa":6,"attributes":{"arch":"h"}}],"cordoned":true},"session":7,"has_lapsed":true}"#;
+const MEMORY_1: &str = r#"{"models":["A"],"capacity":{"until_ms":1,"integrals":[{"resource":"device_core","integral":"340282366920938463463374607431768211455"}]},"usage":[{"queue":"q","usage":{"until_ms":2,"integrals":[]}}],"arrivals":{"half_life_ms":3,"decayed_ms":4,"counts":[{"request":{"cpu_millis":5,"memory_bytes":6,"device_count":7,"device_core_millis":8,"device_memory":{"thousandths":9},"models":["A"],"attributes":{"a":"b"},"labels":{"c":"d"},"tolerations":[{"key":"k","value":""}],"nvlink":"required","switch":"preferred","memory_threshold_percent":10},"count":11}],"news":12,"given":[]},"groups":[{"namespace":"n","name":"g","added_ms":13,"stale_since_ms":14}],"holds":[{"owner":{"claim":"c"},"since_ms":15,"nodes":["n"]}],"searches":[{"action":"preempt","owner":{"claim":"c"},"node":"n","times":16}]}"#;
+
+#[test]
+fn nodes_and_memories_of_today_look_so_in_the_file() {
+    let node = read_node(1, NODE_1).expect("it can be read");
+    assert_eq!(node.spec.devices[0].numa, Some(6));
+    assert_eq!(write_node(&node), (1, NODE_1.to_owned()));
+    let memory = read_memory(1, MEMORY_1).expect("it can be read");
+    assert_eq!(memory.capacity.integrals, [(Resource::DeviceCore, u128::MAX)]);
+    assert_eq!(memory.searches, [(Action::Preempt, Owner::Claim("c".into()), Some("n".into()), 16)]);
+    assert_eq!(write_memory(&memory), (1, MEMORY_1.to_owned()));
+}
+
+#[test]
+fn fields_that_are_not_known_or_not_there_harm_nobody() {
+    assert_eq!(
+        read_claim(1, r#"{"later": [1], "failures": 3}"#),
+        Ok(ClaimRecord { failures: 3, ..Default::default() })
+    );
+    assert_eq!(read_memory(1, "{}"), Ok(Memory::default()));
+    let node = read_node(1, r#"{"spec": {"name": "n", "devices": [{"uuid": "g", "later": 1}]}, "session": 1}"#);
+    assert_eq!(node.map(|node| node.spec.devices[0].health), Ok(Health::Healthy));
+    // What makes no sense without a field is not guessed.
+    read_node(1, "{}").expect_err("a node has a name");
+    read_claim(1, r#"{"instance": {}}"#).expect_err("an instance is somewhere");
+    read_claim(1, r#"{"evicted": {"action": "later", "at_ms": 1}}"#).expect_err("the word is not known");
+}

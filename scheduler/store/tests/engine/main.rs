@@ -1,0 +1,64 @@
+//! The engine's own worlds and its checks of backends, with a database in place of memory. Each crash of an engine
+//! closes the database, and the next engine opens it again.
+
+#[path = "../../../engine/tests/simulation/node.rs"]
+mod node;
+#[path = "../../../engine/tests/simulation/random.rs"]
+mod random;
+#[path = "../../../engine/tests/simulation/rig.rs"]
+mod rig;
+#[path = "../../../engine/tests/simulation/world.rs"]
+mod world;
+
+use aliquot_scheduler_engine::{Batch, Saved, Store, StoreError};
+use aliquot_scheduler_store::{Database, EngineStore};
+use tempfile::TempDir;
+use world::{Kind, World};
+
+/// Worlds of each kind. The engine's tests play many more; here the store is what is new.
+const WORLDS: u64 = 8;
+
+struct Reopened {
+    /// Dropped before its folder.
+    store: Option<EngineStore>,
+    folder: TempDir,
+}
+
+impl Store for Reopened {
+    fn load(&mut self) -> Result<Saved, StoreError> {
+        self.store = None;
+        let database = Database::open(&self.folder.path().join("state.db")).expect("it is closed and whole");
+        self.store.insert(database.engine_store()).load()
+    }
+
+    fn save(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.store.as_mut().expect("who saves has loaded").save(batch)
+    }
+}
+
+fn new_store() -> Box<dyn Store> {
+    Box::new(Reopened { store: None, folder: tempfile::tempdir().expect("there is room for a folder") })
+}
+
+fn play_all(kind: Kind) {
+    let (mut happened, mut crashes) = (0, 0);
+    for seed in 0..WORLDS {
+        let mut world = World::new(seed, kind);
+        if let Err(broken) = world.play() {
+            panic!("world {seed} ({kind:?}): {broken}");
+        }
+        happened += world.starts + world.stops + world.lapses;
+        crashes += world.crashes;
+    }
+    assert!(happened > 0 && crashes > 0, "worlds in which nothing happens prove nothing");
+}
+
+#[test]
+fn worlds_of_nodes_that_hold_leases_come_to_rest() {
+    play_all(Kind::Leases);
+}
+
+#[test]
+fn worlds_of_nodes_without_leases_come_to_rest() {
+    play_all(Kind::Witness);
+}
