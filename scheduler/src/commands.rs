@@ -1,7 +1,9 @@
 //! The subcommands: their arguments, and what they print.
 
+pub(crate) mod backup;
 pub(crate) mod explain;
 pub(crate) mod replay;
+pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod steady;
 mod trace;

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use commands::backup::{BackupArgs, backup};
 use commands::explain::{ExplainArgs, explain};
 use commands::replay::{ReplayArgs, replay};
+use commands::serve::{ServeArgs, serve};
 use commands::simulate::{SimulateArgs, simulate};
 use commands::steady::{SteadyArgs, steady};
 
@@ -30,6 +32,10 @@ enum Command {
     Explain(ExplainArgs),
     /// Play a cluster in which tasks come and end at random, and print as JSON what was lost or had to wait.
     Steady(SteadyArgs),
+    /// Serve machines without Kubernetes: nodes join it, and users submit jobs to it.
+    Serve(ServeArgs),
+    /// Write what a scheduler that serves must remember into a new file, whether it runs or not.
+    Backup(BackupArgs),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +44,8 @@ fn main() -> ExitCode {
         Command::Simulate(args) => simulate(&args),
         Command::Explain(args) => explain(&args),
         Command::Steady(args) => steady(&args),
+        Command::Serve(args) => serve(&args),
+        Command::Backup(args) => backup(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

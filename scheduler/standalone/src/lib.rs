@@ -1,1 +1,49 @@
-//! A scheduler for machines without Kubernetes: node sessions, jobs, and the API for users.
+//! A scheduler for machines without Kubernetes: nodes join it, users submit jobs to it, and it is the memory of both.
+//!
+//! ```text
+//!  users ── Unix socket ──► users ──┐                                 ┌──► engine's thread ──► store
+//!                                   ├──► controller (the job book) ───┤         │ commands
+//!  nodes ── mutual TLS ───► agents ─┘            │                    └── views ─► users
+//!                              ▲                 └──► store                     │
+//!                              └──────────────── sessions ◄─────────────────────┘
+//! ```
+//!
+//! * The [`jobs`] book knows what users want. It is a state machine without I/O. The [`controller`], one thread, owns it:
+//!   it saves what has changed, then tells the engine and the nodes.
+//! * The engine decides which claim goes where. All policy is there.
+//! * [`sessions`] are the nodes that can be reached now. Whatever is sent to others is lost, and the engine's deadlines
+//!   and reports mend that.
+//!
+//! # Invariants
+//!
+//! * What a user was told is durable.
+//! * The book hears of an end before the engine does. So no job starts anew that has just succeeded.
+//! * A node forgets an end only when it is durable here.
+//! * A claim's start goes to a node only if the book wants the claim still. So a job that is never to be started again is
+//!   not, whatever the engine knows.
+//! * If something cannot be saved, the process ends. It starts anew from what is there.
+//!
+//! # What it may touch
+//!
+//! Network, files of its state directory and the clock. No policy about placement, and no type of Kubernetes.
+
+#![forbid(unsafe_code)]
+
+mod agents;
+mod backend;
+mod certificates;
+mod clock;
+pub mod config;
+mod controller;
+mod jobs;
+mod membership;
+mod present;
+mod queues;
+mod serve;
+mod sessions;
+mod users;
+mod wire;
+
+pub use certificates::{CertificateError, SERVER_NAME};
+pub use membership::{Invitation, LoadError};
+pub use serve::{ServeError, Server};

@@ -1,0 +1,53 @@
+//! `aliquot-scheduler backup`: copies what a scheduler must remember.
+
+use std::path::PathBuf;
+
+use aliquot_proto::scheduler::v1::BackUpRequest;
+use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
+use aliquot_scheduler_store::Database;
+use anyhow::{Context, Result, bail};
+use hyper_util::rt::TokioIo;
+use tonic::transport::Endpoint;
+
+#[derive(clap::Args)]
+pub(crate) struct BackupArgs {
+    /// The new file; one that exists is not replaced
+    file: PathBuf,
+    /// The socket of the scheduler, if it runs
+    #[arg(long, value_name = "PATH", default_value = "/run/aliquot/scheduler.sock")]
+    socket: PathBuf,
+    /// Where the scheduler keeps what it must remember, if it does not run
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/aliquot/scheduler")]
+    state_dir: PathBuf,
+}
+
+/// Asks the scheduler that runs for a backup, or makes one itself where none runs.
+pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
+    let file = std::path::absolute(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
+    if std::os::unix::net::UnixStream::connect(&args.socket).is_err() {
+        let path = args.state_dir.join("scheduler.db");
+        if !path.exists() {
+            bail!(
+                "no scheduler listens on {}, and there is no {}; check --socket and --state-dir",
+                args.socket.display(),
+                path.display()
+            );
+        }
+        return Ok(Database::open(&path)?.back_up(&file)?);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let socket = args.socket.clone();
+        let connector = tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        // The address is only sent as the authority; the connector decides where the connection goes.
+        let channel = Endpoint::from_static("http://localhost").connect_with_connector(connector).await;
+        let channel = channel.with_context(|| format!("cannot reach the scheduler on {}", args.socket.display()))?;
+        let path = file.to_str().with_context(|| format!("{} is not a path in UTF-8", file.display()))?.to_owned();
+        let done = SchedulerClient::new(channel).back_up(BackUpRequest { path }).await;
+        done.map_err(|status| anyhow::anyhow!("{}", status.message()))?;
+        Ok(())
+    })
+}

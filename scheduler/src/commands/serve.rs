@@ -1,0 +1,91 @@
+//! `aliquot-scheduler serve`: a scheduler for machines without Kubernetes.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+
+use aliquot_scheduler::policy::PolicyName;
+use aliquot_scheduler_core::Settings;
+use aliquot_scheduler_core::placement::Mix;
+use aliquot_scheduler_engine::Decisions;
+use aliquot_standalone::Server;
+use aliquot_standalone::config::Config;
+use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal};
+
+/// What a queue has used counts half as much after a week.
+const USAGE_HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
+/// The configuration file that is read if it exists and no other one is named.
+const FILE: &str = "/etc/aliquot/scheduler.toml";
+
+#[derive(clap::Args)]
+pub(crate) struct ServeArgs {
+    /// Configuration file [default: /etc/aliquot/scheduler.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to listen for nodes [default: 0.0.0.0:7460]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Where nodes reach this scheduler [default: this machine's name, and the port that it listens on]
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    /// The socket for users [default: /run/aliquot/scheduler.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where the scheduler keeps what it must remember [default: /var/lib/aliquot/scheduler]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// The placement policy
+    #[arg(long, value_enum, default_value_t)]
+    policy: PolicyName,
+    /// What to log, as for RUST_LOG
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log_level: String,
+}
+
+impl ServeArgs {
+    fn config(&self) -> Result<Config> {
+        let default = PathBuf::from(FILE);
+        let mut config = match &self.config {
+            Some(file) => Config::read(file)?,
+            None if default.exists() => Config::read(&default)?,
+            None => Config::default(),
+        };
+        config.listen = self.listen.unwrap_or(config.listen);
+        config.address = self.address.clone().unwrap_or(config.address);
+        config.socket = self.socket.clone().unwrap_or(config.socket);
+        config.state_dir = self.state_dir.clone().unwrap_or(config.state_dir);
+        Ok(config)
+    }
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
+    let config = args.config()?;
+    let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level)
+        .with_context(|| format!("--log-level {:?} is no filter", args.log_level))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Before any thread starts, because each thread inherits the blocked signals.
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block().context("cannot receive signals")?;
+    let decisions = Decisions {
+        policy: args.policy.make(&Mix::of([]), 0),
+        settings: Settings::default(),
+        usage_half_life_ms: USAGE_HALF_LIFE_MS,
+    };
+    let server = Server::start(&config, decisions)?;
+    if let Some(invitation) = server.invitation() {
+        println!("No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n", invitation.command);
+        println!("More tokens: aliquot token");
+    }
+    // Without systemd nobody listens.
+    _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let (ask, asked) = mpsc::channel();
+    thread::spawn(move || {
+        if signals.wait().is_ok() {
+            _ = ask.send(());
+        }
+    });
+    Ok(server.run(&asked)?)
+}

@@ -1,0 +1,165 @@
+//! The API for nodes, `aliquot/agent/v1/agent.proto`.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use aliquot_proto::agent::v1::agents_server::Agents;
+use aliquot_proto::agent::v1::{
+    JoinRequest, JoinResponse, LogChunk, NodeMessage, RenewCertificateRequest, SchedulerMessage, SendLogResponse,
+};
+use aliquot_scheduler_store::StoreError;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{info, warn};
+
+use crate::certificates::{Authority, CertificateError, Subject, node_of};
+use crate::clock::Clock;
+use crate::controller::Inbox;
+use crate::membership::{Denied, Membership};
+use crate::sessions::Sessions;
+
+/// The server's side of the API for nodes.
+#[derive(Debug)]
+pub(crate) struct AgentService {
+    /// Signs certificates; `None`: the certificates come from elsewhere, and are trusted by their authority alone.
+    pub(crate) authority: Option<Arc<Authority>>,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) sessions: Sessions,
+    pub(crate) controller: Sender<Inbox>,
+    pub(crate) clock: Arc<Clock>,
+}
+
+/// Why a node gets no certificate.
+#[derive(Debug, thiserror::Error)]
+enum IssueError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+}
+
+impl From<IssueError> for Status {
+    fn from(error: IssueError) -> Self {
+        match error {
+            IssueError::Store(error) => Self::unavailable(error.to_string()),
+            IssueError::Certificate(error) => Self::invalid_argument(error.to_string()),
+        }
+    }
+}
+
+impl AgentService {
+    /// The node that calls, by its certificate.
+    fn caller<T>(&self, request: &Request<T>) -> Result<Subject, Status> {
+        let certificates = request.peer_certs().unwrap_or_default();
+        let subject = certificates.first().and_then(|certificate| node_of(certificate));
+        let subject = subject.ok_or_else(|| {
+            Status::unauthenticated("the call has no certificate of a node; join first: aliquot-manager --join TOKEN")
+        })?;
+        if self.authority.is_some() && !self.membership.is_member(&subject.name, &subject.serial) {
+            return Err(Status::unauthenticated(format!(
+                "node {} was removed from the cluster or replaced; join anew: aliquot-manager --join TOKEN",
+                subject.name
+            )));
+        }
+        Ok(subject)
+    }
+
+    fn authority(&self) -> Result<&Authority, Status> {
+        self.authority.as_deref().ok_or_else(|| {
+            Status::failed_precondition(
+                "this scheduler signs no certificates: its own come from elsewhere, and so must those of the nodes",
+            )
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Agents for AgentService {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        let JoinRequest { secret, node, certificate_request } = request.into_inner();
+        let authority = self.authority()?;
+        let now_ms = self.clock.now_ms();
+        let issue = || {
+            let issued = authority.node(&node, &certificate_request)?;
+            Ok::<_, IssueError>((issued.pem, issued.serial))
+        };
+        // It waits for the disk, seldom and shortly.
+        let joined = tokio::task::block_in_place(|| self.membership.join(now_ms, &secret, &node, issue))?;
+        match joined {
+            Ok(certificate) => {
+                info!(node, "a node has joined");
+                Ok(Response::new(JoinResponse { certificate, authority: authority.pem.clone() }))
+            }
+            Err(denied) => {
+                warn!(node, ?denied, "a node was not let in");
+                Err(match denied {
+                    Denied::Token(why) => Status::unauthenticated(why),
+                    Denied::Name(why) => Status::invalid_argument(why),
+                    Denied::Exists(why) => Status::already_exists(why),
+                })
+            }
+        }
+    }
+
+    async fn renew_certificate(
+        &self,
+        request: Request<RenewCertificateRequest>,
+    ) -> Result<Response<JoinResponse>, Status> {
+        let Subject { name, .. } = self.caller(&request)?;
+        let authority = self.authority()?;
+        let issued = authority
+            .node(&name, &request.into_inner().certificate_request)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        tokio::task::block_in_place(|| self.membership.renewed(&name, issued.serial))
+            .map_err(|error| Status::unavailable(error.to_string()))?;
+        info!(node = name, "a node has a new certificate");
+        Ok(Response::new(JoinResponse { certificate: issued.pem, authority: authority.pem.clone() }))
+    }
+
+    type SessionStream = std::pin::Pin<Box<dyn Stream<Item = Result<SchedulerMessage, Status>> + Send>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<NodeMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let Subject { name, .. } = self.caller(&request)?;
+        let mut messages = request.into_inner();
+        let (number, orders) = self.sessions.connect(&name);
+        info!(node = name, "a node is connected");
+        let (sessions, controller) = (self.sessions.clone(), self.controller.clone());
+        tokio::spawn(async move {
+            let why = loop {
+                match messages.next().await {
+                    Some(Ok(message)) => {
+                        if controller.send(Inbox::Node { node: name.clone(), message }).is_err() {
+                            break "the scheduler ends".to_owned();
+                        }
+                    }
+                    Some(Err(status)) => break status.message().to_owned(),
+                    None => break "it has ended the call".to_owned(),
+                }
+            };
+            if sessions.disconnect(&name, number) {
+                warn!(node = name, why, "a node is not connected any more");
+                _ = controller.send(Inbox::NodeLost(name));
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(orders).map(Ok))))
+    }
+
+    async fn send_log(&self, request: Request<Streaming<LogChunk>>) -> Result<Response<SendLogResponse>, Status> {
+        let Subject { name, .. } = self.caller(&request)?;
+        let read_id = request.metadata().get("read-id").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let reader = self.sessions.reader(&name, read_id);
+        let reader = reader.ok_or_else(|| Status::cancelled("nobody reads this log any more"))?;
+        let mut chunks = request.into_inner();
+        while let Some(chunk) = chunks.next().await {
+            let is_end = chunk.is_err();
+            if reader.send(chunk).await.is_err() || is_end {
+                return Err(Status::cancelled("nobody reads this log any more"));
+            }
+        }
+        Ok(Response::new(SendLogResponse {}))
+    }
+}

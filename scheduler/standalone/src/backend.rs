@@ -1,0 +1,54 @@
+//! Carries the engine's commands to nodes.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use aliquot_proto::agent::v1 as wire_types;
+use aliquot_proto::agent::v1::scheduler_message::Message;
+use aliquot_scheduler_engine::{Backend, Command, Order};
+
+use crate::clock::Clock;
+use crate::controller::Inbox;
+use crate::jobs::{ClaimName, StartOrder};
+use crate::sessions::Sessions;
+use crate::wire;
+
+/// Sends commands that concern the node as a whole at once. What concerns a claim goes by the controller, which knows
+/// what the claim is to run, in the order in which it was commanded.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    pub(crate) sessions: Sessions,
+    pub(crate) controller: Sender<Inbox>,
+    pub(crate) clock: Arc<Clock>,
+}
+
+impl Backend for Nodes {
+    fn carry_out(&mut self, command: Command) {
+        let Command { node, session, order } = command;
+        let message = match order {
+            Order::Start { claim, generation, amounts, deadline_ms } => {
+                // All claims have such names, but for what a node claims to run and nobody has ever started.
+                if let Some(claim) = ClaimName::parse(claim.as_str()) {
+                    let order = StartOrder { node, session, claim, generation, amounts, deadline_ms };
+                    _ = self.controller.send(Inbox::Start(order));
+                }
+                return;
+            }
+            Order::Stop { claim, instance, generation, deadline_ms } => {
+                let stop = wire_types::Stop {
+                    claim: claim.to_string(),
+                    instance: Some(wire::to_generation(instance)),
+                    generation: Some(wire::to_generation(generation)),
+                    deadline_ms: deadline_ms.saturating_sub(self.clock.now_ms()),
+                };
+                _ = self.controller.send(Inbox::Stop { node, message: wire::message(session, Message::Stop(stop)) });
+                return;
+            }
+            Order::Renew { sequence, lease_ms, term } => Message::Renew(wire_types::Renew { sequence, lease_ms, term }),
+            Order::EndSession { term } => Message::EndSession(wire_types::EndSession { term }),
+            Order::Report { term } => Message::Report(wire_types::AskReport { term }),
+        };
+        // A node that cannot be reached reports when it is back.
+        self.sessions.send(node.as_str(), wire::message(session, message));
+    }
+}

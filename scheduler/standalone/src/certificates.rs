@@ -1,0 +1,243 @@
+//! Who is who: the scheduler's own certificate authority, and what certificates say.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The name that nodes expect in the scheduler's certificate, wherever it listens.
+pub const SERVER_NAME: &str = "scheduler.aliquot.internal";
+/// What a node's certificate names as its organisation.
+const NODES: &str = "aliquot:nodes";
+const AUTHORITY_LIFE: Duration = Duration::from_hours(24 * 3650);
+/// Nodes ask for a new one when a third of this is left.
+const NODE_LIFE: Duration = Duration::from_hours(24 * 90);
+/// A certificate is valid from so long ago, for clocks that do not agree.
+const CLOCK_SKEW: Duration = Duration::from_hours(1);
+
+/// Why a certificate cannot be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Something is there that is no certificate or key.
+    #[error("{what} cannot be used: {why}")]
+    Unusable {
+        /// Which one.
+        what: String,
+        /// Why.
+        why: String,
+    },
+}
+
+fn unusable(what: impl Into<String>) -> impl FnOnce(rcgen::Error) -> CertificateError {
+    let what = what.into();
+    move |error| CertificateError::Unusable { what, why: error.to_string() }
+}
+
+/// The certificate and the key with which the scheduler serves nodes, and whom it trusts.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) certificate_pem: String,
+    pub(crate) key_pem: String,
+    pub(crate) authority_pem: String,
+}
+
+/// Signs certificates.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub(crate) pem: String,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+/// A certificate that was made for a node.
+#[derive(Debug)]
+pub(crate) struct Issued {
+    pub(crate) pem: String,
+    /// Names it among all that this authority has signed.
+    pub(crate) serial: String,
+}
+
+impl Authority {
+    /// The authority that is in this directory; makes one if there is none.
+    pub(crate) fn open(dir: &Path) -> Result<Self, CertificateError> {
+        let (certificate, key) = (dir.join("authority.crt"), dir.join("authority.key"));
+        if !certificate.exists() {
+            let (pem, key_pem) = new_authority().map_err(unusable("the new authority"))?;
+            // The certificate comes last: where it is, the key is too.
+            write_secret(&key, &key_pem)?;
+            write_secret(&certificate, &pem)?;
+        }
+        let (pem, key_pem) = (read(&certificate)?, read(&key)?);
+        let key = KeyPair::from_pem(&key_pem).map_err(unusable(key.display().to_string()))?;
+        let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(unusable(certificate.display().to_string()))?;
+        Ok(Self { issuer, pem })
+    }
+
+    /// A certificate for the scheduler itself. It is made anew at each start, so it need not be renewed: it lives as long
+    /// as the authority.
+    pub(crate) fn server(&self) -> Result<Identity, CertificateError> {
+        let failed = || unusable("the scheduler's certificate");
+        let key = KeyPair::generate().map_err(failed())?;
+        let mut params = params("aliquot scheduler", "aliquot:scheduler", AUTHORITY_LIFE).map_err(failed())?;
+        params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into().map_err(failed())?)];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed())?;
+        let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
+        Ok(Identity { certificate_pem, key_pem, authority_pem: self.pem.clone() })
+    }
+
+    /// A certificate for a node. Only the public key is taken from its request.
+    pub(crate) fn node(&self, name: &str, request_pem: &str) -> Result<Issued, CertificateError> {
+        let request = CertificateSigningRequestParams::from_pem(request_pem)
+            .map_err(unusable("the node's request for a certificate"))?;
+        let failed = || unusable("the node's certificate");
+        let mut params = params(name, NODES, NODE_LIFE).map_err(failed())?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
+        let certificate = params.signed_by(&request.public_key, &self.issuer).map_err(failed())?;
+        Ok(Issued { pem: certificate.pem(), serial })
+    }
+}
+
+/// What the certificate of a caller says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Subject {
+    pub(crate) name: String,
+    pub(crate) serial: String,
+}
+
+/// The node whose certificate this is; `None`: it is no node's. TLS has checked that it is valid.
+pub(crate) fn node_of(der: &[u8]) -> Option<Subject> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let subject = certificate.subject();
+    let organisation = subject.iter_organization().next()?.as_str().ok()?;
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    (organisation == NODES).then(|| Subject { name, serial: hex(certificate.raw_serial()) })
+}
+
+fn new_authority() -> Result<(String, String), rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let mut params = params("aliquot", "aliquot:authority", AUTHORITY_LIFE)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+}
+
+fn params(name: &str, organisation: &str, life: Duration) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    subject.push(DnType::OrganizationName, organisation);
+    params.distinguished_name = subject;
+    let now = SystemTime::now();
+    params.not_before = (now - CLOCK_SKEW).into();
+    params.not_after = (now + life).into();
+    params.serial_number = Some(SerialNumber::from(random_serial().to_vec()));
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}
+
+/// A serial number that nobody has: positive, and without a leading zero, so that it looks the same everywhere.
+fn random_serial() -> [u8; 16] {
+    let mut serial = crate::membership::random::<16>();
+    serial[0] = serial[0] & 0x3f | 0x40;
+    serial
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn read(path: &Path) -> Result<String, CertificateError> {
+    fs::read_to_string(path).map_err(|error| CertificateError::File { path: path.to_owned(), error })
+}
+
+/// Writes a file that only this user can read: all of it, durably, or nothing.
+fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
+    let write = || {
+        let unfinished = path.with_extension("unfinished");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        // It may have been there with other rights.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)?;
+        fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    write().map_err(|error| CertificateError::File { path: path.to_owned(), error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> String {
+        let key = KeyPair::generate().unwrap();
+        // What a node asks for beside its key does not count.
+        let asked = params("somebody else", "aliquot:scheduler", NODE_LIFE).unwrap();
+        let mut asked = asked;
+        asked.serial_number = None;
+        asked.not_before = rcgen::date_time_ymd(1975, 1, 1);
+        asked.not_after = rcgen::date_time_ymd(4096, 1, 1);
+        asked.use_authority_key_identifier_extension = false;
+        asked.serialize_request(&key).unwrap().pem().unwrap()
+    }
+
+    #[test]
+    fn the_authority_is_the_same_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Authority::open(dir.path()).unwrap();
+        assert_eq!(first.pem, Authority::open(dir.path()).unwrap().pem);
+        let mode = fs::metadata(dir.path().join("authority.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "nobody else reads the key");
+    }
+
+    #[test]
+    fn a_node_gets_the_name_that_the_scheduler_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open(dir.path()).unwrap();
+        let issued = authority.node("node-1", &request()).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(issued.pem.as_bytes()).unwrap();
+        let subject = node_of(&pem.contents).expect("it is a node's");
+        assert_eq!(subject, Subject { name: "node-1".into(), serial: issued.serial });
+        let server = authority.server().unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(server.certificate_pem.as_bytes()).unwrap();
+        assert_eq!(node_of(&pem.contents), None, "the scheduler is no node");
+        assert_eq!(node_of(b"nonsense"), None);
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open(dir.path()).unwrap();
+        assert!(authority.node("node-1", "nonsense").is_err());
+    }
+
+    #[test]
+    fn a_damaged_authority_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Authority::open(dir.path()).unwrap());
+        fs::write(dir.path().join("authority.key"), "nonsense").unwrap();
+        let error = Authority::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("authority.key"), "{error}");
+    }
+}

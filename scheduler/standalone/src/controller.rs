@@ -1,0 +1,348 @@
+//! The one thread that owns the job book and the queues: it changes them, saves what has changed, and then tells the engine
+//! and the nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use aliquot_proto::agent::v1 as wire_types;
+use aliquot_proto::agent::v1::scheduler_message::Message as NodeOrder;
+use aliquot_scheduler_core::QueueSpec;
+use aliquot_scheduler_engine::{Message, NodeName, Observation, Report, Shown, StepOutcome};
+use aliquot_scheduler_store::{Change, Database, StoreError};
+use parking_lot::RwLock;
+use tokio::sync::{broadcast, oneshot};
+
+use crate::clock::Clock;
+use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Job, JobId, Unknown, StartOrder};
+use crate::queues::{self, Queues};
+use crate::sessions::Sessions;
+use crate::wire;
+
+/// Messages that are taken in before what they lead to is saved and sent, at most.
+const BATCH: usize = 1024;
+/// Time between two looks whether what is to leave is gone.
+const LEAVING_LOOK: Duration = Duration::from_millis(100);
+/// What the counter of jobs is called in the store.
+const JOB_NUMBERS: &str = "job";
+
+/// The answer to a user; it comes when what it says is durable.
+type Reply<T> = oneshot::Sender<Result<T, Unknown>>;
+
+/// What is sent to the controller.
+#[derive(Debug)]
+pub(crate) enum Inbox {
+    /// A user submits a job; its number is given here.
+    Submit(Box<Job>, Reply<JobId>),
+    Cancel { id: JobId, tasks: Vec<u32>, reply: Reply<()> },
+    /// The engine has taken the queue, which is to be saved.
+    QueueSet(QueueSpec, Reply<()>),
+    QueueRemoved(String, Reply<()>),
+    /// The engine commands a start.
+    Start(StartOrder),
+    /// The engine commands a stop.
+    Stop { node: NodeName, message: wire_types::SchedulerMessage },
+    /// A message came from a node.
+    Node { node: String, message: wire_types::NodeMessage },
+    /// A node cannot be reached any more.
+    NodeLost(String),
+    /// The engine has heard that the claims of this attempt are not wanted any more.
+    Left((JobId, u32, u32)),
+    /// The process ends.
+    Stopped,
+}
+
+/// What readers see of the controller.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) book: Arc<RwLock<Book>>,
+    pub(crate) queues: Arc<RwLock<Queues>>,
+    /// Says which jobs have changed.
+    pub(crate) touched: broadcast::Sender<JobId>,
+}
+
+/// The controller.
+#[derive(Debug)]
+pub(crate) struct Controller {
+    pub(crate) database: Database,
+    pub(crate) seen: Seen,
+    pub(crate) engine: Sender<Message>,
+    pub(crate) own: Sender<Inbox>,
+    pub(crate) shown: Shown,
+    pub(crate) sessions: Sessions,
+    pub(crate) clock: Arc<Clock>,
+    /// Attempts that the engine knows not to be wanted, since when.
+    pub(crate) left: BTreeMap<(JobId, u32, u32), u64>,
+}
+
+/// What is to be done when all that a batch of messages has changed is durable.
+#[derive(Default)]
+struct Batch {
+    effects: Effects,
+    messages: Vec<(String, wire_types::SchedulerMessage)>,
+    replies: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+impl Controller {
+    /// Tells the engine what users want, and that this is all.
+    pub(crate) fn begin(&mut self) {
+        let queues: Vec<Observation> = self.seen.queues.read().specs().cloned().map(Observation::Queue).collect();
+        let (wanted, leaving) = {
+            let book = self.seen.book.read();
+            (book.wanted(), book.leaving())
+        };
+        for observation in queues.into_iter().chain(wanted) {
+            self.tell(observation);
+        }
+        self.tell(Observation::Synced);
+        self.note_left(leaving);
+    }
+
+    /// Runs until nobody can send any more.
+    ///
+    /// # Errors
+    /// If what must be saved cannot be. Nothing that depends on it was told to anybody then.
+    pub(crate) fn run(mut self, inbox: &Receiver<Inbox>) -> Result<(), StoreError> {
+        loop {
+            let first = match self.wait() {
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(wait) => inbox.recv_timeout(wait),
+            };
+            let first = match first {
+                Ok(message) => Some(message),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            let mut batch = Batch::default();
+            for message in first.into_iter().chain(inbox.try_iter()).take(BATCH) {
+                if matches!(message, Inbox::Stopped) {
+                    return Ok(());
+                }
+                self.take(message, &mut batch)?;
+            }
+            let now_ms = self.clock.now_ms();
+            self.look_at_what_leaves(now_ms, &mut batch);
+            self.seen.book.write().tick(now_ms, &mut batch.effects);
+            self.carry_out(batch)?;
+        }
+    }
+
+    /// How long nothing has to be done if nothing comes.
+    fn wait(&self) -> Option<Duration> {
+        let retry_ms = self.seen.book.read().next_ms().map(|at_ms| at_ms.saturating_sub(self.clock.now_ms()));
+        let look = (!self.left.is_empty()).then_some(LEAVING_LOOK);
+        retry_ms.map(Duration::from_millis).into_iter().chain(look).min()
+    }
+
+    fn take(&mut self, message: Inbox, batch: &mut Batch) -> Result<(), StoreError> {
+        let now_ms = self.clock.now_ms();
+        let effects = &mut batch.effects;
+        match message {
+            Inbox::Submit(mut job, reply) => {
+                let id = self.database.next_number(JOB_NUMBERS)?;
+                job.id = id;
+                let done = self.seen.book.write().submit(now_ms, *job, effects);
+                batch.replies.push(Box::new(move || _ = reply.send(done.map(|()| id))));
+            }
+            Inbox::Cancel { id, tasks, reply } => {
+                let done = self.seen.book.write().cancel(now_ms, id, &tasks, effects);
+                batch.replies.push(Box::new(move || _ = reply.send(done)));
+            }
+            Inbox::QueueSet(spec, reply) => {
+                effects.changes.push(queues::change(&spec.name, Some(&spec)));
+                self.seen.queues.write().set(spec);
+                batch.replies.push(Box::new(move || _ = reply.send(Ok(()))));
+            }
+            Inbox::QueueRemoved(name, reply) => {
+                effects.changes.push(queues::change(&name, None));
+                self.seen.queues.write().remove(&name);
+                batch.replies.push(Box::new(move || _ = reply.send(Ok(()))));
+            }
+            Inbox::Start(order) => self.seen.book.write().start(now_ms, order, effects),
+            Inbox::Stop { node, message } => batch.messages.push((node.to_string(), message)),
+            Inbox::Node { node, message } => self.take_from_node(now_ms, &node, message, batch),
+            Inbox::NodeLost(node) => effects.observations.push(Observation::NodeLost(node.into())),
+            Inbox::Left(attempt) => _ = self.left.insert(attempt, now_ms),
+            Inbox::Stopped => {}
+        }
+        Ok(())
+    }
+
+    fn take_from_node(&mut self, now_ms: u64, node: &str, message: wire_types::NodeMessage, batch: &mut Batch) {
+        use wire_types::node_message::Message as Said;
+        let wire_types::NodeMessage { session, sequence, message: Some(said) } = message else { return };
+        match said {
+            Said::Report(report) => {
+                let spec = report.spec.clone().unwrap_or_default();
+                self.seen.book.write().note_address(node, &spec.address);
+                self.sessions.note_report(node, &spec);
+                let report = wire::report(node, session, sequence, report);
+                batch.effects.observations.push(Observation::Node(Box::new(report)));
+            }
+            Said::Heartbeat(wire_types::Heartbeat {}) => {
+                let heartbeat = aliquot_scheduler_engine::Heartbeat { node: node.into(), session, sequence };
+                batch.effects.observations.push(Observation::Heartbeat(heartbeat));
+            }
+            Said::Outcome(outcome) => self.take_outcome(now_ms, node, session, sequence, outcome, batch),
+            Said::Usage(_) => {}
+        }
+    }
+
+    fn take_outcome(
+        &mut self,
+        now_ms: u64,
+        node: &str,
+        session: u64,
+        sequence: u64,
+        outcome: wire_types::Outcome,
+        batch: &mut Batch,
+    ) {
+        use wire_types::outcome::Outcome as What;
+        let wire_types::Outcome { claim: uid, instance, generation, outcome: Some(what) } = outcome else { return };
+        let (instance, generation) = (wire::generation(instance), wire::generation(generation));
+        let effects = &mut batch.effects;
+        let mut book = self.seen.book.write();
+        let name = ClaimName::parse(&uid);
+        let step = match what {
+            What::Started(_) => {
+                if let Some(name) = name {
+                    book.started(now_ms, name, instance, effects);
+                }
+                StepOutcome::Started
+            }
+            What::Refused(why) => {
+                if let Some(name) = name.filter(|_| instance == generation) {
+                    book.not_started(now_ms, name, instance, &why, Fault::Node, effects);
+                }
+                StepOutcome::Refused(why)
+            }
+            What::Failed(why) => {
+                if let Some(name) = name.filter(|_| instance == generation) {
+                    book.not_started(now_ms, name, instance, &why, Fault::Job, effects);
+                }
+                StepOutcome::Failed(why)
+            }
+            What::Ended(ended) => {
+                if let Some(name) = name {
+                    book.ended(now_ms, name, instance, how(&ended), effects);
+                    batch.messages.push((node.to_owned(), wire::acknowledge(name, instance)));
+                }
+                StepOutcome::Gone
+            }
+        };
+        drop(book);
+        let (node, claim) = (node.into(), uid.into());
+        let report = Report { node, session, sequence, claim, instance, generation, outcome: step };
+        batch.effects.observations.push(Observation::Outcome(report));
+    }
+
+    /// Looks whether the engine knows of nothing more that runs of what is to leave.
+    fn look_at_what_leaves(&mut self, now_ms: u64, batch: &mut Batch) {
+        if self.left.is_empty() {
+            return;
+        }
+        let Some(view) = self.shown.get() else { return };
+        let mut book = self.seen.book.write();
+        self.left.retain(|attempt, since_ms| {
+            let claims = book.leaving_claims(*attempt);
+            if view.at_ms() >= *since_ms {
+                for claim in claims.iter().filter(|claim| view.claim(&claim.to_string().into()).is_none()) {
+                    book.gone(now_ms, *claim, &mut batch.effects);
+                }
+            }
+            !book.leaving_claims(*attempt).is_empty()
+        });
+    }
+
+    /// Saves first, then tells the engine, then the nodes and the users.
+    fn carry_out(&mut self, batch: Batch) -> Result<(), StoreError> {
+        let Batch { effects, messages, replies } = batch;
+        let Effects { changes, observations, starts, leaving, touched } = effects;
+        if !changes.is_empty() {
+            self.database.save(&last_of_each(changes))?;
+        }
+        for observation in observations {
+            self.tell(observation);
+        }
+        self.note_left(leaving);
+        for order in starts {
+            self.send_start(&order);
+        }
+        for (node, message) in messages {
+            self.sessions.send(&node, message);
+        }
+        for reply in replies {
+            reply();
+        }
+        for id in touched {
+            // Nobody watches, perhaps.
+            _ = self.seen.touched.send(id);
+        }
+        Ok(())
+    }
+
+    fn tell(&self, observation: Observation) {
+        // If the engine's thread has ended, so does the process.
+        _ = self.engine.send(Message { observation, acknowledge: None });
+    }
+
+    /// Waits until the engine has heard that attempts are not wanted any more: from then on its views tell when they are
+    /// gone. The message that is sent for that says nothing new.
+    fn note_left(&self, leaving: Vec<(JobId, u32, u32)>) {
+        for attempt in leaving {
+            let own = self.own.clone();
+            let acknowledge = Box::new(move |_| _ = own.send(Inbox::Left(attempt)));
+            let claim = ClaimName { job: attempt.0, index: attempt.1, rank: 0, attempt: attempt.2 };
+            let observation = Observation::ClaimEnded(claim.to_string().into());
+            _ = self.engine.send(Message { observation, acknowledge: Some(acknowledge) });
+        }
+    }
+
+    fn send_start(&self, order: &StartOrder) {
+        let book = self.seen.book.read();
+        let ClaimName { job: id, index, .. } = order.claim;
+        let Some(entry) = book.entry(id) else { return };
+        let Some(process) = entry.process(order.claim, book.first_address(id, index)) else { return };
+        drop(book);
+        let start = wire_types::Start {
+            claim: order.claim.to_string(),
+            generation: Some(wire::to_generation(order.generation)),
+            amounts: Some(wire::to_amounts(&order.amounts)),
+            deadline_ms: order.deadline_ms.saturating_sub(self.clock.now_ms()),
+            process: Some(process),
+        };
+        self.sessions.send(order.node.as_str(), wire::message(order.session, NodeOrder::Start(start)));
+    }
+}
+
+fn how(ended: &wire_types::Ended) -> Ended {
+    match wire_types::EndReason::try_from(ended.reason) {
+        Ok(wire_types::EndReason::Exited) => Ended::Exited { code: ended.exit_code, signal: ended.signal },
+        Ok(wire_types::EndReason::TimeLimit) => Ended::TimeLimit,
+        // What a node of a later version means is not known; that the instance has ended is.
+        _ => Ended::Displaced,
+    }
+}
+
+/// The changes without those that a later one makes void.
+fn last_of_each(mut changes: Vec<Change>) -> Vec<Change> {
+    let mut seen = BTreeSet::new();
+    changes.reverse();
+    changes.retain(|change| seen.insert((change.kind, change.key.clone())));
+    changes.reverse();
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_changes_of_a_record_the_last_is_saved() {
+        let change = |key: &str, value: Option<&str>| Change { kind: "a", key: key.into(), value: value.map(Into::into) };
+        let changes = vec![change("x", Some("1")), change("y", Some("1")), change("x", None)];
+        let left: Vec<_> = last_of_each(changes).into_iter().map(|change| (change.key, change.value)).collect();
+        assert_eq!(left, [("y".to_owned(), Some("1".to_owned())), ("x".to_owned(), None)]);
+    }
+}

@@ -1,0 +1,217 @@
+//! The book of jobs: what is known of them, and how it is saved.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_engine::Observation;
+use aliquot_scheduler_store::Change;
+
+use super::task::{Task, TaskState};
+use super::{ClaimName, End, Job, JobId};
+
+/// The kinds of records that the book is saved as.
+pub(crate) const JOBS: &str = "job";
+pub(crate) const TASKS: &str = "task";
+
+/// Ended jobs that are kept at most, so that people can look at them.
+const ENDED_MAX: usize = 10_000;
+
+/// A job with what has become of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) job: Job,
+    pub(crate) tasks: BTreeMap<u32, Task>,
+}
+
+impl Entry {
+    /// How the job has ended; `None`: it has not.
+    pub(crate) fn end(&self) -> Option<End> {
+        // The worst end of a task is that of the job: a failure before a cancellation before a success.
+        let rank = |end: End| match end {
+            End::Succeeded => 0,
+            End::Cancelled => 1,
+            End::Failed => 2,
+        };
+        self.tasks.values().map(Task::end).collect::<Option<Vec<End>>>()?.into_iter().max_by_key(|end| rank(*end))
+    }
+}
+
+/// What a change of the book leads to, in the order in which it must be done.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// To be saved first.
+    pub(crate) changes: Vec<Change>,
+    /// To be told to the engine then, in this order.
+    pub(crate) observations: Vec<Observation>,
+    /// To be sent to nodes.
+    pub(crate) starts: Vec<StartOrder>,
+    /// Tasks of which something may still run, with their attempts: the book waits until the engine knows of nothing.
+    pub(crate) leaving: Vec<(JobId, u32, u32)>,
+    /// Jobs about which something has changed.
+    pub(crate) touched: BTreeSet<JobId>,
+}
+
+/// A start command of the engine, to be sent with what it is that starts.
+#[derive(Clone, Debug)]
+pub(crate) struct StartOrder {
+    pub(crate) node: aliquot_scheduler_engine::NodeName,
+    pub(crate) session: u64,
+    pub(crate) claim: ClaimName,
+    pub(crate) generation: aliquot_scheduler_engine::Generation,
+    pub(crate) amounts: aliquot_scheduler_engine::Amounts,
+    pub(crate) deadline_ms: u64,
+}
+
+/// How a node says that an instance has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// By itself.
+    Exited { code: Option<i32>, signal: u32 },
+    /// It ran for as long as it may.
+    TimeLimit,
+    /// It was stopped, or its node does not know: it has lost its place.
+    Displaced,
+}
+
+/// A user has named something that there is not; the sentence says what.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Unknown(pub(crate) String);
+
+/// All jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    pub(super) entries: BTreeMap<JobId, Entry>,
+    /// Which jobs wait for a job.
+    pub(super) dependents: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// When tasks are tried again.
+    pub(super) retries: BTreeSet<(u64, JobId, u32)>,
+    /// Ended jobs by the time of their end.
+    pub(super) ended: BTreeSet<(u64, JobId)>,
+    /// Gangs whose members must learn where the first of them is, before they start.
+    pub(super) gathering: BTreeMap<(JobId, u32), Vec<StartOrder>>,
+    /// Nodes by their addresses, as they have told them.
+    pub(super) addresses: BTreeMap<String, String>,
+}
+
+impl Book {
+    /// The book that was saved as these records.
+    ///
+    /// # Errors
+    /// If a record cannot be read: which one, and why.
+    pub(crate) fn load(jobs: Vec<(String, String)>, tasks: Vec<(String, String)>) -> Result<Self, String> {
+        let mut book = Self::default();
+        for (key, value) in jobs {
+            let job: Job = serde_json::from_str(&value).map_err(|error| format!("job {key}: {error}"))?;
+            book.entries.insert(job.id, Entry { job, tasks: BTreeMap::new() });
+        }
+        for (key, value) in tasks {
+            let unreadable = |why: String| format!("task {key}: {why}");
+            let task: Task = serde_json::from_str(&value).map_err(|error| unreadable(error.to_string()))?;
+            let id = key.split('.').next().and_then(|id| id.parse::<JobId>().ok());
+            let entry = id.and_then(|id| book.entries.get_mut(&id)).ok_or_else(|| unreadable("no such job".into()))?;
+            if task.members.is_empty() {
+                return Err(unreadable("it has no members".into()));
+            }
+            entry.tasks.insert(task.index, task);
+        }
+        if let Some(entry) = book.entries.values().find(|entry| entry.tasks.is_empty()) {
+            return Err(format!("job {}: it has no tasks", entry.job.id));
+        }
+        for (id, entry) in &book.entries {
+            for task in entry.tasks.values() {
+                match task.state {
+                    TaskState::Retrying { at_ms } => _ = book.retries.insert((at_ms, *id, task.index)),
+                    TaskState::Blocked => {
+                        for other in &entry.job.spec.after {
+                            book.dependents.entry(*other).or_default().insert(*id);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            if entry.end().is_some() {
+                let at_ms = entry.tasks.values().filter_map(|task| task.ended_ms).max().unwrap_or(0);
+                book.ended.insert((at_ms, *id));
+            }
+        }
+        Ok(book)
+    }
+
+    /// A job with what has become of it.
+    pub(crate) fn entry(&self, id: JobId) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    /// All jobs, the newest first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values().rev()
+    }
+
+    /// Whether a job that has not ended is in this queue.
+    pub(crate) fn is_in_use(&self, queue: &str) -> bool {
+        self.entries.values().any(|entry| entry.job.spec.queue == queue && entry.end().is_none())
+    }
+
+    /// When the book has something to do if nothing happens until then.
+    pub(crate) fn next_ms(&self) -> Option<u64> {
+        self.retries.first().map(|(at_ms, ..)| *at_ms)
+    }
+
+    /// Notes where processes of other nodes reach a node.
+    pub(crate) fn note_address(&mut self, node: &str, address: &str) {
+        if self.addresses.get(node).is_none_or(|known| known != address) {
+            self.addresses.insert(node.to_owned(), address.to_owned());
+        }
+    }
+
+    /// Tasks of which something may still run although it is not wanted any more, with their attempts.
+    pub(crate) fn leaving(&self) -> Vec<(JobId, u32, u32)> {
+        let tasks = self.entries.iter().flat_map(|(id, entry)| entry.tasks.values().map(move |task| (*id, task)));
+        let leaving = tasks.filter(|(_, task)| matches!(task.state, TaskState::Leaving { .. }));
+        leaving.map(|(id, task)| (id, task.index, task.attempt)).collect()
+    }
+
+    /// The claims of a task that may still run although they are not wanted any more.
+    pub(crate) fn leaving_claims(&self, (id, index, attempt): (JobId, u32, u32)) -> Vec<ClaimName> {
+        let task = self.entries.get(&id).and_then(|entry| entry.tasks.get(&index));
+        let Some(task) = task.filter(|task| task.attempt == attempt) else { return Vec::new() };
+        if !matches!(task.state, TaskState::Leaving { .. }) {
+            return Vec::new();
+        }
+        task.claims(id).zip(&task.members).filter(|(_, member)| member.is_leaving).map(|(name, _)| name).collect()
+    }
+
+    /// Saves a job.
+    pub(super) fn note_job(&self, id: JobId, effects: &mut Effects) {
+        let value = self.entries.get(&id).and_then(|entry| serde_json::to_string(&entry.job).ok());
+        effects.changes.push(Change { kind: JOBS, key: job_key(id), value });
+        effects.touched.insert(id);
+    }
+
+    /// Saves a task.
+    pub(super) fn note_task(&self, id: JobId, index: u32, effects: &mut Effects) {
+        let task = self.entries.get(&id).and_then(|entry| entry.tasks.get(&index));
+        let value = task.and_then(|task| serde_json::to_string(task).ok());
+        effects.changes.push(Change { kind: TASKS, key: task_key(id, index), value });
+        effects.touched.insert(id);
+    }
+
+    /// Forgets the oldest jobs that have ended, where there are too many.
+    pub(super) fn prune(&mut self, effects: &mut Effects) {
+        while self.ended.len() > ENDED_MAX {
+            let Some((_, id)) = self.ended.pop_first() else { return };
+            let Some(entry) = self.entries.remove(&id) else { continue };
+            effects.changes.push(Change { kind: JOBS, key: job_key(id), value: None });
+            let tasks = entry.tasks.keys();
+            effects.changes.extend(tasks.map(|index| Change { kind: TASKS, key: task_key(id, *index), value: None }));
+        }
+    }
+}
+
+/// Keys are sorted as texts, so numbers have all their digits.
+fn job_key(id: JobId) -> String {
+    format!("{id:020}")
+}
+
+fn task_key(id: JobId, index: u32) -> String {
+    format!("{id:020}.{index:010}")
+}

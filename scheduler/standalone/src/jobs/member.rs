@@ -1,0 +1,69 @@
+//! A member of a task: where it runs, and how it ended.
+
+use aliquot_scheduler_engine::Generation;
+use serde::{Deserialize, Serialize};
+
+/// A member in the present attempt of its task.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Member {
+    /// Where it was started last; in earlier attempts, too, because its log is there.
+    pub(crate) place: Option<Place>,
+    /// Whether it may run, or have run, at that place in this attempt.
+    pub(crate) is_there: bool,
+    /// When its node says that it has started.
+    pub(crate) started_ms: Option<u64>,
+    /// How it ended in this attempt.
+    pub(crate) exit: Option<Exit>,
+    /// It may still run, although it is not wanted any more.
+    pub(crate) is_leaving: bool,
+}
+
+/// Where a member was started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) node: String,
+    /// The term and the number of the command that has started it.
+    term: u64,
+    number: u64,
+    /// The device's UUID, thousandths of its time, and bytes of its memory.
+    pub(crate) devices: Vec<(String, u32, u64)>,
+}
+
+impl Place {
+    pub(crate) fn new(node: String, instance: Generation, devices: Vec<(String, u32, u64)>) -> Self {
+        Self { node, term: instance.term, number: instance.number, devices }
+    }
+
+    pub(crate) fn instance(&self) -> Generation {
+        Generation { term: self.term, number: self.number }
+    }
+}
+
+/// How a member ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Exit {
+    /// `None`: it never ran, or nobody knows.
+    pub(crate) code: Option<i32>,
+    /// The signal that ended it; 0: none.
+    pub(crate) signal: u32,
+    pub(crate) ended_ms: u64,
+}
+
+impl Exit {
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.code == Some(0) && self.signal == 0
+    }
+}
+
+impl Member {
+    /// Whether it is the instance of this generation.
+    pub(crate) fn is(&self, instance: Generation) -> bool {
+        self.is_there && self.place.as_ref().is_some_and(|place| place.instance() == instance)
+    }
+
+    /// The same member at the beginning of the next attempt. Where its log is stays known.
+    pub(crate) fn anew(&self) -> Self {
+        Self { place: self.place.clone(), ..Self::default() }
+    }
+}

@@ -1,0 +1,503 @@
+//! What happens to jobs: each call is one thing that has happened, and its [`Effects`] are what follows.
+
+use aliquot_scheduler_core::{Claim, PodGroup};
+use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
+
+use super::book::{Book, Effects, Ended, Entry, Unknown, StartOrder};
+use super::member::{Exit, Place};
+use super::task::{Task, TaskState, Then};
+use super::{ClaimName, End, Job, JobId, JobSpec, Restart};
+
+/// Why an instance could not be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// The engine tries elsewhere.
+    Node,
+    /// It would be the same everywhere, so it counts as a failure of the job.
+    Job,
+}
+
+impl Book {
+    /// Takes in a job.
+    ///
+    /// # Errors
+    /// If it waits for a job that there is not.
+    pub(crate) fn submit(&mut self, now_ms: u64, job: Job, effects: &mut Effects) -> Result<(), Unknown> {
+        let (id, after) = (job.id, job.spec.after.clone());
+        if let Some(missing) = after.iter().find(|other| !self.entries.contains_key(other)) {
+            return Err(Unknown(format!("there is no job {missing}, which this one is to wait for")));
+        }
+        let tasks = job.spec.array.iter().map(|index| (*index, Task::new(*index, job.spec.gang))).collect();
+        self.entries.insert(id, Entry { job, tasks });
+        for other in after {
+            self.dependents.entry(other).or_default().insert(id);
+        }
+        self.note_job(id, effects);
+        for index in self.indices(id) {
+            self.note_task(id, index, effects);
+        }
+        self.unblock(now_ms, id, effects);
+        Ok(())
+    }
+
+    /// What the engine must know after a start, before it is told that this is all.
+    pub(crate) fn wanted(&self) -> Vec<Observation> {
+        let mut wanted = Vec::new();
+        for (id, entry) in &self.entries {
+            for task in entry.tasks.values().filter(|task| task.state == TaskState::Active) {
+                wanted.extend(claims(*id, &entry.job.spec, task));
+            }
+        }
+        wanted
+    }
+
+    /// Ends tasks because a user says so; `tasks` is empty: all of them.
+    ///
+    /// # Errors
+    /// If there is no such job or no such task.
+    pub(crate) fn cancel(
+        &mut self,
+        now_ms: u64,
+        id: JobId,
+        tasks: &[u32],
+        effects: &mut Effects,
+    ) -> Result<(), Unknown> {
+        let entry = self.entries.get(&id).ok_or_else(|| Unknown(format!("there is no job {id}")))?;
+        if let Some(missing) = tasks.iter().find(|index| !entry.tasks.contains_key(index)) {
+            return Err(Unknown(format!("job {id} has no task {missing}")));
+        }
+        let tasks = if tasks.is_empty() { self.indices(id) } else { tasks.to_vec() };
+        for index in tasks {
+            let then = Then::End(End::Cancelled);
+            match self.task(id, index).map(|task| task.state) {
+                Some(TaskState::Blocked | TaskState::Active) => self.leave(now_ms, id, index, then, "", effects),
+                Some(TaskState::Retrying { at_ms }) => {
+                    self.retries.remove(&(at_ms, id, index));
+                    self.leave(now_ms, id, index, then, "", effects);
+                }
+                Some(TaskState::Leaving { then: Then::Again { .. } }) => {
+                    self.change(id, index, |task| task.state = TaskState::Leaving { then });
+                    self.note_task(id, index, effects);
+                }
+                Some(TaskState::Leaving { .. } | TaskState::Ended(_)) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what time has come for.
+    pub(crate) fn tick(&mut self, now_ms: u64, effects: &mut Effects) {
+        while let Some((at_ms, id, index)) = self.retries.first().copied().filter(|(at_ms, ..)| *at_ms <= now_ms) {
+            self.retries.remove(&(at_ms, id, index));
+            self.begin(id, index, effects);
+        }
+    }
+
+    /// The engine commands a start. It goes to the node, unless the claim is not wanted any more or must not be started
+    /// again: then the engine is told so.
+    pub(crate) fn start(&mut self, now_ms: u64, order: StartOrder, effects: &mut Effects) {
+        let ClaimName { job: id, index, rank, attempt } = order.claim;
+        let refuse = |why: &str, effects: &mut Effects| {
+            effects.observations.push(outcome(&order, StepOutcome::Refused(why.to_owned())));
+        };
+        let (Some(entry), Some(task)) = (self.entries.get(&id), self.task(id, index)) else {
+            return refuse("there is no such job any more", effects);
+        };
+        let is_gang = task.members.len() > 1;
+        let restart = entry.job.spec.restart;
+        let Some(member) = task.members.get(rank as usize).filter(|_| task.attempt == attempt) else {
+            return refuse("the job is at another attempt", effects);
+        };
+        if task.state != TaskState::Active || member.exit.is_some() {
+            return refuse("the job is not wanted any more", effects);
+        }
+        if member.is_there {
+            let lost = member.place.as_ref().map(|place| place.node.clone()).unwrap_or_default();
+            let reason = format!("node {lost} was lost");
+            match (restart, is_gang) {
+                (Restart::Never, _) => {
+                    let reason = format!("{reason}, and the job is never started again");
+                    self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
+                    return refuse("the job is never started again", effects);
+                }
+                (Restart::Always, true) => {
+                    self.leave(now_ms, id, index, Then::Again { at_ms: now_ms }, &reason, effects);
+                    return refuse("the gang starts anew, because it has lost a member", effects);
+                }
+                (Restart::Always, false) => {}
+            }
+        }
+        let devices = order.amounts.devices.iter();
+        let devices = devices.map(|part| (part.uuid.clone(), part.core.get(), part.memory.get())).collect();
+        let place = Place::new(order.node.to_string(), order.generation, devices);
+        self.change(id, index, |task| {
+            if rank == 0 {
+                task.starts = task.starts.saturating_add(1);
+            }
+            if let Some(member) = task.members.get_mut(rank as usize) {
+                (member.place, member.is_there, member.started_ms) = (Some(place), true, None);
+            }
+        });
+        self.note_task(id, index, effects);
+        if !is_gang {
+            effects.starts.push(order);
+            return;
+        }
+        // Members of a gang learn where the first of them is. Its start is commanded with theirs.
+        self.gathering.entry((id, index)).or_default().push(order);
+        if self.first_address(id, index).is_some() {
+            effects.starts.extend(self.gathering.remove(&(id, index)).unwrap_or_default());
+        }
+    }
+
+    /// Where the first member of a gang is in the present attempt.
+    pub(crate) fn first_address(&self, id: JobId, index: u32) -> Option<&str> {
+        let first = self.task(id, index)?.members.first().filter(|first| first.is_there)?;
+        let node = &first.place.as_ref()?.node;
+        Some(self.addresses.get(node).filter(|address| !address.is_empty()).unwrap_or(node))
+    }
+
+    /// A node says that an instance runs.
+    pub(crate) fn started(&mut self, now_ms: u64, claim: ClaimName, instance: Generation, effects: &mut Effects) {
+        let is_news = self.with_member(claim, instance, |task, rank| {
+            let had_reason = task.state == TaskState::Active && !task.reason.is_empty();
+            if had_reason {
+                task.reason.clear();
+            }
+            let is_first = task.members[rank].started_ms.is_none();
+            task.members[rank].started_ms.get_or_insert(now_ms);
+            had_reason || is_first
+        });
+        if is_news == Some(true) {
+            self.note_task(claim.job, claim.index, effects);
+        }
+    }
+
+    /// A node could not start an instance, which never ran.
+    pub(crate) fn not_started(
+        &mut self,
+        now_ms: u64,
+        claim: ClaimName,
+        instance: Generation,
+        why: &str,
+        fault: Fault,
+        effects: &mut Effects,
+    ) {
+        let done = self.with_member(claim, instance, |task, rank| {
+            let member = &mut task.members[rank];
+            (member.is_there, member.is_leaving) = (false, false);
+            task.reason = why.to_owned();
+            task.state
+        });
+        let Some(state) = done else { return };
+        self.note_task(claim.job, claim.index, effects);
+        match state {
+            TaskState::Active if fault == Fault::Job => self.fail(now_ms, claim.job, claim.index, why, effects),
+            TaskState::Active if self.is_gang(claim) => {
+                self.leave(now_ms, claim.job, claim.index, Then::Again { at_ms: now_ms }, why, effects);
+            }
+            TaskState::Leaving { .. } => self.finish_if_left(now_ms, claim.job, claim.index, effects),
+            _ => {}
+        }
+    }
+
+    /// A node says that an instance has ended.
+    pub(crate) fn ended(
+        &mut self,
+        now_ms: u64,
+        claim: ClaimName,
+        instance: Generation,
+        ended: Ended,
+        effects: &mut Effects,
+    ) {
+        let (id, index) = (claim.job, claim.index);
+        let exit = match ended {
+            Ended::Exited { code, signal } => Exit { code, signal, ended_ms: now_ms },
+            Ended::TimeLimit | Ended::Displaced => Exit { code: None, signal: 0, ended_ms: now_ms },
+        };
+        let state = self.with_member(claim, instance, |task, rank| {
+            let member = &mut task.members[rank];
+            (member.is_there, member.is_leaving) = (false, false);
+            // One that has only lost its place starts again, as the same member.
+            match ended {
+                Ended::Displaced if task.state == TaskState::Active => member.started_ms = None,
+                _ => member.exit = Some(exit.clone()),
+            }
+            task.state
+        });
+        let Some(state) = state else { return };
+        self.note_task(id, index, effects);
+        if state != TaskState::Active {
+            self.finish_if_left(now_ms, id, index, effects);
+            return;
+        }
+        match ended {
+            Ended::Exited { .. } if exit.has_succeeded() => {
+                effects.observations.push(Observation::ClaimEnded(claim.to_string().into()));
+                let succeeded = |task: &Task| {
+                    task.members.iter().all(|member| member.exit.as_ref().is_some_and(Exit::has_succeeded))
+                };
+                if self.task(id, index).is_some_and(succeeded) {
+                    self.leave(now_ms, id, index, Then::End(End::Succeeded), "", effects);
+                }
+            }
+            Ended::Exited { .. } => {
+                let reason = format!("{}{}", self.rank_of(claim), how(&exit));
+                self.fail(now_ms, id, index, &reason, effects);
+            }
+            Ended::TimeLimit => {
+                let reason = format!("{}reached its time limit", self.rank_of(claim));
+                self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
+            }
+            Ended::Displaced => self.displaced(now_ms, claim, effects),
+        }
+    }
+
+    /// The engine knows of nothing more that runs of a claim that is not wanted any more.
+    pub(crate) fn gone(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
+        let ClaimName { job: id, index, rank, attempt } = claim;
+        let Some(task) = self.task(id, index).filter(|task| task.attempt == attempt) else { return };
+        if !task.members.get(rank as usize).is_some_and(|member| member.is_leaving) {
+            return;
+        }
+        self.change(id, index, |task| {
+            let member = &mut task.members[rank as usize];
+            (member.is_there, member.is_leaving) = (false, false);
+        });
+        self.note_task(id, index, effects);
+        self.finish_if_left(now_ms, id, index, effects);
+    }
+
+    /// A member has lost its place.
+    fn displaced(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
+        let (id, index) = (claim.job, claim.index);
+        let restart = self.entries.get(&id).map(|entry| entry.job.spec.restart);
+        match restart {
+            Some(Restart::Never) => {
+                let reason = format!("{}has lost its place, and the job is never started again", self.rank_of(claim));
+                self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
+            }
+            Some(Restart::Always) if self.is_gang(claim) => {
+                let reason = format!("{}has lost its place", self.rank_of(claim));
+                self.leave(now_ms, id, index, Then::Again { at_ms: now_ms }, &reason, effects);
+            }
+            _ => {}
+        }
+    }
+
+    fn fail(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
+        let Some(spec) = self.entries.get(&id).map(|entry| &entry.job.spec) else { return };
+        let failures = self.task(id, index).map_or(0, |task| task.failures).saturating_add(1);
+        let then = match failures <= spec.retries {
+            true => Then::Again { at_ms: now_ms.saturating_add(spec.retry_delay_ms(failures)) },
+            false => Then::End(End::Failed),
+        };
+        self.change(id, index, |task| task.failures = failures);
+        self.leave(now_ms, id, index, then, reason, effects);
+    }
+
+    /// Takes a task's claims back. What comes then, comes when nothing of it runs any more.
+    fn leave(&mut self, now_ms: u64, id: JobId, index: u32, then: Then, reason: &str, effects: &mut Effects) {
+        self.gathering.remove(&(id, index));
+        let Some(task) = self.task(id, index) else { return };
+        if task.state == TaskState::Active {
+            effects.observations.extend(task.claims(id).map(|name| Observation::ClaimEnded(name.to_string().into())));
+            if task.members.len() > 1 {
+                effects.observations.push(Observation::GroupRemoved(String::new(), group_name(id, task)));
+            }
+        }
+        let attempt = task.attempt;
+        self.change(id, index, |task| {
+            task.state = TaskState::Leaving { then };
+            task.reason = reason.to_owned();
+            for member in &mut task.members {
+                member.is_leaving = member.is_there;
+            }
+        });
+        self.note_task(id, index, effects);
+        self.finish_if_left(now_ms, id, index, effects);
+        if self.task(id, index).is_some_and(|task| matches!(task.state, TaskState::Leaving { .. })) {
+            effects.leaving.push((id, index, attempt));
+        }
+    }
+
+    fn finish_if_left(&mut self, now_ms: u64, id: JobId, index: u32, effects: &mut Effects) {
+        let Some(task) = self.task(id, index) else { return };
+        let TaskState::Leaving { then } = task.state else { return };
+        if task.members.iter().any(|member| member.is_leaving) {
+            return;
+        }
+        match then {
+            Then::Again { at_ms } if at_ms > now_ms => {
+                self.change(id, index, |task| task.state = TaskState::Retrying { at_ms });
+                self.retries.insert((at_ms, id, index));
+                self.note_task(id, index, effects);
+            }
+            Then::Again { .. } => self.begin(id, index, effects),
+            Then::End(end) => {
+                self.change(id, index, |task| {
+                    task.state = TaskState::Ended(end);
+                    task.ended_ms = Some(now_ms);
+                });
+                self.note_task(id, index, effects);
+                self.job_may_have_ended(now_ms, id, effects);
+            }
+        }
+    }
+
+    /// Begins a task's next attempt.
+    fn begin(&mut self, id: JobId, index: u32, effects: &mut Effects) {
+        self.change(id, index, |task| {
+            task.attempt = task.attempt.saturating_add(1);
+            task.state = TaskState::Active;
+            task.members = task.members.iter().map(super::Member::anew).collect();
+        });
+        self.note_task(id, index, effects);
+        let Some(entry) = self.entries.get(&id) else { return };
+        let Some(task) = entry.tasks.get(&index) else { return };
+        effects.observations.extend(claims(id, &entry.job.spec, task));
+    }
+
+    fn job_may_have_ended(&mut self, now_ms: u64, id: JobId, effects: &mut Effects) {
+        if self.entries.get(&id).and_then(Entry::end).is_none() {
+            return;
+        }
+        self.ended.insert((now_ms, id));
+        for other in self.dependents.remove(&id).unwrap_or_default() {
+            self.unblock(now_ms, other, effects);
+        }
+        self.prune(effects);
+    }
+
+    /// Begins the tasks of a job that waits for nothing more, or ends them if what they wait for has not succeeded.
+    fn unblock(&mut self, now_ms: u64, id: JobId, effects: &mut Effects) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        let mut waits = Vec::new();
+        let mut lost = None;
+        for other in &entry.job.spec.after {
+            match self.entries.get(other).map(Entry::end) {
+                Some(Some(End::Succeeded)) => {}
+                Some(None) => waits.push(other.to_string()),
+                Some(Some(End::Failed)) => lost = Some(format!("job {other}, which it waits for, has failed")),
+                Some(Some(End::Cancelled)) => lost = Some(format!("job {other}, which it waits for, was cancelled")),
+                None => lost = Some(format!("there is no job {other} any more, which it waits for")),
+            }
+        }
+        let reason = lost.clone().unwrap_or_else(|| format!("it waits for job {}", waits.join(", ")));
+        for index in self.indices(id) {
+            if self.task(id, index).is_none_or(|task| task.state != TaskState::Blocked) {
+                continue;
+            }
+            match (&lost, waits.is_empty()) {
+                (Some(_), _) => self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects),
+                (None, true) => self.begin(id, index, effects),
+                (None, false) => {
+                    self.change(id, index, |task| task.reason.clone_from(&reason));
+                    self.note_task(id, index, effects);
+                }
+            }
+        }
+    }
+
+    fn indices(&self, id: JobId) -> Vec<u32> {
+        self.entries.get(&id).map(|entry| entry.tasks.keys().copied().collect()).unwrap_or_default()
+    }
+
+    fn task(&self, id: JobId, index: u32) -> Option<&Task> {
+        self.entries.get(&id)?.tasks.get(&index)
+    }
+
+    fn change(&mut self, id: JobId, index: u32, change: impl FnOnce(&mut Task)) {
+        if let Some(task) = self.entries.get_mut(&id).and_then(|entry| entry.tasks.get_mut(&index)) {
+            change(task);
+        }
+    }
+
+    /// Changes the task of a member, given its rank, if this is the instance that runs or may run of it.
+    fn with_member<T>(
+        &mut self,
+        claim: ClaimName,
+        instance: Generation,
+        change: impl FnOnce(&mut Task, usize) -> T,
+    ) -> Option<T> {
+        let task = self.entries.get_mut(&claim.job)?.tasks.get_mut(&claim.index)?;
+        let rank = claim.rank as usize;
+        let is_it = task.attempt == claim.attempt && task.members.get(rank)?.is(instance);
+        is_it.then(|| change(task, rank))
+    }
+
+    fn is_gang(&self, claim: ClaimName) -> bool {
+        self.task(claim.job, claim.index).is_some_and(|task| task.members.len() > 1)
+    }
+
+    /// The subject of a sentence about a member.
+    fn rank_of(&self, claim: ClaimName) -> String {
+        if self.is_gang(claim) { format!("rank {} ", claim.rank) } else { String::new() }
+    }
+}
+
+/// What the engine is told of a task that is to run.
+fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation> {
+    let mut told = Vec::new();
+    let is_gang = task.members.len() > 1;
+    let left = task.members.iter().filter(|member| member.exit.is_none()).count();
+    if is_gang {
+        told.push(Observation::Group(PodGroup {
+            name: group_name(id, task),
+            queue: spec.queue.clone(),
+            priority: spec.priority,
+            preemptible: spec.preemptible,
+            min_members: u32::try_from(left).unwrap_or(u32::MAX),
+            ..PodGroup::default()
+        }));
+    }
+    for (name, member) in task.claims(id).zip(&task.members) {
+        if member.exit.is_some() {
+            continue;
+        }
+        let claim = Claim {
+            name: shown(name, spec, is_gang),
+            request: spec.request(),
+            queue: spec.queue.clone(),
+            priority: spec.priority,
+            preemptible: spec.preemptible,
+            pod_group: is_gang.then(|| group_name(id, task)),
+            ..Claim::default()
+        };
+        told.push(Observation::Claim(name.to_string().into(), Box::new(claim)));
+    }
+    told
+}
+
+fn group_name(id: JobId, task: &Task) -> String {
+    format!("{id}.{}.{}", task.index, task.attempt)
+}
+
+/// A member's name for people.
+fn shown(name: ClaimName, spec: &JobSpec, is_gang: bool) -> String {
+    let index = if spec.has_array { format!(".{}", name.index) } else { String::new() };
+    let rank = if is_gang { format!(" rank {}", name.rank) } else { String::new() };
+    format!("job {}{index}{rank}", name.job)
+}
+
+fn how(exit: &Exit) -> String {
+    match (exit.code, exit.signal) {
+        (_, signal) if signal > 0 => format!("was ended by signal {signal}"),
+        (Some(code), _) => format!("ended with code {code}"),
+        (None, _) => "ended, and nobody knows how".to_owned(),
+    }
+}
+
+/// What became of a start command that no node has got.
+fn outcome(order: &StartOrder, outcome: StepOutcome) -> Observation {
+    Observation::Outcome(Report {
+        node: order.node.clone(),
+        session: order.session,
+        // No message of the node has this number, so it makes none of its messages old.
+        sequence: 0,
+        claim: order.claim.to_string().into(),
+        instance: order.generation,
+        generation: order.generation,
+        outcome,
+    })
+}

@@ -1,0 +1,281 @@
+//! What users ask for, and what can be wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_proto::scheduler::v1 as wire;
+use aliquot_scheduler_core::{
+    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Taint,
+};
+use serde::{Deserialize, Serialize};
+
+use super::JobId;
+
+/// Tasks of one job at most.
+const TASKS_MAX: usize = 100_000;
+/// Members of one gang at most.
+const GANG_MAX: u32 = 10_000;
+/// Bytes of a command with its environment at most: Linux takes no more than this for a single string.
+const COMMAND_BYTES_MAX: usize = 128 << 10;
+/// Bytes of a name at most.
+const NAME_BYTES_MAX: usize = 128;
+/// The label by which a job names a node. The scheduler gives it to each node.
+pub(crate) const NODE_LABEL: &str = "aliquot.dev/node";
+
+/// What a user asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct JobSpec {
+    pub(crate) name: String,
+    pub(crate) queue: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) work_dir: String,
+    pub(crate) gpu_core_percent: u32,
+    pub(crate) gpu_memory_bytes: u64,
+    pub(crate) gpus: u32,
+    pub(crate) cpu_millis: u64,
+    pub(crate) memory_bytes: u64,
+    /// Members; 1 where there is no gang.
+    pub(crate) gang: u32,
+    pub(crate) has_array: bool,
+    /// Indices in ascending order; `[0]` where there is no array.
+    pub(crate) array: Vec<u32>,
+    pub(crate) priority: i32,
+    pub(crate) preemptible: bool,
+    pub(crate) retries: u32,
+    pub(crate) retry_delay_ms: u64,
+    pub(crate) time_limit_ms: u64,
+    pub(crate) grace_ms: u64,
+    pub(crate) restart: Restart,
+    pub(crate) node_labels: BTreeMap<String, String>,
+    pub(crate) nodes: Vec<String>,
+    pub(crate) gpu_models: Vec<String>,
+    pub(crate) tolerations: Vec<(String, String)>,
+    pub(crate) after: Vec<JobId>,
+}
+
+/// What happens to a task that has lost its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Restart {
+    #[default]
+    Always,
+    /// It has failed: it may have run, and never runs twice.
+    Never,
+}
+
+impl JobSpec {
+    /// Reads what came from a user.
+    ///
+    /// # Errors
+    /// What is wrong with it, with the value, and what to do.
+    pub(crate) fn read(spec: wire::JobSpec) -> Result<Self, String> {
+        let restart = match wire::Restart::try_from(spec.restart) {
+            Ok(wire::Restart::Unspecified) => Restart::Always,
+            Ok(wire::Restart::Never) => Restart::Never,
+            Err(_) => return Err(format!("restart {} is not known to this scheduler", spec.restart)),
+        };
+        let asks_for_gpus = spec.gpu_core_percent > 0 || spec.gpu_memory_bytes > 0 || spec.gpus > 0;
+        let indices: BTreeSet<u32> = spec.array.iter().copied().collect();
+        let has_array = !indices.is_empty();
+        let read = Self {
+            name: if spec.name.is_empty() { program(&spec.command) } else { spec.name },
+            queue: spec.queue,
+            command: spec.command,
+            environment: spec.environment.into_iter().collect(),
+            work_dir: spec.work_dir,
+            gpu_core_percent: spec.gpu_core_percent,
+            gpu_memory_bytes: spec.gpu_memory_bytes,
+            gpus: if asks_for_gpus { spec.gpus.max(1) } else { 0 },
+            cpu_millis: spec.cpu_millis,
+            memory_bytes: spec.memory_bytes,
+            gang: spec.gang.max(1),
+            has_array,
+            array: if has_array { indices.into_iter().collect() } else { vec![0] },
+            priority: spec.priority,
+            preemptible: !spec.non_preemptible,
+            retries: spec.retries,
+            retry_delay_ms: if spec.retry_delay_ms == 0 { 10_000 } else { spec.retry_delay_ms },
+            time_limit_ms: spec.time_limit_ms,
+            grace_ms: if spec.grace_ms == 0 { 10_000 } else { spec.grace_ms },
+            restart,
+            node_labels: spec.node_labels.into_iter().collect(),
+            nodes: spec.nodes,
+            gpu_models: spec.gpu_models,
+            tolerations: spec.tolerations.into_iter().map(|taint| (taint.key, taint.value)).collect(),
+            after: spec.after,
+        };
+        read.check()?;
+        Ok(read)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err("the job has no command; name the program to run, after --".to_owned());
+        }
+        let variables = self.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
+        let bytes = self.command.iter().map(|word| word.len() + 1).chain(variables).sum::<usize>();
+        if bytes > COMMAND_BYTES_MAX {
+            return Err(format!(
+                "the command and its environment have {bytes} bytes, more than {COMMAND_BYTES_MAX}; put them into a file"
+            ));
+        }
+        if self.command.iter().any(|word| word.contains('\0')) {
+            return Err("a word of the command contains a NUL byte, which no program can be given".to_owned());
+        }
+        if let Some(name) = self.environment.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+            return Err(format!("{name:?} cannot be the name of a variable: it is empty, or contains '=' or NUL"));
+        }
+        if let Some((name, _)) = self.environment.iter().find(|(_, value)| value.contains('\0')) {
+            return Err(format!("the value of variable {name:?} contains a NUL byte, which no program can be given"));
+        }
+        if self.name.len() > NAME_BYTES_MAX {
+            return Err(format!("the name has {} bytes; at most {NAME_BYTES_MAX} are possible", self.name.len()));
+        }
+        if !self.work_dir.is_empty() && !self.work_dir.starts_with('/') {
+            return Err(format!("the working directory {:?} is not an absolute path", self.work_dir));
+        }
+        if self.gpu_core_percent > 100 {
+            return Err(format!(
+                "gpu-core {} is more than a whole GPU; write at most 100, and the number of GPUs as gpus",
+                self.gpu_core_percent
+            ));
+        }
+        if self.gpus > u32::from(u16::MAX) {
+            return Err(format!("gpus {} is more than any node has", self.gpus));
+        }
+        if self.gang > GANG_MAX {
+            return Err(format!("a gang of {} members is larger than {GANG_MAX}", self.gang));
+        }
+        if self.array.len() > TASKS_MAX {
+            return Err(format!("the array has {} tasks; at most {TASKS_MAX} are possible", self.array.len()));
+        }
+        if self.array.len().saturating_mul(self.gang as usize) > TASKS_MAX {
+            return Err(format!(
+                "{} tasks of {} members each are more than {TASKS_MAX}; submit several jobs",
+                self.array.len(),
+                self.gang
+            ));
+        }
+        if self.nodes.len() > 1 {
+            return Err(format!("{} nodes are named; name one, or ask for a label that all of them have", self.nodes.len()));
+        }
+        self.request().validate().map_err(|error| error.to_string())
+    }
+
+    /// What each member asks for.
+    pub(crate) fn request(&self) -> Request {
+        let memory = match (self.gpu_memory_bytes, self.gpu_core_percent) {
+            // Only a number of GPUs: whole ones.
+            (0, 0) => DeviceMemory::Thousandths(1000),
+            (0, percent) => DeviceMemory::Thousandths(percent.saturating_mul(10)),
+            (bytes, _) => DeviceMemory::Bytes(Bytes::new(bytes)),
+        };
+        let core = match (self.gpu_core_percent, self.gpu_memory_bytes) {
+            (0, 0) => DeviceCore::WHOLE,
+            // Every slice has a part of the time. Memory alone asks for the smallest.
+            (0, _) => DeviceCore::from_percent(1),
+            (percent, _) => DeviceCore::from_percent(percent),
+        };
+        let count = u16::try_from(self.gpus).unwrap_or(u16::MAX);
+        let devices = match count {
+            0 => DeviceRequest::default(),
+            count => DeviceRequest { count, core, memory },
+        };
+        let mut labels = self.node_labels.clone();
+        labels.extend(self.nodes.iter().map(|node| (NODE_LABEL.to_owned(), node.clone())));
+        let tolerations = self.tolerations.iter().cloned().map(|(key, value)| Taint { key, value }).collect();
+        let models = self.gpu_models.iter().cloned().collect();
+        Request {
+            cpu: MilliCpu::new(self.cpu_millis),
+            memory: Bytes::new(self.memory_bytes),
+            devices,
+            constraints: Constraints { models, labels, tolerations, ..Constraints::default() },
+            ..Request::default()
+        }
+    }
+
+    /// The wait before a task is tried again that has failed so often.
+    pub(crate) fn retry_delay_ms(&self, failures: u32) -> u64 {
+        let doublings = failures.saturating_sub(1).min(16);
+        self.retry_delay_ms.saturating_mul(1 << doublings).min(3_600_000.max(self.retry_delay_ms))
+    }
+}
+
+/// The name of the program that a command starts.
+fn program(command: &[String]) -> String {
+    let path = command.first().map_or("", String::as_str);
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let end = (0..=name.len().min(NAME_BYTES_MAX)).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+    name[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks(spec: wire::JobSpec) -> Result<JobSpec, String> {
+        JobSpec::read(wire::JobSpec { command: vec!["/usr/bin/train".into(), "--all".into()], ..spec })
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        let spec = asks(wire::JobSpec::default()).unwrap();
+        assert_eq!((spec.name.as_str(), spec.gang, spec.array.as_slice()), ("train", 1, &[0][..]));
+        assert_eq!((spec.gpus, spec.has_array, spec.preemptible), (0, false, true));
+        assert_eq!(spec.request().devices, DeviceRequest::default());
+    }
+
+    #[test]
+    fn a_part_of_the_time_asks_for_the_same_part_of_the_memory() {
+        let spec = asks(wire::JobSpec { gpu_core_percent: 30, ..Default::default() }).unwrap();
+        let DeviceRequest { count, core, memory } = spec.request().devices;
+        assert_eq!((count, core.get(), memory), (1, 300, DeviceMemory::Thousandths(300)));
+    }
+
+    #[test]
+    fn a_number_of_gpus_alone_asks_for_whole_ones() {
+        let spec = asks(wire::JobSpec { gpus: 2, ..Default::default() }).unwrap();
+        assert_eq!(spec.request().devices, DeviceRequest::whole(2));
+    }
+
+    #[test]
+    fn memory_alone_asks_for_the_smallest_part_of_the_time() {
+        let spec = asks(wire::JobSpec { gpu_memory_bytes: 8 << 30, ..Default::default() }).unwrap();
+        let DeviceRequest { count, core, memory } = spec.request().devices;
+        assert_eq!((count, core.get(), memory), (1, 10, DeviceMemory::Bytes(Bytes::new(8 << 30))));
+    }
+
+    #[test]
+    fn an_array_has_each_index_once() {
+        let spec = asks(wire::JobSpec { array: vec![5, 1, 5], ..Default::default() }).unwrap();
+        assert!(spec.has_array);
+        assert_eq!(spec.array, [1, 5]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |spec, word: &str| {
+            let error = asks(spec).unwrap_err();
+            assert!(error.contains(word), "{error:?} does not name {word:?}");
+        };
+        wrong(wire::JobSpec { gpu_core_percent: 101, ..Default::default() }, "101");
+        wrong(wire::JobSpec { work_dir: "here".into(), ..Default::default() }, "\"here\"");
+        wrong(wire::JobSpec { environment: [("A=B".into(), "1".into())].into(), ..Default::default() }, "\"A=B\"");
+        wrong(wire::JobSpec { environment: [("A".into(), "1\0".into())].into(), ..Default::default() }, "\"A\"");
+        wrong(wire::JobSpec { nodes: vec!["a".into(), "b".into()], ..Default::default() }, "2 nodes");
+        wrong(wire::JobSpec { gang: 10_001, ..Default::default() }, "10001");
+        wrong(wire::JobSpec { gang: 10_000, array: (0..20).collect(), ..Default::default() }, "20 tasks");
+        wrong(wire::JobSpec { restart: 7, ..Default::default() }, "7");
+        assert!(JobSpec::read(wire::JobSpec::default()).unwrap_err().contains("no command"));
+    }
+
+    #[test]
+    fn the_wait_before_a_retry_doubles_up_to_an_hour() {
+        let spec = asks(wire::JobSpec { retry_delay_ms: 1000, ..Default::default() }).unwrap();
+        assert_eq!([1, 2, 3].map(|failures| spec.retry_delay_ms(failures)), [1000, 2000, 4000]);
+        assert_eq!(spec.retry_delay_ms(u32::MAX), 3_600_000);
+        let long = JobSpec { retry_delay_ms: u64::MAX, ..spec };
+        assert_eq!(long.retry_delay_ms(9), u64::MAX);
+    }
+}

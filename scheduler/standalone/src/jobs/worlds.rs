@@ -1,0 +1,402 @@
+//! The book in small worlds: an engine that starts what it is told, and nodes on which things end in every way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_proto::scheduler::v1 as wire;
+use aliquot_scheduler_engine::{Amounts, Generation, Observation, StepOutcome};
+use proptest::prelude::*;
+
+use super::book::{Book, Effects, Ended, StartOrder};
+use super::run::Fault;
+use super::task::TaskState;
+use super::{ClaimName, End, Job, JobId, JobSpec};
+
+/// What is saved, and what the engine and the nodes know.
+#[derive(Default)]
+struct World {
+    book: Book,
+    saved: BTreeMap<(&'static str, String), String>,
+    now_ms: u64,
+    next_id: JobId,
+    number: u64,
+    /// Claims that the engine knows to be wanted.
+    wanted: BTreeSet<String>,
+    groups: BTreeSet<String>,
+    /// What runs on nodes, as each start made it.
+    running: BTreeMap<Generation, ClaimName>,
+    /// Members that have run, and how often: of each claim and of each member of a job.
+    starts: BTreeMap<(JobId, u32, u32), u32>,
+    /// Attempts that the engine has been told to let go.
+    left: Vec<(JobId, u32, u32)>,
+}
+
+impl World {
+    fn act<T>(&mut self, act: impl FnOnce(&mut Book, u64, &mut Effects) -> T) -> T {
+        let mut effects = Effects::default();
+        self.now_ms += 1;
+        let done = act(&mut self.book, self.now_ms, &mut effects);
+        let Effects { changes, observations, starts, leaving, .. } = effects;
+        for change in changes {
+            match change.value {
+                Some(value) => _ = self.saved.insert((change.kind, change.key), value),
+                None => _ = self.saved.remove(&(change.kind, change.key)),
+            }
+        }
+        for observation in observations {
+            match observation {
+                Observation::Claim(uid, claim) => {
+                    if let Some(group) = claim.pod_group {
+                        assert!(self.groups.contains(&group), "a group comes before its members");
+                    }
+                    assert!(self.wanted.insert(uid.to_string()), "{uid} is told once");
+                }
+                Observation::ClaimEnded(uid) => _ = self.wanted.remove(uid.as_str()),
+                Observation::Group(group) => _ = self.groups.insert(group.name),
+                Observation::GroupRemoved(_, name) => _ = self.groups.remove(&name),
+                Observation::Outcome(report) => assert!(matches!(report.outcome, StepOutcome::Refused(_))),
+                other => panic!("the book says {other:?}"),
+            }
+        }
+        for order in starts {
+            let claim = order.claim;
+            assert!(self.wanted.contains(&claim.to_string()), "{claim} is started and not wanted");
+            *self.starts.entry((claim.job, claim.index, claim.rank)).or_default() += 1;
+            self.running.insert(order.generation, claim);
+        }
+        self.left.extend(leaving);
+        done
+    }
+
+    fn submit(&mut self, spec: wire::JobSpec) -> JobId {
+        self.next_id += 1;
+        let id = self.next_id;
+        let spec = JobSpec::read(wire::JobSpec { command: vec!["true".into()], ..spec }).expect("a sound job");
+        let job = Job { id, spec, uid: 1000, user: "u".into(), submitted_ms: self.now_ms };
+        self.act(|book, now_ms, effects| book.submit(now_ms, job, effects)).expect("it can be submitted");
+        id
+    }
+
+    /// The engine starts a claim.
+    fn start(&mut self, claim: ClaimName) -> Generation {
+        self.number += 1;
+        let generation = Generation { term: 1, number: self.number };
+        let (amounts, deadline_ms) = (Amounts::default(), 1000);
+        let order = StartOrder { node: "node".into(), session: 1, claim, generation, amounts, deadline_ms };
+        self.act(|book, now_ms, effects| book.start(now_ms, order, effects));
+        generation
+    }
+
+    fn start_all(&mut self) {
+        for uid in self.wanted.clone() {
+            let claim = ClaimName::parse(&uid).expect("a claim of the book");
+            if !self.running.values().any(|running| *running == claim) {
+                self.start(claim);
+            }
+        }
+    }
+
+    fn started(&mut self, instance: Generation) {
+        let Some(claim) = self.running.get(&instance).copied() else { return };
+        self.act(|book, now_ms, effects| book.started(now_ms, claim, instance, effects));
+    }
+
+    fn ends(&mut self, instance: Generation, ended: Ended) {
+        let Some(claim) = self.running.remove(&instance) else { return };
+        self.act(|book, now_ms, effects| book.ended(now_ms, claim, instance, ended, effects));
+    }
+
+    /// The node of an instance is lost, and its lease lapses: nobody says anything about it but the engine's views.
+    fn vanishes(&mut self, instance: Generation) {
+        self.running.remove(&instance);
+    }
+
+    fn tick(&mut self, after_ms: u64) {
+        self.now_ms += after_ms;
+        self.act(|book, now_ms, effects| book.tick(now_ms, effects));
+    }
+
+    /// Nodes stop what is not wanted, and the engine's views tell of what is gone.
+    fn let_go(&mut self) {
+        let unwanted: Vec<Generation> = self
+            .running
+            .iter()
+            .filter(|(_, claim)| !self.wanted.contains(&claim.to_string()))
+            .map(|(instance, _)| *instance)
+            .collect();
+        for instance in unwanted {
+            self.ends(instance, Ended::Displaced);
+        }
+        for attempt in std::mem::take(&mut self.left) {
+            for claim in self.book.leaving_claims(attempt) {
+                self.act(|book, now_ms, effects| book.gone(now_ms, claim, effects));
+            }
+        }
+    }
+
+    /// The scheduler is killed and starts anew from what was saved.
+    fn restart(&mut self) {
+        let of = |kind| {
+            let records = self.saved.iter().filter(move |((of, _), _)| *of == kind);
+            records.map(|((_, key), value)| (key.clone(), value.clone())).collect()
+        };
+        let book = Book::load(of(super::JOBS), of(super::TASKS)).expect("it can be read");
+        assert_eq!(book.entries, self.book.entries, "all that is known is saved");
+        let uid = |observation: &Observation| match observation {
+            Observation::Claim(uid, _) => Some(uid.to_string()),
+            _ => None,
+        };
+        let wanted: BTreeSet<String> = book.wanted().iter().filter_map(uid).collect();
+        assert_eq!(wanted, self.wanted, "the engine is told what it knew");
+        self.left = book.leaving();
+        self.book = book;
+    }
+
+    fn end(&self, id: JobId) -> Option<End> {
+        self.book.entry(id).expect("the job is known").end()
+    }
+
+    fn reason(&self, id: JobId) -> &str {
+        &self.book.entry(id).expect("the job is known").tasks.values().next().expect("it has a task").reason
+    }
+
+    fn only(&self) -> Generation {
+        assert_eq!(self.running.len(), 1, "{:?}", self.running);
+        *self.running.keys().next().expect("one")
+    }
+}
+
+const SUCCESS: Ended = Ended::Exited { code: Some(0), signal: 0 };
+const FAILURE: Ended = Ended::Exited { code: Some(3), signal: 0 };
+
+#[test]
+fn a_job_that_ends_well_has_succeeded_and_is_not_started_again() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec::default());
+    world.start_all();
+    let instance = world.only();
+    world.started(instance);
+    world.ends(instance, SUCCESS);
+    assert_eq!(world.end(id), Some(End::Succeeded));
+    assert!(world.wanted.is_empty());
+    // The engine had decided to start it before it heard of that.
+    world.start(ClaimName { job: id, index: 0, rank: 0, attempt: 1 });
+    assert!(world.running.is_empty());
+    world.restart();
+}
+
+#[test]
+fn a_failure_is_tried_again_as_often_as_the_job_says() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { retries: 1, retry_delay_ms: 500, ..Default::default() });
+    world.start_all();
+    let first = world.only();
+    world.ends(first, FAILURE);
+    assert!(world.end(id).is_none() && world.wanted.is_empty(), "it waits before it is tried again");
+    world.restart();
+    world.tick(499);
+    world.tick(2);
+    world.start_all();
+    let second = world.only();
+    world.ends(first, FAILURE);
+    assert!(world.end(id).is_none(), "an end that is told twice counts once");
+    world.ends(second, FAILURE);
+    assert_eq!((world.end(id), world.reason(id)), (Some(End::Failed), "ended with code 3"));
+}
+
+#[test]
+fn a_job_that_is_never_to_be_started_again_is_not() {
+    for restart in [wire::Restart::Unspecified, wire::Restart::Never] {
+        let mut world = World::default();
+        let id = world.submit(wire::JobSpec { restart: restart.into(), ..Default::default() });
+        world.start_all();
+        let instance = world.only();
+        world.started(instance);
+        // Its node is lost. The engine's lease lapses, and it places the claim anew.
+        world.vanishes(instance);
+        world.restart();
+        world.start_all();
+        world.let_go();
+        match restart {
+            wire::Restart::Unspecified => assert_eq!(world.starts[&(id, 0, 0)], 2),
+            wire::Restart::Never => {
+                assert_eq!((world.starts[&(id, 0, 0)], world.end(id)), (1, Some(End::Failed)));
+                assert!(world.reason(id).contains("never started again"), "{}", world.reason(id));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_eviction_is_no_failure() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec::default());
+    world.start_all();
+    let instance = world.only();
+    world.started(instance);
+    world.ends(instance, Ended::Displaced);
+    assert!(world.end(id).is_none());
+    world.start_all();
+    let again = world.only();
+    world.ends(again, SUCCESS);
+    assert_eq!(world.end(id), Some(End::Succeeded));
+}
+
+#[test]
+fn a_gang_starts_when_the_place_of_its_first_member_is_known() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { gang: 3, ..Default::default() });
+    let claim = |rank| ClaimName { job: id, index: 0, rank, attempt: 1 };
+    world.start(claim(2));
+    assert!(world.running.is_empty(), "rank 2 cannot know where rank 0 is");
+    world.start(claim(0));
+    world.start(claim(1));
+    assert_eq!(world.running.len(), 3);
+    world.book.note_address("node", "10.0.0.1");
+    assert_eq!(world.book.first_address(id, 0), Some("10.0.0.1"));
+}
+
+#[test]
+fn a_gang_that_loses_a_member_starts_anew_as_a_whole() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { gang: 2, ..Default::default() });
+    world.start_all();
+    let lost = *world.running.keys().next().expect("two run");
+    world.ends(lost, Ended::Displaced);
+    assert!(world.wanted.is_empty(), "the other member is stopped before the next attempt: {:?}", world.wanted);
+    world.let_go();
+    assert_eq!(world.wanted.len(), 2);
+    world.start_all();
+    for instance in world.running.keys().copied().collect::<Vec<_>>() {
+        world.ends(instance, SUCCESS);
+    }
+    assert_eq!(world.end(id), Some(End::Succeeded));
+}
+
+#[test]
+fn a_cancelled_job_has_ended_when_nothing_of_it_runs_any_more() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { gang: 2, retries: 9, ..Default::default() });
+    world.start_all();
+    world.act(|book, now_ms, effects| book.cancel(now_ms, id, &[], effects)).expect("there is such a job");
+    assert!(world.end(id).is_none() && world.wanted.is_empty());
+    world.restart();
+    world.let_go();
+    assert_eq!(world.end(id), Some(End::Cancelled));
+}
+
+#[test]
+fn a_job_waits_for_those_before_it() {
+    let mut world = World::default();
+    let first = world.submit(wire::JobSpec::default());
+    let then = world.submit(wire::JobSpec { after: vec![first], ..Default::default() });
+    let last = world.submit(wire::JobSpec { after: vec![then], ..Default::default() });
+    assert_eq!(world.wanted.len(), 1);
+    world.restart();
+    world.start_all();
+    let instance = world.only();
+    world.ends(instance, SUCCESS);
+    world.start_all();
+    let instance = world.only();
+    assert_eq!(world.running[&instance].job, then);
+    world.ends(instance, FAILURE);
+    assert_eq!(world.end(last), Some(End::Failed));
+    assert!(world.reason(last).contains(&format!("job {then}")), "{}", world.reason(last));
+    let missing = Job { id: 99, spec: JobSpec { after: vec![77], ..JobSpec::default() }, ..world.book.entry(first).expect("known").job.clone() };
+    assert!(world.act(|book, now_ms, effects| book.submit(now_ms, missing, effects)).is_err());
+}
+
+#[test]
+fn what_a_node_could_not_start_is_a_failure_only_if_the_job_is_to_blame() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec::default());
+    for (fault, ends) in [(Fault::Node, None), (Fault::Job, Some(End::Failed))] {
+        world.start_all();
+        let (instance, claim) = world.running.pop_first().expect("it runs");
+        world.act(|book, now_ms, effects| book.not_started(now_ms, claim, instance, "no such program", fault, effects));
+        assert_eq!((world.end(id), world.reason(id)), (ends, "no such program"));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Submit { gang: u32, array: u32, retries: u32, never: bool, after: bool },
+    StartAll,
+    Started(u8),
+    Ends(u8, u8),
+    Vanishes(u8),
+    Cancel(u8),
+    Tick(u16),
+    LetGo,
+    Restart,
+}
+
+fn happens() -> impl Strategy<Value = Happens> {
+    prop_oneof![
+        2 => (1..4_u32, 0..3_u32, 0..3_u32, any::<bool>(), any::<bool>())
+            .prop_map(|(gang, array, retries, never, after)| Happens::Submit { gang, array, retries, never, after }),
+        4 => Just(Happens::StartAll),
+        3 => any::<u8>().prop_map(Happens::Started),
+        5 => (any::<u8>(), 0..5_u8).prop_map(|(which, how)| Happens::Ends(which, how)),
+        2 => any::<u8>().prop_map(Happens::Vanishes),
+        1 => any::<u8>().prop_map(Happens::Cancel),
+        2 => any::<u16>().prop_map(Happens::Tick),
+        3 => Just(Happens::LetGo),
+        1 => Just(Happens::Restart),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: nothing that is not wanted is started, what is never to be started again is
+    /// not, all that is known is saved, and when everything ends well in the end, every job has ended.
+    #[test]
+    fn every_job_comes_to_its_end(story in prop::collection::vec(happens(), 1..60)) {
+        let mut world = World::default();
+        for happens in story {
+            let nth = |world: &World, which: u8| {
+                world.running.keys().nth(usize::from(which) % world.running.len().max(1)).copied()
+            };
+            match happens {
+                Happens::Submit { gang, array, retries, never, after } => {
+                    let restart = if never { wire::Restart::Never } else { wire::Restart::Unspecified };
+                    let after = if after && world.next_id > 0 { vec![world.next_id] } else { Vec::new() };
+                    world.submit(wire::JobSpec {
+                        gang, array: (0..array).collect(), retries, restart: restart.into(), after, ..Default::default()
+                    });
+                }
+                Happens::StartAll => world.start_all(),
+                Happens::Started(which) => if let Some(instance) = nth(&world, which) { world.started(instance) },
+                Happens::Ends(which, how) => if let Some(instance) = nth(&world, which) {
+                    let ended = [SUCCESS, FAILURE, Ended::TimeLimit, Ended::Displaced,
+                        Ended::Exited { code: None, signal: 9 }][usize::from(how)];
+                    world.ends(instance, ended);
+                },
+                Happens::Vanishes(which) => if let Some(instance) = nth(&world, which) { world.vanishes(instance) },
+                Happens::Cancel(which) => if world.next_id > 0 {
+                    let id = 1 + u64::from(which) % world.next_id;
+                    world.act(|book, now_ms, effects| book.cancel(now_ms, id, &[], effects)).expect("there is such a job");
+                },
+                Happens::Tick(after_ms) => world.tick(after_ms.into()),
+                Happens::LetGo => world.let_go(),
+                Happens::Restart => world.restart(),
+            }
+        }
+        for _ in 0..1000 {
+            world.tick(10_000_000);
+            world.let_go();
+            world.start_all();
+            for instance in world.running.keys().copied().collect::<Vec<_>>() {
+                world.ends(instance, SUCCESS);
+            }
+        }
+        for entry in world.book.entries() {
+            let states: Vec<TaskState> = entry.tasks.values().map(|task| task.state).collect();
+            prop_assert!(entry.end().is_some(), "job {} is at {states:?}", entry.job.id);
+            if entry.job.spec.restart == super::Restart::Never && entry.job.spec.retries == 0 {
+                for (member, starts) in world.starts.range((entry.job.id, 0, 0)..(entry.job.id + 1, 0, 0)) {
+                    prop_assert!(*starts <= 1, "{member:?} was started {starts} times");
+                }
+            }
+        }
+        world.restart();
+    }
+}

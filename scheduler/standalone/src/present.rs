@@ -1,0 +1,285 @@
+//! Jobs, nodes and queues as users see them.
+
+use std::collections::BTreeMap;
+
+use aliquot_proto::scheduler::v1 as wire;
+use aliquot_scheduler_core::Health;
+use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
+
+use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Restart, Task, TaskState, Then};
+use crate::sessions::Sessions;
+
+/// A job; `is_private`: without what only its user and administrators may see.
+pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
+    let job = &entry.job;
+    let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, view)).collect();
+    let state = match entry.end() {
+        Some(end) => of_end(end),
+        None => state_of_parts(tasks.iter().map(|task| task.state())),
+    };
+    let reason = tasks.iter().filter(|task| task.state() == state).map(|task| task.reason.clone());
+    wire::Job {
+        id: job.id,
+        spec: Some(spec(&job.spec, is_private)),
+        user: job.user.clone(),
+        uid: job.uid,
+        submitted_unix_ms: job.submitted_ms,
+        state: state.into(),
+        reason: reason.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default(),
+        tasks,
+    }
+}
+
+/// The state of something of which a part is not over yet.
+fn state_of_parts(parts: impl Iterator<Item = wire::JobState>) -> wire::JobState {
+    let parts: Vec<wire::JobState> = parts.collect();
+    let order = [wire::JobState::Running, wire::JobState::Pending, wire::JobState::Stopping];
+    order.into_iter().find(|state| parts.contains(state)).unwrap_or(wire::JobState::Pending)
+}
+
+fn of_end(end: End) -> wire::JobState {
+    match end {
+        End::Succeeded => wire::JobState::Succeeded,
+        End::Failed => wire::JobState::Failed,
+        End::Cancelled => wire::JobState::Cancelled,
+    }
+}
+
+fn task(entry: &Entry, task: &Task, view: Option<&View>) -> wire::Task {
+    let state = match task.state {
+        TaskState::Ended(end) => of_end(end),
+        TaskState::Leaving { then: Then::End(_) } => wire::JobState::Stopping,
+        TaskState::Active if task.runs() => wire::JobState::Running,
+        TaskState::Blocked | TaskState::Retrying { .. } | TaskState::Active | TaskState::Leaving { .. } => {
+            wire::JobState::Pending
+        }
+    };
+    let claims = task.claims(entry.job.id).zip(&task.members).enumerate();
+    let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
+    let reason = match (state, task.state) {
+        (wire::JobState::Pending, TaskState::Active) => view
+            .and_then(|view| waits_for(view, task.claims(entry.job.id)))
+            .unwrap_or_else(|| task.reason.clone()),
+        _ => task.reason.clone(),
+    };
+    wire::Task {
+        index: task.index,
+        state: state.into(),
+        attempt: task.starts,
+        failures: task.failures,
+        members,
+        reason,
+        ended_unix_ms: task.ended_ms.unwrap_or(0),
+        retry_unix_ms: match task.state {
+            TaskState::Retrying { at_ms } => at_ms,
+            _ => 0,
+        },
+    }
+}
+
+/// Why a task waits, as the last cycle has said: cheap, and without what would help.
+fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
+    claims.find_map(|claim| {
+        let known = view.claim(&claim.to_string().into())?;
+        match known.whereabouts {
+            Whereabouts::Refused(why) => Some(why.to_string()),
+            Whereabouts::Placed(node) => Some(format!("it has a place on node {node} and waits for others to leave it")),
+            Whereabouts::There { node, phase: Phase::Starting, .. } => Some(format!("it starts on node {node}")),
+            Whereabouts::There { node, phase: Phase::Stopping, .. } => Some(format!("it makes way on node {node}")),
+            Whereabouts::There { .. } => None,
+            Whereabouts::Waiting => {
+                let group = view.cluster().group_of(view.claim_id(&claim.to_string().into())?)?;
+                let pending = view.plan().pending.iter().find(|pending| pending.group == group);
+                let complaint = known.complaint.map(|complaint| complaint.to_string());
+                complaint.or_else(|| Some(pending?.reason(view.cluster()).to_string()))
+            }
+        }
+    })
+}
+
+fn member(rank: usize, member: &Member, task: TaskState) -> wire::Member {
+    let state = match (&member.exit, member.is_leaving, task) {
+        (Some(exit), ..) if exit.has_succeeded() => wire::JobState::Succeeded,
+        (Some(Exit { code: None, signal: 0, .. }), _, TaskState::Ended(end)) => of_end(end),
+        (Some(_), ..) => wire::JobState::Failed,
+        (None, true, _) => wire::JobState::Stopping,
+        (None, false, TaskState::Ended(end)) => of_end(end),
+        (None, false, _) if member.started_ms.is_some() => wire::JobState::Running,
+        (None, false, _) => wire::JobState::Pending,
+    };
+    let place = member.place.as_ref();
+    let devices = place.into_iter().flat_map(|place| &place.devices).map(|(uuid, core_millis, memory_bytes)| {
+        wire::MemberDevice { uuid: uuid.clone(), core_millis: *core_millis, memory_bytes: *memory_bytes }
+    });
+    wire::Member {
+        rank: u32::try_from(rank).unwrap_or(u32::MAX),
+        state: state.into(),
+        node: place.map(|place| place.node.clone()).unwrap_or_default(),
+        devices: devices.collect(),
+        started_unix_ms: member.started_ms.unwrap_or(0),
+        exit_code: member.exit.as_ref().and_then(|exit| exit.code),
+        signal: member.exit.as_ref().map_or(0, |exit| exit.signal),
+    }
+}
+
+fn spec(spec: &JobSpec, is_private: bool) -> wire::JobSpec {
+    let seen = |text: &str| if is_private { String::new() } else { text.to_owned() };
+    wire::JobSpec {
+        name: spec.name.clone(),
+        queue: spec.queue.clone(),
+        command: if is_private { Vec::new() } else { spec.command.clone() },
+        environment: if is_private { Default::default() } else { spec.environment.clone().into_iter().collect() },
+        work_dir: seen(&spec.work_dir),
+        gpu_core_percent: spec.gpu_core_percent,
+        gpu_memory_bytes: spec.gpu_memory_bytes,
+        gpus: spec.gpus,
+        cpu_millis: spec.cpu_millis,
+        memory_bytes: spec.memory_bytes,
+        gang: spec.gang,
+        array: if spec.has_array { spec.array.clone() } else { Vec::new() },
+        priority: spec.priority,
+        non_preemptible: !spec.preemptible,
+        retries: spec.retries,
+        retry_delay_ms: spec.retry_delay_ms,
+        time_limit_ms: spec.time_limit_ms,
+        grace_ms: spec.grace_ms,
+        restart: match spec.restart {
+            Restart::Always => wire::Restart::Unspecified,
+            Restart::Never => wire::Restart::Never,
+        }
+        .into(),
+        node_labels: spec.node_labels.clone().into_iter().collect(),
+        nodes: spec.nodes.clone(),
+        gpu_models: spec.gpu_models.clone(),
+        tolerations: spec
+            .tolerations
+            .iter()
+            .map(|(key, value)| wire::Toleration { key: key.clone(), value: value.clone() })
+            .collect(),
+        after: spec.after.clone(),
+    }
+}
+
+/// All nodes.
+pub(crate) fn nodes(view: &View, sessions: &Sessions) -> Vec<wire::Node> {
+    view.nodes().map(|of| node(view, &of, sessions)).collect()
+}
+
+fn node(view: &View, of: &NodeView, sessions: &Sessions) -> wire::Node {
+    let books = view.cluster().node_named(of.name.as_str()).and_then(|id| view.cluster().node(id));
+    let reported = sessions.reported(of.name.as_str()).unwrap_or_default();
+    let is_cordoned = reported.cordoned;
+    let state = match (of.is_up && sessions.is_connected(of.name.as_str()), is_cordoned) {
+        (false, _) => wire::NodeState::Silent,
+        (true, true) => wire::NodeState::Cordoned,
+        (true, false) => wire::NodeState::Up,
+    };
+    let devices = books.into_iter().flat_map(|node| node.spec().devices.iter().zip(node.devices()));
+    let devices = devices.map(|(spec, device)| wire::NodeDevice {
+        uuid: spec.uuid.clone(),
+        model: spec.model.clone(),
+        memory_bytes: spec.memory.get(),
+        healthy: spec.health == Health::Healthy,
+        core_given_millis: 1000_u32.saturating_sub(device.core_free().get()),
+        memory_given_bytes: spec.memory.saturating_sub(device.memory_free()).get(),
+    });
+    let spec = books.map(|node| node.spec());
+    wire::Node {
+        name: of.name.to_string(),
+        state: state.into(),
+        version: reported.version,
+        address: reported.address,
+        devices: devices.collect(),
+        labels: spec.map(|spec| spec.labels.clone().into_iter().collect()).unwrap_or_default(),
+        instances: u32::try_from(of.instances).unwrap_or(u32::MAX),
+        heard_unix_ms: of.heard_ms,
+        lease_unix_ms: of.lease_until_ms.unwrap_or(0),
+        problem: reported.problem,
+        cpu_millis: spec.map_or(0, |spec| spec.cpu.get()),
+        memory_bytes: spec.map_or(0, |spec| spec.memory.get()),
+    }
+}
+
+/// All queues, each before those below it.
+pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
+    let mut running: BTreeMap<String, u32> = BTreeMap::new();
+    for (uid, claim) in view.claims() {
+        let runs = matches!(claim.whereabouts, Whereabouts::There { phase: Phase::Running, .. });
+        let group = view.claim_id(uid).filter(|_| runs).and_then(|id| view.cluster().group_of(id));
+        let mut queue = group.and_then(|group| view.cluster().group(group)).map(|group| group.queue());
+        while let Some(of) = queue.and_then(|id| view.cluster().queue(id)) {
+            *running.entry(of.spec().name.clone()).or_default() += 1;
+            queue = of.parent();
+        }
+    }
+    let reports = view.queues().into_iter();
+    let queues = reports.map(|report| {
+        let spec = view.cluster().queue_named(&report.queue).and_then(|id| view.cluster().queue(id));
+        let gpus = report.resources.iter().find(|of| of.resource == aliquot_scheduler_core::Resource::DeviceCore);
+        wire::Queue {
+            held_gpu_millis: gpus.map_or(0, |of| of.held),
+            fair_share_gpu_millis: gpus.and_then(|of| of.fair_share).unwrap_or(0),
+            pending_gpu_millis: gpus.map_or(0, |of| of.requested.saturating_sub(of.held)),
+            running: running.get(&report.queue).copied().unwrap_or(0),
+            pending: report.waiting,
+            ..spec.map(|queue| crate::queues::shown(queue.spec())).unwrap_or_default()
+        }
+    });
+    queues.collect()
+}
+
+/// Why a task waits, and what would help.
+pub(crate) fn explanation(entry: &Entry, task: &Task, view: &View, now_ms: u64) -> wire::ExplainResponse {
+    let mut reasons = Vec::new();
+    let mut remedies = Vec::new();
+    match task.state {
+        TaskState::Ended(end) => {
+            let how = match end {
+                End::Succeeded => "it has succeeded",
+                End::Failed => "it has failed",
+                End::Cancelled => "it was cancelled",
+            };
+            reasons.push(how.to_owned());
+            reasons.extend(Some(&task.reason).filter(|reason| !reason.is_empty()).cloned());
+        }
+        TaskState::Blocked => reasons.push(task.reason.clone()),
+        TaskState::Retrying { at_ms } => {
+            let seconds = at_ms.saturating_sub(now_ms).div_ceil(1000);
+            reasons.push(format!("it has failed ({}) and is tried again in {seconds} s", task.reason));
+        }
+        TaskState::Leaving { .. } => reasons.push(format!("it is stopped ({})", task.reason)),
+        TaskState::Active => of_claims(entry, task, view, &mut reasons, &mut remedies),
+    }
+    wire::ExplainResponse { reasons, remedies }
+}
+
+fn of_claims(entry: &Entry, task: &Task, view: &View, reasons: &mut Vec<String>, remedies: &mut Vec<String>) {
+    for (rank, claim) in task.claims(entry.job.id).enumerate() {
+        let uid = claim.to_string().into();
+        let Some(known) = view.claim(&uid) else { continue };
+        let subject = if task.members.len() > 1 { format!("rank {rank} ") } else { "it ".to_owned() };
+        match known.whereabouts {
+            Whereabouts::There { node, phase: Phase::Running, .. } => {
+                reasons.push(format!("{subject}runs on node {node}"));
+                continue;
+            }
+            Whereabouts::There { node, phase: Phase::Starting, .. } => {
+                reasons.push(format!("{subject}starts on node {node}"));
+                continue;
+            }
+            Whereabouts::Refused(why) => {
+                reasons.push(why.to_string());
+                continue;
+            }
+            _ => {}
+        }
+        reasons.extend(known.complaint.map(|complaint| complaint.to_string()));
+        if let Some(explanation) = view.explain(&uid) {
+            reasons.extend(explanation.reasons.iter().map(ToString::to_string));
+            remedies.extend(explanation.changes.iter().map(ToString::to_string));
+            reasons.extend(explanation.evictions.iter().map(ToString::to_string));
+        }
+        // All members that wait do so for the same reason: the gang's.
+        return;
+    }
+}

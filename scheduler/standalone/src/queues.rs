@@ -1,0 +1,165 @@
+//! The queues that administrators have made.
+
+use std::collections::BTreeMap;
+
+use aliquot_proto::scheduler::v1 as wire;
+use aliquot_scheduler_core::{Allowance, DEFAULT_QUEUE, QueueSpec, Resource};
+use aliquot_scheduler_store::Change;
+use serde::{Deserialize, Serialize};
+
+/// The kind of records that queues are saved as.
+pub(crate) const QUEUES: &str = "queue";
+
+/// All queues that somebody has made or changed, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Queues(BTreeMap<String, QueueSpec>);
+
+/// A queue as it is saved: what users can say of it.
+#[derive(Serialize, Deserialize, Debug, Default)]
+#[serde(default)]
+struct Record {
+    parent: Option<String>,
+    quota_gpu_millis: Option<u64>,
+    limit_gpu_millis: Option<u64>,
+    weight: u64,
+}
+
+impl Queues {
+    /// The queues that were saved as these records.
+    ///
+    /// # Errors
+    /// If a record cannot be read: which one, and why.
+    pub(crate) fn load(records: Vec<(String, String)>) -> Result<Self, String> {
+        let read = records.into_iter().map(|(name, value)| {
+            let record = serde_json::from_str(&value).map_err(|error| format!("queue {name}: {error}"))?;
+            Ok((name.clone(), to_spec(name, record)))
+        });
+        let mut queues = read.collect::<Result<BTreeMap<_, _>, String>>()?;
+        // A quota of everything would let one tenant keep all others out. So nothing is promised where nobody says so.
+        queues.entry(DEFAULT_QUEUE.to_owned()).or_insert_with(|| to_spec(DEFAULT_QUEUE.to_owned(), Record::default()));
+        Ok(Self(queues))
+    }
+
+    /// All of them, each after its parent.
+    pub(crate) fn specs(&self) -> impl Iterator<Item = &QueueSpec> {
+        let depth = |spec: &QueueSpec| {
+            std::iter::successors(spec.parent.as_ref(), |name| self.0.get(*name)?.parent.as_ref())
+                .take(self.0.len())
+                .count()
+        };
+        let mut specs: Vec<&QueueSpec> = self.0.values().collect();
+        specs.sort_by_key(|spec| depth(spec));
+        specs.into_iter()
+    }
+
+    pub(crate) fn set(&mut self, spec: QueueSpec) {
+        self.0.insert(spec.name.clone(), spec);
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+}
+
+/// The change that saves a queue; `None`: there is none any more.
+pub(crate) fn change(name: &str, spec: Option<&QueueSpec>) -> Change {
+    let value = spec.and_then(|spec| {
+        let wire::Queue { parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = shown(spec);
+        let parent = (!parent.is_empty()).then_some(parent);
+        serde_json::to_string(&Record { parent, quota_gpu_millis, limit_gpu_millis, weight: weight.into() }).ok()
+    });
+    Change { kind: QUEUES, key: name.to_owned(), value }
+}
+
+/// Reads a queue as a user wants it.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn read(queue: wire::Queue) -> Result<QueueSpec, String> {
+    let wire::Queue { name, parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = queue;
+    let is_usable = |text: &str| {
+        !text.is_empty()
+            && text.len() <= 63
+            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.'))
+    };
+    for text in std::iter::once(&name).chain(Some(&parent).filter(|parent| !parent.is_empty())) {
+        if !is_usable(text) {
+            return Err(format!(
+                "{text:?} cannot be the name of a queue: write 1 to 63 letters, digits, '-', '_' and '.'"
+            ));
+        }
+    }
+    if let (Some(quota), Some(limit)) = (quota_gpu_millis, limit_gpu_millis)
+        && quota > limit
+    {
+        return Err(format!(
+            "the quota of {quota} thousandths of a GPU is above the limit of {limit}; raise the limit or lower the quota"
+        ));
+    }
+    let parent = (!parent.is_empty()).then_some(parent);
+    Ok(to_spec(name, Record { parent, quota_gpu_millis, limit_gpu_millis, weight: u64::from(weight) }))
+}
+
+fn to_spec(name: String, record: Record) -> QueueSpec {
+    let Record { parent, quota_gpu_millis, limit_gpu_millis, weight } = record;
+    let allowance = Allowance {
+        quota: Some(quota_gpu_millis.unwrap_or(0)),
+        limit: limit_gpu_millis,
+        weight: weight.max(1),
+        priority: None,
+    };
+    QueueSpec { name, parent, allowances: [(Resource::DeviceCore, allowance)].into(), ..QueueSpec::default() }
+}
+
+/// A queue for users, without what it holds.
+pub(crate) fn shown(spec: &QueueSpec) -> wire::Queue {
+    let allowance = spec.allowances.get(&Resource::DeviceCore).copied().unwrap_or(Allowance::UNNAMED);
+    wire::Queue {
+        name: spec.name.clone(),
+        parent: spec.parent.clone().unwrap_or_default(),
+        quota_gpu_millis: allowance.quota.filter(|quota| *quota > 0),
+        limit_gpu_millis: allowance.limit,
+        weight: u32::try_from(allowance.weight).unwrap_or(u32::MAX),
+        ..wire::Queue::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(name: &str, parent: &str) -> wire::Queue {
+        wire::Queue { name: name.into(), parent: parent.into(), weight: 1, ..wire::Queue::default() }
+    }
+
+    #[test]
+    fn a_queue_is_loaded_as_it_was_saved() {
+        let wanted =
+            wire::Queue { quota_gpu_millis: Some(1500), limit_gpu_millis: Some(4000), ..queue("team-a", "research") };
+        let spec = read(wanted.clone()).unwrap();
+        let Change { key, value: Some(value), .. } = change("team-a", Some(&spec)) else { panic!("nothing is saved") };
+        let queues = Queues::load(vec![(key, value)]).unwrap();
+        let loaded = queues.specs().find(|spec| spec.name == "team-a").expect("it was saved");
+        assert_eq!(shown(loaded), wanted);
+        assert!(queues.specs().any(|spec| spec.name == DEFAULT_QUEUE), "this one is always there");
+    }
+
+    #[test]
+    fn parents_come_before_their_children() {
+        let mut queues = Queues::load(Vec::new()).unwrap();
+        for (name, parent) in [("a", "b"), ("b", "c"), ("c", "")] {
+            queues.set(read(queue(name, parent)).unwrap());
+        }
+        let names: Vec<&str> = queues.specs().map(|spec| spec.name.as_str()).collect();
+        assert_eq!(names, ["c", "default", "b", "a"]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_queue_is_named() {
+        assert!(read(queue("", "")).unwrap_err().contains("\"\""));
+        assert!(read(queue("team a", "")).unwrap_err().contains("\"team a\""));
+        assert!(read(queue("a", "b/c")).unwrap_err().contains("\"b/c\""));
+        let above = wire::Queue { quota_gpu_millis: Some(2), limit_gpu_millis: Some(1), ..queue("a", "") };
+        assert!(read(above).unwrap_err().contains("raise the limit"));
+    }
+}

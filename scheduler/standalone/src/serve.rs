@@ -1,0 +1,346 @@
+//! Starts all parts of a scheduler, and ends them.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+
+use aliquot_proto::agent::v1::agents_server::AgentsServer;
+use aliquot_proto::scheduler::v1::FILE_DESCRIPTOR_SET;
+use aliquot_proto::scheduler::v1::scheduler_server::SchedulerServer;
+use aliquot_scheduler_engine::{Decisions, Engine, Lease, Settings, Shown, Store};
+use aliquot_scheduler_store::{Database, StoreError};
+use parking_lot::RwLock;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{broadcast, watch};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConfig};
+use tracing::{error, info};
+
+use crate::agents::AgentService;
+use crate::backend::Nodes;
+use crate::certificates::{self, Authority, CertificateError};
+use crate::clock::{Clock, latest_ms};
+use crate::config::Config;
+use crate::controller::{Controller, Inbox, Seen};
+use crate::jobs::{Book, JOBS, TASKS};
+use crate::membership::{Invitation, Inviter, LoadError, Membership, TOKEN_VALID_MS};
+use crate::queues::{QUEUES, Queues};
+use crate::sessions::Sessions;
+use crate::users::UserService;
+
+/// Changes that a watcher may be behind before it looks at everything again.
+const WATCHED: usize = 4096;
+/// Time between two checks that a node is there, and how long it may take to answer.
+const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Why a scheduler does not start, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration makes no sense.
+    #[error("{0}")]
+    Config(String),
+    /// The store cannot be opened, read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The engine cannot go on from what was saved.
+    #[error(transparent)]
+    Engine(#[from] aliquot_scheduler_engine::StoreError),
+    /// A record in the store cannot be read.
+    #[error("the scheduler's store has a record that cannot be read: {0}; restore a backup")]
+    Record(String),
+    /// Who has joined cannot be read.
+    #[error(transparent)]
+    Membership(#[from] LoadError),
+    /// Certificates cannot be made or read.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// A directory or a socket cannot be made.
+    #[error("{what}: {error}")]
+    Io {
+        /// What cannot be made.
+        what: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// TLS or gRPC do not start.
+    #[error("cannot serve: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
+    let what = what.into();
+    move |error| ServeError::Io { what, error }
+}
+
+/// A scheduler that serves, until it is dropped or [stopped](Server::stop).
+#[derive(Debug)]
+pub struct Server {
+    runtime: tokio::runtime::Runtime,
+    stop: watch::Sender<bool>,
+    /// Says why the scheduler has ended by itself.
+    failed: mpsc::Receiver<ServeError>,
+    controller: mpsc::Sender<Inbox>,
+    threads: Vec<thread::JoinHandle<()>>,
+    listens: SocketAddr,
+    invitation: Option<Invitation>,
+    socket: PathBuf,
+}
+
+impl Server {
+    /// Starts a scheduler. It serves when this returns.
+    ///
+    /// # Errors
+    /// If anything that it needs cannot be had.
+    pub fn start(config: &Config, decisions: Decisions) -> Result<Self, ServeError> {
+        config.check().map_err(ServeError::Config)?;
+        make_private(&config.state_dir)?;
+        let database = Database::open(&config.state_dir.join("scheduler.db"))?;
+        let (authority, identity) = match &config.tls {
+            None => {
+                let authority = Authority::open(&config.state_dir)?;
+                let identity = authority.server()?;
+                (Some(Arc::new(authority)), identity)
+            }
+            Some(tls) => {
+                let identity = certificates::Identity {
+                    certificate_pem: certificates::read(&tls.certificate)?,
+                    key_pem: certificates::read(&tls.key)?,
+                    authority_pem: certificates::read(&tls.authority)?,
+                };
+                (None, identity)
+            }
+        };
+        let membership = Arc::new(Membership::load(database.clone())?);
+        let book = Book::load(database.records(JOBS)?, database.records(TASKS)?).map_err(ServeError::Record)?;
+        let queues = Queues::load(database.records(QUEUES)?).map_err(ServeError::Record)?;
+        let mut store = database.engine_store();
+        let saved = store.load()?;
+        let clock = Arc::new(Clock::new(latest_ms(&saved)));
+        let settings = Settings {
+            start_deadline_ms: config.start_deadline_ms,
+            lease: Some(Lease {
+                lease_ms: config.lease_ms,
+                margin_ms: config.lease_ms / 10,
+                silence_ms: config.silence_ms,
+            }),
+            ..Settings::default()
+        };
+        let engine = Engine::new(decisions, settings, saved);
+
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(io_error("cannot start threads"))?;
+        let (stop, stopped) = watch::channel(false);
+        let (fail, failed) = mpsc::channel();
+        let (to_engine, of_engine) = mpsc::channel();
+        let (to_controller, of_controller) = mpsc::channel();
+        let (shown, sessions) = (Shown::default(), Sessions::default());
+        let seen = Seen {
+            book: Arc::new(RwLock::new(book)),
+            queues: Arc::new(RwLock::new(queues)),
+            touched: broadcast::channel(WATCHED).0,
+        };
+        let (tcp, listens, unix) = runtime.block_on(listen(config))?;
+        let address = address(config, listens);
+
+        let mut threads = Vec::new();
+        threads.push({
+            let mut nodes =
+                Nodes { sessions: sessions.clone(), controller: to_controller.clone(), clock: Arc::clone(&clock) };
+            let (shown, clock, fail) = (shown.clone(), Arc::clone(&clock), fail.clone());
+            spawn("engine", move || {
+                let done =
+                    aliquot_scheduler_engine::run(engine, &mut store, &mut nodes, &shown, &of_engine, || clock.now_ms());
+                if let Err(error) = done {
+                    _ = fail.send(error.into());
+                }
+            })?
+        });
+        threads.push({
+            let mut controller = Controller {
+                database: database.clone(),
+                seen: seen.clone(),
+                engine: to_engine.clone(),
+                own: to_controller.clone(),
+                shown: shown.clone(),
+                sessions: sessions.clone(),
+                clock: Arc::clone(&clock),
+                left: Default::default(),
+            };
+            let fail = fail.clone();
+            spawn("controller", move || {
+                controller.begin();
+                if let Err(error) = controller.run(&of_controller) {
+                    _ = fail.send(error.into());
+                }
+            })?
+        });
+
+        let inviter = authority.as_ref().map(|authority| Inviter {
+            membership: Arc::clone(&membership),
+            authority_pem: authority.pem.clone(),
+            address: address.clone(),
+        });
+        let agents = AgentService {
+            authority,
+            membership: Arc::clone(&membership),
+            sessions: sessions.clone(),
+            controller: to_controller.clone(),
+            clock: Arc::clone(&clock),
+        };
+        let is_first_start = membership.is_empty();
+        let users = UserService {
+            seen,
+            shown,
+            sessions,
+            controller: to_controller.clone(),
+            engine: to_engine,
+            database,
+            membership,
+            inviter: inviter.clone(),
+            clock: Arc::clone(&clock),
+            administrators: config.administrators.clone(),
+        };
+        let tls = ServerTlsConfig::new()
+            .identity(Identity::from_pem(&identity.certificate_pem, &identity.key_pem))
+            .client_ca_root(Certificate::from_pem(&identity.authority_pem))
+            // A node that joins has no certificate yet. Every other call asks for one.
+            .client_auth_optional(true);
+        let mut transport = Transport::builder()
+            .tls_config(tls)?
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE));
+        let for_nodes = transport.add_service(AgentsServer::new(agents));
+        serve(&runtime, for_nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended(stopped.clone())), &fail);
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .build_v1()
+            .map_err(|error| ServeError::Config(error.to_string()))?;
+        let for_users = Transport::builder().add_service(SchedulerServer::new(users)).add_service(reflection);
+        serve(&runtime, for_users.serve_with_incoming_shutdown(UnixListenerStream::new(unix), ended(stopped)), &fail);
+        info!(%listens, socket = %config.socket.display(), "the scheduler serves");
+        let socket = config.socket.clone();
+        let invitation = match inviter.filter(|_| is_first_start) {
+            Some(inviter) => Some(inviter.invite(clock.now_ms(), TOKEN_VALID_MS, 1, false)?),
+            None => None,
+        };
+        Ok(Self { runtime, stop, failed, controller: to_controller, threads, listens, invitation, socket })
+    }
+
+    /// Where it listens for nodes.
+    #[must_use]
+    pub fn listens(&self) -> SocketAddr {
+        self.listens
+    }
+
+    /// What lets the first node join, if none has joined or was invited before.
+    #[must_use]
+    pub fn invitation(&self) -> Option<&Invitation> {
+        self.invitation.as_ref()
+    }
+
+    /// Waits until `asked` says that it is to end, or it cannot go on.
+    ///
+    /// # Errors
+    /// Why it cannot go on.
+    pub fn run(self, asked: &mpsc::Receiver<()>) -> Result<(), ServeError> {
+        loop {
+            if let Ok(error) = self.failed.try_recv() {
+                error!(%error, "the scheduler cannot go on");
+                self.stop();
+                return Err(error);
+            }
+            match asked.recv_timeout(std::time::Duration::from_millis(100)) {
+                Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    self.stop();
+                    return Ok(());
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Ends it. What runs on nodes goes on.
+    pub fn stop(self) {
+        let Self { runtime, stop, controller, threads, socket, .. } = self;
+        _ = stop.send(true);
+        _ = controller.send(Inbox::Stopped);
+        runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+        for thread in threads {
+            _ = thread.join();
+        }
+        // Another scheduler may serve there by now; its clients dial anew.
+        _ = fs::remove_file(socket);
+    }
+}
+
+async fn ended(mut stopped: watch::Receiver<bool>) {
+    _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+fn serve(
+    runtime: &tokio::runtime::Runtime,
+    server: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+    fail: &mpsc::Sender<ServeError>,
+) {
+    let fail = fail.clone();
+    runtime.spawn(async move {
+        if let Err(error) = server.await {
+            _ = fail.send(error.into());
+        }
+    });
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>, ServeError> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(io_error("cannot start a thread"))
+}
+
+async fn listen(config: &Config) -> Result<(TcpListener, SocketAddr, UnixListener), ServeError> {
+    let tcp = TcpListener::bind(config.listen).await;
+    let tcp = tcp.map_err(io_error(format!("cannot listen on {}", config.listen)))?;
+    let listens = tcp.local_addr().map_err(io_error("cannot listen"))?;
+    let dir = config.socket.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        .map_err(io_error(format!("cannot make {}", dir.display())))?;
+    // The store is locked, so no other scheduler of this state directory serves there.
+    match fs::remove_file(&config.socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(io_error(format!("cannot replace {}", config.socket.display()))(error));
+        }
+        _ => {}
+    }
+    let failed = || io_error(format!("cannot serve on {}", config.socket.display()));
+    let unix = UnixListener::bind(&config.socket).map_err(failed())?;
+    // Every user of this machine may submit jobs; the kernel says who calls.
+    fs::set_permissions(&config.socket, Permissions::from_mode(0o666)).map_err(failed())?;
+    Ok((tcp, listens, unix))
+}
+
+fn address(config: &Config, listens: SocketAddr) -> String {
+    if !config.address.is_empty() {
+        return config.address.clone();
+    }
+    if !listens.ip().is_unspecified() {
+        return listens.to_string();
+    }
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    format!("{}:{}", host.unwrap_or_else(|| "localhost".to_owned()), listens.port())
+}
+
+fn make_private(dir: &Path) -> Result<(), ServeError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(io_error(format!("cannot make {}", dir.display())))
+}

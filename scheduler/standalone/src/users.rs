@@ -1,0 +1,409 @@
+//! The API for users, `aliquot/scheduler/v1/scheduler.proto`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use aliquot_proto::agent::v1::ReadLog;
+use aliquot_proto::scheduler::v1 as wire;
+use aliquot_proto::scheduler::v1::scheduler_server::Scheduler;
+use aliquot_scheduler_core::{DEFAULT_QUEUE, EventError};
+use aliquot_scheduler_engine::{Message, Observation, Shown, View};
+use aliquot_scheduler_store::{Database, StoreError};
+use nix::unistd::{Uid, User};
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::transport::server::UdsConnectInfo;
+use tonic::{Request, Response, Status};
+
+use crate::clock::Clock;
+use crate::controller::{Inbox, Seen};
+use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Unknown, Task};
+use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
+use crate::present;
+use crate::queues;
+use crate::sessions::Sessions;
+
+/// Jobs that a list has at most, where the caller does not say.
+const LISTED: u32 = 1000;
+
+type StreamOf<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The server's side of the API for users.
+#[derive(Debug)]
+pub(crate) struct UserService {
+    pub(crate) seen: Seen,
+    pub(crate) shown: Shown,
+    pub(crate) sessions: Sessions,
+    pub(crate) controller: Sender<Inbox>,
+    pub(crate) engine: Sender<Message>,
+    pub(crate) database: Database,
+    pub(crate) membership: Arc<Membership>,
+    /// Makes join tokens; `None`: the certificates come from elsewhere.
+    pub(crate) inviter: Option<Inviter>,
+    pub(crate) clock: Arc<Clock>,
+    /// Users who are administrators, beside root and the user that the scheduler runs as.
+    pub(crate) administrators: Vec<u32>,
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+struct Caller {
+    uid: u32,
+    is_administrator: bool,
+}
+
+impl Caller {
+    fn may_see(self, entry: &Entry) -> bool {
+        self.is_administrator || self.uid == entry.job.uid
+    }
+}
+
+impl UserService {
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let uid = peer.map(|peer| peer.uid()).ok_or_else(|| Status::unauthenticated("the caller is not known"))?;
+        let is_administrator = uid == 0 || uid == Uid::effective().as_raw() || self.administrators.contains(&uid);
+        Ok(Caller { uid, is_administrator })
+    }
+
+    fn administrator<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        match self.caller(request)?.is_administrator {
+            true => Ok(()),
+            false => Err(Status::permission_denied(
+                "only administrators may do this: root, the user that the scheduler runs as, and those that its \
+                 configuration names as administrators",
+            )),
+        }
+    }
+
+    fn view(&self) -> Result<Arc<View>, Status> {
+        self.shown.get().ok_or_else(|| Status::unavailable("the scheduler is starting; try again in a moment"))
+    }
+
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<Result<T, Unknown>>) -> Inbox) -> Result<T, Status> {
+        let (reply, answer) = oneshot::channel();
+        let ends = || Status::unavailable("the scheduler is ending; try again when it is back");
+        self.controller.send(question(reply)).map_err(|_| ends())?;
+        answer.await.map_err(|_| ends())?.map_err(|Unknown(why)| Status::not_found(why))
+    }
+
+    /// Tells the engine, and waits for what it says.
+    async fn tell(&self, observation: Observation) -> Result<(), Status> {
+        let (reply, answer) = oneshot::channel::<Result<(), EventError>>();
+        let ends = || Status::unavailable("the scheduler is ending; try again when it is back");
+        let acknowledge: aliquot_scheduler_engine::Acknowledge = Box::new(move |done| _ = reply.send(done));
+        self.engine.send(Message { observation, acknowledge: Some(acknowledge) }).map_err(|_| ends())?;
+        answer.await.map_err(|_| ends())?.map_err(|error| Status::failed_precondition(error.to_string()))
+    }
+
+    fn job(&self, id: JobId, caller: Caller) -> Result<wire::Job, Status> {
+        let view = self.shown.get();
+        let book = self.seen.book.read();
+        let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
+        Ok(present::job(entry, view.as_deref(), !caller.may_see(entry)))
+    }
+
+    /// Refuses a job whose queue can never take it.
+    fn check_queue(&self, queue: &str) -> Result<(), Status> {
+        let view = self.view()?;
+        let name = if queue.is_empty() { DEFAULT_QUEUE } else { queue };
+        let known = view.cluster().queue_named(name).and_then(|id| view.cluster().queue(id));
+        match known {
+            None => {
+                let names: Vec<String> = view.queues().into_iter().map(|report| report.queue).collect();
+                Err(Status::not_found(format!("there is no queue {name:?}; there are: {}", names.join(", "))))
+            }
+            Some(known) if !known.children().is_empty() => {
+                let below = known.children().iter().filter_map(|id| view.cluster().queue(*id));
+                let names: Vec<String> = below.map(|queue| queue.spec().name.clone()).collect();
+                Err(Status::invalid_argument(format!(
+                    "queue {name:?} has queues below it, and jobs wait in those: {}",
+                    names.join(", ")
+                )))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+fn no_such_job(id: JobId) -> Status {
+    Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
+}
+
+/// The task that a caller means.
+fn task_of(entry: &Entry, index: Option<u32>) -> Result<&Task, Status> {
+    let id = entry.job.id;
+    match index {
+        Some(index) => entry.tasks.get(&index).ok_or_else(|| Status::not_found(format!("job {id} has no task {index}"))),
+        None if entry.tasks.len() > 1 => Err(Status::invalid_argument(format!(
+            "job {id} has {} tasks; say which one, for example {id}.{}",
+            entry.tasks.len(),
+            entry.tasks.keys().next().copied().unwrap_or(0)
+        ))),
+        None => entry.tasks.values().next().ok_or_else(|| Status::internal(format!("job {id} has no tasks"))),
+    }
+}
+
+#[tonic::async_trait]
+impl Scheduler for UserService {
+    async fn submit_job(&self, request: Request<wire::SubmitJobRequest>) -> Result<Response<wire::Job>, Status> {
+        let caller = self.caller(&request)?;
+        let spec = request.into_inner().spec.unwrap_or_default();
+        let spec = JobSpec::read(spec).map_err(Status::invalid_argument)?;
+        self.check_queue(&spec.queue)?;
+        let user = User::from_uid(Uid::from_raw(caller.uid)).ok().flatten();
+        let user = user.map_or_else(|| caller.uid.to_string(), |user| user.name);
+        let job = Job { id: 0, spec, uid: caller.uid, user, submitted_ms: self.clock.now_ms() };
+        let id = self.ask(|reply| Inbox::Submit(Box::new(job), reply)).await?;
+        Ok(Response::new(self.job(id, caller)?))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<wire::ListJobsRequest>,
+    ) -> Result<Response<wire::ListJobsResponse>, Status> {
+        let caller = self.caller(&request)?;
+        let wire::ListJobsRequest { active, user, queue, count_max } = request.into_inner();
+        let count = if count_max == 0 { LISTED } else { count_max } as usize;
+        let view = self.shown.get();
+        let book = self.seen.book.read();
+        let is_wanted = |entry: &&Entry| {
+            let of = if entry.job.spec.queue.is_empty() { DEFAULT_QUEUE } else { &entry.job.spec.queue };
+            (!active || entry.end().is_none())
+                && (user.is_empty() || entry.job.user == user)
+                && (queue.is_empty() || of == queue)
+        };
+        let mut wanted = book.entries().filter(is_wanted);
+        let listed = wanted.by_ref().take(count);
+        let jobs = listed.map(|entry| present::job(entry, view.as_deref(), !caller.may_see(entry))).collect();
+        let truncated = wanted.next().is_some();
+        Ok(Response::new(wire::ListJobsResponse { jobs, truncated }))
+    }
+
+    async fn get_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<wire::Job>, Status> {
+        let caller = self.caller(&request)?;
+        Ok(Response::new(self.job(request.into_inner().id, caller)?))
+    }
+
+    type WatchJobStream = StreamOf<wire::Job>;
+
+    async fn watch_job(
+        &self,
+        request: Request<wire::GetJobRequest>,
+    ) -> Result<Response<Self::WatchJobStream>, Status> {
+        let caller = self.caller(&request)?;
+        let id = request.into_inner().id;
+        let mut touched = self.seen.touched.subscribe();
+        let mut last = self.job(id, caller)?;
+        let (seen, shown) = (self.seen.clone(), self.shown.clone());
+        let (sender, receiver) = tokio::sync::mpsc::channel(16);
+        tokio::spawn(async move {
+            use tokio::sync::broadcast::error::RecvError;
+            loop {
+                let has_ended = has_ended(&last);
+                if sender.send(Ok(last.clone())).await.is_err() || has_ended {
+                    return;
+                }
+                loop {
+                    let news = tokio::select! {
+                        news = touched.recv() => news,
+                        () = sender.closed() => return,
+                    };
+                    match news {
+                        Ok(of) if of != id => continue,
+                        Ok(_) | Err(RecvError::Lagged(_)) => {}
+                        Err(RecvError::Closed) => return,
+                    }
+                    let now = {
+                        let book = seen.book.read();
+                        let view = shown.get();
+                        book.entry(id).map(|entry| present::job(entry, view.as_deref(), !caller.may_see(entry)))
+                    };
+                    match now {
+                        None => return,
+                        Some(now) if now != last => {
+                            last = now;
+                            break;
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn cancel_job(&self, request: Request<wire::CancelJobRequest>) -> Result<Response<wire::Job>, Status> {
+        let caller = self.caller(&request)?;
+        let wire::CancelJobRequest { id, tasks } = request.into_inner();
+        {
+            let book = self.seen.book.read();
+            let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
+            if !caller.may_see(entry) {
+                let why = format!("job {id} is of user {}; only that user and administrators may cancel it", entry.job.user);
+                return Err(Status::permission_denied(why));
+            }
+        }
+        self.ask(|reply| Inbox::Cancel { id, tasks, reply }).await?;
+        Ok(Response::new(self.job(id, caller)?))
+    }
+
+    type ReadLogStream = StreamOf<wire::LogChunk>;
+
+    async fn read_log(
+        &self,
+        request: Request<wire::ReadLogRequest>,
+    ) -> Result<Response<Self::ReadLogStream>, Status> {
+        let caller = self.caller(&request)?;
+        let wire::ReadLogRequest { id, task, rank, follow, last_lines, offset } = request.into_inner();
+        let (node, log) = {
+            let book = self.seen.book.read();
+            let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
+            if !caller.may_see(entry) {
+                let why = format!("job {id} is of user {}; only that user and administrators may read it", entry.job.user);
+                return Err(Status::permission_denied(why));
+            }
+            let task = task_of(entry, task)?;
+            let member = task.members.get(rank as usize).ok_or_else(|| {
+                Status::not_found(format!("job {id} has {} members; there is no rank {rank}", task.members.len()))
+            })?;
+            let place = member.place.as_ref().ok_or_else(|| {
+                Status::failed_precondition(format!("job {id} has not started yet; see: aliquot explain {id}"))
+            })?;
+            let claim = ClaimName { job: id, index: task.index, rank, attempt: task.attempt };
+            (place.node.clone(), claim.log())
+        };
+        let question = ReadLog { log, follow, last_lines, offset, ..ReadLog::default() };
+        let chunks = self.sessions.read_log(&node, question)?;
+        let chunks = ReceiverStream::new(chunks).map(|chunk| chunk.map(|chunk| wire::LogChunk { data: chunk.data, offset: chunk.offset }));
+        Ok(Response::new(Box::pin(chunks)))
+    }
+
+    async fn explain(&self, request: Request<wire::ExplainRequest>) -> Result<Response<wire::ExplainResponse>, Status> {
+        self.caller(&request)?;
+        let wire::ExplainRequest { id, task } = request.into_inner();
+        let view = self.view()?;
+        let (entry, index) = {
+            let book = self.seen.book.read();
+            let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
+            let index = task_of(entry, task)?.index;
+            let task = entry.tasks.get(&index).cloned();
+            (Entry { job: entry.job.clone(), tasks: task.into_iter().map(|task| (index, task)).collect() }, index)
+        };
+        let now_ms = self.clock.now_ms();
+        // It tries changes in a copy of the books, which may take a while.
+        let explained = tokio::task::spawn_blocking(move || {
+            entry.tasks.get(&index).map(|task| present::explanation(&entry, task, &view, now_ms))
+        });
+        let explained = explained.await.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(explained.ok_or_else(|| no_such_job(id))?))
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<wire::ListQueuesRequest>,
+    ) -> Result<Response<wire::ListQueuesResponse>, Status> {
+        self.caller(&request)?;
+        let view = self.view()?;
+        let queues = tokio::task::spawn_blocking(move || present::queues(&view)).await;
+        let queues = queues.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(wire::ListQueuesResponse { queues }))
+    }
+
+    async fn set_queue(&self, request: Request<wire::Queue>) -> Result<Response<wire::Queue>, Status> {
+        self.administrator(&request)?;
+        let spec = queues::read(request.into_inner()).map_err(Status::invalid_argument)?;
+        // The engine knows whether it can be so; what it has taken is saved.
+        self.tell(Observation::Queue(spec.clone())).await?;
+        let shown = queues::shown(&spec);
+        self.ask(|reply| Inbox::QueueSet(spec, reply)).await?;
+        Ok(Response::new(shown))
+    }
+
+    async fn remove_queue(
+        &self,
+        request: Request<wire::RemoveQueueRequest>,
+    ) -> Result<Response<wire::RemoveQueueResponse>, Status> {
+        self.administrator(&request)?;
+        let name = request.into_inner().name;
+        if self.view()?.cluster().queue_named(&name).is_none() {
+            return Err(Status::not_found(format!("there is no queue {name:?}")));
+        }
+        if self.seen.book.read().is_in_use(&name) {
+            let why = format!("jobs are in queue {name:?}; cancel them or wait for their end: aliquot jobs --queue {name}");
+            return Err(Status::failed_precondition(why));
+        }
+        self.tell(Observation::QueueRemoved(name.clone())).await?;
+        self.ask(|reply| Inbox::QueueRemoved(name, reply)).await?;
+        Ok(Response::new(wire::RemoveQueueResponse {}))
+    }
+
+    async fn list_nodes(
+        &self,
+        request: Request<wire::ListNodesRequest>,
+    ) -> Result<Response<wire::ListNodesResponse>, Status> {
+        self.caller(&request)?;
+        let nodes = present::nodes(&*self.view()?, &self.sessions);
+        Ok(Response::new(wire::ListNodesResponse { nodes }))
+    }
+
+    async fn remove_node(
+        &self,
+        request: Request<wire::RemoveNodeRequest>,
+    ) -> Result<Response<wire::RemoveNodeResponse>, Status> {
+        self.administrator(&request)?;
+        let name = request.into_inner().name;
+        let is_member = tokio::task::block_in_place(|| self.membership.remove(&name)).map_err(unavailable)?;
+        let is_known = self.view()?.cluster().node_named(&name).is_some();
+        if !is_member && !is_known {
+            return Err(Status::not_found(format!("there is no node {name:?}; see: aliquot nodes")));
+        }
+        self.sessions.forget(&name);
+        self.tell(Observation::NodeGone(name.into())).await?;
+        Ok(Response::new(wire::RemoveNodeResponse {}))
+    }
+
+    async fn back_up(
+        &self,
+        request: Request<wire::BackUpRequest>,
+    ) -> Result<Response<wire::BackUpResponse>, Status> {
+        self.administrator(&request)?;
+        let path = PathBuf::from(request.into_inner().path);
+        if !path.is_absolute() {
+            return Err(Status::invalid_argument(format!("{} is not an absolute path", path.display())));
+        }
+        let database = self.database.clone();
+        let done = tokio::task::spawn_blocking(move || database.back_up(&path)).await;
+        done.map_err(|error| Status::internal(error.to_string()))?.map_err(unavailable)?;
+        Ok(Response::new(wire::BackUpResponse {}))
+    }
+
+    async fn create_join_token(
+        &self,
+        request: Request<wire::CreateJoinTokenRequest>,
+    ) -> Result<Response<wire::CreateJoinTokenResponse>, Status> {
+        self.administrator(&request)?;
+        let wire::CreateJoinTokenRequest { valid_ms, uses, replace } = request.into_inner();
+        let valid_ms = if valid_ms == 0 { TOKEN_VALID_MS } else { valid_ms };
+        let Some(inviter) = &self.inviter else {
+            return Err(Status::failed_precondition(
+                "this scheduler signs no certificates: its own come from elsewhere, and so must those of the nodes",
+            ));
+        };
+        let now_ms = self.clock.now_ms();
+        let made = tokio::task::block_in_place(|| inviter.invite(now_ms, valid_ms, uses.max(1), replace));
+        let Invitation { token, command, expires_ms: expires_unix_ms } = made.map_err(unavailable)?;
+        Ok(Response::new(wire::CreateJoinTokenResponse { token, command, expires_unix_ms }))
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn unavailable(error: StoreError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+fn has_ended(job: &wire::Job) -> bool {
+    matches!(job.state(), wire::JobState::Succeeded | wire::JobState::Failed | wire::JobState::Cancelled)
+}

@@ -1,0 +1,91 @@
+//! Translates between the agents' contract and the engine's words.
+
+use aliquot_proto::agent::v1 as wire;
+use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceSpec, Health, MilliCpu, NodeSpec, Taint};
+use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, NodeReport, Running};
+
+use crate::jobs::ClaimName;
+
+pub(crate) fn generation(from: Option<wire::Generation>) -> Generation {
+    from.map_or_else(Generation::default, |from| Generation { term: from.term, number: from.number })
+}
+
+pub(crate) fn to_generation(from: Generation) -> wire::Generation {
+    wire::Generation { term: from.term, number: from.number }
+}
+
+/// What a node reports. Its name is that of its certificate.
+pub(crate) fn report(name: &str, session: u64, sequence: u64, from: wire::Report) -> NodeReport {
+    let running = from.running.into_iter().map(|running| Running {
+        claim: running.claim.into(),
+        instance: generation(running.instance),
+        amounts: amounts(running.amounts.unwrap_or_default()),
+    });
+    NodeReport {
+        spec: spec(name, from.spec.unwrap_or_default()),
+        session,
+        sequence,
+        handled: generation(from.handled),
+        running: running.collect(),
+    }
+}
+
+fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
+    let narrow = |number: Option<u32>| number.and_then(|number| u16::try_from(number).ok());
+    let device = |from: wire::Device| DeviceSpec {
+        uuid: from.uuid,
+        model: from.model,
+        memory: Bytes::new(from.memory_bytes),
+        health: if from.healthy { Health::Healthy } else { Health::Unhealthy },
+        nvlink_group: narrow(from.nvlink_group),
+        numa: narrow(from.numa_node),
+        attributes: from.attributes.into_iter().collect(),
+        ..DeviceSpec::default()
+    };
+    let mut labels: std::collections::BTreeMap<String, String> = from.labels.into_iter().collect();
+    labels.insert(crate::jobs::NODE_LABEL.to_owned(), name.to_owned());
+    NodeSpec {
+        name: name.to_owned(),
+        labels,
+        taints: from.taints.into_iter().map(|taint| Taint { key: taint.key, value: taint.value }).collect(),
+        cpu: MilliCpu::new(from.cpu_millis),
+        memory: Bytes::new(from.memory_bytes),
+        devices: from.devices.into_iter().map(device).collect(),
+        cordoned: from.cordoned,
+    }
+}
+
+fn amounts(from: wire::Amounts) -> Amounts {
+    let part = |from: wire::DevicePart| DevicePart {
+        uuid: from.uuid,
+        core: DeviceCore::new(from.core_millis),
+        memory: Bytes::new(from.memory_bytes),
+    };
+    Amounts {
+        cpu: MilliCpu::new(from.cpu_millis),
+        memory: Bytes::new(from.memory_bytes),
+        devices: from.devices.into_iter().map(part).collect(),
+    }
+}
+
+pub(crate) fn to_amounts(from: &Amounts) -> wire::Amounts {
+    let part = |from: &DevicePart| wire::DevicePart {
+        uuid: from.uuid.clone(),
+        core_millis: from.core.get(),
+        memory_bytes: from.memory.get(),
+    };
+    wire::Amounts {
+        cpu_millis: from.cpu.get(),
+        memory_bytes: from.memory.get(),
+        devices: from.devices.iter().map(part).collect(),
+    }
+}
+
+pub(crate) fn acknowledge(claim: ClaimName, instance: Generation) -> wire::SchedulerMessage {
+    let acknowledge = wire::Acknowledge { claim: claim.to_string(), instance: Some(to_generation(instance)) };
+    message(0, wire::scheduler_message::Message::Acknowledge(acknowledge))
+}
+
+pub(crate) fn message(session: u64, message: wire::scheduler_message::Message) -> wire::SchedulerMessage {
+    wire::SchedulerMessage { session, message: Some(message) }
+}
