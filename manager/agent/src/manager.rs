@@ -89,7 +89,7 @@ pub(crate) fn slice_request(start: &Start, number: Number, owner_pid: u32) -> Re
 
 /// Exactly what the scheduler has given, and no more.
 fn part(given: &DevicePart) -> Result<Part, String> {
-    if given.core_millis % 10 != 0 || !(10..=1000).contains(&given.core_millis) || given.memory_bytes == 0 {
+    if !given.core_millis.is_multiple_of(10) || !(10..=1000).contains(&given.core_millis) || given.memory_bytes == 0 {
         return Err(format!(
             "a slice has whole percents of a device's time and some of its memory, not {} thousandths and {} bytes of {}",
             given.core_millis, given.memory_bytes, given.uuid
