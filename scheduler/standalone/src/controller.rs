@@ -220,6 +220,7 @@ impl Controller {
             What::Failed(why) => {
                 if let Some(name) = name.filter(|_| instance == generation) {
                     book.not_started(now_ms, name, instance, &why, Fault::Job, effects);
+                    batch.messages.push((node.to_owned(), wire::acknowledge(name, instance)));
                 }
                 StepOutcome::Failed(why)
             }
@@ -258,7 +259,9 @@ impl Controller {
     /// Saves first, then tells the engine, then the nodes and the users.
     fn carry_out(&mut self, batch: Batch) -> Result<(), StoreError> {
         let Batch { effects, messages, replies } = batch;
-        let Effects { changes, observations, starts, leaving, touched } = effects;
+        let Effects { changes, observations, mut starts, leaving, touched } = effects;
+        // A node refuses a start that a later one has overtaken, and the book keeps members of gangs back.
+        starts.sort_by_key(|order| order.generation);
         if !changes.is_empty() {
             self.database.save(&last_of_each(changes))?;
         }
