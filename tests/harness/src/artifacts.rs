@@ -93,6 +93,12 @@ pub fn cli() -> &'static Path {
     })
 }
 
+/// The program `aliquot-scheduler`.
+pub fn scheduler() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("aliquot-scheduler", "aliquot-scheduler", profile()))
+}
+
 /// The program `aliquot-gpu-check`.
 pub fn gpu_check() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();

@@ -11,6 +11,7 @@
 //! | [`unchanged_in_a_slice`] | a command that must do the same with and without the shim |
 //! | [`like_a_device_of`] | a program that must find a slice like a device of its size |
 //! | [`PythonEnvironment`] | Python with NVIDIA's own packages |
+//! | [`Scheduler`], [`Jobs`] | a scheduler for machines without Kubernetes, and a client of it |
 //! | [`nvidia_headers`] | NVIDIA's headers of any version, to compare our declarations with |
 //! | [`Sysroot`] | an older C library |
 //! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
@@ -40,6 +41,7 @@ mod publishing;
 mod python;
 mod region;
 mod root;
+mod scheduler;
 mod shares;
 mod stall;
 mod sysroot;
@@ -60,6 +62,7 @@ pub use program::{HostProgram, copy_program};
 pub use python::PythonEnvironment;
 pub use region::{Part, Region};
 pub use root::{RootFs, libraries_of};
+pub use scheduler::{Jobs, Scheduler};
 pub use shares::Shares;
 pub use stall::Witness;
 pub use sysroot::Sysroot;

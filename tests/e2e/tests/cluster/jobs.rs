@@ -1,0 +1,106 @@
+//! What jobs get, and what their users see.
+
+use std::collections::BTreeSet;
+
+use aliquot_harness::GIB;
+use aliquot_proto::scheduler::v1::{JobSpec, JobState, Queue};
+
+use crate::{Cluster, endless, shell};
+
+#[test]
+fn a_job_runs_in_its_exact_part_of_a_device() {
+    let cluster = Cluster::start(1, "");
+    let script = "echo \"devices: $CUDA_VISIBLE_DEVICES\"; echo \"preload: $LD_PRELOAD\"; sleep 1000000";
+    let id = cluster.submit(JobSpec { gpu_core_percent: 30, gpu_memory_bytes: 8 * GIB, ..shell(script) });
+    let job = cluster.wait_for(id, JobState::Running);
+    let member = &job.tasks[0].members[0];
+    assert_eq!((member.node.as_str(), member.devices.len()), ("node-0", 1));
+    assert_eq!((member.devices[0].core_millis, member.devices[0].memory_bytes), (300, 8 * GIB));
+    let slices = cluster.nodes[0].client().slices().expect("the manager answers");
+    let parts: Vec<_> = slices.iter().flat_map(|slice| &slice.parts).collect();
+    assert_eq!(parts.len(), 1, "{slices:?}");
+    assert_eq!((parts[0].core_request_percent, parts[0].memory_limit_bytes), (30, 8 * GIB));
+    assert_eq!(parts[0].device_uuid, member.devices[0].uuid);
+    let log = aliquot_harness::wait::until("the job has said what it sees", || {
+        cluster.client().log(id, 0).ok().filter(|log| log.contains("preload:"))
+    });
+    assert!(log.contains(&member.devices[0].uuid) && log.contains("libaliquot_shim.so"), "{log}");
+
+    cluster.client().cancel(id).expect("it can be cancelled");
+    cluster.wait_for(id, JobState::Cancelled);
+    aliquot_harness::wait::until_true("the slice is gone", || {
+        cluster.nodes[0].client().slices().is_ok_and(|slices| slices.is_empty())
+    });
+    assert_eq!(cluster.client().log(id, 0).expect("the log outlives the job"), log);
+}
+
+#[test]
+fn the_end_of_a_job_is_its_commands_end() {
+    let cluster = Cluster::start(1, "");
+    let good = cluster.submit(shell("echo done"));
+    let bad = cluster.submit(shell("exit 3"));
+    let missing = cluster.submit(JobSpec { command: vec!["/no/such/program".into()], ..shell("") });
+    assert_eq!(cluster.wait_for(good, JobState::Succeeded).tasks[0].members[0].exit_code, Some(0));
+    assert_eq!(cluster.client().log(good, 0).expect("there is a log"), "done\n");
+    let job = cluster.wait_for(bad, JobState::Failed);
+    assert_eq!((job.tasks[0].members[0].exit_code, job.reason.as_str()), (Some(3), "ended with code 3"));
+    cluster.wait_for(missing, JobState::Failed);
+}
+
+#[test]
+fn a_gang_starts_as_a_whole_and_its_members_find_each_other() {
+    let cluster = Cluster::start(2, "");
+    // Each member needs both devices of a node.
+    let script = "echo \"$RANK/$WORLD_SIZE $MASTER_ADDR:$MASTER_PORT\"";
+    let id = cluster.submit(JobSpec { gpus: 2, gang: 2, ..shell(script) });
+    let job = cluster.wait_for(id, JobState::Succeeded);
+    let nodes: BTreeSet<&str> = job.tasks[0].members.iter().map(|member| member.node.as_str()).collect();
+    assert_eq!(nodes, BTreeSet::from(["node-0", "node-1"]));
+    let logs = [0, 1].map(|rank| cluster.client().log(id, rank).expect("there is a log"));
+    assert!(logs[0].starts_with("0/2 127.") && logs[1].starts_with("1/2 127."), "{logs:?}");
+    let meeting = |log: &str| log.split_once(' ').map(|(_, meeting)| meeting.to_owned());
+    assert_eq!(meeting(&logs[0]), meeting(&logs[1]));
+}
+
+#[test]
+fn a_job_that_waits_says_why() {
+    let cluster = Cluster::start(1, "");
+    let first = cluster.submit(JobSpec { gpus: 2, non_preemptible: true, ..endless() });
+    cluster.wait_for(first, JobState::Running);
+    let second = cluster.submit(JobSpec { gpu_core_percent: 50, ..endless() });
+    let explained = aliquot_harness::wait::until("the cycle has looked at it", || {
+        cluster.client().explain(second).ok().filter(|explained| !explained.reasons.is_empty())
+    });
+    assert!(explained.reasons.iter().all(|reason| !reason.is_empty()), "{explained:?}");
+    let large = cluster.submit(JobSpec { gpus: 3, ..endless() });
+    let explained = aliquot_harness::wait::until("the cycle has looked at the larger one", || {
+        cluster.client().explain(large).ok().filter(|explained| !explained.remedies.is_empty())
+    });
+    println!("{explained:?}");
+    cluster.client().cancel(first).expect("it can be cancelled");
+    cluster.wait_for(second, JobState::Running);
+}
+
+#[test]
+fn an_array_has_a_task_for_each_index() {
+    let cluster = Cluster::start(1, "");
+    let id = cluster.submit(JobSpec { array: (3..9).collect(), ..shell("exit $((ALIQUOT_ARRAY_INDEX == 5))") });
+    let job = cluster.wait_for(id, JobState::Failed);
+    let failed: Vec<u32> =
+        job.tasks.iter().filter(|task| task.state() == JobState::Failed).map(|task| task.index).collect();
+    assert_eq!((job.tasks.len(), failed), (6, vec![5]));
+}
+
+#[test]
+fn what_can_never_run_is_refused_at_once() {
+    let cluster = Cluster::start(1, "");
+    let refused = |spec: JobSpec| cluster.client().submit(spec).expect_err("it is refused").message().to_owned();
+    let message = refused(JobSpec { queue: "research".into(), ..endless() });
+    assert!(message.contains("research") && message.contains("default"), "{message}");
+    let message = refused(JobSpec { gpu_core_percent: 130, ..endless() });
+    assert!(message.contains("130"), "{message}");
+    let queue = Queue { name: "research".into(), weight: 1, ..Queue::default() };
+    cluster.client().set_queue(queue).expect("root is an administrator");
+    let id = cluster.submit(JobSpec { queue: "research".into(), ..shell("true") });
+    cluster.wait_for(id, JobState::Succeeded);
+}

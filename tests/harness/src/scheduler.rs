@@ -1,0 +1,218 @@
+//! A scheduler in its own process, and a blocking client of its API.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
+use aliquot_proto::scheduler::v1::{
+    CancelJobRequest, CreateJoinTokenRequest, ExplainRequest, ExplainResponse, GetJobRequest, Job, JobSpec,
+    ListNodesRequest, ListQueuesRequest, Node, Queue, ReadLogRequest, SubmitJobRequest,
+};
+use hyper_util::rt::TokioIo;
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::process::Process;
+use crate::{artifacts, wait};
+
+/// A running `aliquot-scheduler serve` with directories and an address of its own. Dropping this kills it.
+pub struct Scheduler {
+    dir: TempDir,
+    /// Each scheduler of this process listens at a loopback address of its own, so that it finds its port free again
+    /// after a restart.
+    listen: String,
+    settings: String,
+    process: Option<Process>,
+}
+
+impl Scheduler {
+    /// Starts a scheduler with the configuration keys `settings`, and waits until it answers.
+    #[must_use]
+    pub fn start(settings: &str) -> Scheduler {
+        static NEXT: AtomicU8 = AtomicU8::new(1);
+        let process = std::process::id().to_le_bytes();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // 127.0.0.1 is of everybody.
+        let listen = format!("127.{}.{}.{number}:7460", process[1] | 0x40, process[0]);
+        let dir = TempDir::with_prefix("aliquot-scheduler-").expect("a temporary directory");
+        let mut scheduler = Scheduler { dir, listen, settings: settings.to_owned(), process: None };
+        scheduler.restart();
+        scheduler
+    }
+
+    /// Starts the scheduler again, after [`Scheduler::kill`] or [`Scheduler::stop`], and waits until it answers.
+    pub fn restart(&mut self) {
+        assert!(self.process.is_none(), "the scheduler runs already");
+        let file = self.dir.path().join("scheduler.toml");
+        let paths = format!(
+            "listen = {:?}\nsocket = {:?}\nstate_dir = {:?}\n{}",
+            self.listen,
+            self.socket(),
+            self.dir.path().join("state"),
+            self.settings,
+        );
+        std::fs::write(&file, paths).expect("the scheduler's configuration");
+        let mut command = Command::new(artifacts::scheduler());
+        let mut process = Process::start(command.arg("serve").arg("--config").arg(file));
+        wait::until_true("the scheduler answers", || {
+            assert!(!process.has_ended(), "the scheduler has ended:\n{}{}", process.output(), process.errors());
+            Jobs::connect(&self.socket()).is_some_and(|mut jobs| jobs.nodes().is_ok())
+        });
+        self.process = Some(process);
+    }
+
+    /// Kills the scheduler with SIGKILL.
+    pub fn kill(&mut self) {
+        let _ = self.process.take().expect("the scheduler runs").kill();
+    }
+
+    /// Asks the scheduler to stop, and waits until it has.
+    pub fn stop(&mut self) {
+        let process = self.process.take().expect("the scheduler runs");
+        process.signal(Signal::TERM);
+        let _ = process.wait().success();
+    }
+
+    /// The socket for users.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("scheduler.sock")
+    }
+
+    /// Where nodes reach it.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.listen
+    }
+
+    /// A connection to the scheduler.
+    #[must_use]
+    pub fn client(&self) -> Jobs {
+        Jobs::connect(&self.socket()).expect("the scheduler listens")
+    }
+
+    /// The scheduler's output since its last start.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.as_ref().map(|process| process.output() + &process.errors()).unwrap_or_default()
+    }
+
+    /// The keys of a manager's configuration with which a node of this name joins.
+    #[must_use]
+    pub fn joins(&self, node: &str) -> String {
+        let token = self.client().token();
+        format!(
+            "cdi_dir = 'off'\n[cluster]\nscheduler = {:?}\ntoken = {token:?}\nnode_name = {node:?}\nallow_root = true\n",
+            self.listen
+        )
+    }
+}
+
+/// A connection to a scheduler. Each call blocks until the scheduler has answered.
+pub struct Jobs {
+    runtime: Runtime,
+    api: SchedulerClient<Channel>,
+}
+
+impl Jobs {
+    /// Connects to the scheduler at `socket`; `None` if none listens there.
+    #[must_use]
+    pub fn connect(socket: &Path) -> Option<Jobs> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let socket = socket.to_owned();
+        let connector = tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let endpoint = Endpoint::from_static("http://localhost").timeout(Duration::from_secs(30));
+        let channel = runtime.block_on(endpoint.connect_with_connector(connector)).ok()?;
+        Some(Jobs { runtime, api: SchedulerClient::new(channel) })
+    }
+
+    /// `SubmitJob`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn submit(&mut self, spec: JobSpec) -> Result<Job, Status> {
+        let request = SubmitJobRequest { spec: Some(spec) };
+        Ok(self.runtime.block_on(self.api.submit_job(request))?.into_inner())
+    }
+
+    /// `GetJob`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn job(&mut self, id: u64) -> Result<Job, Status> {
+        Ok(self.runtime.block_on(self.api.get_job(GetJobRequest { id }))?.into_inner())
+    }
+
+    /// `CancelJob`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn cancel(&mut self, id: u64) -> Result<Job, Status> {
+        let request = CancelJobRequest { id, tasks: Vec::new() };
+        Ok(self.runtime.block_on(self.api.cancel_job(request))?.into_inner())
+    }
+
+    /// `ReadLog`, to its end: what a member of the job's task has written.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn log(&mut self, id: u64, rank: u32) -> Result<String, Status> {
+        let request = ReadLogRequest { id, rank, task: None, ..ReadLogRequest::default() };
+        self.runtime.block_on(async {
+            let mut chunks = self.api.read_log(request).await?.into_inner();
+            let mut text = Vec::new();
+            while let Some(chunk) = chunks.message().await? {
+                text.extend(chunk.data);
+            }
+            Ok(String::from_utf8_lossy(&text).into_owned())
+        })
+    }
+
+    /// `Explain`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn explain(&mut self, id: u64) -> Result<ExplainResponse, Status> {
+        let request = ExplainRequest { id, task: None };
+        Ok(self.runtime.block_on(self.api.explain(request))?.into_inner())
+    }
+
+    /// `ListNodes`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn nodes(&mut self) -> Result<Vec<Node>, Status> {
+        Ok(self.runtime.block_on(self.api.list_nodes(ListNodesRequest {}))?.into_inner().nodes)
+    }
+
+    /// `ListQueues`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn queues(&mut self) -> Result<Vec<Queue>, Status> {
+        Ok(self.runtime.block_on(self.api.list_queues(ListQueuesRequest {}))?.into_inner().queues)
+    }
+
+    /// `SetQueue`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn set_queue(&mut self, queue: Queue) -> Result<Queue, Status> {
+        Ok(self.runtime.block_on(self.api.set_queue(queue))?.into_inner())
+    }
+
+    /// A join token for one node.
+    pub fn token(&mut self) -> String {
+        let made = self.runtime.block_on(self.api.create_join_token(CreateJoinTokenRequest::default()));
+        made.unwrap_or_else(|status| panic!("no join token: {}", status.message())).into_inner().token
+    }
+}
