@@ -44,6 +44,8 @@ impl Backend for Nodes {
                 _ = self.controller.send(Inbox::Stop { node, message: wire::message(session, Message::Stop(stop)) });
                 return;
             }
+            // No user of this scheduler can ask for one yet, so the engine commands none.
+            Order::Resize { .. } => return,
             Order::Renew { sequence, lease_ms, term } => Message::Renew(wire_types::Renew { sequence, lease_ms, term }),
             Order::EndSession { term } => Message::EndSession(wire_types::EndSession { term }),
             Order::Report { term } => Message::Report(wire_types::AskReport { term }),
