@@ -33,6 +33,7 @@ struct State {
 
 /// A change of one slice, as decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "there are as many as changes under way, and no list of them is moved")]
 pub(super) enum Change {
     /// The slice is made.
     Make(Slice),
