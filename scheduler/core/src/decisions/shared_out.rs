@@ -77,6 +77,14 @@ impl SharedOut {
         (0..totals.len()).map(of).collect()
     }
 
+    /// Whether a queue that asks for so much is given it, or as much as its limits allow.
+    fn is_satisfied(&self, requested: &[u64], entitled: &[Entitlement]) -> bool {
+        let mut shared = self.is_shared.iter().zip(requested).zip(entitled).filter(|((is_shared, _), _)| **is_shared);
+        shared.all(|((_, requested), entitlement)| {
+            entitlement.fair_share >= (*requested).min(entitlement.limit.unwrap_or(u64::MAX))
+        })
+    }
+
     /// Rounds shares to whole units.
     pub(super) fn round_up(
         &self,
@@ -86,6 +94,12 @@ impl SharedOut {
         demands: &[QueueDemand],
         entitled: &mut [Vec<Entitlement>],
     ) {
+        let is_leaf = |id: &QueueId| cluster.queue(*id).is_some_and(|queue| queue.children().is_empty());
+        let leaves = order.iter().zip(demands).zip(entitled.iter()).filter(|((id, _), _)| is_leaf(id));
+        // One that wants more than its share by itself has nobody to have more from.
+        if leaves.filter(|((_, demand), entitled)| !self.is_satisfied(&demand.requested, entitled)).count() < 2 {
+            return;
+        }
         let mut sizes = Sizes { shared: self, cluster, charges: ClassCharges::default(), least_core: None };
         let mut queues = Vec::with_capacity(order.len());
         for ((id, demand), entitled) in order.iter().zip(demands).zip(entitled.iter()) {
@@ -99,7 +113,7 @@ impl SharedOut {
                 used: vec![0; totals.len()],
                 next: Vec::new(),
             };
-            if state.is_some_and(|state| state.children().is_empty()) {
+            if is_leaf(id) {
                 sizes.fill_in(*id, &demand.requested, entitled, &mut queue);
             }
             queues.push(queue);
@@ -130,12 +144,8 @@ impl Sizes<'_> {
     fn fill_in(&mut self, id: QueueId, requested: &[u64], entitled: &[Entitlement], queue: &mut RoundedQueue) {
         let is_shared = &self.shared.is_shared;
         let shared = || (0..is_shared.len()).filter(|number| is_shared[*number]);
-        let is_satisfied = |number: usize| {
-            let Entitlement { fair_share, limit, .. } = entitled[number];
-            fair_share >= requested[number].min(limit.unwrap_or(u64::MAX))
-        };
         shared().for_each(|number| queue.used[number] = entitled[number].fair_share);
-        if shared().all(is_satisfied) {
+        if self.shared.is_satisfied(requested, entitled) {
             return;
         }
         let least_core = match shared().all(|number| self.cluster.resources().is_of_devices(number)) {
@@ -145,7 +155,7 @@ impl Sizes<'_> {
         let mut used = Amounts::default();
         let mut is_flexible = false;
         let left = |used: &Amounts, number: usize| entitled[number].fair_share.saturating_sub(used.get(number));
-        let done = each_demanded(self.cluster, &mut self.charges, id, |_, charge| {
+        let _: ControlFlow<()> = each_demanded(self.cluster, &mut self.charges, id, |_, charge| {
             is_flexible |= charge.device_core() > 0 && charge.models().next().is_none();
             let parts = || charge.parts().filter(|(number, _)| is_shared.get(*number) == Some(&true));
             if parts().all(|(number, amount)| amount <= left(&used, number)) {
@@ -160,7 +170,6 @@ impl Sizes<'_> {
             let is_full = is_shared[DEVICE_CORE] && left(&used, DEVICE_CORE) < least_core;
             if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        debug_assert!(done.is_break() || done.is_continue());
         for number in shared() {
             // Which model a claim will be on is not known while it waits: what it could take of each may be needed.
             if !(is_flexible && Charge::may_depend_on_model(number)) {

@@ -3,6 +3,7 @@
 mod brute_force;
 mod budgets;
 mod domains;
+mod indivisible;
 mod kept_nodes;
 mod members;
 mod queues_apart;
