@@ -22,15 +22,16 @@ impl Numbers {
 
 /// A snapshot in which much is going on.
 fn snapshot(numbers: &mut Numbers) -> Value {
-    let models = ["A100", "H100", "T4"];
+    let models = ["A100", "", "H100", "T4"];
     let node = |number: u64, numbers: &mut Numbers| {
         json!({
             "name": format!("n{number}"),
             "cpu_milli": 4000 + numbers.below(60_000),
             "memory_bytes": numbers.below(1 << 38),
-            "labels": {"rack": format!("r{}", number % 2), "zone": "z"},
+            "labels": {"rack": format!("r{}", number % 2), "zone": "z", "empty": ""},
             "gpus": [
-                {"model": models[(number % 3) as usize], "count": 1 + numbers.below(3), "memory_gib": 16},
+                {"model": models[(number % 4) as usize], "count": 1 + numbers.below(3), "memory_gib": 16},
+                {"count": numbers.below(2), "attributes": {"architecture": ""}},
                 {"model": "L4", "uuid": format!("GPU-{number}"), "memory_bytes": 24_000_000_007_u64,
                  "nvlink_group": 1, "switch": 2, "numa": 0, "unhealthy": number == 1,
                  "attributes": {"architecture": "ada"}},
@@ -76,7 +77,8 @@ fn snapshot(numbers: &mut Numbers) -> Value {
         "queues": [
             {"name": "a", "resources": {"gpu_core_milli": {"quota": 1234}, "cpu_milli": {"limit": 20_000}}},
             {"name": "b", "priority": 3, "preempt_min_runtime_ms": 5},
-            {"name": "b/c", "parent": "b", "resources": {"gpus:A100": {"quota": 1, "weight": 2, "priority": -1}}},
+            {"name": "b/c", "parent": "b", "resources": {"gpus:A100": {"quota": 1, "weight": 2, "priority": -1},
+                                                           "gpus:": {"quota": null}}},
         ],
         "namespaces": [{"name": "team", "guaranteed": {"gpus": 2}, "per_claim": {"cpu_milli": {"default": 100}}}],
         "disruption_budgets": [{"name": "budget", "namespace": "team", "min_available": 1}],

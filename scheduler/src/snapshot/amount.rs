@@ -11,7 +11,7 @@ const GIB: u64 = 1 << 30;
 
 /// A resource, and the unit that amounts of it are given in: `cpu_milli`, `memory_bytes`, `memory_gib`, `gpus`,
 /// `gpu_core_percent`, `gpu_core_milli`, `gpu_memory_bytes`, `gpu_memory_gib`; and `gpus:MODEL` and so on for the time
-/// of one model.
+/// of one model, which is empty for GPUs that say none.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ResourceKey {
     pub(super) resource: Resource,
@@ -78,9 +78,9 @@ impl ResourceKey {
             Some((key, model)) => (key, Some(model)),
             None => (text, None),
         };
-        let known = KEYS.iter().find(|(name, resource, _)| {
-            *name == key && model.is_none_or(|model| *resource == Resource::DeviceCore && !model.is_empty())
-        });
+        let known = KEYS
+            .iter()
+            .find(|(name, resource, _)| *name == key && (model.is_none() || *resource == Resource::DeviceCore));
         let Some((_, resource, unit)) = known else {
             let names: Vec<&str> = KEYS.iter().map(|(name, ..)| *name).collect();
             bail!(

@@ -17,8 +17,10 @@ use crate::snapshot::format::{ClaimEntry, File, NAMESPACE, NamespaceEntry, Sched
 use names::Names;
 pub(crate) use names::split_name;
 
-/// What `count` may be at most, in all entries of a list together: a typing error should not fill the machine's memory.
-const ENTRIES_MAX: usize = 2_000_000;
+/// How many claims a file may stand for, with `count`: a typing error should not fill the machine's memory.
+const CLAIMS_MAX: usize = 2_000_000;
+/// The same of nodes, each of which takes much more of time and memory.
+const NODES_MAX: usize = 100_000;
 
 impl File {
     /// The state that the file describes.
@@ -79,7 +81,9 @@ impl File {
         let mut nodes = Vec::new();
         for (number, entry) in self.nodes.iter().enumerate() {
             let spec = entry.to_spec().with_context(|| format!("nodes[{number}] {:?}", entry.name))?;
-            for name in numbered(&entry.name, entry.count, nodes.len()).with_context(|| format!("nodes[{number}]"))? {
+            for name in numbered(&entry.name, entry.count, nodes.len(), NODES_MAX)
+                .with_context(|| format!("nodes[{number}]"))?
+            {
                 names.nodes.insert(name.clone(), nodes.len());
                 nodes.push(DumpedNode { spec: NodeSpec { name, ..spec.clone() }, held: entry.held });
             }
@@ -97,7 +101,7 @@ impl File {
                     entry.count.is_none() || (entry.placed.is_none() && entry.leaving.is_none()),
                     "\"count\" stands for claims that wait; write those that are placed one by one"
                 );
-                for name in numbered(&entry.name, entry.count, claims.len())? {
+                for name in numbered(&entry.name, entry.count, claims.len(), CLAIMS_MAX)? {
                     let key = (namespace.clone(), name.clone());
                     if let Some(first) = names.claims.insert(key, claims.len()) {
                         let first = claims.get(first).map_or(number, |first: &Expanded<'_>| first.number);
@@ -201,13 +205,13 @@ fn each_claim<T>(claims: &[Expanded<'_>], read: impl Fn(&ClaimEntry, &Expanded<'
     claims.iter().map(read).collect()
 }
 
-/// The names that an entry stands for, when there are so many others before it.
-fn numbered(name: &str, count: Option<u32>, others: usize) -> Result<Vec<String>> {
+/// The names that an entry stands for, when there are so many others before it in a list of `most` at most.
+fn numbered(name: &str, count: Option<u32>, others: usize, most: usize) -> Result<Vec<String>> {
     ensure!(!name.is_empty(), "it has no name; give it one by \"name\"");
     let Some(count) = count else { return Ok(vec![name.to_owned()]) };
     ensure!(
-        others.saturating_add(count as usize) <= ENTRIES_MAX,
-        "\"count\": {count} makes the list longer than {ENTRIES_MAX}; say less"
+        others.saturating_add(count as usize) <= most,
+        "\"count\": {count} makes the list longer than {most}, which is the most that is read; say less"
     );
     Ok((0..count).map(|number| format!("{name}-{number}")).collect())
 }
