@@ -77,6 +77,16 @@ fn only_claims_that_run_and_are_removed_have_ended() {
 }
 
 #[test]
+fn a_claim_that_is_withdrawn_while_it_runs_has_ended_once() {
+    let (mut cluster, nodes) = cluster(1);
+    let runs = run(&mut cluster, nodes[0], 0..4);
+    cluster.apply(Event::ClaimWithdrawn(runs)).expect("it is there");
+    assert_eq!(ended(&cluster), 4 * DEVICE);
+    cluster.apply(Event::ClaimRemoved(runs)).expect("it is there");
+    assert_eq!(ended(&cluster), 4 * DEVICE);
+}
+
+#[test]
 fn a_claim_that_was_placed_and_waits_to_start_has_not_ended_when_it_is_removed() {
     let (mut cluster, _) = cluster(1);
     let mut scheduler = Scheduler::new(Box::new(BestFit), Settings::default());

@@ -1,9 +1,10 @@
 //! Records of claims.
 
-use aliquot_scheduler_core::{Bytes, DeviceCore, MilliCpu};
-use aliquot_scheduler_engine::{Amounts, ClaimRecord, DevicePart, EvictionRecord, InstanceRecord, Phase};
+use aliquot_scheduler_core::{Bytes, DeviceCore, LastEviction, MilliCpu};
+use aliquot_scheduler_engine::{Amounts, ClaimRecord, DevicePart, EvictionRecord, InstanceRecord, Phase, ResizeRecord};
 use serde::{Deserialize, Serialize};
 
+use super::request::RequestForm;
 use super::words::{ActionForm, GenerationForm, OwnerForm, ShareForm};
 use super::{forms, values};
 
@@ -15,20 +16,26 @@ pub(super) struct ClaimForm {
     retry_at_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     evicted: Option<EvictionForm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_eviction: Option<LastEvictionForm>,
     is_ended: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resize: Option<ResizeForm>,
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<InstanceForm>,
 }
 
 impl From<&ClaimRecord> for ClaimForm {
     fn from(record: &ClaimRecord) -> Self {
-        let ClaimRecord { added_ms, failures, retry_at_ms, evicted, is_ended, instance } = record;
+        let ClaimRecord { added_ms, failures, retry_at_ms, evicted, last_eviction, is_ended, resize, instance } = record;
         Self {
             added_ms: *added_ms,
             failures: *failures,
             retry_at_ms: *retry_at_ms,
             evicted: evicted.as_ref().map(EvictionForm::from),
+            last_eviction: last_eviction.as_ref().map(LastEvictionForm::from),
             is_ended: *is_ended,
+            resize: resize.as_ref().map(ResizeForm::from),
             instance: instance.as_ref().map(InstanceForm::from),
         }
     }
@@ -36,9 +43,17 @@ impl From<&ClaimRecord> for ClaimForm {
 
 impl From<ClaimForm> for ClaimRecord {
     fn from(form: ClaimForm) -> Self {
-        let ClaimForm { added_ms, failures, retry_at_ms, evicted, is_ended, instance } = form;
-        let (evicted, instance) = (evicted.map(EvictionRecord::from), instance.map(InstanceRecord::from));
-        Self { added_ms, failures, retry_at_ms, evicted, is_ended, instance }
+        let ClaimForm { added_ms, failures, retry_at_ms, evicted, last_eviction, is_ended, resize, instance } = form;
+        Self {
+            added_ms,
+            failures,
+            retry_at_ms,
+            evicted: evicted.map(EvictionRecord::from),
+            last_eviction: last_eviction.map(LastEviction::from),
+            is_ended,
+            resize: resize.map(ResizeRecord::from),
+            instance: instance.map(InstanceRecord::from),
+        }
     }
 }
 
@@ -71,6 +86,45 @@ impl From<EvictionForm> for EvictionRecord {
     fn from(form: EvictionForm) -> Self {
         let EvictionForm { action, by, by_name, at_ms, shares } = form;
         Self { action: action.into(), by: by.map(Into::into), by_name, at_ms, shares: values(shares) }
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct LastEvictionForm {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran_since_ms: Option<u64>,
+    refusals: u32,
+    left_alone_until_ms: u64,
+}
+
+impl From<&LastEviction> for LastEvictionForm {
+    fn from(LastEviction { ran_since_ms, refusals, left_alone_until_ms }: &LastEviction) -> Self {
+        Self { ran_since_ms: *ran_since_ms, refusals: *refusals, left_alone_until_ms: *left_alone_until_ms }
+    }
+}
+
+impl From<LastEvictionForm> for LastEviction {
+    fn from(LastEvictionForm { ran_since_ms, refusals, left_alone_until_ms }: LastEvictionForm) -> Self {
+        Self { ran_since_ms, refusals, left_alone_until_ms }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ResizeForm {
+    from: RequestForm,
+    held: RequestForm,
+}
+
+impl From<&ResizeRecord> for ResizeForm {
+    fn from(ResizeRecord { from, held }: &ResizeRecord) -> Self {
+        Self { from: from.into(), held: held.into() }
+    }
+}
+
+impl From<ResizeForm> for ResizeRecord {
+    fn from(ResizeForm { from, held }: ResizeForm) -> Self {
+        Self { from: from.into(), held: held.into() }
     }
 }
 

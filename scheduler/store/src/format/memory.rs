@@ -1,6 +1,6 @@
 //! What the engine remembers as a whole.
 
-use aliquot_scheduler_core::{DumpedMixCounter, DumpedUsage, Request};
+use aliquot_scheduler_core::{DumpedMixCounter, DumpedTurnover, DumpedUsage, Request};
 use aliquot_scheduler_engine::Memory;
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +18,28 @@ pub(super) struct MemoryForm {
     groups: Vec<GroupForm>,
     holds: Vec<HoldForm>,
     searches: Vec<SearchForm>,
+    #[serde(skip_serializing_if = "TurnoverForm::is_nothing")]
+    turnover: TurnoverForm,
+}
+
+/// How much of what runs has lately ended.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct TurnoverForm {
+    ended: u64,
+    eighths: u8,
+}
+
+impl TurnoverForm {
+    fn is_nothing(&self) -> bool {
+        (self.ended, self.eighths) == (0, 0)
+    }
 }
 
 impl From<&Memory> for MemoryForm {
     fn from(memory: &Memory) -> Self {
-        let Memory { models, capacity, usage, arrivals, groups, holds, searches } = memory;
+        let Memory { models, capacity, usage, arrivals, groups, holds, searches, turnover } = memory;
+        let DumpedTurnover { ended, eighths } = *turnover;
         let queue =
             |(queue, usage): &(String, _)| QueueUsageForm { queue: queue.clone(), usage: UsageForm::from(usage) };
         let group = |(namespace, name, added_ms, stale_since_ms): &(String, String, u64, Option<u64>)| GroupForm {
@@ -54,6 +71,7 @@ impl From<&Memory> for MemoryForm {
                     times: *times,
                 })
                 .collect(),
+            turnover: TurnoverForm { ended, eighths },
         }
     }
 }
@@ -62,7 +80,7 @@ impl TryFrom<MemoryForm> for Memory {
     type Error = String;
 
     fn try_from(form: MemoryForm) -> Result<Self, String> {
-        let MemoryForm { models, capacity, usage, arrivals, groups, holds, searches } = form;
+        let MemoryForm { models, capacity, usage, arrivals, groups, holds, searches, turnover } = form;
         let usage = usage.into_iter().map(|QueueUsageForm { queue, usage }| Ok((queue, usage.try_into()?)));
         let groups = groups
             .into_iter()
@@ -81,6 +99,7 @@ impl TryFrom<MemoryForm> for Memory {
             groups: groups.collect(),
             holds: holds.collect(),
             searches: searches.collect(),
+            turnover: DumpedTurnover { ended: turnover.ended, eighths: turnover.eighths },
         })
     }
 }

@@ -3,11 +3,11 @@
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
     Action, Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, DumpedMixCounter,
-    DumpedUsage, Health, MilliCpu, NodeSpec, PlacementRules, Request, Resource, Taint,
+    DumpedTurnover, DumpedUsage, Health, LastEviction, MilliCpu, NodeSpec, PlacementRules, Request, Resource, Taint,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
-    NodeRecord, Owner, Phase,
+    NodeRecord, Owner, Phase, ResizeRecord,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -100,9 +100,17 @@ prop_compose! {
     fn claim()(
         (added_ms, failures, retry_at_ms, is_ended) in any::<(u64, u32, u64, bool)>(),
         evicted in option::of(eviction()),
+        last_eviction in option::of(any::<(Option<u64>, u32, u64)>()),
+        resize in option::of((request(), request())),
         instance in option::of(instance()),
     ) -> ClaimRecord {
-        ClaimRecord { added_ms, failures, retry_at_ms, evicted, is_ended, instance }
+        let last_eviction = last_eviction.map(|(ran_since_ms, refusals, left_alone_until_ms)| LastEviction {
+            ran_since_ms,
+            refusals,
+            left_alone_until_ms,
+        });
+        let resize = resize.map(|(from, held)| ResizeRecord { from, held });
+        ClaimRecord { added_ms, failures, retry_at_ms, evicted, last_eviction, is_ended, resize, instance }
     }
 }
 
@@ -185,8 +193,10 @@ prop_compose! {
         groups in vec((text(), text(), any::<u64>(), any::<Option<u64>>()), 0..3),
         holds in vec((owner(), any::<u64>(), vec(node_name(), 0..3)), 0..3),
         searches in vec((action(), owner(), option::of(node_name()), any::<u32>()), 0..3),
+        (ended, eighths) in any::<(u64, u8)>(),
     ) -> Memory {
-        Memory { models, capacity, usage, arrivals, groups, holds, searches }
+        let turnover = DumpedTurnover { ended, eighths };
+        Memory { models, capacity, usage, arrivals, groups, holds, searches, turnover }
     }
 }
 
@@ -258,6 +268,7 @@ fn a_claim_of_today_looks_so_in_the_file() {
         evicted: Some(eviction),
         is_ended: true,
         instance: Some(instance),
+        ..ClaimRecord::default()
     };
     assert_eq!(write_claim(&record), (1, CLAIM_1.to_owned()));
     assert_eq!(read_claim(1, CLAIM_1), Ok(record));

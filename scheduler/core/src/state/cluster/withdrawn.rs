@@ -17,6 +17,10 @@ impl Cluster {
         }
         let from = state.allocation.clone().filter(|_| state.started_ms.is_some());
         let is_placed = state.allocation.is_some();
+        if from.is_some() {
+            let device_core = state.claim.request.devices.total_core();
+            self.turnover.note_end(device_core);
+        }
         let was_full = from.as_ref().is_some_and(|from| self.over_committed.contains(&from.node));
         let mut displaced = if is_placed { self.lose(vec![id])? } else { Vec::new() };
         displaced.retain(|claim| *claim != id);
