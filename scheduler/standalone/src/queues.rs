@@ -52,6 +52,17 @@ impl Queues {
         specs.into_iter()
     }
 
+    /// Whether there is a queue of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// The names of the queues right below one.
+    pub(crate) fn below(&self, name: &str) -> Vec<&str> {
+        let below = self.0.values().filter(|spec| spec.parent.as_deref() == Some(name));
+        below.map(|spec| spec.name.as_str()).collect()
+    }
+
     pub(crate) fn set(&mut self, spec: QueueSpec) {
         self.0.insert(spec.name.clone(), spec);
     }

@@ -107,23 +107,18 @@ impl UserService {
 
     /// Refuses a job whose queue can never take it.
     fn check_queue(&self, queue: &str) -> Result<(), Status> {
-        let view = self.view()?;
         let name = if queue.is_empty() { DEFAULT_QUEUE } else { queue };
-        let known = view.cluster().queue_named(name).and_then(|id| view.cluster().queue(id));
-        match known {
-            None => {
-                let names: Vec<String> = view.queues().into_iter().map(|report| report.queue).collect();
-                Err(Status::not_found(format!("there is no queue {name:?}; there are: {}", names.join(", "))))
-            }
-            Some(known) if !known.children().is_empty() => {
-                let below = known.children().iter().filter_map(|id| view.cluster().queue(*id));
-                let names: Vec<String> = below.map(|queue| queue.spec().name.clone()).collect();
-                Err(Status::invalid_argument(format!(
-                    "queue {name:?} has queues below it, and jobs wait in those: {}",
-                    names.join(", ")
-                )))
-            }
-            Some(_) => Ok(()),
+        let queues = self.seen.queues.read();
+        if !queues.has(name) {
+            let names: Vec<&str> = queues.specs().map(|spec| spec.name.as_str()).collect();
+            return Err(Status::not_found(format!("there is no queue {name:?}; there are: {}", names.join(", "))));
+        }
+        match queues.below(name).as_slice() {
+            [] => Ok(()),
+            below => Err(Status::invalid_argument(format!(
+                "queue {name:?} has queues below it, and jobs wait in those: {}",
+                below.join(", ")
+            ))),
         }
     }
 }
@@ -328,7 +323,7 @@ impl Scheduler for UserService {
     ) -> Result<Response<wire::RemoveQueueResponse>, Status> {
         self.administrator(&request)?;
         let name = request.into_inner().name;
-        if self.view()?.cluster().queue_named(&name).is_none() {
+        if !self.seen.queues.read().has(&name) {
             return Err(Status::not_found(format!("there is no queue {name:?}")));
         }
         if self.seen.book.read().is_in_use(&name) {
