@@ -1,4 +1,4 @@
-//! What a user can do who has no access to the manager's socket.
+//! What a user can do who has no access to a daemon's socket.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,8 +6,10 @@ use std::path::Path;
 
 use nix::unistd::{Gid, Group, Uid, User};
 
-/// The group to which root's manager opens its socket, if the group exists when the manager starts.
-const MANAGER_GROUP: &str = "aliquot";
+use crate::server::Server;
+
+/// The group to which root's daemons open their sockets, if the group exists when they start.
+const GROUP: &str = "aliquot";
 
 /// The owners of a socket.
 struct Owners {
@@ -17,8 +19,8 @@ struct Owners {
     group: Option<String>,
 }
 
-/// What to do about a socket that this user cannot access.
-pub(crate) fn remedy(socket: &Path) -> String {
+/// What to do about a `server`'s socket that this user cannot access.
+pub(crate) fn remedy(socket: &Path, server: &Server) -> String {
     // Below a closed directory nothing can be examined.
     let owners = fs::metadata(socket).ok().map(|metadata| {
         let user = User::from_uid(Uid::from_raw(metadata.uid())).ok().flatten();
@@ -30,23 +32,26 @@ pub(crate) fn remedy(socket: &Path) -> String {
             group: group.map(|group| group.name),
         }
     });
-    of_owners(owners, matches!(Group::from_name(MANAGER_GROUP), Ok(Some(_))))
+    of_owners(server, owners, matches!(Group::from_name(GROUP), Ok(Some(_))))
 }
 
-fn of_owners(owners: Option<Owners>, has_manager_group: bool) -> String {
-    let make_group =
-        if has_manager_group { String::new() } else { format!("sudo groupadd --system {MANAGER_GROUP} && ") };
+fn of_owners(server: &Server, owners: Option<Owners>, has_group: bool) -> String {
+    let make_group = if has_group { String::new() } else { format!("sudo groupadd --system {GROUP} && ") };
     match owners {
         None => "run as root (sudo), or have the directories above the socket opened to this user".to_owned(),
         Some(Owners { group: Some(group), .. }) => {
             format!("join the group that owns it: sudo usermod -aG {group} $USER, then log in again")
         }
         Some(Owners { is_root: true, .. }) => format!(
-            "run as root (sudo), or open it to a group: {make_group}sudo usermod -aG {MANAGER_GROUP} $USER && sudo systemctl \
-             restart aliquot-manager, then log in again"
+            "run as root (sudo), or open it to a group: {make_group}sudo usermod -aG {GROUP} $USER && sudo {}, \
+             then log in again",
+            server.restart()
         ),
         Some(Owners { user, .. }) => {
-            format!("it is the manager of user {user}: run as that user, or start one of your own: aliquot-manager")
+            format!(
+                "it is the {} of user {user}: run as that user, or start one of your own: {}",
+                server.name, server.program
+            )
         }
     }
 }
@@ -54,18 +59,19 @@ fn of_owners(owners: Option<Owners>, has_manager_group: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::NODE_MANAGER;
 
     #[test]
     fn only_an_existing_group_is_named() {
-        let of = |user: &str, group: Option<&str>, has_manager_group| {
+        let of = |user: &str, group: Option<&str>, has_group| {
             let owners = Owners { user: user.to_owned(), is_root: user == "root", group: group.map(ToOwned::to_owned) };
-            of_owners(Some(owners), has_manager_group)
+            of_owners(&NODE_MANAGER, Some(owners), has_group)
         };
         assert!(of("root", Some("gpu"), false).contains("sudo usermod -aG gpu $USER"));
         assert!(of("root", None, false).contains("sudo groupadd --system aliquot && sudo usermod -aG aliquot $USER"));
         assert!(!of("root", None, true).contains("groupadd"));
         assert!(of("root", None, true).contains("restart aliquot-manager"));
         assert!(!of("ada", None, false).contains("usermod") && of("ada", None, false).contains("user ada"));
-        assert!(!of_owners(None, false).contains("usermod"));
+        assert!(!of_owners(&NODE_MANAGER, None, false).contains("usermod"));
     }
 }

@@ -1,5 +1,7 @@
 //! The command line: commands, options, and the text of their help.
 
+mod cluster;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +11,11 @@ use clap::builder::{OsStringValueParser, Styles, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use clap_complete::engine::ArgValueCompleter;
+
+pub(crate) use cluster::{
+    CancelArgs, ExplainArgs, JobArgs, JobsArgs, LogsArgs, NodeRemoveArgs, NodesArgs, NodesCommand, QueueRemoveArgs,
+    QueueSetArgs, QueuesArgs, QueuesCommand, SubmitArgs, TokenArgs,
+};
 
 use crate::completion::slices;
 use crate::priority::Priority;
@@ -24,7 +31,8 @@ const STYLES: Styles = Styles::styled()
 /// Gives commands and containers exact parts of a GPU: a percentage of its time, and a number of bytes of its memory.
 ///
 /// A part is called a slice. It is enforced for unmodified programs, on any NVIDIA GPU. The node manager,
-/// aliquot-manager, keeps the slices of a machine; where it does not run, `run` and `demo` work without it.
+/// aliquot-manager, keeps the slices of a machine; where it does not run, `run` and `demo` work without it. The
+/// scheduler, aliquot-scheduler, places jobs on the machines of a cluster.
 #[derive(Parser, Debug)]
 #[command(
     name = "aliquot",
@@ -40,14 +48,17 @@ Examples:
   podman run --device aliquot.dev/slice=train …       Run a container in a slice
   aliquot ps                                          Who uses what
   aliquot doctor                                      What works on this machine, and what to do about the rest
+  aliquot submit --gpu-core 30 -- python train.py     Run a command somewhere in the cluster
+  aliquot jobs                                        What runs and waits in the cluster
 
 Exit status:
   0  done          1  failed          2  the command line is wrong
-  `aliquot run` passes on the status of the command that it runs: see `aliquot run --help`.
+  `aliquot run` and `aliquot submit --wait` pass on the status of the command: see their help.
 
 Environment:
-  ALIQUOT_SOCKET   Unix socket of the node manager
-  NO_COLOR         no colours"
+  ALIQUOT_SOCKET      Unix socket of the node manager
+  ALIQUOT_SCHEDULER   Unix socket of the cluster's scheduler
+  NO_COLOR            no colours"
 )]
 pub(crate) struct Cli {
     /// Unix socket of the node manager [default: $XDG_RUNTIME_DIR/aliquot/manager.sock, then /run/aliquot/manager.sock]
@@ -61,7 +72,18 @@ pub(crate) struct Cli {
         value_parser = OsStringValueParser::new().try_map(socket_path)
     )]
     pub(crate) socket: Option<PathBuf>,
-    /// Give up if the node manager has not answered for this long [default: 5 for questions, 30 for changes]
+    /// Unix socket of the scheduler [default: $XDG_RUNTIME_DIR/aliquot/scheduler.sock, then /run/aliquot/scheduler.sock]
+    #[arg(
+        long,
+        global = true,
+        env = "ALIQUOT_SCHEDULER",
+        value_name = "FILE",
+        hide_env = true,
+        help_heading = "Global options",
+        value_parser = OsStringValueParser::new().try_map(scheduler_path)
+    )]
+    pub(crate) scheduler: Option<PathBuf>,
+    /// Give up if the node manager or the scheduler has not answered for this long [default: 5 for questions, 30 for changes]
     #[arg(long, global = true, value_name = "SECONDS", help_heading = "Global options", value_parser = interval)]
     pub(crate) timeout: Option<Duration>,
     #[command(subcommand)]
@@ -69,8 +91,16 @@ pub(crate) struct Cli {
 }
 
 fn socket_path(path: OsString) -> Result<PathBuf, String> {
+    path_or_unset(path, "ALIQUOT_SOCKET")
+}
+
+fn scheduler_path(path: OsString) -> Result<PathBuf, String> {
+    path_or_unset(path, "ALIQUOT_SCHEDULER")
+}
+
+fn path_or_unset(path: OsString, variable: &str) -> Result<PathBuf, String> {
     match path.is_empty() {
-        true => Err("the path is empty; name the socket, or unset ALIQUOT_SOCKET for the usual one".to_owned()),
+        true => Err(format!("the path is empty; name the socket, or unset {variable} for the usual one")),
         false => Ok(path.into()),
     }
 }
@@ -104,7 +134,15 @@ pub(crate) enum Command {
     Top(TopArgs),
     Describe(DescribeArgs),
     Events(EventsArgs),
+    Submit(Box<SubmitArgs>),
+    Jobs(JobsArgs),
+    Job(JobArgs),
+    Logs(LogsArgs),
+    Cancel(CancelArgs),
+    Explain(ExplainArgs),
+    Queues(QueuesArgs),
     Nodes(NodesArgs),
+    Token(TokenArgs),
     Doctor(DoctorArgs),
     Demo(DemoArgs),
     Load(LoadArgs),
@@ -451,21 +489,6 @@ pub(crate) struct DescribeArgs {
     pub(crate) json: bool,
 }
 
-/// Show this node's devices: what is given to slices, and what is free.
-#[derive(Args, Debug)]
-#[command(
-    visible_alias = "node",
-    after_long_help = "\
-Examples:
-  aliquot nodes
-  aliquot nodes --json | jq -r '.devices[].uuid'"
-)]
-pub(crate) struct NodesArgs {
-    /// Print JSON, with exact figures
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// Check what works on this machine, and say what to do about the rest.
 ///
 /// Checks the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container
@@ -531,7 +554,7 @@ pub(crate) struct LoadArgs {
 
 /// Print the completion script for a shell.
 ///
-/// With it the shell completes commands, options, and the names of slices.
+/// With it the shell completes commands, options, and the names of slices, jobs, queues and nodes.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -1,4 +1,4 @@
-//! The connection to the node manager: gRPC over its Unix socket.
+//! The connection to the node manager or the scheduler: gRPC over its Unix socket.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -18,34 +18,32 @@ use tonic::transport::Endpoint;
 use crate::access;
 use crate::deadline::{self, Deadlines};
 use crate::error::{Failure, Result, with_causes};
+use crate::server::{NODE_MANAGER, Server};
 
 /// A connection to a node manager.
 pub(crate) type Client = NodeManagerClient<Deadlines>;
 
-/// The socket of the system's manager, which ordinary users with access use too.
-const SYSTEM_SOCKET: &str = "/run/aliquot/manager.sock";
-
-/// How long a watching command waits for a manager that has ended: systemd restarts it, and it goes on where it was.
+/// How long a watching command waits for a daemon that has ended: systemd restarts it, and it goes on where it was.
 pub(crate) const RESTART_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time between two attempts to reach the manager again.
+/// Time between two attempts to reach the daemon again.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The history of many slices is larger than gRPC's default limit for a message.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Time between two checks that the manager is alive while an answer is awaited.
+/// Time between two checks that the daemon is alive while an answer is awaited.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// An async runtime for a command that talks to the manager.
+/// An async runtime for a command that talks to a daemon.
 pub(crate) fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::new(format!("cannot set up the connection to the node manager: {error}")))
+        .map_err(|error| Failure::new(format!("cannot set up a connection: {error}")))
 }
 
-/// Why no manager can be reached.
+/// Why a daemon cannot be reached.
 #[derive(Debug)]
 pub(crate) enum Absent {
     /// Nothing listens on any of these sockets.
@@ -58,24 +56,27 @@ pub(crate) enum Absent {
 
 /// The socket of a running manager: `socket` if it is given, else this user's, else the system's.
 pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent> {
+    find_server(&NODE_MANAGER, socket)
+}
+
+/// The same of any daemon.
+pub(crate) fn find_server(server: &Server, socket: Option<&Path>) -> std::result::Result<PathBuf, Absent> {
     let candidates = match socket {
         Some(socket) => vec![socket.to_owned()],
         None => {
             let own = Paths::of_this_user();
-            // The manager decides which library is preloaded, so it must be trusted. In a directory that every user can
-            // write to, it could be another user's.
+            // The manager decides which library is preloaded, and the scheduler is told what a job's environment holds.
+            // So they must be trusted. In a directory that every user can write to, they could be another user's.
             if matches!(is_of_this_user(&own.runtime_dir), Ok(false)) {
                 return Err(Absent::Foreign(own.runtime_dir));
             }
-            let mut sockets = vec![own.socket(), PathBuf::from(SYSTEM_SOCKET)];
-            sockets.dedup();
-            sockets
+            server.sockets(&own)
         }
     };
     for candidate in &candidates {
         match dial(candidate, deadline::of_question()) {
             Ok(_) => return Ok(candidate.clone()),
-            // No socket, or one left behind by a manager that was killed.
+            // No socket, or one left behind by a daemon that was killed.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
             Err(error) => return Err(Absent::Unreachable(candidate.clone(), error)),
         }
@@ -83,7 +84,7 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
     Err(Absent::NotRunning(candidates))
 }
 
-/// Connects to `socket`. If the manager's queue of connections is full, waits for a place in it, but at most for
+/// Connects to `socket`. If the daemon's queue of connections is full, waits for a place in it, but at most for
 /// `limit`.
 pub(crate) fn dial(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     let address = UnixAddr::new(socket)?;
@@ -94,40 +95,54 @@ pub(crate) fn dial(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(stream.into())
 }
 
-impl From<Absent> for Failure {
-    fn from(absent: Absent) -> Failure {
-        match absent {
+impl Absent {
+    /// What to tell the user about `server`.
+    pub(crate) fn failure(self, server: &'static Server) -> Failure {
+        let name = server.name;
+        match self {
             Absent::NotRunning(sockets) => {
                 let sockets: Vec<_> = sockets.iter().map(|socket| socket.display().to_string()).collect();
-                Failure::new(format!("no node manager runs here (nothing listens on {})", sockets.join(" or "))).hint(
-                    "start one with: systemctl start aliquot-manager (or run aliquot-manager as yourself); \
-                     `aliquot run` and `aliquot demo` work without one",
-                )
+                Failure::new(format!("no {name} runs here (nothing listens on {})", sockets.join(" or ")))
+                    .hint(server.start)
             }
             Absent::Foreign(dir) => {
                 Failure::new(format!("{} belongs to another user, or others can write to it", dir.display()))
                     .hint("remove it, or set XDG_RUNTIME_DIR to a directory that is this user's alone")
             }
             Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Failure::new(format!("the node manager's socket {} is not open to this user", socket.display()))
-                    .hint(access::remedy(&socket))
+                Failure::new(format!("the {name}'s socket {} is not open to this user", socket.display()))
+                    .hint(access::remedy(&socket, server))
             }
             Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::WouldBlock => {
-                deadline::not_accepted(&socket)
+                deadline::not_accepted(server, &socket)
             }
             Absent::Unreachable(socket, error) => {
-                Failure::new(format!("cannot connect to the node manager on {}: {error}", socket.display()))
-                    .hint("check --socket or ALIQUOT_SOCKET")
+                Failure::new(format!("cannot connect to the {name} on {}: {error}", socket.display()))
+                    .hint(format!("check {}", server.options))
             }
         }
     }
 }
 
+/// A manager that cannot be reached.
+impl From<Absent> for Failure {
+    fn from(absent: Absent) -> Failure {
+        absent.failure(&NODE_MANAGER)
+    }
+}
+
 /// Connects to the manager that serves `socket`.
 pub(crate) async fn connect(socket: &Path) -> Result<Client> {
+    let channel = channel(&NODE_MANAGER, socket).await?;
+    Ok(NodeManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
+}
+
+/// A channel to the `server` on `socket`.
+pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<Deadlines> {
     let failed = |error: tonic::transport::Error| {
-        Failure::new(format!("cannot connect to the node manager on {}: {}", socket.display(), with_causes(&error)))
-            .hint("is it a node manager that listens there? see: aliquot doctor")
+        let (name, causes) = (server.name, with_causes(&error));
+        Failure::new(format!("cannot connect to the {name} on {}: {causes}", socket.display()))
+            .hint(format!("is it a {name} that listens there? see: {}", server.look))
     };
     // The address is only sent as the authority; the connector decides where the connection goes.
     let endpoint = Endpoint::from_static("http://localhost")
@@ -144,13 +159,14 @@ pub(crate) async fn connect(socket: &Path) -> Result<Client> {
         }
     });
     let channel = endpoint.connect_with_connector(connector).await.map_err(failed)?;
-    Ok(NodeManagerClient::new(Deadlines::new(channel, socket)).max_decoding_message_size(ANSWER_BYTES_MAX))
+    Ok(Deadlines::new(channel, server, socket))
 }
 
-/// The failure for a user who was watching a manager that has ended.
-pub(crate) fn gone() -> Failure {
-    Failure::new(format!("the node manager has ended, and there is no other one for {} s", RESTART_PATIENCE.as_secs()))
-        .hint("see its log: journalctl -u aliquot-manager")
+/// The failure for a user who was watching a daemon that has ended.
+pub(crate) fn gone(server: &Server) -> Failure {
+    let (name, seconds) = (server.name, RESTART_PATIENCE.as_secs());
+    Failure::new(format!("the {name} has ended, and there is no other one for {seconds} s"))
+        .hint(format!("see its log: {}", server.log()))
 }
 
 /// Connects to the running manager.

@@ -1,7 +1,9 @@
 //! Completion on the shell's command line: of commands, of options, and of slice names, for which the manager is asked.
+//! Those of jobs are in `cluster/completion.rs`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use aliquot_proto::node::v1::ListSlicesRequest;
@@ -39,30 +41,37 @@ pub(crate) fn script(shell: Shell) -> Result<String> {
 
 /// Names of slices that begin with `begun`; none if the manager does not answer.
 pub(crate) fn slices(begun: &OsStr) -> Vec<CompletionCandidate> {
-    deadline::set(Some(PATIENCE));
     let begun = begun.to_string_lossy();
     let names = names().unwrap_or_default();
     names.into_iter().filter(|name| name.starts_with(&*begun)).map(CompletionCandidate::new).collect()
 }
 
 fn names() -> Result<Vec<String>> {
-    let socket = socket_among(std::env::args_os()).or_else(|| std::env::var_os("ALIQUOT_SOCKET"));
-    let socket = socket.filter(|socket| !socket.is_empty());
+    let socket = socket("--socket", "ALIQUOT_SOCKET");
     client::runtime()?.block_on(async {
-        let mut client = client::connect_to_running(socket.as_deref().map(std::path::Path::new)).await?;
+        let mut client = client::connect_to_running(socket.as_deref()).await?;
         let slices = client.list_slices(ListSlicesRequest {}).await?.into_inner().slices;
         Ok(slices.into_iter().map(|slice| slice.name).collect())
     })
 }
 
-/// The manager's socket on the unfinished command line, which the shell hands over as arguments.
-fn socket_among(arguments: impl Iterator<Item = OsString>) -> Option<OsString> {
+/// The socket to ask for completions: that of `option` on the unfinished command line, else that of `variable`. A daemon
+/// that does not answer does not delay the shell from now on.
+pub(crate) fn socket(option: &str, variable: &str) -> Option<PathBuf> {
+    deadline::set(Some(PATIENCE));
+    let socket = socket_among(option, std::env::args_os()).or_else(|| std::env::var_os(variable));
+    socket.filter(|socket| !socket.is_empty()).map(PathBuf::from)
+}
+
+/// The value of `option` on the unfinished command line, which the shell hands over as arguments.
+fn socket_among(option: &str, arguments: impl Iterator<Item = OsString>) -> Option<OsString> {
     let mut arguments = arguments.peekable();
     let mut socket = None;
     while let Some(argument) = arguments.next() {
-        if argument == "--socket" {
+        let rest = argument.as_bytes().strip_prefix(option.as_bytes());
+        if rest == Some(b"") {
             socket = arguments.peek().cloned();
-        } else if let Some(path) = argument.as_bytes().strip_prefix(b"--socket=") {
+        } else if let Some(path) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
             socket = Some(OsStr::from_bytes(path).to_owned());
         }
     }
@@ -75,9 +84,10 @@ mod tests {
 
     #[test]
     fn the_socket_on_the_command_line_is_asked() {
-        let among = |line: &str| socket_among(line.split(' ').map(OsString::from));
+        let among = |line: &str| socket_among("--socket", line.split(' ').map(OsString::from));
         assert_eq!(among("aliquot -- aliquot --socket /a describe tr"), Some("/a".into()));
         assert_eq!(among("aliquot -- aliquot --socket=/b describe tr"), Some("/b".into()));
         assert_eq!(among("aliquot -- aliquot describe tr"), None);
+        assert_eq!(among("aliquot -- aliquot --sockets=/c describe tr"), None);
     }
 }

@@ -1,6 +1,6 @@
-//! Time limits for the node manager's answers, and the messages if it does not answer.
+//! Time limits for the answers of daemons, and the messages if one does not answer.
 //!
-//! A manager that was stopped still accepts connections, because the kernel does that for its socket. So every call has
+//! A daemon that was stopped still accepts connections, because the kernel does that for its socket. So every call has
 //! a deadline, and keep-alive checks run on a connection while an answer is awaited.
 
 use std::fs;
@@ -20,6 +20,7 @@ use tonic::{Code, Status};
 
 use crate::client::dial;
 use crate::error::Failure;
+use crate::server::Server;
 
 const QUESTION: Duration = Duration::from_secs(5);
 /// Longer, because a change writes files, and waits for the threads that carry it out.
@@ -48,17 +49,18 @@ fn of_change() -> Duration {
     GIVEN.get().copied().unwrap_or(CHANGE)
 }
 
-/// A channel to the manager on which every call has a deadline.
+/// A channel to a daemon on which every call has a deadline.
 #[derive(Debug, Clone)]
 pub(crate) struct Deadlines {
     channel: Channel,
+    server: &'static Server,
     socket: PathBuf,
 }
 
 impl Deadlines {
-    /// `channel`, which is connected to the manager that serves `socket`.
-    pub(crate) fn new(channel: Channel, socket: &Path) -> Deadlines {
-        Deadlines { channel, socket: socket.to_owned() }
+    /// `channel`, which is connected to the `server` on `socket`.
+    pub(crate) fn new(channel: Channel, server: &'static Server, socket: &Path) -> Deadlines {
+        Deadlines { channel, server, socket: socket.to_owned() }
     }
 }
 
@@ -74,11 +76,11 @@ impl Service<Request<Body>> for Deadlines {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let is_change = is_change(request.uri().path());
         let limit = if is_change { of_change() } else { of_question() };
-        let (answer, socket) = (self.channel.call(request), self.socket.clone());
+        let (answer, server, socket) = (self.channel.call(request), self.server, self.socket.clone());
         Box::pin(async move {
             match tokio::time::timeout(limit, answer).await {
                 Ok(answer) => Ok(answer?),
-                Err(_) => Err(status(&Silence::of(&socket), limit, is_change).into()),
+                Err(_) => Err(status(&Silence::of(server, &socket), limit, is_change).into()),
             }
         })
     }
@@ -87,48 +89,49 @@ impl Service<Request<Body>> for Deadlines {
 /// Whether the method at `path` changes something. Methods that do not are known by their names.
 fn is_change(path: &str) -> bool {
     let method = path.rsplit('/').next().unwrap_or(path);
-    !["Get", "List", "Watch"].iter().any(|question| method.starts_with(question))
+    !["Get", "List", "Watch", "Read", "Explain"].iter().any(|question| method.starts_with(question))
 }
 
-/// A manager that does not answer.
+/// A daemon that does not answer.
 struct Silence {
+    server: &'static Server,
     socket: PathBuf,
     /// The process that listens on the socket, and whether it is stopped, if that can be found out.
     process: Option<(i32, bool)>,
 }
 
 impl Silence {
-    fn of(socket: &Path) -> Silence {
+    fn of(server: &'static Server, socket: &Path) -> Silence {
         let stream = dial(socket, PEER_PATIENCE).ok();
         let listener = stream.and_then(|stream| getsockopt(&stream, PeerCredentials).ok());
         let pid = listener.map(|peer| peer.pid()).filter(|&pid| pid > 0);
-        Silence { socket: socket.to_owned(), process: pid.map(|pid| (pid, is_stopped(pid))) }
+        Silence { server, socket: socket.to_owned(), process: pid.map(|pid| (pid, is_stopped(pid))) }
     }
 
     fn message(&self, limit: Duration) -> String {
-        let (socket, seconds) = (self.socket.display(), limit.as_secs_f64());
+        let (name, socket, seconds) = (self.server.name, self.socket.display(), limit.as_secs_f64());
         match self.process {
             Some((pid, true)) => format!(
-                "the node manager on {socket} accepts connections but has not answered for {seconds} s: its process {pid} is \
+                "the {name} on {socket} accepts connections but has not answered for {seconds} s: its process {pid} is \
                  stopped"
             ),
             _ => format!(
-                "the node manager on {socket} accepts connections but has not answered for {seconds} s: it has too much to do, \
+                "the {name} on {socket} accepts connections but has not answered for {seconds} s: it has too much to do, \
                  or hangs"
             ),
         }
     }
 
     fn remedy(&self) -> String {
+        let (name, log, restart) = (self.server.name, self.server.log(), self.server.restart());
         match self.process {
-            Some((pid, true)) => format!("continue it: kill -CONT {pid}; or start it anew: systemctl restart aliquot-manager"),
+            Some((pid, true)) => format!("continue it: kill -CONT {pid}; or start it anew: {restart}"),
             Some((pid, false)) => format!(
-                "wait longer with --timeout, look at process {pid} and the manager's log (journalctl -u aliquot-manager), or \
-                 start it anew: systemctl restart aliquot-manager"
+                "wait longer with --timeout, look at process {pid} and the {name}'s log ({log}), or start it anew: {restart}"
             ),
-            None => "wait longer with --timeout, look at the manager's log (journalctl -u aliquot-manager), or start it anew: \
-                     systemctl restart aliquot-manager"
-                .to_owned(),
+            None => {
+                format!("wait longer with --timeout, look at the {name}'s log ({log}), or start it anew: {restart}")
+            }
         }
     }
 }
@@ -151,9 +154,9 @@ fn status(silence: &Silence, limit: Duration, is_change: bool) -> Status {
     Status::deadline_exceeded(format!("{}{REMEDY_BEGINS}{remedy}", silence.message(limit)))
 }
 
-/// The status of a stream on which nothing has come for `limit` from the manager that serves `socket`.
-pub(crate) fn silent_stream(socket: &Path, limit: Duration) -> Status {
-    status(&Silence::of(socket), limit, false)
+/// The status of a stream on which nothing has come for `limit` from the `server` on `socket`.
+pub(crate) fn silent_stream(server: &'static Server, socket: &Path, limit: Duration) -> Status {
+    status(&Silence::of(server, socket), limit, false)
 }
 
 /// The failure of a call without an answer in time; `None` if `status` means something else.
@@ -162,34 +165,41 @@ pub(crate) fn failure(status: &Status) -> Option<Failure> {
     (status.code() == Code::DeadlineExceeded).then(|| Failure::new(message).hint(remedy))
 }
 
-/// The failure for a manager whose queue of connections on `socket` is full.
-pub(crate) fn not_accepted(socket: &Path) -> Failure {
+/// The failure for a daemon whose queue of connections on `socket` is full.
+pub(crate) fn not_accepted(server: &Server, socket: &Path) -> Failure {
+    let (name, program, socket) = (server.name, server.program, socket.display());
     Failure::new(format!(
-        "the node manager on {} takes no connection any more: too many wait for it; it is stopped, hangs, or has too much to do",
-        socket.display()
+        "the {name} on {socket} takes no connection any more: too many wait for it; it is stopped, hangs, or has too much to do"
     ))
-    .hint(
-        "look at its state and log (systemctl status aliquot-manager; journalctl -u aliquot-manager), or start it anew: \
-         systemctl restart aliquot-manager",
-    )
+    .hint(format!(
+        "look at its state and log (systemctl status {program}; {}), or start it anew: {}",
+        server.log(),
+        server.restart()
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::NODE_MANAGER;
 
     #[test]
     fn methods_that_ask_have_the_shorter_deadline() {
-        for (method, change) in
-            [("GetUsage", false), ("ListSlices", false), ("WatchUsage", false), ("CreateSlice", true)]
-        {
+        for (method, change) in [
+            ("GetUsage", false),
+            ("ListSlices", false),
+            ("WatchUsage", false),
+            ("CreateSlice", true),
+            ("ReadLog", false),
+            ("CancelJob", true),
+        ] {
             assert_eq!(is_change(&format!("/aliquot.node.v1.NodeManager/{method}")), change, "{method}");
         }
     }
 
     #[test]
     fn the_cause_and_the_remedy_are_separate_lines() {
-        let silence = |process| Silence { socket: "/run/x.sock".into(), process };
+        let silence = |process| Silence { server: &NODE_MANAGER, socket: "/run/x.sock".into(), process };
         let said =
             |process, change| failure(&status(&silence(process), Duration::from_secs(5), change)).unwrap().to_string();
         let stopped = said(Some((7, true)), false);

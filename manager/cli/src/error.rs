@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use crate::deadline;
 use crate::quantity::QuantityError;
+use crate::server::{NODE_MANAGER, Server};
+use crate::table::printable;
 
 /// Exit codes, for scripts.
 pub(crate) mod exit {
@@ -90,34 +92,41 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
+/// On one line, and without control characters: a daemon's message can hold the words of other users.
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
+    printable(&text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; "))
 }
 
+/// An answer of the node manager that is no success.
 impl From<tonic::Status> for Failure {
-    /// The manager's messages already say what is wrong and what to do. A hint is added only if the manager itself is
-    /// the problem.
     fn from(status: tonic::Status) -> Failure {
-        if let Some(failure) = deadline::failure(&status) {
-            return failure;
+        of_status(&status, &NODE_MANAGER)
+    }
+}
+
+/// The failure for an answer of `server`. Its messages already say what is wrong and what to do. A hint is added only if
+/// the daemon itself is the problem.
+pub(crate) fn of_status(status: &tonic::Status, server: &Server) -> Failure {
+    if let Some(failure) = deadline::failure(status) {
+        return failure;
+    }
+    let (name, look) = (server.name, server.look);
+    let failure = Failure::new(match status.message() {
+        "" => format!("the {name} answers {}: {}", status.code(), status.code().description()),
+        message => message.to_owned(),
+    });
+    // An answer of the daemon has no source; a broken connection has one.
+    if std::error::Error::source(status).is_some() {
+        return failure.hint(format!("is it a {name} that listens there, and does it live? see: {look}"));
+    }
+    match status.code() {
+        tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => {
+            failure.hint(format!("the {name} does not answer; see its log ({}) or run: {look}", server.log()))
         }
-        let failure = Failure::new(match status.message() {
-            "" => format!("the node manager answers {}: {}", status.code(), status.code().description()),
-            message => message.to_owned(),
-        });
-        // An answer of the manager has no source; a broken connection has one.
-        if std::error::Error::source(&status).is_some() {
-            return failure.hint("is it a node manager that listens there, and does it live? see: aliquot doctor");
+        tonic::Code::Unimplemented => {
+            failure.hint(format!("the {name} is of another version; compare: {}", server.compare))
         }
-        match status.code() {
-            tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => failure.hint(
-                "the node manager does not answer; see its log (journalctl -u aliquot-manager) or run: aliquot doctor",
-            ),
-            tonic::Code::Unimplemented => {
-                failure.hint("the node manager is of another version; compare: aliquot --version and aliquot nodes")
-            }
-            _ => failure,
-        }
+        _ => failure,
     }
 }
 
@@ -136,6 +145,18 @@ mod tests {
         let failure = Failure::new("first\n\n  second\n").hint("do\nthis");
         assert_eq!(failure.to_string(), "error: first; second\nhint: do; this");
         assert_eq!(Failure::new("alone").to_string(), "error: alone");
+    }
+
+    #[test]
+    fn a_message_steers_no_terminal() {
+        assert_eq!(Failure::new("no job \u{1b}[2J").hint("\u{7}").to_string(), "error: no job ?[2J\nhint: ?");
+    }
+
+    #[test]
+    fn the_daemon_that_answered_is_named() {
+        let unavailable = tonic::Status::unavailable("");
+        let said = of_status(&unavailable, &crate::server::SCHEDULER).to_string();
+        assert!(said.contains("the scheduler does not answer") && said.contains("-u aliquot-scheduler"), "{said}");
     }
 
     #[test]

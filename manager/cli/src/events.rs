@@ -12,6 +12,7 @@ use crate::client::{self, Client};
 use crate::error::Result;
 use crate::output::{Colour, Reader, paint};
 use crate::ps::short_uuid;
+use crate::server::NODE_MANAGER;
 use crate::table::printable;
 use crate::{json, moment, output};
 
@@ -56,7 +57,7 @@ async fn follow(socket: &Path, mut client: Client, printer: &mut Printer<'_>) ->
             Ok(Ok(Reader::Reads)) | Err(_) => {}
         }
         if lost_since.get_or_insert_with(Instant::now).elapsed() > client::RESTART_PATIENCE {
-            return Err(client::gone());
+            return Err(client::gone(&NODE_MANAGER));
         }
         tokio::time::sleep(client::RETRY_INTERVAL).await;
         if let Ok(again) = client::connect(socket).await {

@@ -1,13 +1,14 @@
 //! `aliquot`: exact parts of a GPU, from the command line.
 //!
-//! A client of the node manager. [`args`] defines the commands, and each command has a file. [`client`] connects to the
-//! manager; [`embedded`] is the manager of a run on a machine where none runs. [`quantity`] is the one place where
+//! A client of the node manager, and in [`cluster`] of the scheduler. [`args`] defines the commands, and each command has
+//! a file. [`client`] connects to [`server`], whichever it is; [`embedded`] is the manager of a run on a machine where none runs. [`quantity`] is the one place where
 //! quantities are parsed.
 
 mod access;
 mod args;
 mod bar;
 mod client;
+mod cluster;
 mod completion;
 mod consumers;
 mod deadline;
@@ -31,6 +32,7 @@ mod priority;
 mod ps;
 mod quantity;
 mod run;
+mod server;
 mod shorten;
 mod simulated;
 mod slice;
@@ -54,7 +56,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(refusal) => return usage(&refusal),
     };
-    let is_run = matches!(cli.command, Command::Run(_) | Command::Exec(_));
+    let is_run = match &cli.command {
+        Command::Run(_) | Command::Exec(_) => true,
+        Command::Submit(args) => args.wait,
+        _ => false,
+    };
     deadline::set(cli.timeout);
     match dispatch(cli) {
         Ok(code) => code,
@@ -67,11 +73,12 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> Result<ExitCode> {
-    let socket = cli.socket.as_deref();
+    let (socket, scheduler) = (cli.socket.as_deref(), cli.scheduler.as_deref());
     match &cli.command {
         Command::Run(args) => return run::run(socket, args),
         Command::Exec(args) => return exec::exec(socket, args),
         Command::Demo(args) => return demo::demo(socket, args),
+        Command::Submit(args) => return cluster::submit::submit(scheduler, args),
         Command::DemoWorker(args) => return Ok(demo::work(args)),
         Command::Doctor(args) => return doctor::doctor(socket, args),
         Command::DoctorProbe => doctor::probe()?,
@@ -82,7 +89,14 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Slice(command) => client::runtime()?.block_on(slice::slice(socket, command))?,
         Command::Ps(args) => client::runtime()?.block_on(ps::ps(socket, args))?,
         Command::Describe(args) => client::runtime()?.block_on(describe::describe(socket, args))?,
-        Command::Nodes(args) => client::runtime()?.block_on(nodes::nodes(socket, args))?,
+        Command::Jobs(args) => client::runtime()?.block_on(cluster::jobs::jobs(scheduler, args))?,
+        Command::Job(args) => client::runtime()?.block_on(cluster::job::job(scheduler, args))?,
+        Command::Logs(args) => client::runtime()?.block_on(cluster::logs::logs(scheduler, args))?,
+        Command::Cancel(args) => client::runtime()?.block_on(cluster::cancel::cancel(scheduler, args))?,
+        Command::Explain(args) => client::runtime()?.block_on(cluster::explain::explain(scheduler, args))?,
+        Command::Queues(args) => client::runtime()?.block_on(cluster::queues::queues(scheduler, args))?,
+        Command::Nodes(args) => client::runtime()?.block_on(cluster::nodes::nodes(socket, scheduler, args))?,
+        Command::Token(args) => client::runtime()?.block_on(cluster::token::token(scheduler, args))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,11 +111,15 @@ fn usage(refusal: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether a command line that is otherwise wrong is one of `aliquot run` or `aliquot exec`, whose own failures have a
-/// separate exit code.
+/// Whether a command line that is otherwise wrong is one of `aliquot run`, `aliquot exec` or `aliquot submit --wait`,
+/// whose own failures have a separate exit code.
 fn asks_to_run(args: impl Iterator<Item = OsString>) -> bool {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(args);
-    matches.is_ok_and(|matches| matches!(matches.subcommand_name(), Some("run" | "exec")))
+    matches.is_ok_and(|matches| match matches.subcommand() {
+        Some(("run" | "exec", _)) => true,
+        Some(("submit", submit)) => submit.get_flag("wait"),
+        _ => false,
+    })
 }
 
 #[cfg(test)]
@@ -120,6 +138,8 @@ mod tests {
         assert!(asks("aliquot --socket /x run --bogus"));
         assert!(asks("aliquot exec train --bogus"));
         assert!(!asks("aliquot slice create run --gpu-core 0"));
+        assert!(asks("aliquot submit --wait --bogus -- true"));
+        assert!(!asks("aliquot submit --bogus -- true --wait"));
         assert!(!asks("aliquot"));
     }
 }

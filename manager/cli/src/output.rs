@@ -24,8 +24,13 @@ pub(crate) enum Reader {
 
 /// The same for endless output: returns whether to continue.
 pub(crate) fn print_to_reader(text: &str) -> Result<Reader> {
+    write_to_reader(text.as_bytes())
+}
+
+/// The same for output that need not be text, such as that of a job.
+pub(crate) fn write_to_reader(bytes: &[u8]) -> Result<Reader> {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::Reads),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),

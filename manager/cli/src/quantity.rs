@@ -4,9 +4,13 @@
 //! and the error says what is accepted. There is no floating point: a fraction such as `1.1GiB` is rounded down to
 //! whole bytes exactly.
 
+mod amounts;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+
+pub(crate) use amounts::{Bytes, DeviceLimit, Thousandths, thousandths_human};
 
 /// What is wrong with a quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,7 +70,7 @@ impl FromStr for CorePercent {
             Ok(percent @ 1..=100) => Ok(CorePercent(percent)),
             _ => Err(QuantityError {
                 problem: format!("{text:?} is more than one device has"),
-                accepted: "write a whole percent of one device from 1 to 100, and --devices N for a part of several devices",
+                accepted: "write a whole percent of one device from 1 to 100, and --devices N (a job: --gpus N) for a part of several devices",
             }),
         }
     }
@@ -353,6 +357,21 @@ pub(crate) fn duration_human(ns: u64) -> String {
     }
 }
 
+/// A time span for people, with at most two of its units, as short as in a table: `45s`, `12m`, `3h20m`, `2d4h`.
+pub(crate) fn span_human(seconds: u64) -> String {
+    let two = |most: u64, of: &str, rest: u64, rest_of: &str| match rest {
+        0 => format!("{most}{of}"),
+        _ => format!("{most}{of}{rest}{rest_of}"),
+    };
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..600 => two(seconds / 60, "m", seconds % 60, "s"),
+        600..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => two(seconds / 3600, "h", seconds / 60 % 60, "m"),
+        _ => two(seconds / 86_400, "d", seconds / 3600 % 24, "h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -523,6 +542,11 @@ mod tests {
         assert_eq!(duration_human(3_200_000), "3.2 ms");
         assert_eq!(duration_human(125_000_000_000), "2 min 5 s");
         assert_eq!(duration_human(7_380_000_000_000), "2 h 3 min");
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (60, "1m"), (75, "1m15s"), (3599, "59m"), (12_000, "3h20m"), (187_200, "2d4h")]
+        {
+            assert_eq!(span_human(seconds), text);
+        }
     }
 
     proptest! {

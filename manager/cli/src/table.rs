@@ -61,6 +61,27 @@ impl Table {
         self.render_as(Look::PLAIN)
     }
 
+    /// The same as [`render_as`](Self::render_as), but without as many of the columns `optional`, from the first on, as a
+    /// terminal is too narrow for.
+    pub(crate) fn render_narrowed(mut self, look: Look, optional: &[&str]) -> String {
+        let mut optional = optional.iter();
+        loop {
+            let plain = self.render_as(Look { colours: false, ..look });
+            let fits = look.width.is_none_or(|width_max| plain.lines().all(|line| width(line) <= width_max));
+            match optional.next() {
+                Some(heading) if !fits => self.remove(heading),
+                _ => return self.render_as(look),
+            }
+        }
+    }
+
+    fn remove(&mut self, heading: &str) {
+        if let Some(column) = self.columns.iter().position(|&(of_column, _)| of_column == heading) {
+            self.columns.remove(column);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
+    }
+
     /// The table in the given style. On a terminal the last column is cut to the remaining width.
     pub(crate) fn render_as(&self, look: Look) -> String {
         let headings: Vec<Cell> =
@@ -157,6 +178,25 @@ mod tests {
         assert!(!table.render().contains('\u{1b}') && table.render().contains("train.py"));
         let narrow = table.render_as(Look { colours: false, bars: false, width: Some(5) });
         assert!(narrow.contains("  PROCESSES\n") && narrow.ends_with("4711 python tra…\n"), "{narrow}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_fewer_columns() {
+        let table = || {
+            let mut table = Table::new(["ID", "USER", "QUEUE", "REASON"].map(|heading| (heading, Align::Left)));
+            table.row(["17", "ada", "team-a", "no node has eight devices free"].map(ToOwned::to_owned));
+            table
+        };
+        let shown = |width| {
+            let look = Look { colours: true, bars: false, width };
+            let text = table().render_narrowed(look, &["QUEUE", "NONE", "USER"]);
+            text.lines().last().unwrap().to_owned()
+        };
+        assert_eq!(shown(None), "17  ada   team-a  no node has eight devices free");
+        assert_eq!(shown(Some(40)), "17  ada   team-a  no node has eight dev…");
+        assert_eq!(shown(Some(33)), "17  ada   no node has eight devi…");
+        assert_eq!(shown(Some(24)), "17  no node has eight d…");
+        assert_eq!(shown(Some(5)), "17  no node has eig…");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::args::TopArgs;
 use crate::client::Client;
 use crate::error::{Failure, Result};
 use crate::output::{Look, Reader};
+use crate::server::NODE_MANAGER;
 use crate::{client, deadline, json, moment, output, ps};
 use history::History;
 use screen::Screen;
@@ -68,7 +69,7 @@ enum Said {
 fn tables(answers: &Receiver<Result<Said>>, iterations: Option<u64>, json: bool) -> Result<()> {
     let mut left = iterations;
     while left != Some(0) {
-        let Ok(answer) = answers.recv() else { return Err(client::gone()) };
+        let Ok(answer) = answers.recv() else { return Err(client::gone(&NODE_MANAGER)) };
         let Said::Usage(answer) = answer? else { continue };
         let text = match json {
             true => format!("{}\n", json::usage(&answer)),
@@ -100,7 +101,7 @@ fn pictures(terminal: &mut DefaultTerminal, answers: &Receiver<Result<Said>>, in
                 }
             },
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(client::gone()),
+            Err(RecvTimeoutError::Disconnected) => return Err(client::gone(&NODE_MANAGER)),
         }
         screen.silent_for = Some(answered.elapsed()).filter(|silence| *silence > interval + DELAY_MAX);
         terminal.draw(|frame| screen.draw(frame, &history)).map_err(failed)?;
@@ -157,9 +158,9 @@ async fn stream(watched: &Watched, sender: &Sender<Result<Said>>) -> Result<()> 
     loop {
         let failure = match relay(&mut client, watched, sender, &mut lost_since).await {
             Ok(Relayed::NobodyListens) => return Ok(()),
-            Ok(Relayed::ManagerEnded) => client::gone(),
+            Ok(Relayed::ManagerEnded) => client::gone(&NODE_MANAGER),
             // An answer of the manager has no source; a broken connection has one.
-            Err(status) if std::error::Error::source(&status).is_some() => client::gone(),
+            Err(status) if std::error::Error::source(&status).is_some() => client::gone(&NODE_MANAGER),
             Err(status) => match deadline::failure(&status) {
                 Some(failure) if watched.outlives_silence && lost_since.is_some() => failure,
                 Some(failure) => return Err(failure),
@@ -203,7 +204,7 @@ async fn relay(
             true => answers.message().await?,
             false => tokio::time::timeout(limit, answers.message())
                 .await
-                .map_err(|_| deadline::silent_stream(&watched.socket, limit))??,
+                .map_err(|_| deadline::silent_stream(&NODE_MANAGER, &watched.socket, limit))??,
         };
         let Some(answer) = answer else { return Ok(Relayed::ManagerEnded) };
         *lost_since = None;

@@ -55,8 +55,23 @@ const RULES: &[Rule] = &[
         ours: &["aliquot-manager", "aliquot-agent", "aliquot-proto", "aliquot-abi"],
         others: None,
     },
-    // The scheduler does not know the manager.
-    Rule { name: "aliquot-scheduler", ours: &["aliquot-scheduler-core"], others: None },
+    // The scheduler does not know the manager: they meet in the contracts.
+    Rule {
+        name: "aliquot-standalone",
+        ours: &["aliquot-proto", "aliquot-scheduler-core", "aliquot-scheduler-engine", "aliquot-scheduler-store"],
+        others: None,
+    },
+    Rule {
+        name: "aliquot-scheduler",
+        ours: &[
+            "aliquot-proto",
+            "aliquot-scheduler-core",
+            "aliquot-scheduler-engine",
+            "aliquot-scheduler-store",
+            "aliquot-standalone",
+        ],
+        others: None,
+    },
     // Test crates.
     Rule { name: "aliquot-architecture", ours: &[], others: Some(&["serde_json"]) },
     Rule { name: "aliquot-fake-machine", ours: &[], others: None },

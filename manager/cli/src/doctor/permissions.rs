@@ -12,6 +12,7 @@ use super::finding::Finding;
 use super::manager::Manager;
 use crate::access::remedy;
 use crate::embedded::runtime_base;
+use crate::server::NODE_MANAGER;
 
 /// Findings about permissions.
 pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
@@ -102,7 +103,7 @@ fn socket_file(socket: PathBuf) -> Option<Finding> {
     }
     Some(match access(&socket, AccessFlags::W_OK) {
         Ok(()) => Finding::ok(WHAT, format!("{} is open to this user", socket.display())),
-        Err(error) => Finding::fail(WHAT, format!("{}: {error}", socket.display()), remedy(&socket)),
+        Err(error) => Finding::fail(WHAT, format!("{}: {error}", socket.display()), remedy(&socket, &NODE_MANAGER)),
     })
 }
 

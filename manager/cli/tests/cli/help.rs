@@ -2,7 +2,7 @@
 
 use crate::support::{aliquot, output, simulated_run, stdout};
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 28] = [
     &[],
     &["run"],
     &["exec"],
@@ -17,6 +17,18 @@ const COMMANDS: [&[&str]; 16] = [
     &["top"],
     &["describe"],
     &["nodes"],
+    &["nodes", "remove"],
+    &["submit"],
+    &["jobs"],
+    &["job"],
+    &["logs"],
+    &["cancel"],
+    &["explain"],
+    &["queues"],
+    &["queues", "set"],
+    &["queues", "remove"],
+    &["token"],
+    &["completions"],
     &["doctor"],
     &["demo"],
 ];

@@ -1,5 +1,6 @@
 //! The built `aliquot`, used as by a person or a script.
 
+mod cluster;
 mod demo;
 mod doctor;
 mod errors;

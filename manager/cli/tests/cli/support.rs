@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 pub(crate) fn aliquot<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_aliquot"));
     command.args(args).stdin(Stdio::null());
-    for variable in ["ALIQUOT_SOCKET", "LD_PRELOAD", "NO_COLOR"] {
+    for variable in ["ALIQUOT_SOCKET", "ALIQUOT_SCHEDULER", "LD_PRELOAD", "NO_COLOR"] {
         command.env_remove(variable);
     }
     command

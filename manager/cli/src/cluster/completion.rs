@@ -1,0 +1,56 @@
+//! Completion of jobs, queues and nodes on the shell's command line, for which the scheduler is asked.
+
+use std::ffi::OsStr;
+
+use aliquot_proto::scheduler::v1::{ListJobsRequest, ListNodesRequest, ListQueuesRequest};
+use clap_complete::engine::CompletionCandidate;
+
+use super::{Client, connect_to_running, failed};
+use crate::client;
+use crate::completion;
+use crate::error::Result;
+use crate::table::printable;
+
+/// More are of no help to whoever completes a number.
+const JOBS_MAX: u32 = 100;
+
+/// Numbers of jobs that have not ended, with their names.
+pub(crate) fn jobs(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let request = ListJobsRequest { active: true, count_max: JOBS_MAX, ..ListJobsRequest::default() };
+    let jobs = asked(async |mut client| Ok(client.list_jobs(request).await.map_err(failed)?.into_inner().jobs));
+    let described =
+        jobs.into_iter().map(|job| (job.id.to_string(), job.spec.map(|spec| spec.name).unwrap_or_default()));
+    candidates(described, begun)
+}
+
+/// Names of queues.
+pub(crate) fn queues(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let queues = asked(async |mut client| {
+        Ok(client.list_queues(ListQueuesRequest {}).await.map_err(failed)?.into_inner().queues)
+    });
+    candidates(queues.into_iter().map(|queue| (queue.name, String::new())), begun)
+}
+
+/// Names of nodes.
+pub(crate) fn nodes(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let nodes =
+        asked(async |mut client| Ok(client.list_nodes(ListNodesRequest {}).await.map_err(failed)?.into_inner().nodes));
+    candidates(nodes.into_iter().map(|node| (node.name, String::new())), begun)
+}
+
+/// The scheduler's answer; nothing if it does not answer.
+fn asked<T>(ask: impl AsyncFnOnce(Client) -> Result<Vec<T>>) -> Vec<T> {
+    let socket = completion::socket("--scheduler", "ALIQUOT_SCHEDULER");
+    let answer = client::runtime()
+        .and_then(|runtime| runtime.block_on(async { ask(connect_to_running(socket.as_deref()).await?).await }));
+    answer.unwrap_or_default()
+}
+
+fn candidates(words: impl Iterator<Item = (String, String)>, begun: &OsStr) -> Vec<CompletionCandidate> {
+    let begun = begun.to_string_lossy();
+    let candidate = |(word, help): (String, String)| {
+        let help = (!help.is_empty()).then(|| printable(&help).into());
+        CompletionCandidate::new(printable(&word)).help(help)
+    };
+    words.filter(|(word, _)| word.starts_with(&*begun)).map(candidate).collect()
+}

@@ -1,0 +1,283 @@
+//! `aliquot logs`: what a task has written.
+
+use std::path::Path;
+use std::time::Duration;
+
+use aliquot_proto::scheduler::v1::{Job, JobState, LogChunk, Member, ReadLogRequest, Task};
+use serde_json::json;
+use tonic::{Code, Status};
+
+use super::state::has_ended;
+use super::watch::{Patience, Watch, is_loss};
+use super::{TaskId, connect, failed, find};
+use crate::args::LogsArgs;
+use crate::error::{Failure, Result};
+use crate::output::{self, Reader};
+use crate::table::printable;
+
+/// Time between two checks that output is still read.
+const READER_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Prints a log, and goes on with it if requested.
+pub(crate) async fn logs(socket: Option<&Path>, args: &LogsArgs) -> Result<()> {
+    let socket = find(socket)?;
+    let wanted = Wanted { task: args.task, rank: args.rank, last_lines: args.lines.unwrap_or(0), json: args.json };
+    if args.follow {
+        return follow(&socket, &wanted).await;
+    }
+    let mut client = connect(&socket).await?;
+    let mut chunks = client.read_log(wanted.request(0, false)).await.map_err(failed)?.into_inner();
+    let mut printer = Printer::new(&wanted);
+    while let Some(chunk) = chunks.message().await.map_err(failed)? {
+        if printer.print(&chunk.data)? == Reader::Gone {
+            return Ok(());
+        }
+    }
+    printer.finish()
+}
+
+/// Which log is wanted.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) task: TaskId,
+    pub(crate) rank: u32,
+    /// 0: all.
+    pub(crate) last_lines: u32,
+    /// A JSON object for each line.
+    pub(crate) json: bool,
+}
+
+impl Wanted {
+    fn request(&self, offset: u64, follow: bool) -> ReadLogRequest {
+        ReadLogRequest {
+            id: self.task.job,
+            task: self.task.task,
+            rank: self.rank,
+            follow,
+            last_lines: self.last_lines,
+            offset,
+        }
+    }
+
+    /// The task and the member in the answer of the scheduler.
+    fn find<'job>(&self, job: &'job Job) -> Result<(&'job Task, Option<&'job Member>)> {
+        let none = |index: u32| {
+            Failure::new(format!("job {} has no task {index}", job.id))
+                .hint(format!("see its tasks: aliquot job {}", job.id))
+        };
+        let task = match (self.task.task, job.tasks.as_slice()) {
+            (Some(index), tasks) => tasks.iter().find(|task| task.index == index).ok_or_else(|| none(index))?,
+            (None, [only]) => only,
+            (None, []) => return Err(Failure::new(format!("job {} has no tasks", job.id))),
+            (None, [first, ..]) => {
+                return Err(Failure::new(format!("job {} has {} tasks", job.id, job.tasks.len()))
+                    .hint(format!("name one of them: aliquot logs {}.{} -f", job.id, first.index)));
+            }
+        };
+        let member = task.members.iter().find(|member| member.rank == self.rank);
+        match member {
+            None if self.rank > 0 && !task.members.is_empty() => {
+                let members = task.members.len();
+                Err(Failure::new(format!(
+                    "job {} has no rank {}: its ranks are 0 to {}",
+                    job.id,
+                    self.rank,
+                    members - 1
+                )))
+            }
+            member => Ok((task, member)),
+        }
+    }
+}
+
+/// Prints the log until the task has ended, also across restarts of the scheduler and of the task.
+pub(crate) async fn follow(socket: &Path, wanted: &Wanted) -> Result<()> {
+    let mut reading = Reading { printer: Printer::new(wanted), node: String::new(), offset: None, told: String::new() };
+    let mut patience = Patience::default();
+    loop {
+        let mut watch = Watch::new_patiently(socket, wanted.task.job, &mut patience).await?;
+        let has_ended = loop {
+            let job = watch.next().await?;
+            patience.renew();
+            let (task, member) = wanted.find(&job)?;
+            let has_ended = has_ended(task.state());
+            match member {
+                Some(member) if has_begun(member) => {
+                    reading.go_to(&member.node);
+                    break has_ended;
+                }
+                _ if has_ended => return reading.printer.finish(),
+                _ => reading.tell(&format!("job {0} waits; `aliquot explain {0}` says why", wanted.task)),
+            }
+        };
+        drop(watch);
+        match reading.read(socket, wanted).await? {
+            Ok(Reader::Gone) => return Ok(()),
+            Ok(Reader::Reads) if has_ended => return reading.printer.finish(),
+            // The task was restarted, its end is not known yet, or the scheduler shuts down.
+            Ok(Reader::Reads) => {}
+            Err(status) if is_loss(&status) => {}
+            // After a restart of the scheduler the node may come back a moment later. If it does not, the task changes.
+            Err(status) if reading.offset.is_some() && status.code() == Code::FailedPrecondition => {
+                reading.tell(&format!("{}; waiting for it", status.message()));
+            }
+            Err(status) => return Err(failed(status)),
+        }
+        patience.wait().await?;
+    }
+}
+
+fn has_begun(member: &Member) -> bool {
+    !member.node.is_empty()
+        && (member.started_unix_ms > 0 || !matches!(member.state(), JobState::Pending | JobState::Unspecified))
+}
+
+/// A log that is read in several pieces.
+struct Reading<'wanted> {
+    printer: Printer<'wanted>,
+    /// Where the log lies. A task that starts elsewhere has another one there.
+    node: String,
+    /// Where to go on; `None` before the first piece.
+    offset: Option<u64>,
+    /// What was told last about a log that does not come.
+    told: String,
+}
+
+impl Reading<'_> {
+    fn go_to(&mut self, node: &str) {
+        if self.node != node {
+            if !self.node.is_empty() {
+                self.offset = Some(0);
+            }
+            self.node = node.to_owned();
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        if self.told != line {
+            eprintln!("{}", printable(line));
+            self.told = line.to_owned();
+        }
+    }
+
+    async fn read(&mut self, socket: &Path, wanted: &Wanted) -> Result<std::result::Result<Reader, Status>> {
+        let request = match self.offset {
+            None => wanted.request(0, true),
+            Some(offset) => ReadLogRequest { last_lines: 0, ..wanted.request(offset, true) },
+        };
+        let mut client = match connect(socket).await {
+            Ok(client) => client,
+            Err(_) => return Ok(Err(Status::unavailable("the scheduler has ended"))),
+        };
+        let mut chunks = match client.read_log(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => return Ok(Err(status)),
+        };
+        loop {
+            // The reader may go away between two lines.
+            let chunk = match tokio::time::timeout(READER_INTERVAL, chunks.message()).await {
+                Ok(Ok(chunk)) => chunk,
+                Ok(Err(status)) => return Ok(Err(status)),
+                Err(_) if output::has_no_reader() => return Ok(Ok(Reader::Gone)),
+                Err(_) => continue,
+            };
+            let Some(LogChunk { data, offset }) = chunk else { return Ok(Ok(Reader::Reads)) };
+            self.told.clear();
+            if self.printer.print(&data)? == Reader::Gone {
+                return Ok(Ok(Reader::Gone));
+            }
+            self.offset = Some(offset.saturating_add(data.len() as u64));
+        }
+    }
+}
+
+/// Prints pieces of a log as they are, or as JSON, line by line.
+struct Printer<'wanted> {
+    wanted: &'wanted Wanted,
+    /// The beginning of a line whose end has not come yet; only for JSON.
+    line: Vec<u8>,
+}
+
+impl Printer<'_> {
+    fn new(wanted: &Wanted) -> Printer<'_> {
+        Printer { wanted, line: Vec::new() }
+    }
+
+    fn print(&mut self, data: &[u8]) -> Result<Reader> {
+        match self.wanted.json {
+            true => output::print_to_reader(&self.lines(data)),
+            false => output::write_to_reader(data),
+        }
+    }
+
+    /// Prints the last line, if it has no end.
+    fn finish(&mut self) -> Result<()> {
+        let text = if self.line.is_empty() { String::new() } else { self.lines(b"\n") };
+        output::print(&text)
+    }
+
+    fn lines(&mut self, data: &[u8]) -> String {
+        self.line.extend_from_slice(data);
+        let mut text = String::new();
+        while let Some(end) = self.line.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
+            let Wanted { task, rank, .. } = self.wanted;
+            let line = String::from_utf8_lossy(&line[..end]);
+            text.push_str(&format!("{}\n", json!({ "job": task.job, "task": task.task, "rank": rank, "line": line })));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(task: Option<u32>, rank: u32) -> Wanted {
+        Wanted { task: TaskId { job: 17, task }, rank, last_lines: 0, json: true }
+    }
+
+    #[test]
+    fn json_has_an_object_for_each_line_however_it_is_cut() {
+        let wanted = wanted(Some(3), 1);
+        let mut printer = Printer::new(&wanted);
+        assert_eq!(printer.lines(b"one\ntw"), "{\"job\":17,\"line\":\"one\",\"rank\":1,\"task\":3}\n");
+        let text = printer.lines(b"o\n\n\xff\x1b[2J");
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0]["line"], &lines[1]["line"]), (&"two".into(), &"".into()));
+        let last: serde_json::Value = serde_json::from_str(&printer.lines(b"\n")).unwrap();
+        assert_eq!(last["line"], "\u{fffd}\u{1b}[2J");
+    }
+
+    #[test]
+    fn the_task_must_be_clear_and_must_exist() {
+        let task = |index| Task { index, members: vec![Member::default()], ..Task::default() };
+        let job =
+            |tasks: &[u32]| Job { id: 17, tasks: tasks.iter().map(|&index| task(index)).collect(), ..Job::default() };
+        assert_eq!(wanted(None, 0).find(&job(&[4])).unwrap().0.index, 4);
+        assert_eq!(wanted(Some(5), 0).find(&job(&[4, 5])).unwrap().0.index, 5);
+        for (wanted, job, words) in [
+            (wanted(None, 0), job(&[4, 5]), "has 2 tasks\nhint: name one of them: aliquot logs 17.4 -f"),
+            (wanted(Some(6), 0), job(&[4, 5]), "has no task 6\nhint: see its tasks: aliquot job 17"),
+            (wanted(None, 0), job(&[]), "has no tasks"),
+            (wanted(None, 2), job(&[4]), "has no rank 2: its ranks are 0 to 0"),
+        ] {
+            let failure = wanted.find(&job).unwrap_err().to_string();
+            assert!(failure.contains(words), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_log_elsewhere_is_read_from_its_beginning() {
+        let wanted = wanted(None, 0);
+        let mut reading =
+            Reading { printer: Printer::new(&wanted), node: String::new(), offset: None, told: String::new() };
+        reading.go_to("gpu-1");
+        assert_eq!(reading.offset, None);
+        reading.offset = Some(7);
+        reading.go_to("gpu-1");
+        assert_eq!(reading.offset, Some(7));
+        reading.go_to("gpu-2");
+        assert_eq!(reading.offset, Some(0));
+    }
+}

@@ -1,0 +1,109 @@
+//! `aliquot submit`: hands a job to the scheduler, and waits for its end if asked to.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+use std::process::ExitCode;
+
+use aliquot_proto::scheduler::v1::{Job, JobState, SubmitJobRequest};
+use tonic::Status;
+
+use super::state;
+use super::watch::{Watch, is_loss};
+use super::words::{self, JobWords};
+use super::{TaskId, connect, failed, find, json, logs};
+use crate::args::SubmitArgs;
+use crate::client;
+use crate::error::{Failure, Result, exit};
+use crate::output;
+use crate::table::printable;
+
+/// Submits a job. The exit code is the job's, if it is waited for.
+pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCode> {
+    if args.schema {
+        output::print_json(&words::json_schema())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = args.file.as_deref().map(read).transpose()?.unwrap_or_default();
+    let spec = args.words.clone().over(file).spec()?;
+    if args.follow && spec.array.len() > 1 {
+        return Err(Failure::new(format!("--follow shows one log, and this array has {} tasks", spec.array.len()))
+            .hint("wait without it, and see a task's log with: aliquot logs JOB.TASK -f")
+            .exit(exit::USAGE));
+    }
+    client::runtime()?.block_on(async {
+        let socket = find(socket)?;
+        let mut client = connect(&socket).await?;
+        let job = client.submit_job(SubmitJobRequest { spec: Some(spec) }).await.map_err(not_submitted)?.into_inner();
+        match (args.json, args.follow) {
+            (true, _) => output::print_json(&json::job(&job))?,
+            (false, false) => output::print(&format!("{}\n", job.id))?,
+            // Standard output is the job's.
+            (false, true) => eprintln!("job {}", job.id),
+        }
+        if !args.wait {
+            return Ok(ExitCode::SUCCESS);
+        }
+        tokio::select! {
+            ended = wait(&socket, &job, args) => ended,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
+                eprintln!("job {id} goes on; wait for it with: aliquot logs {id} -f; end it with: aliquot cancel {id}", id = job.id);
+                Ok(exit::of_signal(2).into())
+            }
+        }
+    })
+}
+
+/// The words in a file, or on standard input for `-`.
+fn read(file: &Path) -> Result<JobWords> {
+    let (name, text) = if file == Path::new("-") {
+        let mut text = String::new();
+        ("standard input".to_owned(), io::stdin().read_to_string(&mut text).map(|_| text))
+    } else {
+        (file.display().to_string(), std::fs::read_to_string(file))
+    };
+    let text = text.map_err(|error| Failure::new(format!("cannot read {name}: {error}")).exit(exit::USAGE))?;
+    words::read(&text, &name)
+}
+
+fn not_submitted(status: Status) -> Failure {
+    let is_unclear = is_loss(&status);
+    let failure = failed(status);
+    if is_unclear {
+        failure.hint("the job may have been taken in all the same: look before you submit it again: aliquot jobs")
+    } else {
+        failure
+    }
+}
+
+async fn wait(socket: &Path, job: &Job, args: &SubmitArgs) -> Result<ExitCode> {
+    let id = job.id;
+    if args.follow {
+        let task = TaskId { job: id, task: job.tasks.first().map(|task| task.index) };
+        let what = logs::Wanted { task, rank: 0, last_lines: 0, json: false };
+        // The job's end matters more than its log.
+        if let Err(failure) = logs::follow(socket, &what).await {
+            eprintln!("{failure}");
+        }
+    }
+    let (mut watch, mut told) = (Watch::new(socket, id).await?, String::new());
+    loop {
+        let job = watch.next().await?;
+        let line = progress(&job);
+        let has_ended = state::has_ended(job.state());
+        let is_worth_telling = if has_ended { job.state() != JobState::Succeeded } else { io::stderr().is_terminal() };
+        if is_worth_telling && line != told {
+            eprintln!("{line}");
+        }
+        told = line;
+        if has_ended {
+            return Ok(state::exit_code(&job).into());
+        }
+    }
+}
+
+/// A job's state in a line.
+fn progress(job: &Job) -> String {
+    let reason = if job.reason.is_empty() { String::new() } else { format!(": {}", printable(&job.reason)) };
+    format!("job {} {}{reason}", job.id, state::word(job.state()))
+}

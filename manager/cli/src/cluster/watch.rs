@@ -1,0 +1,105 @@
+//! Watches a job, also across restarts of the scheduler.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use aliquot_proto::scheduler::v1::{GetJobRequest, Job};
+use tonic::{Code, Status, Streaming};
+
+use super::{Client, connect, failed};
+use crate::client::{self, RESTART_PATIENCE, RETRY_INTERVAL};
+use crate::error::Result;
+use crate::server::SCHEDULER;
+
+/// How long a scheduler that has ended is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    lost_since: Option<Instant>,
+}
+
+impl Patience {
+    /// The scheduler has answered.
+    pub(crate) fn renew(&mut self) {
+        self.lost_since = None;
+    }
+
+    /// Whether the scheduler is away.
+    fn is_tried(&self) -> bool {
+        self.lost_since.is_some()
+    }
+
+    /// Waits until the next attempt. An error if the scheduler has been away for too long.
+    pub(crate) async fn wait(&mut self) -> Result<()> {
+        if self.lost_since.get_or_insert_with(Instant::now).elapsed() > RESTART_PATIENCE {
+            return Err(client::gone(&SCHEDULER));
+        }
+        tokio::time::sleep(RETRY_INTERVAL).await;
+        Ok(())
+    }
+}
+
+/// Whether the scheduler has ended or is about to. A broken connection has a source; an answer has none.
+pub(crate) fn is_loss(status: &Status) -> bool {
+    status.source().is_some() || status.code() == Code::Unavailable
+}
+
+/// A job at each of its changes.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    socket: PathBuf,
+    id: u64,
+    client: Client,
+    changes: Option<Streaming<Job>>,
+    patience: Patience,
+}
+
+impl Watch {
+    /// Watches the job `id` of the scheduler that serves `socket`.
+    pub(crate) async fn new(socket: &Path, id: u64) -> Result<Watch> {
+        let client = connect(socket).await?;
+        Ok(Watch { socket: socket.to_owned(), id, client, changes: None, patience: Patience::default() })
+    }
+
+    /// The same, also while the scheduler starts anew.
+    pub(crate) async fn new_patiently(socket: &Path, id: u64, patience: &mut Patience) -> Result<Watch> {
+        loop {
+            match Watch::new(socket, id).await {
+                Ok(watch) => return Ok(watch),
+                Err(failure) if !patience.is_tried() => return Err(failure),
+                Err(_) => patience.wait().await?,
+            }
+        }
+    }
+
+    /// The job as it is now, then at each further change. Whoever sees that it has ended asks no more.
+    pub(crate) async fn next(&mut self) -> Result<Job> {
+        loop {
+            match self.try_next().await {
+                Ok(Some(job)) => {
+                    self.patience.renew();
+                    return Ok(job);
+                }
+                // A scheduler that shuts down ends the stream.
+                Ok(None) => {}
+                Err(status) if is_loss(&status) => {}
+                Err(status) => return Err(failed(status)),
+            }
+            self.changes = None;
+            self.patience.wait().await?;
+            if let Ok(again) = connect(&self.socket).await {
+                self.client = again;
+            }
+        }
+    }
+
+    async fn try_next(&mut self) -> std::result::Result<Option<Job>, Status> {
+        if self.changes.is_none() {
+            self.changes = Some(self.client.watch_job(GetJobRequest { id: self.id }).await?.into_inner());
+        }
+        match &mut self.changes {
+            Some(changes) => changes.message().await,
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What a job asks for: the one set of words for the command line, for YAML files and for their JSON Schema.
+
+mod array;
+mod schema;
+mod values;
+mod yaml;
+
+use std::env;
+
+use aliquot_proto::scheduler::v1::{JobSpec, Restart as RestartRule, Toleration};
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub(crate) use array::{Indices, short as indices_short};
+pub(crate) use schema::json_schema;
+pub(crate) use values::{Count, JobId, Text};
+pub(crate) use yaml::read;
+
+use crate::cluster::completion;
+use crate::error::{Failure, Result, exit};
+use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
+use values::{Key, Label, Pair, Priority, Restart, Times, Variable};
+
+/// A job, as `aliquot submit` takes it. Every word is an option of the same name; `command` is what stands after `--`.
+#[derive(Args, Deserialize, JsonSchema, Debug, Clone, Default, PartialEq)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+#[schemars(title = "Aliquot job")]
+pub(crate) struct JobWords {
+    /// Name for people to read; need not be unique [default: the program's name]
+    #[arg(long, value_name = "NAME")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) name: Option<Text>,
+    /// Queue [default: default]
+    #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(completion::queues))]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) queue: Option<Text>,
+
+    /// Share of each device's time, in percent: 30 or 30%
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) gpu_core: Option<CorePercent>,
+    /// Memory on each device: 8GiB, 512MiB, 4GB [default: the same fraction as of the time]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) gpu_memory: Option<Bytes>,
+    /// Number of devices, of each of which it gets this much [default: 1, if a share or memory is asked for]
+    #[arg(long, value_name = "N", help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) gpus: Option<Count>,
+    /// CPUs: 2 or 0.5
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) cpu: Option<Thousandths>,
+    /// Host memory: 16GiB, 512MiB, 4GB
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What each member gets")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) memory: Option<Bytes>,
+
+    /// Members that start together or not at all. Each has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
+    /// environment, as torchrun sets them [default: 1]
+    #[arg(long, value_name = "N", help_heading = "How many")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) gang: Option<Count>,
+    /// A task for each of these indices, which it finds in ALIQUOT_ARRAY_INDEX: 0-99 or 1,3,5-7
+    #[arg(long, value_name = "INDICES", allow_hyphen_values = true, help_heading = "How many")]
+    #[serde(deserialize_with = "yaml::joined")]
+    pub(crate) array: Option<Indices>,
+
+    /// The greater goes first in its queue [default: 0]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "When")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) priority: Option<Priority>,
+    /// It is never evicted for others
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        hide_possible_values = true,
+        help_heading = "When"
+    )]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) non_preemptible: Option<bool>,
+    /// Job that must have succeeded before; may be several
+    #[arg(long, value_name = "JOB", add = ArgValueCompleter::new(completion::jobs), help_heading = "When")]
+    #[serde(deserialize_with = "yaml::many")]
+    #[schemars(schema_with = "schema::many::<JobId>")]
+    pub(crate) after: Vec<JobId>,
+    /// Stop each attempt after this time: 30m, 2h
+    #[arg(long, value_name = "TIME", help_heading = "When")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) time_limit: Option<Span>,
+    /// Time between SIGTERM and SIGKILL when it is stopped [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "When")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) grace: Option<Span>,
+
+    /// How often a task that has failed is started again [default: 0]
+    #[arg(long, value_name = "N", help_heading = "When something fails")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) retries: Option<Times>,
+    /// The wait before the first retry; it doubles with each [default: 10s]
+    #[arg(long, value_name = "TIME", help_heading = "When something fails")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) retry_delay: Option<Span>,
+    /// Whether a task whose node is lost, or that is evicted, starts anew. never: it has failed, so none ever runs
+    /// twice [default: always]
+    #[arg(long, value_name = "always|never", help_heading = "When something fails")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) restart: Option<Restart>,
+
+    /// Node on which it may run; may be several [default: any]
+    #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::nodes), help_heading = "Where")]
+    #[serde(deserialize_with = "yaml::many")]
+    #[schemars(schema_with = "schema::many::<Text>")]
+    pub(crate) node: Vec<Text>,
+    /// Label that the node must have; may be several
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Where")]
+    #[serde(deserialize_with = "yaml::pairs")]
+    #[schemars(schema_with = "schema::pairs")]
+    pub(crate) label: Vec<Label>,
+    /// Model of device that will do; may be several [default: any]
+    #[arg(long, value_name = "MODEL", help_heading = "Where")]
+    #[serde(deserialize_with = "yaml::many")]
+    #[schemars(schema_with = "schema::many::<Text>")]
+    pub(crate) gpu_model: Vec<Text>,
+    /// Taint of nodes that does not keep it away; may be several
+    #[arg(long, value_name = "KEY[=VALUE]", help_heading = "Where")]
+    #[serde(deserialize_with = "yaml::pairs")]
+    #[schemars(schema_with = "schema::pairs_or_null")]
+    pub(crate) tolerate: Vec<Key>,
+
+    /// Variable for its environment, or the name of one to hand on; may be several. In a file a value of null hands it
+    /// on
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "What runs")]
+    #[serde(deserialize_with = "yaml::pairs")]
+    #[schemars(schema_with = "schema::pairs_or_null")]
+    pub(crate) env: Vec<Variable>,
+    /// Working directory on the node [default: the current directory]
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What runs")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) workdir: Option<Text>,
+    /// The command and its arguments
+    // Only after --: what is no option must not become the command.
+    #[arg(last = true, value_name = "CMD")]
+    pub(crate) command: Vec<String>,
+}
+
+impl JobWords {
+    /// These words, and those of `file` that are not among them. Of pairs, each key counts by itself.
+    pub(crate) fn over(self, file: JobWords) -> JobWords {
+        fn list<T>(own: Vec<T>, of_file: Vec<T>) -> Vec<T> {
+            if own.is_empty() { of_file } else { own }
+        }
+        fn pairs<T: Pair>(own: Vec<T>, of_file: Vec<T>) -> Vec<T> {
+            let others: Vec<T> =
+                of_file.into_iter().filter(|pair| own.iter().all(|own| own.key() != pair.key())).collect();
+            others.into_iter().chain(own).collect()
+        }
+        JobWords {
+            name: self.name.or(file.name),
+            queue: self.queue.or(file.queue),
+            gpu_core: self.gpu_core.or(file.gpu_core),
+            gpu_memory: self.gpu_memory.or(file.gpu_memory),
+            gpus: self.gpus.or(file.gpus),
+            cpu: self.cpu.or(file.cpu),
+            memory: self.memory.or(file.memory),
+            gang: self.gang.or(file.gang),
+            array: self.array.or(file.array),
+            priority: self.priority.or(file.priority),
+            non_preemptible: self.non_preemptible.or(file.non_preemptible),
+            after: list(self.after, file.after),
+            time_limit: self.time_limit.or(file.time_limit),
+            grace: self.grace.or(file.grace),
+            retries: self.retries.or(file.retries),
+            retry_delay: self.retry_delay.or(file.retry_delay),
+            restart: self.restart.or(file.restart),
+            node: list(self.node, file.node),
+            label: pairs(self.label, file.label),
+            gpu_model: list(self.gpu_model, file.gpu_model),
+            tolerate: pairs(self.tolerate, file.tolerate),
+            env: pairs(self.env, file.env),
+            workdir: self.workdir.or(file.workdir),
+            command: list(self.command, file.command),
+        }
+    }
+
+    /// The job for the scheduler. Variables that are handed on, and the working directory, are those of this process.
+    pub(crate) fn spec(self) -> Result<JobSpec> {
+        if self.command.is_empty() {
+            return Err(Failure::new("the job has no command")
+                .hint("write it after --, as in: aliquot submit --gpu-core 30 -- python train.py; or as `command` in a file")
+                .exit(exit::USAGE));
+        }
+        let millis = |span: Option<Span>| span.map_or(0, |span| span.duration().as_millis() as u64);
+        Ok(JobSpec {
+            name: self.name.map_or_else(|| program_name(&self.command[0]), Text::into_string),
+            queue: self.queue.map(Text::into_string).unwrap_or_default(),
+            environment: self.env.into_iter().map(Variable::resolve).collect::<Result<_>>()?,
+            work_dir: work_dir(self.workdir)?,
+            gpu_core_percent: self.gpu_core.map_or(0, CorePercent::percent),
+            gpu_memory_bytes: self.gpu_memory.map_or(0, Bytes::bytes),
+            gpus: self.gpus.map_or(0, Count::count),
+            cpu_millis: self.cpu.map_or(0, Thousandths::millis),
+            memory_bytes: self.memory.map_or(0, Bytes::bytes),
+            gang: self.gang.map_or(0, Count::count),
+            array: self.array.map(Indices::into_vec).unwrap_or_default(),
+            priority: self.priority.map_or(0, Priority::number),
+            non_preemptible: self.non_preemptible.unwrap_or(false),
+            retries: self.retries.map_or(0, Times::number),
+            retry_delay_ms: millis(self.retry_delay),
+            time_limit_ms: millis(self.time_limit),
+            grace_ms: millis(self.grace),
+            restart: match self.restart {
+                Some(Restart::Never) => RestartRule::Never.into(),
+                Some(Restart::Always) | None => RestartRule::Unspecified.into(),
+            },
+            node_labels: self.label.into_iter().map(Label::into_pair).collect(),
+            nodes: self.node.into_iter().map(Text::into_string).collect(),
+            gpu_models: self.gpu_model.into_iter().map(Text::into_string).collect(),
+            tolerations: self
+                .tolerate
+                .into_iter()
+                .map(Key::into_pair)
+                .map(|(key, value)| Toleration { key, value })
+                .collect(),
+            after: self.after.into_iter().map(JobId::number).collect(),
+            command: self.command,
+        })
+    }
+}
+
+/// The last part of the program's path.
+fn program_name(program: &str) -> String {
+    program.rsplit('/').find(|part| !part.is_empty()).unwrap_or(program).to_owned()
+}
+
+/// The absolute path of `given` below the current directory; without it, the current directory.
+fn work_dir(given: Option<Text>) -> Result<String> {
+    let given = given.map(Text::into_string).unwrap_or_default();
+    if given.starts_with('/') {
+        return Ok(given);
+    }
+    let current = env::current_dir().map_err(|error| {
+        Failure::new(format!("the current directory cannot be found: {error}"))
+            .hint("name the job's with --workdir, from the root: --workdir /data/train")
+    })?;
+    let dir = if given.is_empty() { current } else { current.join(given) };
+    dir.into_os_string().into_string().map_err(|dir| {
+        Failure::new(format!("the directory {} is not UTF-8", dir.to_string_lossy()))
+            .hint("name another one with --workdir")
+    })
+}
+
+#[cfg(test)]
+mod tests;

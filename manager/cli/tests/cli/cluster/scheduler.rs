@@ -1,0 +1,271 @@
+//! A scheduler that plays what a test has written, on a Unix socket.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use aliquot_proto::scheduler::v1::scheduler_server::{Scheduler, SchedulerServer};
+use aliquot_proto::scheduler::v1::{
+    BackUpRequest, BackUpResponse, CancelJobRequest, CreateJoinTokenRequest, CreateJoinTokenResponse, ExplainRequest,
+    ExplainResponse, GetJobRequest, Job, JobSpec, JobState, ListJobsRequest, ListJobsResponse, ListNodesRequest,
+    ListNodesResponse, ListQueuesRequest, ListQueuesResponse, LogChunk, Member, Node, Queue, ReadLogRequest,
+    RemoveNodeRequest, RemoveNodeResponse, RemoveQueueRequest, RemoveQueueResponse, SubmitJobRequest, Task,
+};
+use tempfile::TempDir;
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+use crate::support::aliquot;
+
+/// What the scheduler knows.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scene {
+    pub(crate) job: Job,
+    pub(crate) log: Vec<u8>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) explanation: ExplainResponse,
+}
+
+/// A question, as the scheduler has got it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Asked {
+    Submit(Box<JobSpec>),
+    Watch,
+    Log(ReadLogRequest),
+    List(ListJobsRequest),
+    Cancel(CancelJobRequest),
+    SetQueue(Queue),
+    RemoveQueue(String),
+    RemoveNode(String),
+    Token(CreateJoinTokenRequest),
+}
+
+#[derive(Clone)]
+struct Player {
+    scene: watch::Sender<Scene>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+pub(crate) struct Played {
+    dir: TempDir,
+    player: Player,
+    running: Option<Runtime>,
+}
+
+/// The job 17 with one task in `state`, on a node unless it is pending.
+pub(crate) fn job(state: JobState) -> Job {
+    let node = if state == JobState::Pending { String::new() } else { "gpu-1".to_owned() };
+    let member = Member { state: state.into(), node, ..Member::default() };
+    let task = Task { state: state.into(), attempt: 1, members: vec![member], ..Task::default() };
+    let spec = JobSpec { name: "train".to_owned(), queue: "team-a".to_owned(), ..JobSpec::default() };
+    Job { id: 17, spec: Some(spec), user: "ada".to_owned(), state: state.into(), tasks: vec![task], ..Job::default() }
+}
+
+/// The same after its command has ended like this.
+pub(crate) fn ended(state: JobState, exit_code: Option<i32>, signal: u32) -> Job {
+    let mut job = job(state);
+    job.tasks[0].members[0].exit_code = exit_code;
+    job.tasks[0].members[0].signal = signal;
+    job
+}
+
+impl Played {
+    pub(crate) fn new(scene: Scene) -> Played {
+        let player = Player { scene: watch::Sender::new(scene), asked: Arc::default() };
+        let mut played = Played { dir: tempfile::tempdir().unwrap(), player, running: None };
+        played.start();
+        played
+    }
+
+    pub(crate) fn with_job(job: Job) -> Played {
+        Played::new(Scene { job, ..Scene::default() })
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("scheduler.sock")
+    }
+
+    /// Serves again, on the same socket.
+    pub(crate) fn start(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let _ = std::fs::remove_file(self.socket());
+        let listener = runtime.block_on(async { UnixListener::bind(self.socket()).unwrap() });
+        let server = Server::builder().add_service(SchedulerServer::new(self.player.clone()));
+        runtime.spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+        self.running = Some(runtime);
+    }
+
+    /// Ends like a scheduler that is killed: all connections break.
+    pub(crate) fn kill(&mut self) {
+        if let Some(runtime) = self.running.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Scene)) {
+        self.player.scene.send_modify(change);
+    }
+
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.player.asked.lock().unwrap().clone()
+    }
+
+    /// Waits until there are so many questions of a kind.
+    pub(crate) fn wait_for(&self, count: usize, is_meant: impl Fn(&Asked) -> bool) {
+        while self.asked().iter().filter(|asked| is_meant(asked)).count() < count {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// `aliquot` with `args`, for this scheduler.
+    pub(crate) fn aliquot(&self, args: &[&str]) -> Command {
+        let mut command = aliquot(args.iter().copied());
+        command.env("ALIQUOT_SCHEDULER", self.socket());
+        command
+    }
+}
+
+impl Player {
+    fn note(&self, asked: Asked) {
+        self.asked.lock().unwrap().push(asked);
+    }
+
+    fn job(&self, id: u64) -> Result<Response<Job>, Status> {
+        let job = self.scene.borrow().job.clone();
+        match job.id == id {
+            true => Ok(Response::new(job)),
+            false => Err(Status::not_found(format!("there is no job {id}; see: aliquot jobs"))),
+        }
+    }
+}
+
+fn has_ended(scene: &Scene) -> bool {
+    matches!(scene.job.state(), JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+}
+
+#[tonic::async_trait]
+impl Scheduler for Player {
+    async fn submit_job(&self, request: Request<SubmitJobRequest>) -> Result<Response<Job>, Status> {
+        self.note(Asked::Submit(Box::new(request.into_inner().spec.unwrap())));
+        self.job(17)
+    }
+
+    async fn list_jobs(&self, request: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {
+        self.note(Asked::List(request.into_inner()));
+        let jobs = vec![self.scene.borrow().job.clone()];
+        Ok(Response::new(ListJobsResponse { jobs, truncated: false }))
+    }
+
+    async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<Job>, Status> {
+        self.job(request.into_inner().id)
+    }
+
+    type WatchJobStream = ReceiverStream<Result<Job, Status>>;
+
+    async fn watch_job(&self, request: Request<GetJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
+        self.job(request.into_inner().id)?;
+        self.note(Asked::Watch);
+        let (sender, receiver) = mpsc::channel(1);
+        let mut scene = self.scene.subscribe();
+        tokio::spawn(async move {
+            loop {
+                let now = scene.borrow_and_update().clone();
+                if sender.send(Ok(now.job.clone())).await.is_err() || has_ended(&now) || scene.changed().await.is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn cancel_job(&self, request: Request<CancelJobRequest>) -> Result<Response<Job>, Status> {
+        let request = request.into_inner();
+        self.note(Asked::Cancel(request.clone()));
+        self.job(request.id)
+    }
+
+    type ReadLogStream = ReceiverStream<Result<LogChunk, Status>>;
+
+    async fn read_log(&self, request: Request<ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
+        let request = request.into_inner();
+        self.job(request.id)?;
+        self.note(Asked::Log(request));
+        let (sender, receiver) = mpsc::channel(1);
+        let mut scene = self.scene.subscribe();
+        tokio::spawn(async move {
+            let mut sent = usize::try_from(request.offset).unwrap();
+            if request.last_lines > 0 {
+                let log = scene.borrow().log.clone();
+                let ends = log.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+                sent = ends.rev().nth(request.last_lines as usize).unwrap_or(0);
+            }
+            loop {
+                let now = scene.borrow_and_update().clone();
+                let data = now.log.get(sent..).unwrap_or_default().to_vec();
+                let chunk = LogChunk { offset: sent as u64, data };
+                sent += chunk.data.len();
+                if !chunk.data.is_empty() && sender.send(Ok(chunk)).await.is_err() {
+                    return;
+                }
+                if !request.follow || has_ended(&now) || scene.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn explain(&self, request: Request<ExplainRequest>) -> Result<Response<ExplainResponse>, Status> {
+        self.job(request.into_inner().id)?;
+        Ok(Response::new(self.scene.borrow().explanation.clone()))
+    }
+
+    async fn list_queues(&self, _: Request<ListQueuesRequest>) -> Result<Response<ListQueuesResponse>, Status> {
+        Ok(Response::new(ListQueuesResponse { queues: self.scene.borrow().queues.clone() }))
+    }
+
+    async fn set_queue(&self, request: Request<Queue>) -> Result<Response<Queue>, Status> {
+        let queue = request.into_inner();
+        self.note(Asked::SetQueue(queue.clone()));
+        Ok(Response::new(queue))
+    }
+
+    async fn remove_queue(
+        &self,
+        request: Request<RemoveQueueRequest>,
+    ) -> Result<Response<RemoveQueueResponse>, Status> {
+        self.note(Asked::RemoveQueue(request.into_inner().name));
+        Ok(Response::new(RemoveQueueResponse {}))
+    }
+
+    async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<ListNodesResponse>, Status> {
+        Ok(Response::new(ListNodesResponse { nodes: self.scene.borrow().nodes.clone() }))
+    }
+
+    async fn remove_node(&self, request: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeResponse>, Status> {
+        self.note(Asked::RemoveNode(request.into_inner().name));
+        Ok(Response::new(RemoveNodeResponse {}))
+    }
+
+    async fn create_join_token(
+        &self,
+        request: Request<CreateJoinTokenRequest>,
+    ) -> Result<Response<CreateJoinTokenResponse>, Status> {
+        self.note(Asked::Token(request.into_inner()));
+        Ok(Response::new(CreateJoinTokenResponse {
+            token: "alq1.x".to_owned(),
+            command: "aliquot-manager --join alq1.x\u{1b}[2J".to_owned(),
+            expires_unix_ms: 3_600_000,
+        }))
+    }
+
+    async fn back_up(&self, _: Request<BackUpRequest>) -> Result<Response<BackUpResponse>, Status> {
+        Err(Status::unimplemented("no command of `aliquot` asks for it"))
+    }
+}
