@@ -1,15 +1,14 @@
 //! Until when the jobs of this node may run: a file that the agent writes and every supervisor reads.
 //!
-//! It lies in the runtime directory, so a restart of the machine ends the lease, and it is overwritten in place, so a
-//! full disk does not.
+//! It is overwritten in place, so a full disk does not end the lease. A restart of the machine does: the clock begins
+//! anew then, and a file of the time before is not believed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// A half-written file does not have the right third number.
-const CHECK: u64 = 0x616c_6971_756f_745f;
+use crate::clock;
 
 /// Until when jobs may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,36 +36,47 @@ impl Lease {
     }
 }
 
-/// The file with the lease.
-pub(crate) struct LeaseFile(File);
+/// The file with the lease: two numbers, and a third one that is right only if both are whole and of this start of the
+/// machine.
+pub(crate) struct LeaseFile {
+    file: File,
+    /// Names this start of the machine.
+    boot: u64,
+}
 
 impl LeaseFile {
     /// The file for the agent.
     pub(crate) fn create(path: &Path) -> io::Result<LeaseFile> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        Ok(LeaseFile(file))
+        Ok(LeaseFile { file, boot: number_of(&clock::boot_id()) })
     }
 
     /// The file for a supervisor.
     pub(crate) fn open(path: &Path) -> io::Result<LeaseFile> {
-        File::open(path).map(LeaseFile)
+        Ok(LeaseFile { file: File::open(path)?, boot: number_of(&clock::boot_id()) })
     }
 
-    /// The lease; `None` if none was ever given, or the file is being written.
+    /// The lease; `None` if none was given since the machine was started, or the file is being written.
     pub(crate) fn read(&self) -> Option<Lease> {
         let mut bytes = [0; 24];
-        self.0.read_exact_at(&mut bytes, 0).ok()?;
+        self.file.read_exact_at(&mut bytes, 0).ok()?;
         let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let (end_ms, length_ms) = (number(0)?, number(8)?);
-        (number(16)? == end_ms ^ length_ms ^ CHECK).then_some(Lease { end_ms, length_ms })
+        (number(16)? == end_ms ^ length_ms ^ self.boot).then_some(Lease { end_ms, length_ms })
     }
 
     /// Gives the jobs this lease.
     pub(crate) fn write(&self, lease: Lease) -> io::Result<()> {
         let Lease { end_ms, length_ms } = lease;
-        let numbers = [end_ms, length_ms, end_ms ^ length_ms ^ CHECK];
-        self.0.write_all_at(&numbers.map(u64::to_le_bytes).concat(), 0)
+        let numbers = [end_ms, length_ms, end_ms ^ length_ms ^ self.boot];
+        self.file.write_all_at(&numbers.map(u64::to_le_bytes).concat(), 0)
     }
+}
+
+/// The first 16 hexadecimal digits of a boot id, which is random.
+fn number_of(boot_id: &str) -> u64 {
+    let digits: String = boot_id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -85,8 +95,21 @@ mod tests {
             written.write(lease).unwrap();
             assert_eq!(read.read(), Some(lease));
         }
-        written.0.write_all_at(&[1], 0).unwrap();
+        written.file.write_all_at(&[1], 0).unwrap();
         assert_eq!(read.read(), None);
+    }
+
+    #[test]
+    fn a_lease_does_not_outlive_a_restart_of_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lease");
+        let written = LeaseFile::create(&path).unwrap();
+        written.write(Lease { end_ms: 30_000, length_ms: 20_000 }).unwrap();
+        let later = number_of("5f0e1d2c-aaaa-4bbb-8ccc-0123456789ab");
+        assert_eq!(later, 0x5f0e_1d2c_aaaa_4bbb);
+        assert_ne!(written.boot, 0);
+        assert_eq!(LeaseFile { boot: later, ..LeaseFile::open(&path).unwrap() }.read(), None);
+        assert!(LeaseFile::open(&path).unwrap().read().is_some());
     }
 
     #[test]
