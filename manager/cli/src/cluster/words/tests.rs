@@ -52,7 +52,7 @@ fn scalar(word: &'static str, value: impl Strategy<Value = String>) -> impl Stra
 
 /// The same for text of any kind, which YAML has in quotes.
 fn text(word: &'static str) -> impl Strategy<Value = Said> {
-    "[^\\p{C}-]\\PC{0,12}".prop_map(move |value| said(word, &[value.clone()], &quoted(&value)))
+    "[^\\p{C}-]\\PC{0,12}".prop_map(move |value| said(word, std::slice::from_ref(&value), &quoted(&value)))
 }
 
 fn list(word: &'static str, value: &'static str) -> impl Strategy<Value = Said> {
