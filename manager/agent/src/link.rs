@@ -21,6 +21,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 /// The same trouble is logged so often.
 const TROUBLE_EVERY: Duration = Duration::from_secs(60);
+/// A certificate is not renewed sooner after a connection was made, however old it seems by this machine's clock.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
 /// Messages that wait for a slow connection. If there are more, the connection is given up.
 const MESSAGES_MAX: usize = 1024;
 /// A job's description and environment are in a message.
@@ -107,7 +109,7 @@ async fn converse(config: &Config, events: &mpsc::Sender<LinkEvent>, was_answere
     };
     let mut answers = client.session(ReceiverStream::new(to_send)).await.map_err(ended)?.into_inner();
     let renews = matches!(config.source, Source::Joined { .. });
-    let mut renewal = Box::pin(tokio::time::sleep(identity.renew_in()));
+    let mut renewal = Box::pin(tokio::time::sleep(identity.renew_in().max(RENEWAL_PAUSE)));
     loop {
         tokio::select! {
             answer = answers.message() => match answer.map_err(ended)? {

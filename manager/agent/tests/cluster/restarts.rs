@@ -105,3 +105,22 @@ fn a_job_dies_with_its_supervisor_although_the_agent_was_killed() {
     scheduler.report_after(session);
     assert_eq!(scheduler.ended(1).reason(), EndReason::Lost);
 }
+
+#[test]
+fn a_certificate_is_renewed_while_jobs_run_on() {
+    let mut scheduler = Scheduler::start(60_000);
+    scheduler.give_old_certificates();
+    let node = Node::start(&scheduler);
+    scheduler.report();
+    let session = scheduler.session;
+    let mut pipe = node.pipe("pipe");
+    scheduler.start_job(1, shell(&format!("exec 3>{}; echo up >&3; sleep 1000", pipe.path())));
+    scheduler.started(1);
+    pipe.wait_for("up");
+    let report = scheduler.report_after_renewal();
+    assert_eq!((scheduler.session, report.running.len()), (session, 1));
+    assert!(pipe.is_open());
+    scheduler.stop_job(1, 2);
+    assert_eq!(scheduler.ended(1).signal, 15);
+    assert_eq!(scheduler.renewals(), 1, "the new certificate is young");
+}

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use aliquot_proto::agent::v1::agents_server::{Agents, AgentsServer};
 use aliquot_proto::agent::v1::node_message::Message as Said;
@@ -47,6 +47,9 @@ struct Shared {
     authority: String,
     /// 0: none are given.
     lease_ms: AtomicU64,
+    /// The certificates for tokens are nearly over.
+    gives_old_certificates: AtomicBool,
+    renewals: AtomicU64,
     node: Mutex<Option<ToNode>>,
     said: Sender<NodeMessage>,
     logs: Sender<(String, String)>,
@@ -75,6 +78,8 @@ impl Scheduler {
             issuer,
             authority: authority.clone(),
             lease_ms: lease_ms.into(),
+            gives_old_certificates: AtomicBool::default(),
+            renewals: AtomicU64::default(),
             node: Mutex::default(),
             said: said_to,
             logs: logs_to,
@@ -103,6 +108,26 @@ impl Scheduler {
     /// From now on leases are so long; 0: none are given.
     pub(crate) fn give_leases_of(&self, lease_ms: u64) {
         self.shared.lease_ms.store(lease_ms, Ordering::SeqCst);
+    }
+
+    /// From now on who joins gets a certificate of which a thirtieth of the life is left.
+    pub(crate) fn give_old_certificates(&self) {
+        self.shared.gives_old_certificates.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits for the report with which the node begins a connection with a renewed certificate.
+    #[track_caller]
+    pub(crate) fn report_after_renewal(&mut self) -> Report {
+        let shared = Arc::clone(&self.shared);
+        self.wait("a report after a renewal", |message| match &message.message {
+            Some(Said::Report(report)) if shared.renewals.load(Ordering::SeqCst) > 0 => Some(report.clone()),
+            _ => None,
+        })
+    }
+
+    /// How many certificates were renewed.
+    pub(crate) fn renewals(&self) -> u64 {
+        self.shared.renewals.load(Ordering::SeqCst)
     }
 
     /// Waits for the next message that `wanted` makes something of.
@@ -241,6 +266,20 @@ pub(crate) fn shell(script: &str) -> Process {
     }
 }
 
+impl Service {
+    fn certificate(&self, request: &str, is_old: bool) -> Result<Response<JoinResponse>, Status> {
+        let mut wanted = CertificateSigningRequestParams::from_pem(request)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if is_old {
+            let now = SystemTime::now();
+            wanted.params.not_before = (now - Duration::from_secs(29_000)).into();
+            wanted.params.not_after = (now + Duration::from_secs(1_000)).into();
+        }
+        let certificate = wanted.signed_by(&self.0.issuer).expect("a certificate").pem();
+        Ok(Response::new(JoinResponse { certificate, authority: self.0.authority.clone() }))
+    }
+}
+
 #[tonic::async_trait]
 impl Agents for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
@@ -248,14 +287,16 @@ impl Agents for Service {
         if request.secret != SECRET {
             return Err(Status::unauthenticated("the join token is unknown, used up or expired"));
         }
-        let wanted = CertificateSigningRequestParams::from_pem(&request.certificate_request)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let certificate = wanted.signed_by(&self.0.issuer).expect("a certificate").pem();
-        Ok(Response::new(JoinResponse { certificate, authority: self.0.authority.clone() }))
+        let is_old = self.0.gives_old_certificates.load(Ordering::SeqCst);
+        self.certificate(&request.certificate_request, is_old)
     }
 
-    async fn renew_certificate(&self, _: Request<RenewCertificateRequest>) -> Result<Response<JoinResponse>, Status> {
-        Err(Status::unimplemented("not in these tests"))
+    async fn renew_certificate(
+        &self,
+        request: Request<RenewCertificateRequest>,
+    ) -> Result<Response<JoinResponse>, Status> {
+        self.0.renewals.fetch_add(1, Ordering::SeqCst);
+        self.certificate(&request.into_inner().certificate_request, false)
     }
 
     type SessionStream = Pin<Box<dyn Stream<Item = Result<SchedulerMessage, Status>> + Send>>;
