@@ -127,7 +127,7 @@ struct Agent {
     is_ending: bool,
     instances: BTreeMap<Number, Instance>,
     link: Option<Link>,
-    /// Whether the scheduler has answered since the connection was made.
+    /// The number of the last message of this session.
     sequence: u64,
     /// When the messages that a lease can begin with were sent.
     sent_ms: BTreeMap<u64, u64>,
