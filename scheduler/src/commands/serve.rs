@@ -76,7 +76,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     };
     let server = Server::start(&config, decisions)?;
     if let Some(invitation) = server.invitation() {
-        println!("No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n", invitation.command);
+        println!(
+            "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n",
+            invitation.command
+        );
         println!("More tokens: aliquot token");
     }
     // Without systemd nobody listens.

@@ -119,10 +119,7 @@ impl Agents for AgentService {
 
     type SessionStream = std::pin::Pin<Box<dyn Stream<Item = Result<SchedulerMessage, Status>> + Send>>;
 
-    async fn session(
-        &self,
-        request: Request<Streaming<NodeMessage>>,
-    ) -> Result<Response<Self::SessionStream>, Status> {
+    async fn session(&self, request: Request<Streaming<NodeMessage>>) -> Result<Response<Self::SessionStream>, Status> {
         let Subject { name, .. } = self.caller(&request)?;
         let mut messages = request.into_inner();
         let (number, orders) = self.sessions.connect(&name);

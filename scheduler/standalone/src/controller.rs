@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::clock::Clock;
-use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Job, JobId, Unknown, StartOrder};
+use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Job, JobId, StartOrder, Unknown};
 use crate::queues::{self, Queues};
 use crate::sessions::Sessions;
 use crate::wire;
@@ -35,16 +35,26 @@ type Reply<T> = oneshot::Sender<Result<T, Unknown>>;
 pub(crate) enum Inbox {
     /// A user submits a job; its number is given here.
     Submit(Box<Job>, Reply<JobId>),
-    Cancel { id: JobId, tasks: Vec<u32>, reply: Reply<()> },
+    Cancel {
+        id: JobId,
+        tasks: Vec<u32>,
+        reply: Reply<()>,
+    },
     /// The engine has taken the queue, which is to be saved.
     QueueSet(QueueSpec, Reply<()>),
     QueueRemoved(String, Reply<()>),
     /// The engine commands a start.
     Start(StartOrder),
     /// The engine commands a stop.
-    Stop { node: NodeName, message: wire_types::SchedulerMessage },
+    Stop {
+        node: NodeName,
+        message: wire_types::SchedulerMessage,
+    },
     /// A message came from a node.
-    Node { node: String, message: wire_types::NodeMessage },
+    Node {
+        node: String,
+        message: wire_types::NodeMessage,
+    },
     /// A node cannot be reached any more.
     NodeLost(String),
     /// The engine has heard that the claims of this attempt are not wanted any more.
@@ -343,7 +353,8 @@ mod tests {
 
     #[test]
     fn of_several_changes_of_a_record_the_last_is_saved() {
-        let change = |key: &str, value: Option<&str>| Change { kind: "a", key: key.into(), value: value.map(Into::into) };
+        let change =
+            |key: &str, value: Option<&str>| Change { kind: "a", key: key.into(), value: value.map(Into::into) };
         let changes = vec![change("x", Some("1")), change("y", Some("1")), change("x", None)];
         let left: Vec<_> = last_of_each(changes).into_iter().map(|change| (change.key, change.value)).collect();
         assert_eq!(left, [("y".to_owned(), Some("1".to_owned())), ("x".to_owned(), None)]);

@@ -16,7 +16,7 @@ mod task;
 #[cfg(test)]
 mod worlds;
 
-pub(crate) use book::{Book, Effects, Ended, Entry, JOBS, Unknown, StartOrder, TASKS};
+pub(crate) use book::{Book, Effects, Ended, Entry, JOBS, StartOrder, TASKS, Unknown};
 pub(crate) use member::{Exit, Member};
 pub(crate) use run::Fault;
 pub(crate) use spec::{JobSpec, NODE_LABEL, Restart};

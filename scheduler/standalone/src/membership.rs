@@ -74,7 +74,13 @@ pub(crate) struct Inviter {
 }
 
 impl Inviter {
-    pub(crate) fn invite(&self, now_ms: u64, valid_ms: u64, uses: u32, replace: bool) -> Result<Invitation, StoreError> {
+    pub(crate) fn invite(
+        &self,
+        now_ms: u64,
+        valid_ms: u64,
+        uses: u32,
+        replace: bool,
+    ) -> Result<Invitation, StoreError> {
         let made = self.membership.new_token(now_ms, valid_ms, uses, replace, &self.authority_pem);
         let (token, expires_ms) = made?;
         let command = format!("aliquot-manager --scheduler {} --join {token}", self.address);

@@ -57,9 +57,9 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>) -> wire::Task {
     let claims = task.claims(entry.job.id).zip(&task.members).enumerate();
     let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
     let reason = match (state, task.state) {
-        (wire::JobState::Pending, TaskState::Active) => view
-            .and_then(|view| waits_for(view, task.claims(entry.job.id)))
-            .unwrap_or_else(|| task.reason.clone()),
+        (wire::JobState::Pending, TaskState::Active) => {
+            view.and_then(|view| waits_for(view, task.claims(entry.job.id))).unwrap_or_else(|| task.reason.clone())
+        }
         _ => task.reason.clone(),
     };
     wire::Task {
@@ -83,7 +83,9 @@ fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option
         let known = view.claim(&claim.to_string().into())?;
         match known.whereabouts {
             Whereabouts::Refused(why) => Some(why.to_string()),
-            Whereabouts::Placed(node) => Some(format!("it has a place on node {node} and waits for others to leave it")),
+            Whereabouts::Placed(node) => {
+                Some(format!("it has a place on node {node} and waits for others to leave it"))
+            }
             Whereabouts::There { node, phase: Phase::Starting, .. } => Some(format!("it starts on node {node}")),
             Whereabouts::There { node, phase: Phase::Stopping, .. } => Some(format!("it makes way on node {node}")),
             Whereabouts::There { .. } => None,

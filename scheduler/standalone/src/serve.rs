@@ -156,8 +156,9 @@ impl Server {
                 Nodes { sessions: sessions.clone(), controller: to_controller.clone(), clock: Arc::clone(&clock) };
             let (shown, clock, fail) = (shown.clone(), Arc::clone(&clock), fail.clone());
             spawn("engine", move || {
-                let done =
-                    aliquot_scheduler_engine::run(engine, &mut store, &mut nodes, &shown, &of_engine, || clock.now_ms());
+                let done = aliquot_scheduler_engine::run(engine, &mut store, &mut nodes, &shown, &of_engine, || {
+                    clock.now_ms()
+                });
                 if let Err(error) = done {
                     _ = fail.send(error.into());
                 }
@@ -218,7 +219,11 @@ impl Server {
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE));
         let for_nodes = transport.add_service(AgentsServer::new(agents));
-        serve(&runtime, for_nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended(stopped.clone())), &fail);
+        serve(
+            &runtime,
+            for_nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended(stopped.clone())),
+            &fail,
+        );
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .build_v1()

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 use crate::clock::Clock;
 use crate::controller::{Inbox, Seen};
-use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Unknown, Task};
+use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task, Unknown};
 use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
 use crate::present;
 use crate::queues;
@@ -131,7 +131,9 @@ fn no_such_job(id: JobId) -> Status {
 fn task_of(entry: &Entry, index: Option<u32>) -> Result<&Task, Status> {
     let id = entry.job.id;
     match index {
-        Some(index) => entry.tasks.get(&index).ok_or_else(|| Status::not_found(format!("job {id} has no task {index}"))),
+        Some(index) => {
+            entry.tasks.get(&index).ok_or_else(|| Status::not_found(format!("job {id} has no task {index}")))
+        }
         None if entry.tasks.len() > 1 => Err(Status::invalid_argument(format!(
             "job {id} has {} tasks; say which one, for example {id}.{}",
             entry.tasks.len(),
@@ -184,10 +186,7 @@ impl Scheduler for UserService {
 
     type WatchJobStream = StreamOf<wire::Job>;
 
-    async fn watch_job(
-        &self,
-        request: Request<wire::GetJobRequest>,
-    ) -> Result<Response<Self::WatchJobStream>, Status> {
+    async fn watch_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
         let caller = self.caller(&request)?;
         let id = request.into_inner().id;
         let mut touched = self.seen.touched.subscribe();
@@ -237,7 +236,8 @@ impl Scheduler for UserService {
             let book = self.seen.book.read();
             let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
             if !caller.may_see(entry) {
-                let why = format!("job {id} is of user {}; only that user and administrators may cancel it", entry.job.user);
+                let why =
+                    format!("job {id} is of user {}; only that user and administrators may cancel it", entry.job.user);
                 return Err(Status::permission_denied(why));
             }
         }
@@ -247,17 +247,15 @@ impl Scheduler for UserService {
 
     type ReadLogStream = StreamOf<wire::LogChunk>;
 
-    async fn read_log(
-        &self,
-        request: Request<wire::ReadLogRequest>,
-    ) -> Result<Response<Self::ReadLogStream>, Status> {
+    async fn read_log(&self, request: Request<wire::ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
         let caller = self.caller(&request)?;
         let wire::ReadLogRequest { id, task, rank, follow, last_lines, offset } = request.into_inner();
         let (node, log) = {
             let book = self.seen.book.read();
             let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
             if !caller.may_see(entry) {
-                let why = format!("job {id} is of user {}; only that user and administrators may read it", entry.job.user);
+                let why =
+                    format!("job {id} is of user {}; only that user and administrators may read it", entry.job.user);
                 return Err(Status::permission_denied(why));
             }
             let task = task_of(entry, task)?;
@@ -272,7 +270,8 @@ impl Scheduler for UserService {
         };
         let question = ReadLog { log, follow, last_lines, offset, ..ReadLog::default() };
         let chunks = self.sessions.read_log(&node, question)?;
-        let chunks = ReceiverStream::new(chunks).map(|chunk| chunk.map(|chunk| wire::LogChunk { data: chunk.data, offset: chunk.offset }));
+        let chunks = ReceiverStream::new(chunks)
+            .map(|chunk| chunk.map(|chunk| wire::LogChunk { data: chunk.data, offset: chunk.offset }));
         Ok(Response::new(Box::pin(chunks)))
     }
 
@@ -327,7 +326,8 @@ impl Scheduler for UserService {
             return Err(Status::not_found(format!("there is no queue {name:?}")));
         }
         if self.seen.book.read().is_in_use(&name) {
-            let why = format!("jobs are in queue {name:?}; cancel them or wait for their end: aliquot jobs --queue {name}");
+            let why =
+                format!("jobs are in queue {name:?}; cancel them or wait for their end: aliquot jobs --queue {name}");
             return Err(Status::failed_precondition(why));
         }
         self.tell(Observation::QueueRemoved(name.clone())).await?;
@@ -360,10 +360,7 @@ impl Scheduler for UserService {
         Ok(Response::new(wire::RemoveNodeResponse {}))
     }
 
-    async fn back_up(
-        &self,
-        request: Request<wire::BackUpRequest>,
-    ) -> Result<Response<wire::BackUpResponse>, Status> {
+    async fn back_up(&self, request: Request<wire::BackUpRequest>) -> Result<Response<wire::BackUpResponse>, Status> {
         self.administrator(&request)?;
         let path = PathBuf::from(request.into_inner().path);
         if !path.is_absolute() {

@@ -52,7 +52,8 @@ fn own_variables(
     }
     if spec.gang > 1 {
         // Gangs that run at the same time on one node hardly ever meet at the same port.
-        let mixed = claim.job.wrapping_mul(7).wrapping_add(u64::from(claim.index)).wrapping_add(u64::from(claim.attempt));
+        let mixed =
+            claim.job.wrapping_mul(7).wrapping_add(u64::from(claim.index)).wrapping_add(u64::from(claim.attempt));
         variables.extend([
             ("RANK", claim.rank.to_string()),
             ("WORLD_SIZE", spec.gang.to_string()),

@@ -3,7 +3,7 @@
 use aliquot_scheduler_core::{Claim, PodGroup};
 use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
 
-use super::book::{Book, Effects, Ended, Entry, Unknown, StartOrder};
+use super::book::{Book, Effects, Ended, Entry, StartOrder, Unknown};
 use super::member::{Exit, Place};
 use super::task::{Task, TaskState, Then};
 use super::{ClaimName, End, Job, JobId, JobSpec, Restart};

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::{
-    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Taint,
-};
+use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Taint};
 use serde::{Deserialize, Serialize};
 
 use super::JobId;
@@ -158,7 +156,10 @@ impl JobSpec {
             ));
         }
         if self.nodes.len() > 1 {
-            return Err(format!("{} nodes are named; name one, or ask for a label that all of them have", self.nodes.len()));
+            return Err(format!(
+                "{} nodes are named; name one, or ask for a label that all of them have",
+                self.nodes.len()
+            ));
         }
         self.request().validate().map_err(|error| error.to_string())
     }

@@ -29,11 +29,15 @@ pub(crate) enum TaskState {
     /// It waits for other jobs.
     Blocked,
     /// It has failed, and waits until this time.
-    Retrying { at_ms: u64 },
+    Retrying {
+        at_ms: u64,
+    },
     /// Its claims wait or run.
     Active,
     /// What still runs of it is stopped.
-    Leaving { then: Then },
+    Leaving {
+        then: Then,
+    },
     Ended(End),
 }
 
@@ -43,7 +47,9 @@ pub(crate) enum TaskState {
 pub(crate) enum Then {
     End(End),
     /// The next attempt, not before this time.
-    Again { at_ms: u64 },
+    Again {
+        at_ms: u64,
+    },
 }
 
 impl Task {

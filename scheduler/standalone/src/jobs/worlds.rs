@@ -301,7 +301,11 @@ fn a_job_waits_for_those_before_it() {
     world.ends(instance, FAILURE);
     assert_eq!(world.end(last), Some(End::Failed));
     assert!(world.reason(last).contains(&format!("job {then}")), "{}", world.reason(last));
-    let missing = Job { id: 99, spec: JobSpec { after: vec![77], ..JobSpec::default() }, ..world.book.entry(first).expect("known").job.clone() };
+    let missing = Job {
+        id: 99,
+        spec: JobSpec { after: vec![77], ..JobSpec::default() },
+        ..world.book.entry(first).expect("known").job.clone()
+    };
     assert!(world.act(|book, now_ms, effects| book.submit(now_ms, missing, effects)).is_err());
 }
 

@@ -27,7 +27,8 @@ pub(super) struct ClaimForm {
 
 impl From<&ClaimRecord> for ClaimForm {
     fn from(record: &ClaimRecord) -> Self {
-        let ClaimRecord { added_ms, failures, retry_at_ms, evicted, last_eviction, is_ended, resize, instance } = record;
+        let ClaimRecord { added_ms, failures, retry_at_ms, evicted, last_eviction, is_ended, resize, instance } =
+            record;
         Self {
             added_ms: *added_ms,
             failures: *failures,

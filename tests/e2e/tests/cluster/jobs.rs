@@ -75,7 +75,11 @@ fn a_job_that_waits_says_why() {
     assert!(explained.reasons.iter().all(|reason| !reason.is_empty()), "{explained:?}");
     let large = cluster.submit(JobSpec { gpus: 3, ..endless() });
     let explained = aliquot_harness::wait::until("the cycle has looked at the larger one", || {
-        cluster.client().explain(large).ok().filter(|explained| explained.reasons.iter().any(|why| why.contains("device")))
+        cluster
+            .client()
+            .explain(large)
+            .ok()
+            .filter(|explained| explained.reasons.iter().any(|why| why.contains("device")))
     });
     println!("{explained:?}");
     cluster.client().cancel(first).expect("it can be cancelled");

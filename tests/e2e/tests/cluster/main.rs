@@ -18,9 +18,11 @@ impl Cluster {
     /// Starts a scheduler with the configuration keys `settings` and so many nodes, and waits until all are up.
     fn start(nodes: usize, settings: &str) -> Cluster {
         let scheduler = Scheduler::start(settings);
-        let gpus: Vec<SimulatedGpu> =
-            (0..nodes).map(|_| SimulatedGpu::with("[[device]]\nmemory = '80GiB'\n[[device]]\nmemory = '80GiB'\n")).collect();
-        let joined = gpus.iter().enumerate().map(|(number, gpu)| Node::with(gpu, &scheduler.joins(&format!("node-{number}"))));
+        let gpus: Vec<SimulatedGpu> = (0..nodes)
+            .map(|_| SimulatedGpu::with("[[device]]\nmemory = '80GiB'\n[[device]]\nmemory = '80GiB'\n"))
+            .collect();
+        let joined =
+            gpus.iter().enumerate().map(|(number, gpu)| Node::with(gpu, &scheduler.joins(&format!("node-{number}"))));
         let cluster = Cluster { nodes: joined.collect(), gpus, scheduler };
         cluster.wait_for_nodes(nodes);
         cluster
