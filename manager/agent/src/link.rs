@@ -157,6 +157,6 @@ mod tests {
 
     #[test]
     fn a_machine_reaches_itself_from_itself() {
-        assert_eq!(local_address("127.0.0.1:7443").as_deref(), Some("127.0.0.1"));
+        assert_eq!(local_address("127.0.0.1:7460").as_deref(), Some("127.0.0.1"));
     }
 }

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn two_lines_are_enough() {
-        let config = completed("scheduler = 'head:7443'\ntoken = 't'").unwrap();
+        let config = completed("scheduler = 'head:7460'\ntoken = 't'").unwrap();
         assert_eq!((config.node_name.as_str(), config.state_dir), ("host-1", PathBuf::from("/s/cluster")));
         assert_eq!(config.source, Source::Joined { token: Some("t".into()) });
     }

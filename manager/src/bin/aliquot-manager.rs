@@ -17,7 +17,7 @@ use clap::Parser;
     after_help = "Examples:
   aliquot-manager
   aliquot-manager --metrics-address 127.0.0.1:9405 --log-format json
-  aliquot-manager --join alq1.eyJzZWNyZX... --scheduler head:7443
+  aliquot-manager --join alq1.eyJzZWNyZX... --scheduler head:7460
   aliquot-manager --config ./manager.toml --log-level info,aliquot_manager::attach=debug"
 )]
 struct Arguments {

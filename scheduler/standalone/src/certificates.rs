@@ -16,11 +16,12 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub const SERVER_NAME: &str = "scheduler.aliquot.internal";
 /// What a node's certificate names as its organisation.
 const NODES: &str = "aliquot:nodes";
-const AUTHORITY_LIFE: Duration = Duration::from_hours(24 * 3650);
+const DAY_S: u64 = 24 * 3600;
+const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * DAY_S);
 /// Nodes ask for a new one when a third of this is left.
-const NODE_LIFE: Duration = Duration::from_hours(24 * 90);
+const NODE_LIFE: Duration = Duration::from_secs(90 * DAY_S);
 /// A certificate is valid from so long ago, for clocks that do not agree.
-const CLOCK_SKEW: Duration = Duration::from_hours(1);
+const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// Why a certificate cannot be made or read.
 #[derive(Debug, thiserror::Error)]

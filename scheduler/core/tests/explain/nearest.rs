@@ -79,13 +79,16 @@ fn admits(cluster: &Cluster, explanation: &Explanation, events: Vec<Event>) -> b
     group(&cluster) > before
 }
 
+/// The value that there is now, and the change that makes it another one.
+type Way = (u64, Box<dyn Fn(u64) -> Change>);
+
 /// Each way of asking for less: what the number is now, and the change to another one.
-fn ways(request: &Request) -> Vec<(u64, Box<dyn Fn(u64) -> Change>)> {
+fn ways(request: &Request) -> Vec<Way> {
     let Request { cpu, memory, devices, .. } = request.clone();
     let to_u32 = |to: u64| u32::try_from(to).expect("a small number");
     let to_u16 = |to: u64| u16::try_from(to).expect("a small number");
     let mib = |memory: Bytes| memory.get() >> 20;
-    let mut ways: Vec<(u64, Box<dyn Fn(u64) -> Change>)> = vec![
+    let mut ways: Vec<Way> = vec![
         (cpu.get(), Box::new(move |to| Change::LessCpu { from: cpu, to: MilliCpu::new(to) })),
         (mib(memory), Box::new(move |to| Change::LessMemory { from: memory, to: Bytes::from_mib(to) })),
     ];

@@ -74,8 +74,9 @@ fn no_number_and_no_term_is_given_again_after_a_backup_is_restored() {
     kit.database().next_number("job").expect("a number");
     kit.database().engine_store().load().expect("loaded");
     kit.database().back_up(&backup).expect("there is room");
-    let last = (0..5).map(|_| kit.database().next_number("job").expect("a number")).last().expect("five");
-    let term = (0..5).map(|_| kit.database().engine_store().load().expect("loaded").term).last().expect("five");
+    let numbers: Vec<u64> = (0..5).map(|_| kit.database().next_number("job").expect("a number")).collect();
+    let terms: Vec<u64> = (0..5).map(|_| kit.database().engine_store().load().expect("loaded").term).collect();
+    let (last, term) = (numbers[4], terms[4]);
     kit.close();
     fs::rename(&backup, kit.path()).expect("it can be restored");
     kit.reopen();

@@ -10,7 +10,7 @@ use aliquot_proto::scheduler::v1::{Job, JobSpec, JobState, NodeState};
 struct Cluster {
     // Dropped in this order: nodes end their jobs before their devices are gone.
     nodes: Vec<Node>,
-    gpus: Vec<SimulatedGpu>,
+    _gpus: Vec<SimulatedGpu>,
     scheduler: Scheduler,
 }
 
@@ -23,7 +23,7 @@ impl Cluster {
             .collect();
         let joined =
             gpus.iter().enumerate().map(|(number, gpu)| Node::with(gpu, &scheduler.joins(&format!("node-{number}"))));
-        let cluster = Cluster { nodes: joined.collect(), gpus, scheduler };
+        let cluster = Cluster { nodes: joined.collect(), _gpus: gpus, scheduler };
         cluster.wait_for_nodes(nodes);
         cluster
     }
