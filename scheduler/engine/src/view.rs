@@ -118,6 +118,13 @@ impl View {
         self.entries.get(self.entries.of_uid(uid)?).map(|entry| self.of_entry(entry))
     }
 
+    /// Whether something of a claim runs, or may: the claim's own instance, or one that is stopped because nobody wants it.
+    #[must_use]
+    pub fn may_run(&self, uid: &ClaimUid) -> bool {
+        let own = self.entries.of_uid(uid).and_then(|id| self.entries.get(id));
+        own.is_some_and(|entry| entry.instance.is_some()) || self.entries.has_stray(uid)
+    }
+
     /// All claims, and instances that nobody wants, which are stopped.
     pub fn claims(&self) -> impl Iterator<Item = (&ClaimUid, ClaimView)> {
         self.entries.iter().map(|(_, entry)| (&entry.key.uid, self.of_entry(entry)))

@@ -177,12 +177,14 @@ impl Group {
         (of(true), of(false))
     }
 
-    /// Its members, placed or not: those that the minimum needs, and those beyond it. `None`: there are too few.
+    /// Its members, placed or not: those that the minimum needs, and those beyond it. `None`: there are too few. Members
+    /// that were withdrawn want nothing.
     pub(crate) fn demanded_parts(&self) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
-        let (needed, missing) = self.choose(|_| true, wanted, self.spec.min_members);
+        let (needed, missing) = self.choose(|member| !member.withdrawn, wanted, self.spec.min_members);
         let of = |is_needed: bool| {
-            let part = self.members.iter().filter(|(sequence, _)| needed.contains(sequence) == is_needed);
+            let wanted = self.members.iter().filter(|(_, member)| !member.withdrawn);
+            let part = wanted.filter(|(sequence, _)| needed.contains(sequence) == is_needed);
             part.map(|(_, member)| member.claim).collect()
         };
         (missing == 0).then(|| (of(true), of(false)))

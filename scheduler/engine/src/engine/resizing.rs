@@ -14,16 +14,21 @@ use crate::store::Phase;
 impl Engine {
     /// Begins to resize a claim that runs, if there is room for what it asks for.
     pub(super) fn begin_resize(&mut self, id: EntryId, claim: ClaimId, to: Request) -> Result<(), EventError> {
-        let entry = self.entries.get(id).filter(|entry| is_running(entry)).ok_or(EventError::Moving(claim))?;
+        let entry = self.entries.get(id).ok_or(EventError::NoSuchClaim(claim))?;
+        let (is_there, runs) = (entry.instance.is_some(), is_running(entry));
         if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some()) {
             return Err(EventError::Moving(claim));
         }
         let from = self.cluster.claim(claim).map(|of| of.request.clone()).ok_or(EventError::NoSuchClaim(claim))?;
-        self.try_resize(
-            id,
-            claim,
-            Resize { held: from.clone(), from, to, command: None, deadline_ms: None, attempts: 0 },
-        )
+        let resize = Resize { held: from.clone(), from, to, command: None, deadline_ms: None, attempts: 0 };
+        if runs {
+            return self.try_resize(id, claim, resize);
+        }
+        if is_there {
+            // After a restart the claim asks for the new amounts. What is there must be known as its own all the same.
+            self.note_resize(id, Some(resize));
+        }
+        Err(EventError::Moving(claim))
     }
 
     /// Books what a resize needs, and tells the node. If there is no room, the claim goes on with what it has, also after
@@ -55,7 +60,7 @@ impl Engine {
     }
 
     /// Of each resource the larger amount, on the devices that a claim has.
-    fn larger(&self, from: &Request, to: &Request, at: &Allocation) -> Request {
+    pub(super) fn larger(&self, from: &Request, to: &Request, at: &Allocation) -> Request {
         let mut held = to.clone();
         held.cpu = from.cpu.max(to.cpu);
         held.memory = from.memory.max(to.memory);
@@ -138,19 +143,28 @@ impl Engine {
     /// A node has resized a claim.
     pub(super) fn resized(&mut self, id: EntryId) {
         if let Some((claim, resize)) = self.resize_under_way(id) {
-            self.note_resize(id, None);
             self.complain(id, None);
-            self.apply_sure(Event::ClaimResized(claim, resize.to));
+            self.settle_resize(id, claim, resize.to.clone(), resize);
         }
     }
 
     /// A node does not resize a claim, which goes on with what it had.
     pub(super) fn resize_refused(&mut self, id: EntryId) {
         if let Some((claim, resize)) = self.resize_under_way(id) {
-            self.apply_sure(Event::ClaimResized(claim, resize.from.clone()));
-            let held = resize.from.clone();
-            self.note_resize(id, Some(Resize { held, command: None, deadline_ms: None, ..resize }));
+            self.settle_resize(id, claim, resize.from.clone(), resize);
         }
+    }
+
+    /// Books what a claim holds now that its node has answered. Where the books do not take that, because its namespace
+    /// has other bounds by now, they go on holding the larger amounts, also after a restart.
+    fn settle_resize(&mut self, id: EntryId, claim: ClaimId, holds: Request, resize: Resize) {
+        let is_done = holds == resize.to;
+        let held = match self.apply(Event::ClaimResized(claim, holds.clone())) {
+            Ok(_) if is_done => return self.note_resize(id, None),
+            Ok(_) => holds,
+            Err(_) => resize.held.clone(),
+        };
+        self.note_resize(id, Some(Resize { held, command: None, deadline_ms: None, ..resize }));
     }
 
     /// The resize of a claim that runs.

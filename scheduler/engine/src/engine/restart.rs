@@ -283,6 +283,10 @@ impl Engine {
             if let Some((node, instance)) = there {
                 self.resume(id, claim, node, &instance);
                 if let Some((ResizeRecord { from, held }, to)) = record.resize.zip(resized_to) {
+                    // If it was to become something else than it is to become now, the node may have done that.
+                    let at = self.cluster.allocation(claim).cloned();
+                    let is_same = at.is_some_and(|at| self.larger(&from, &to, &at) == held);
+                    let from = if is_same { from } else { held.clone() };
                     let resize = Resize { from, held, to, command: None, deadline_ms: None, attempts: 0 };
                     self.note_resize(id, Some(resize));
                     self.resume_resize(id);
@@ -401,9 +405,11 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         place,
         leaving,
         starts_after: Vec::new(),
-        last_eviction: record
-            .last_eviction
-            .map(|last| LastEviction { ran_since_ms: last.ran_since_ms.map(|since_ms| since_ms.min(now_ms)), ..last }),
+        last_eviction: record.last_eviction.filter(|_| instance.is_some()).map(|last| LastEviction {
+            ran_since_ms: last.ran_since_ms.map(|since_ms| since_ms.min(now_ms)),
+            refusals: last.refusals.min(32),
+            ..last
+        }),
         withdrawn: record.is_ended,
         displaced: evicted,
         failures: record.failures,

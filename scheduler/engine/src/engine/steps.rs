@@ -182,6 +182,8 @@ impl Engine {
         let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
         self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, ..instance }));
         self.complain(id, None);
+        // It may have been asked for while the claim was starting.
+        self.resume_resize(id);
     }
 
     /// Notes that an instance is not there.

@@ -32,8 +32,9 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
         return Err(Refusal::Delayed { until_ms });
     }
     match reclaim_by(Right::FairShare, cluster, context, unit, &needs) {
-        Err(Refusal::NothingToTake | Refusal::AboveFairShare { .. }) if is_guaranteed => {
-            reclaim_by(Right::Guarantee, cluster, context, unit, &needs)
+        // A search that was cut short goes on in the next cycle.
+        Err(first) if is_guaranteed && !matches!(first, Refusal::SearchExhausted) => {
+            reclaim_by(Right::Guarantee, cluster, context, unit, &needs).map_err(|second| first.more_telling(second))
         }
         outcome => outcome,
     }

@@ -23,7 +23,10 @@ impl Cluster {
         let from = state.leaving.clone().ok_or(EventError::NotLeaving(id))?;
         let before = state.last_eviction.as_deref().copied().unwrap_or_default();
         // A claim that was moved waits for itself to have left its old place.
-        let waiting = self.waiting_for.get(&id).into_iter().flatten().copied().collect();
+        let mut waiting: Vec<ClaimId> = self.waiting_for.get(&id).into_iter().flatten().copied().collect();
+        if state.allocation.is_some() && !waiting.contains(&id) {
+            waiting.push(id);
+        }
         let mut displaced = self.lose(waiting)?;
         displaced.retain(|claim| *claim != id);
         self.no_longer_leaving(id);

@@ -17,7 +17,8 @@ impl Cluster {
         }
         let from = state.allocation.clone().filter(|_| state.started_ms.is_some());
         let is_placed = state.allocation.is_some();
-        if from.is_some() {
+        // One that was being moved runs, too.
+        if from.is_some() || (is_placed && state.leaving.is_some()) {
             let device_core = state.claim.request.devices.total_core();
             self.turnover.note_end(device_core);
         }
