@@ -30,20 +30,16 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Why there is no connection to the scheduler.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    #[error(
-        "the join token cannot be used: {0}; copy the whole of it, or make another one with: aliquot-scheduler token"
-    )]
+    #[error("the join token cannot be used: {0}; copy the whole of it, or make another one with: aliquot token")]
     Token(&'static str),
-    #[error("this node has not joined yet, and has no join token; make one with: aliquot-scheduler token")]
+    #[error("this node has not joined yet, and has no join token; make one with: aliquot token")]
     NoToken,
     #[error(
         "this node has joined another cluster than that of the join token; to move it, let its jobs end and remove {}",
         .0.display()
     )]
     OtherCluster(PathBuf),
-    #[error(
-        "the node's certificate has expired; join again with a new token, made with: aliquot-scheduler token --replace"
-    )]
+    #[error("the node's certificate has expired; join again with a new token, made with: aliquot token --replace")]
     Expired,
     #[error("the node's certificate is not valid yet: this machine's clock is {0} s behind the scheduler's")]
     ClockBehind(u64),
@@ -277,7 +273,7 @@ mod tests {
         let text = format!("alq1.{}", URL_SAFE_NO_PAD.encode(r#"{"secret":"s","authority":"PEM"}"#));
         assert_eq!(Token::parse(&format!(" {text}\n")).unwrap(), Token { secret: "s".into(), authority: "PEM".into() });
         for damaged in ["", "s", "alq1.", "alq1.!", &text[..text.len() - 4]] {
-            assert!(Token::parse(damaged).unwrap_err().to_string().contains("aliquot-scheduler token"), "{damaged}");
+            assert!(Token::parse(damaged).unwrap_err().to_string().contains("aliquot token"), "{damaged}");
         }
     }
 

@@ -74,6 +74,9 @@ impl From<Reason> for proto::EndReason {
 pub(crate) struct End {
     /// Why the command was not started; `None` if it was, or was stopped before.
     pub(crate) failure: Option<String>,
+    /// It was the node's fault that it was not: it may start elsewhere.
+    #[serde(default)]
+    pub(crate) is_nodes_fault: bool,
     pub(crate) exit_code: Option<i32>,
     pub(crate) signal: u32,
     pub(crate) reason: Reason,
@@ -85,7 +88,20 @@ pub(crate) struct End {
 impl End {
     /// The end of an instance that was not started, or of which nobody knows how it has ended.
     pub(crate) fn unknown(reason: Reason) -> End {
-        End { failure: None, exit_code: None, signal: 0, reason, started_unix_ms: 0, ended_unix_ms: clock::unix_ms() }
+        End {
+            failure: None,
+            is_nodes_fault: false,
+            exit_code: None,
+            signal: 0,
+            reason,
+            started_unix_ms: 0,
+            ended_unix_ms: clock::unix_ms(),
+        }
+    }
+
+    /// The end of an instance for which the node does not have what it was told to give.
+    pub(crate) fn refused(why: String) -> End {
+        End { is_nodes_fault: true, ..End::failed(why) }
     }
 
     /// The end of an instance that could not be started.

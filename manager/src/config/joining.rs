@@ -6,7 +6,7 @@ use clap::Args;
 /// What can be set as a flag of the table `[cluster]`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Joining {
-    /// Take part in a cluster without Kubernetes, with this token of its scheduler: aliquot-scheduler token. A node that
+    /// Take part in a cluster without Kubernetes, with this token of its scheduler: aliquot token. A node that
     /// has joined once needs none
     #[arg(long, value_name = "TOKEN")]
     join: Option<String>,

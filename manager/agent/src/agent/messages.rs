@@ -103,6 +103,7 @@ impl Agent {
         instance.told_end = Some(Instant::now());
         let (claim, of) = (instance.start.claim.clone(), instance.stopped_by);
         match end.failure {
+            Some(why) if end.is_nodes_fault => self.tell(claim, number, None, outcome::Outcome::Refused(why)),
             Some(why) => self.tell(claim, number, None, outcome::Outcome::Failed(why)),
             None => self.tell(claim, number, of, ended(&end)),
         }

@@ -26,7 +26,10 @@ impl Promises {
     /// Those of the agents before this one, in a new session: messages are numbered anew, and what was said to an agent
     /// before means nothing. Jobs run on in it.
     pub(super) fn open(path: &Path) -> io::Result<Promises> {
-        let kept: Kept = files::read_json(path)?.unwrap_or_default();
+        // A node that was set up anew must not be taken for an old message of the one before: its sessions go on from the
+        // time, which is greater than any number of sessions.
+        let kept: Kept =
+            files::read_json(path)?.unwrap_or_else(|| Kept { session: crate::clock::unix_ms(), ..Kept::default() });
         let mut promises = Promises { path: path.to_owned(), kept };
         promises.next_session()?;
         Ok(promises)
@@ -85,12 +88,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("promises.json");
         let mut promises = Promises::open(&path).unwrap();
-        assert_eq!((promises.session(), promises.handled()), (1, (0, 0)));
+        let first = promises.session();
+        assert!(first > 1_700_000_000_000, "a node that was set up anew comes after the one before");
+        assert_eq!(promises.handled(), (0, 0));
         promises.handle((1, 7)).unwrap();
         promises.handle((1, 5)).unwrap();
         assert!(promises.hear(1) && promises.hear(3) && !promises.hear(2));
         let promises = Promises::open(&path).unwrap();
-        assert_eq!((promises.session(), promises.handled(), promises.term()), (2, (1, 7), 3));
+        assert_eq!((promises.session(), promises.handled(), promises.term()), (first + 1, (1, 7), 3));
     }
 
     #[test]

@@ -183,7 +183,7 @@ impl Agent {
                 if supervised.give_up() {
                     // It could only say that it has no plan.
                     supervised.kill();
-                    self.note_end(number, End::failed(why));
+                    self.note_end(number, End::refused(why));
                 }
             }
         }
