@@ -48,6 +48,13 @@ impl From<IssueError> for Status {
     }
 }
 
+fn not_a_member(node: &str) -> Status {
+    Status::unauthenticated(format!(
+        "node {node} was removed from the cluster or replaced; to join anew, remove cluster/identity.json from its manager's \
+         state directory (/var/lib/aliquot), and run: aliquot-manager --join TOKEN"
+    ))
+}
+
 impl AgentService {
     /// The node that calls, by its certificate.
     fn caller<T>(&self, request: &Request<T>) -> Result<Subject, Status> {
@@ -57,10 +64,7 @@ impl AgentService {
             Status::unauthenticated("the call has no certificate of a node; join first: aliquot-manager --join TOKEN")
         })?;
         if self.authority.is_some() && !self.membership.is_member(&subject.name, &subject.serial) {
-            return Err(Status::unauthenticated(format!(
-                "node {} was removed from the cluster or replaced; join anew: aliquot-manager --join TOKEN",
-                subject.name
-            )));
+            return Err(not_a_member(&subject.name));
         }
         Ok(subject)
     }
@@ -106,13 +110,15 @@ impl Agents for AgentService {
         &self,
         request: Request<RenewCertificateRequest>,
     ) -> Result<Response<JoinResponse>, Status> {
-        let Subject { name, .. } = self.caller(&request)?;
+        let Subject { name, serial } = self.caller(&request)?;
         let authority = self.authority()?;
         let issued = authority
             .node(&name, &request.into_inner().certificate_request)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        tokio::task::block_in_place(|| self.membership.renewed(&name, issued.serial))
-            .map_err(|error| Status::unavailable(error.to_string()))?;
+        let renewed = tokio::task::block_in_place(|| self.membership.renewed(&name, &serial, issued.serial));
+        if !renewed.map_err(|error| Status::unavailable(error.to_string()))? {
+            return Err(not_a_member(&name));
+        }
         info!(node = name, "a node has a new certificate");
         Ok(Response::new(JoinResponse { certificate: issued.pem, authority: authority.pem.clone() }))
     }
@@ -151,7 +157,12 @@ impl Agents for AgentService {
         let reader = self.sessions.reader(&name, read_id);
         let reader = reader.ok_or_else(|| Status::cancelled("nobody reads this log any more"))?;
         let mut chunks = request.into_inner();
-        while let Some(chunk) = chunks.next().await {
+        loop {
+            let chunk = tokio::select! {
+                chunk = chunks.next() => chunk,
+                () = reader.closed() => return Err(Status::cancelled("nobody reads this log any more")),
+            };
+            let Some(chunk) = chunk else { break };
             let is_end = chunk.is_err();
             if reader.send(chunk).await.is_err() || is_end {
                 return Err(Status::cancelled("nobody reads this log any more"));

@@ -9,13 +9,13 @@ use std::time::Duration;
 use aliquot_proto::agent::v1 as wire_types;
 use aliquot_proto::agent::v1::scheduler_message::Message as NodeOrder;
 use aliquot_scheduler_core::QueueSpec;
-use aliquot_scheduler_engine::{Message, NodeName, Observation, Report, Shown, StepOutcome};
+use aliquot_scheduler_engine::{Acknowledge, Message, NodeName, Observation, Report, Shown, StepOutcome};
 use aliquot_scheduler_store::{Change, Database, StoreError};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, oneshot};
 
 use crate::clock::Clock;
-use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Job, JobId, StartOrder, Unknown};
+use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Instance, Job, JobId, StartOrder, Unknown};
 use crate::queues::{self, Queues};
 use crate::sessions::Sessions;
 use crate::wire;
@@ -24,11 +24,41 @@ use crate::wire;
 const BATCH: usize = 1024;
 /// Time between two looks whether what is to leave is gone.
 const LEAVING_LOOK: Duration = Duration::from_millis(100);
+/// After so long, a view shows all that the engine had heard before.
+const VIEW_PATIENCE_MS: u64 = 2_000;
+/// The kind of records that numbers are saved as.
+const NUMBERS: &str = "number";
 /// What the counter of jobs is called in the store.
 const JOB_NUMBERS: &str = "job";
+/// Time between two looks whether something that is wanted was lost.
+const LOST_LOOK_MS: u64 = 1_000;
+
+/// Why a user's wish is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// There is no such thing.
+    Unknown(String),
+    /// There would be more than can be kept.
+    TooMany(String),
+}
+
+impl From<Unknown> for Refusal {
+    fn from(Unknown(why): Unknown) -> Self {
+        Self::Unknown(why)
+    }
+}
 
 /// The answer to a user; it comes when what it says is durable.
-type Reply<T> = oneshot::Sender<Result<T, Unknown>>;
+type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// Why the controller cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControllerError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    NotRestored(String),
+}
 
 /// What is sent to the controller.
 #[derive(Debug)]
@@ -57,8 +87,11 @@ pub(crate) enum Inbox {
     },
     /// A node cannot be reached any more.
     NodeLost(String),
-    /// The engine has heard that the claims of this attempt are not wanted any more.
-    Left((JobId, u32, u32)),
+    /// The engine has heard that the claims of this attempt are not wanted any more, when readers saw its view of this
+    /// version.
+    Left((JobId, u32, u32), u64),
+    /// The engine cannot go on from what was saved.
+    NotRestored(String),
     /// The process ends.
     Stopped,
 }
@@ -82,8 +115,33 @@ pub(crate) struct Controller {
     pub(crate) shown: Shown,
     pub(crate) sessions: Sessions,
     pub(crate) clock: Arc<Clock>,
-    /// Attempts that the engine knows not to be wanted, since when.
-    pub(crate) left: BTreeMap<(JobId, u32, u32), u64>,
+    /// Attempts that the engine knows not to be wanted.
+    pub(crate) left: BTreeMap<(JobId, u32, u32), Left>,
+    /// Members that were started, with the version of the view that readers saw then: later ones show them.
+    pub(crate) there: BTreeMap<ClaimName, u64>,
+    /// The version of the view in which it was looked for lost members last, and when.
+    pub(crate) looked: (u64, u64),
+    /// The number of the next job.
+    pub(crate) next_id: JobId,
+}
+
+/// The number that the next job can have, so that no number is given twice, not even after a backup was restored.
+///
+/// # Errors
+/// If the store cannot be read or written.
+pub(crate) fn next_id(database: &Database, book: &Book) -> Result<JobId, StoreError> {
+    let saved = database.records(NUMBERS)?.into_iter().find(|(key, _)| key == JOB_NUMBERS);
+    let saved = saved.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
+    // The store's own counter is far ahead of everything after a restore.
+    Ok(database.next_number(JOB_NUMBERS)?.max(saved).max(book.next_id()))
+}
+
+/// When the engine has heard that an attempt is not wanted any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    /// The version of the view that readers saw then. A later one shows what has become of the attempt.
+    version: u64,
+    at_ms: u64,
 }
 
 /// What is to be done when all that a batch of messages has changed is durable.
@@ -98,6 +156,7 @@ impl Controller {
     /// Tells the engine what users want, and that this is all.
     pub(crate) fn begin(&mut self) {
         let queues: Vec<Observation> = self.seen.queues.read().specs().cloned().map(Observation::Queue).collect();
+        self.seen.book.write().bound_retries(self.clock.now_ms());
         let (wanted, leaving) = {
             let book = self.seen.book.read();
             (book.wanted(), book.leaving())
@@ -105,15 +164,22 @@ impl Controller {
         for observation in queues.into_iter().chain(wanted) {
             self.tell(observation);
         }
-        self.tell(Observation::Synced);
+        let own = self.own.clone();
+        let acknowledge: Acknowledge = Box::new(move |done| {
+            if let Err(error) = done {
+                _ = own.send(Inbox::NotRestored(error.to_string()));
+            }
+        });
+        _ = self.engine.send(Message { observation: Observation::Synced, acknowledge: Some(acknowledge) });
         self.note_left(leaving);
+        self.there = self.seen.book.read().there().into_iter().map(|claim| (claim, 0)).collect();
     }
 
     /// Runs until nobody can send any more.
     ///
     /// # Errors
     /// If what must be saved cannot be. Nothing that depends on it was told to anybody then.
-    pub(crate) fn run(mut self, inbox: &Receiver<Inbox>) -> Result<(), StoreError> {
+    pub(crate) fn run(mut self, inbox: &Receiver<Inbox>) -> Result<(), ControllerError> {
         loop {
             let first = match self.wait() {
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -126,13 +192,16 @@ impl Controller {
             };
             let mut batch = Batch::default();
             for message in first.into_iter().chain(inbox.try_iter()).take(BATCH) {
-                if matches!(message, Inbox::Stopped) {
-                    return Ok(());
+                match message {
+                    Inbox::Stopped => return Ok(()),
+                    Inbox::NotRestored(why) => return Err(ControllerError::NotRestored(why)),
+                    _ => {}
                 }
-                self.take(message, &mut batch)?;
+                self.take(message, &mut batch);
             }
             let now_ms = self.clock.now_ms();
             self.look_at_what_leaves(now_ms, &mut batch);
+            self.look_for_lost(now_ms, &mut batch);
             self.seen.book.write().tick(now_ms, &mut batch.effects);
             self.carry_out(batch)?;
         }
@@ -142,22 +211,31 @@ impl Controller {
     fn wait(&self) -> Option<Duration> {
         let retry_ms = self.seen.book.read().next_ms().map(|at_ms| at_ms.saturating_sub(self.clock.now_ms()));
         let look = (!self.left.is_empty()).then_some(LEAVING_LOOK);
-        retry_ms.map(Duration::from_millis).into_iter().chain(look).min()
+        let lost = (!self.there.is_empty()).then_some(Duration::from_millis(LOST_LOOK_MS));
+        retry_ms.map(Duration::from_millis).into_iter().chain(look).chain(lost).min()
     }
 
-    fn take(&mut self, message: Inbox, batch: &mut Batch) -> Result<(), StoreError> {
+    fn take(&mut self, message: Inbox, batch: &mut Batch) {
         let now_ms = self.clock.now_ms();
         let effects = &mut batch.effects;
         match message {
             Inbox::Submit(mut job, reply) => {
-                let id = self.database.next_number(JOB_NUMBERS)?;
+                let (uid, id) = (job.uid, self.next_id);
+                let members = (job.spec.array.len() as u64).saturating_mul(job.spec.gang.into());
+                if let Some(why) = self.seen.book.read().too_many(uid, members) {
+                    batch.replies.push(Box::new(move || _ = reply.send(Err(Refusal::TooMany(why)))));
+                    return;
+                }
+                self.next_id = id.saturating_add(1);
+                let value = Some(self.next_id.to_string());
+                effects.changes.push(Change { kind: NUMBERS, key: JOB_NUMBERS.to_owned(), value });
                 job.id = id;
                 let done = self.seen.book.write().submit(now_ms, *job, effects);
-                batch.replies.push(Box::new(move || _ = reply.send(done.map(|()| id))));
+                batch.replies.push(Box::new(move || _ = reply.send(done.map(|()| id).map_err(Refusal::from))));
             }
             Inbox::Cancel { id, tasks, reply } => {
                 let done = self.seen.book.write().cancel(now_ms, id, &tasks, effects);
-                batch.replies.push(Box::new(move || _ = reply.send(done)));
+                batch.replies.push(Box::new(move || _ = reply.send(done.map_err(Refusal::from))));
             }
             Inbox::QueueSet(spec, reply) => {
                 effects.changes.push(queues::change(&spec.name, Some(&spec)));
@@ -169,19 +247,26 @@ impl Controller {
                 self.seen.queues.write().remove(&name);
                 batch.replies.push(Box::new(move || _ = reply.send(Ok(()))));
             }
-            Inbox::Start(order) => self.seen.book.write().start(now_ms, order, effects),
+            Inbox::Start(order) => {
+                let version = self.shown.get().map_or(0, |view| view.version());
+                self.there.insert(order.claim, version);
+                self.seen.book.write().start(now_ms, order, effects);
+            }
             Inbox::Stop { node, message } => batch.messages.push((node.to_string(), message)),
             Inbox::Node { node, message } => self.take_from_node(now_ms, &node, message, batch),
             Inbox::NodeLost(node) => effects.observations.push(Observation::NodeLost(node.into())),
-            Inbox::Left(attempt) => _ = self.left.insert(attempt, now_ms),
-            Inbox::Stopped => {}
+            Inbox::Left(attempt, version) => _ = self.left.insert(attempt, Left { version, at_ms: now_ms }),
+            Inbox::Stopped | Inbox::NotRestored(_) => {}
         }
-        Ok(())
     }
 
     fn take_from_node(&mut self, now_ms: u64, node: &str, message: wire_types::NodeMessage, batch: &mut Batch) {
         use wire_types::node_message::Message as Said;
         let wire_types::NodeMessage { session, sequence, message: Some(said) } = message else { return };
+        // It was removed, or is being connected anew: what it said before does not count. It says all that matters again.
+        if !self.sessions.is_connected(node) {
+            return;
+        }
         match said {
             Said::Report(report) => {
                 let spec = report.spec.clone().unwrap_or_default();
@@ -214,30 +299,32 @@ impl Controller {
         let effects = &mut batch.effects;
         let mut book = self.seen.book.write();
         let name = ClaimName::parse(&uid);
+        let of = name.map(|claim| Instance { node, claim, generation: instance });
         let step = match what {
             What::Started(_) => {
-                if let Some(name) = name {
-                    book.started(now_ms, name, instance, effects);
+                if let Some(of) = of {
+                    book.started(now_ms, of, effects);
                 }
                 StepOutcome::Started
             }
             What::Refused(why) => {
-                if let Some(name) = name.filter(|_| instance == generation) {
-                    book.not_started(now_ms, name, instance, &why, Fault::Node, effects);
+                if let Some(of) = of.filter(|_| instance == generation) {
+                    book.not_started(now_ms, of, &why, Fault::Node, effects);
+                    batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
                 }
                 StepOutcome::Refused(why)
             }
             What::Failed(why) => {
-                if let Some(name) = name.filter(|_| instance == generation) {
-                    book.not_started(now_ms, name, instance, &why, Fault::Job, effects);
-                    batch.messages.push((node.to_owned(), wire::acknowledge(name, instance)));
+                if let Some(of) = of.filter(|_| instance == generation) {
+                    book.not_started(now_ms, of, &why, Fault::Job, effects);
+                    batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
                 }
                 StepOutcome::Failed(why)
             }
             What::Ended(ended) => {
-                if let Some(name) = name {
-                    book.ended(now_ms, name, instance, how(&ended), effects);
-                    batch.messages.push((node.to_owned(), wire::acknowledge(name, instance)));
+                if let Some(of) = of {
+                    book.ended(now_ms, of, how(&ended), effects);
+                    batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
                 }
                 StepOutcome::Gone
             }
@@ -255,14 +342,37 @@ impl Controller {
         }
         let Some(view) = self.shown.get() else { return };
         let mut book = self.seen.book.write();
-        self.left.retain(|attempt, since_ms| {
+        self.left.retain(|attempt, left| {
             let claims = book.leaving_claims(*attempt);
-            if view.at_ms() >= *since_ms {
-                for claim in claims.iter().filter(|claim| view.claim(&claim.to_string().into()).is_none()) {
+            // If nothing has changed since, there is no later view. Changes are shown long before this time is over.
+            if view.version() > left.version || now_ms >= left.at_ms.saturating_add(VIEW_PATIENCE_MS) {
+                for claim in claims.iter().filter(|claim| !view.may_run(&claim.to_string().into())) {
                     book.gone(now_ms, *claim, &mut batch.effects);
                 }
             }
             !book.leaving_claims(*attempt).is_empty()
+        });
+    }
+
+    /// Looks whether members of which the book takes an instance to be there have none any more: their nodes were lost.
+    /// What a node itself says of an end comes as a message.
+    fn look_for_lost(&mut self, now_ms: u64, batch: &mut Batch) {
+        let Some(view) = self.shown.get() else { return };
+        let (version, at_ms) = self.looked;
+        if self.there.is_empty() || view.version() == version || now_ms < at_ms.saturating_add(LOST_LOOK_MS) {
+            return;
+        }
+        self.looked = (view.version(), now_ms);
+        let mut book = self.seen.book.write();
+        self.there.retain(|claim, version| {
+            if !book.is_there(*claim) {
+                return false;
+            }
+            let is_lost = view.version() > *version && !view.may_run(&claim.to_string().into());
+            if is_lost {
+                book.lost(now_ms, *claim, &mut batch.effects);
+            }
+            !is_lost
         });
     }
 
@@ -304,8 +414,11 @@ impl Controller {
     /// gone. The message that is sent for that says nothing new.
     fn note_left(&self, leaving: Vec<(JobId, u32, u32)>) {
         for attempt in leaving {
-            let own = self.own.clone();
-            let acknowledge = Box::new(move |_| _ = own.send(Inbox::Left(attempt)));
+            let (own, shown) = (self.own.clone(), self.shown.clone());
+            let acknowledge = Box::new(move |_| {
+                let version = shown.get().map_or(0, |view| view.version());
+                _ = own.send(Inbox::Left(attempt, version));
+            });
             let claim = ClaimName { job: attempt.0, index: attempt.1, rank: 0, attempt: attempt.2 };
             let observation = Observation::ClaimEnded(claim.to_string().into());
             _ = self.engine.send(Message { observation, acknowledge: Some(acknowledge) });

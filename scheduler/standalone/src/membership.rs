@@ -186,16 +186,18 @@ impl Membership {
         Ok(Ok(certificate))
     }
 
-    /// Notes that a node has a new certificate.
-    pub(crate) fn renewed(&self, node: &str, serial: String) -> Result<(), StoreError> {
+    /// Notes that a node has a new certificate in place of the one with this serial; whether that was one of its own
+    /// until now.
+    pub(crate) fn renewed(&self, node: &str, of: &str, serial: String) -> Result<bool, StoreError> {
         let mut state = self.state.lock();
-        let mut member = state.members.get(node).cloned().unwrap_or_default();
+        let member = state.members.get(node).filter(|member| member.serials.iter().any(|known| known == of));
+        let Some(mut member) = member.cloned() else { return Ok(false) };
         member.serials.push(serial);
         let excess = member.serials.len().saturating_sub(SERIALS_MAX);
         member.serials.drain(..excess);
         self.database.save(&[record(NODES, node, &member)])?;
         state.members.insert(node.to_owned(), member);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether a certificate is one of those that a node of the cluster has now.
@@ -306,12 +308,12 @@ mod tests {
         let membership = open(&dir);
         let (token, _) = membership.new_token(0, 1000, 2, false, "authority").unwrap();
         join(&membership, 1, &secret_of(&token), "a").unwrap();
-        membership.renewed("a", "second".into()).unwrap();
+        assert!(membership.renewed("a", "serial-a", "second".into()).unwrap());
         drop(membership);
         let membership = open(&dir);
         assert!(membership.is_member("a", "serial-a") && membership.is_member("a", "second"));
         join(&membership, 1, &secret_of(&token), "b").unwrap();
-        membership.renewed("a", "third".into()).unwrap();
+        assert!(membership.renewed("a", "second", "third".into()).unwrap());
         assert!(!membership.is_member("a", "serial-a"), "the certificate before the last two is worth nothing");
     }
 
@@ -327,5 +329,7 @@ mod tests {
         assert!(membership.is_member("a", "other") && !membership.is_member("a", "serial-a"));
         assert!(membership.remove("a").unwrap() && !membership.remove("a").unwrap());
         assert!(!membership.is_member("a", "other"));
+        assert!(!membership.renewed("a", "other", "new".into()).unwrap(), "who was removed gets no certificate");
+        assert!(!membership.is_member("a", "new"));
     }
 }

@@ -3,16 +3,28 @@
 use std::collections::BTreeMap;
 
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::Health;
+use aliquot_scheduler_core::{GroupId, Health, Pending};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 
 use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Restart, Task, TaskState, Then};
 use crate::sessions::Sessions;
 
+/// A view, with what waits in it by its group.
+pub(crate) struct Waiting<'view> {
+    view: &'view View,
+    pending: BTreeMap<GroupId, &'view Pending>,
+}
+
+impl<'view> Waiting<'view> {
+    pub(crate) fn of(view: &'view View) -> Self {
+        Self { view, pending: view.plan().pending.iter().map(|pending| (pending.group, pending)).collect() }
+    }
+}
+
 /// A job; `is_private`: without what only its user and administrators may see.
-pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
+pub(crate) fn job(entry: &Entry, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Job {
     let job = &entry.job;
-    let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, view)).collect();
+    let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, waiting, is_private)).collect();
     let state = match entry.end() {
         Some(end) => of_end(end),
         None => state_of_parts(tasks.iter().map(|task| task.state())),
@@ -45,7 +57,7 @@ fn of_end(end: End) -> wire::JobState {
     }
 }
 
-fn task(entry: &Entry, task: &Task, view: Option<&View>) -> wire::Task {
+fn task(entry: &Entry, task: &Task, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Task {
     let state = match task.state {
         TaskState::Ended(end) => of_end(end),
         TaskState::Leaving { then: Then::End(_) } => wire::JobState::Stopping,
@@ -57,9 +69,11 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>) -> wire::Task {
     let claims = task.claims(entry.job.id).zip(&task.members).enumerate();
     let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
     let reason = match (state, task.state) {
-        (wire::JobState::Pending, TaskState::Active) => {
-            view.and_then(|view| waits_for(view, task.claims(entry.job.id))).unwrap_or_else(|| task.reason.clone())
-        }
+        (wire::JobState::Pending, TaskState::Active) => waiting
+            .and_then(|waiting| waits_for(waiting, task.claims(entry.job.id)))
+            .unwrap_or_else(|| task.reason.clone()),
+        // It may be what a node says, with the command in it.
+        _ if is_private => String::new(),
         _ => task.reason.clone(),
     };
     wire::Task {
@@ -78,7 +92,7 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>) -> wire::Task {
 }
 
 /// Why a task waits, as the last cycle has said: cheap, and without what would help.
-fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
+fn waits_for(Waiting { view, pending }: &Waiting<'_>, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
     claims.find_map(|claim| {
         let known = view.claim(&claim.to_string().into())?;
         match known.whereabouts {
@@ -91,9 +105,8 @@ fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option
             Whereabouts::There { .. } => None,
             Whereabouts::Waiting => {
                 let group = view.cluster().group_of(view.claim_id(&claim.to_string().into())?)?;
-                let pending = view.plan().pending.iter().find(|pending| pending.group == group);
                 let complaint = known.complaint.map(|complaint| complaint.to_string());
-                complaint.or_else(|| Some(pending?.reason(view.cluster()).to_string()))
+                complaint.or_else(|| Some(pending.get(&group)?.reason(view.cluster()).to_string()))
             }
         }
     })

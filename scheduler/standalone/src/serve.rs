@@ -26,7 +26,7 @@ use crate::backend::Nodes;
 use crate::certificates::{self, Authority, CertificateError};
 use crate::clock::{Clock, latest_ms};
 use crate::config::Config;
-use crate::controller::{Controller, Inbox, Seen};
+use crate::controller::{Controller, ControllerError, Inbox, Seen, next_id};
 use crate::jobs::{Book, JOBS, TASKS};
 use crate::membership::{Invitation, Inviter, LoadError, Membership, TOKEN_VALID_MS};
 use crate::queues::{QUEUES, Queues};
@@ -70,6 +70,15 @@ pub enum ServeError {
     /// TLS or gRPC do not start.
     #[error("cannot serve: {0}")]
     Transport(#[from] tonic::transport::Error),
+}
+
+impl From<ControllerError> for ServeError {
+    fn from(error: ControllerError) -> Self {
+        match error {
+            ControllerError::Store(error) => Self::Store(error),
+            ControllerError::NotRestored(why) => Self::Record(why),
+        }
+    }
 }
 
 fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
@@ -117,6 +126,7 @@ impl Server {
         };
         let membership = Arc::new(Membership::load(database.clone())?);
         let book = Book::load(database.records(JOBS)?, database.records(TASKS)?).map_err(ServeError::Record)?;
+        let next_id = next_id(&database, &book)?;
         let queues = Queues::load(database.records(QUEUES)?).map_err(ServeError::Record)?;
         let mut store = database.engine_store();
         let saved = store.load()?;
@@ -174,6 +184,9 @@ impl Server {
                 sessions: sessions.clone(),
                 clock: Arc::clone(&clock),
                 left: Default::default(),
+                there: Default::default(),
+                looked: (0, 0),
+                next_id,
             };
             let fail = fail.clone();
             spawn("controller", move || {

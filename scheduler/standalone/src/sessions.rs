@@ -45,8 +45,8 @@ impl Sessions {
     pub(crate) fn connect(&self, node: &str) -> (u64, mpsc::Receiver<SchedulerMessage>) {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let mut nodes = self.0.nodes.lock();
-        nodes.entry(node.to_owned()).or_default().connection = Some((number, sender));
+        self.0.nodes.lock().entry(node.to_owned()).or_default().connection = Some((number, sender));
+        self.end_reads(node);
         (number, receiver)
     }
 
@@ -59,14 +59,14 @@ impl Sessions {
         }
         known.connection = None;
         drop(nodes);
-        self.0.reads.lock().retain(|_, (of, _)| of != node);
+        self.end_reads(node);
         true
     }
 
     /// Ends the connection of a node that is not one of the cluster any more.
     pub(crate) fn forget(&self, node: &str) {
         self.0.nodes.lock().remove(node);
-        self.0.reads.lock().retain(|_, (of, _)| of != node);
+        self.end_reads(node);
     }
 
     pub(crate) fn note_report(&self, node: &str, spec: &NodeSpec) {
@@ -92,8 +92,15 @@ impl Sessions {
         let is_sent = sender.try_send(message).is_ok();
         if !is_sent {
             known.connection = None;
+            drop(nodes);
+            self.end_reads(node);
         }
         is_sent
+    }
+
+    /// Ends the reading of logs that a node was asked for and has not begun to send.
+    fn end_reads(&self, node: &str) {
+        self.0.reads.lock().retain(|_, (of, _)| of != node);
     }
 
     /// Asks a node for a log.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use aliquot_proto::agent::v1::ReadLog;
 use aliquot_proto::scheduler::v1 as wire;
@@ -18,13 +19,17 @@ use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Response, Status};
 
 use crate::clock::Clock;
-use crate::controller::{Inbox, Seen};
-use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task, Unknown};
+use crate::controller::{Inbox, Refusal, Seen};
+use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task};
 use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
-use crate::present;
+use crate::present::{self, Waiting};
 use crate::queues;
 use crate::sessions::Sessions;
 
+/// The shortest time between two answers to who watches a job.
+const WATCH_GAP: Duration = Duration::from_millis(200);
+/// A job that is watched is looked at so often although nothing has happened to it.
+const WATCH_LOOK: Duration = Duration::from_secs(1);
 /// Jobs that a list has at most, where the caller does not say.
 const LISTED: u32 = 1000;
 
@@ -82,11 +87,14 @@ impl UserService {
         self.shown.get().ok_or_else(|| Status::unavailable("the scheduler is starting; try again in a moment"))
     }
 
-    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<Result<T, Unknown>>) -> Inbox) -> Result<T, Status> {
+    async fn ask<T>(&self, question: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Inbox) -> Result<T, Status> {
         let (reply, answer) = oneshot::channel();
         let ends = || Status::unavailable("the scheduler is ending; try again when it is back");
         self.controller.send(question(reply)).map_err(|_| ends())?;
-        answer.await.map_err(|_| ends())?.map_err(|Unknown(why)| Status::not_found(why))
+        answer.await.map_err(|_| ends())?.map_err(|refusal| match refusal {
+            Refusal::Unknown(why) => Status::not_found(why),
+            Refusal::TooMany(why) => Status::resource_exhausted(why),
+        })
     }
 
     /// Tells the engine, and waits for what it says.
@@ -98,11 +106,16 @@ impl UserService {
         answer.await.map_err(|_| ends())?.map_err(|error| Status::failed_precondition(error.to_string()))
     }
 
+    /// A copy of a job, so that nobody waits for the book while it is looked at.
+    fn entry(&self, id: JobId) -> Result<Entry, Status> {
+        self.seen.book.read().entry(id).cloned().ok_or_else(|| no_such_job(id))
+    }
+
     fn job(&self, id: JobId, caller: Caller) -> Result<wire::Job, Status> {
         let view = self.shown.get();
-        let book = self.seen.book.read();
-        let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
-        Ok(present::job(entry, view.as_deref(), !caller.may_see(entry)))
+        let waiting = view.as_deref().map(Waiting::of);
+        let entry = self.entry(id)?;
+        Ok(present::job(&entry, waiting.as_ref(), !caller.may_see(&entry)))
     }
 
     /// Refuses a job whose queue can never take it.
@@ -125,6 +138,11 @@ impl UserService {
 
 fn no_such_job(id: JobId) -> Status {
     Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
+}
+
+fn not_yours(entry: &Entry, what: &str) -> Status {
+    let Job { id, user, .. } = &entry.job;
+    Status::permission_denied(format!("job {id} is of user {user}; only that user and administrators may {what} it"))
 }
 
 /// The task that a caller means.
@@ -165,18 +183,21 @@ impl Scheduler for UserService {
         let wire::ListJobsRequest { active, user, queue, count_max } = request.into_inner();
         let count = if count_max == 0 { LISTED } else { count_max } as usize;
         let view = self.shown.get();
-        let book = self.seen.book.read();
+        let waiting = view.as_deref().map(Waiting::of);
         let is_wanted = |entry: &&Entry| {
             let of = if entry.job.spec.queue.is_empty() { DEFAULT_QUEUE } else { &entry.job.spec.queue };
             (!active || entry.end().is_none())
                 && (user.is_empty() || entry.job.user == user)
                 && (queue.is_empty() || of == queue)
         };
-        let mut wanted = book.entries().filter(is_wanted);
-        let listed = wanted.by_ref().take(count);
-        let jobs = listed.map(|entry| present::job(entry, view.as_deref(), !caller.may_see(entry))).collect();
-        let truncated = wanted.next().is_some();
-        Ok(Response::new(wire::ListJobsResponse { jobs, truncated }))
+        let (entries, truncated) = {
+            let book = self.seen.book.read();
+            let mut wanted = book.entries().filter(is_wanted);
+            let entries: Vec<Entry> = wanted.by_ref().take(count).cloned().collect();
+            (entries, wanted.next().is_some())
+        };
+        let listed = entries.iter().map(|entry| present::job(entry, waiting.as_ref(), !caller.may_see(entry)));
+        Ok(Response::new(wire::ListJobsResponse { jobs: listed.collect(), truncated }))
     }
 
     async fn get_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<wire::Job>, Status> {
@@ -200,9 +221,13 @@ impl Scheduler for UserService {
                 if sender.send(Ok(last.clone())).await.is_err() || has_ended {
                     return;
                 }
+                // Changes that come in quick succession are one.
+                tokio::time::sleep(WATCH_GAP).await;
                 loop {
                     let news = tokio::select! {
                         news = touched.recv() => news,
+                        // Why it waits is not in the book.
+                        () = tokio::time::sleep(WATCH_LOOK) => Ok(id),
                         () = sender.closed() => return,
                     };
                     match news {
@@ -211,9 +236,10 @@ impl Scheduler for UserService {
                         Err(RecvError::Closed) => return,
                     }
                     let now = {
-                        let book = seen.book.read();
                         let view = shown.get();
-                        book.entry(id).map(|entry| present::job(entry, view.as_deref(), !caller.may_see(entry)))
+                        let waiting = view.as_deref().map(Waiting::of);
+                        let entry = seen.book.read().entry(id).cloned();
+                        entry.map(|entry| present::job(&entry, waiting.as_ref(), !caller.may_see(&entry)))
                     };
                     match now {
                         None => return,
@@ -276,15 +302,17 @@ impl Scheduler for UserService {
     }
 
     async fn explain(&self, request: Request<wire::ExplainRequest>) -> Result<Response<wire::ExplainResponse>, Status> {
-        self.caller(&request)?;
+        let caller = self.caller(&request)?;
         let wire::ExplainRequest { id, task } = request.into_inner();
         let view = self.view()?;
         let (entry, index) = {
             let book = self.seen.book.read();
             let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
+            if !caller.may_see(entry) {
+                return Err(not_yours(entry, "ask about"));
+            }
             let index = task_of(entry, task)?.index;
-            let task = entry.tasks.get(&index).cloned();
-            (Entry { job: entry.job.clone(), tasks: task.into_iter().map(|task| (index, task)).collect() }, index)
+            (entry.only(index), index)
         };
         let now_ms = self.clock.now_ms();
         // It tries changes in a copy of the books, which may take a while.

@@ -15,23 +15,48 @@ pub(crate) const TASKS: &str = "task";
 /// Ended jobs that are kept at most, so that people can look at them.
 const ENDED_MAX: usize = 10_000;
 
+/// Members of one user's tasks that have not ended at most, and of all users.
+const OF_USER_MAX: u64 = 200_000;
+const OF_ALL_MAX: u64 = 1_000_000;
+
 /// A job with what has become of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) job: Job,
     pub(crate) tasks: BTreeMap<u32, Task>,
+    /// Tasks that have not ended.
+    open: usize,
 }
 
 impl Entry {
+    pub(super) fn new(job: Job, tasks: BTreeMap<u32, Task>) -> Self {
+        let open = tasks.values().filter(|task| task.end().is_none()).count();
+        Self { job, tasks, open }
+    }
+
+    /// The job with this task alone.
+    pub(crate) fn only(&self, index: u32) -> Self {
+        let task = self.tasks.get(&index).cloned();
+        Self::new(self.job.clone(), task.into_iter().map(|task| (index, task)).collect())
+    }
+
+    /// Members of tasks that have not ended.
+    fn open_members(&self) -> u64 {
+        (self.open as u64).saturating_mul(self.job.spec.gang.into())
+    }
+
     /// How the job has ended; `None`: it has not.
     pub(crate) fn end(&self) -> Option<End> {
+        if self.open > 0 {
+            return None;
+        }
         // The worst end of a task is that of the job: a failure before a cancellation before a success.
         let rank = |end: End| match end {
             End::Succeeded => 0,
             End::Cancelled => 1,
             End::Failed => 2,
         };
-        self.tasks.values().map(Task::end).collect::<Option<Vec<End>>>()?.into_iter().max_by_key(|end| rank(*end))
+        self.tasks.values().filter_map(Task::end).max_by_key(|end| rank(*end))
     }
 }
 
@@ -88,6 +113,8 @@ pub(crate) struct Book {
     pub(super) ended: BTreeSet<(u64, JobId)>,
     /// Gangs whose members must learn where the first of them is, before they start.
     pub(super) gathering: BTreeMap<(JobId, u32), Vec<StartOrder>>,
+    /// Members of tasks that have not ended, by user.
+    open_members: BTreeMap<u32, u64>,
     /// Nodes by their addresses, as they have told them.
     pub(super) addresses: BTreeMap<String, String>,
 }
@@ -98,23 +125,27 @@ impl Book {
     /// # Errors
     /// If a record cannot be read: which one, and why.
     pub(crate) fn load(jobs: Vec<(String, String)>, tasks: Vec<(String, String)>) -> Result<Self, String> {
-        let mut book = Self::default();
+        let mut read: BTreeMap<JobId, (Job, BTreeMap<u32, Task>)> = BTreeMap::new();
         for (key, value) in jobs {
             let job: Job = serde_json::from_str(&value).map_err(|error| format!("job {key}: {error}"))?;
-            book.entries.insert(job.id, Entry { job, tasks: BTreeMap::new() });
+            read.insert(job.id, (job, BTreeMap::new()));
         }
         for (key, value) in tasks {
             let unreadable = |why: String| format!("task {key}: {why}");
             let task: Task = serde_json::from_str(&value).map_err(|error| unreadable(error.to_string()))?;
             let id = key.split('.').next().and_then(|id| id.parse::<JobId>().ok());
-            let entry = id.and_then(|id| book.entries.get_mut(&id)).ok_or_else(|| unreadable("no such job".into()))?;
+            let (_, tasks) = id.and_then(|id| read.get_mut(&id)).ok_or_else(|| unreadable("no such job".into()))?;
             if task.members.is_empty() {
                 return Err(unreadable("it has no members".into()));
             }
-            entry.tasks.insert(task.index, task);
+            tasks.insert(task.index, task);
         }
-        if let Some(entry) = book.entries.values().find(|entry| entry.tasks.is_empty()) {
-            return Err(format!("job {}: it has no tasks", entry.job.id));
+        let mut book = Self::default();
+        for (id, (job, tasks)) in read {
+            if tasks.is_empty() {
+                return Err(format!("job {id}: it has no tasks"));
+            }
+            book.insert(Entry::new(job, tasks));
         }
         for (id, entry) in &book.entries {
             for task in entry.tasks.values() {
@@ -134,6 +165,63 @@ impl Book {
             }
         }
         Ok(book)
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        *self.open_members.entry(entry.job.uid).or_default() += entry.open_members();
+        self.entries.insert(entry.job.id, entry);
+    }
+
+    /// Counts that a task of a job has ended.
+    pub(super) fn count_end(&mut self, id: JobId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.open = entry.open.saturating_sub(1);
+        let members = u64::from(entry.job.spec.gang);
+        if let Some(open) = self.open_members.get_mut(&entry.job.uid) {
+            *open = open.saturating_sub(members);
+        }
+    }
+
+    /// Says why so many more members of a user are too many; `None`: they are not.
+    pub(crate) fn too_many(&self, uid: u32, members: u64) -> Option<String> {
+        let own = self.open_members.get(&uid).copied().unwrap_or(0);
+        let all: u64 = self.open_members.values().sum();
+        if own.saturating_add(members) > OF_USER_MAX {
+            return Some(format!(
+                "{own} tasks of yours have not ended, and with {members} more they would be above {OF_USER_MAX}; wait for \
+                 some, or cancel them"
+            ));
+        }
+        (all.saturating_add(members) > OF_ALL_MAX).then(|| {
+            format!(
+                "{all} tasks have not ended, and with {members} more they would be above {OF_ALL_MAX}; try again later"
+            )
+        })
+    }
+
+    /// The number that the next job can have at least.
+    pub(crate) fn next_id(&self) -> JobId {
+        self.entries.last_key_value().map_or(1, |(id, _)| id.saturating_add(1))
+    }
+
+    /// Has no task wait longer than its job says, whatever the clock showed when that was noted.
+    pub(crate) fn bound_retries(&mut self, now_ms: u64) {
+        self.retries.clear();
+        for (id, entry) in &mut self.entries {
+            let spec = &entry.job.spec;
+            for task in entry.tasks.values_mut() {
+                let longest_ms = spec.retry_delay_ms(task.failures).max(super::run::SETBACK_MAX_MS);
+                let latest_ms = now_ms.saturating_add(longest_ms);
+                match &mut task.state {
+                    TaskState::Retrying { at_ms } => {
+                        *at_ms = (*at_ms).min(latest_ms);
+                        self.retries.insert((*at_ms, *id, task.index));
+                    }
+                    TaskState::Leaving { then: super::Then::Again { at_ms } } => *at_ms = (*at_ms).min(latest_ms),
+                    _ => {}
+                }
+            }
+        }
     }
 
     /// A job with what has become of it.
@@ -197,13 +285,29 @@ impl Book {
 
     /// Forgets the oldest jobs that have ended, where there are too many.
     pub(super) fn prune(&mut self, effects: &mut Effects) {
-        while self.ended.len() > ENDED_MAX {
-            let Some((_, id)) = self.ended.pop_first() else { return };
+        let mut kept = Vec::new();
+        while self.ended.len() + kept.len() > ENDED_MAX {
+            let Some((ended_ms, id)) = self.ended.pop_first() else { break };
+            if self.is_waited_for(id) {
+                kept.push((ended_ms, id));
+                continue;
+            }
+            self.dependents.remove(&id);
             let Some(entry) = self.entries.remove(&id) else { continue };
             effects.changes.push(Change { kind: JOBS, key: job_key(id), value: None });
             let tasks = entry.tasks.keys();
             effects.changes.extend(tasks.map(|index| Change { kind: TASKS, key: task_key(id, *index), value: None }));
         }
+        self.ended.extend(kept);
+    }
+
+    /// Whether a job that has not begun is to begin after this one.
+    fn is_waited_for(&self, id: JobId) -> bool {
+        let is_blocked = |other: &JobId| {
+            let tasks = self.entries.get(other).into_iter().flat_map(|entry| entry.tasks.values());
+            tasks.into_iter().any(|task| task.state == TaskState::Blocked)
+        };
+        self.dependents.get(&id).is_some_and(|others| others.iter().any(is_blocked))
     }
 }
 

@@ -57,9 +57,10 @@ impl Exit {
 }
 
 impl Member {
-    /// Whether it is the instance of this generation.
-    pub(crate) fn is(&self, instance: Generation) -> bool {
-        self.is_there && self.place.as_ref().is_some_and(|place| place.instance() == instance)
+    /// Whether it is the instance of this generation on this node.
+    pub(crate) fn is(&self, node: &str, instance: Generation) -> bool {
+        let is_it = |place: &Place| place.node == node && place.instance() == instance;
+        self.is_there && self.place.as_ref().is_some_and(is_it)
     }
 
     /// The same member at the beginning of the next attempt. Where its log is stays known.

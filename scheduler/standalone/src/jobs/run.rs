@@ -8,6 +8,20 @@ use super::member::{Exit, Place};
 use super::task::{Task, TaskState, Then};
 use super::{ClaimName, End, Job, JobId, JobSpec, Restart};
 
+/// The wait before a gang starts anew that has been set back twice; it doubles with each time.
+const SETBACK_MS: u64 = 1_000;
+pub(super) const SETBACK_MAX_MS: u64 = 300_000;
+/// A gang that has run for so long is not set back again, but for the first time.
+const RUN_MS: u64 = 300_000;
+
+/// An instance that a node speaks of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Instance<'node> {
+    pub(crate) node: &'node str,
+    pub(crate) claim: ClaimName,
+    pub(crate) generation: Generation,
+}
+
 /// Why an instance could not be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
@@ -28,7 +42,7 @@ impl Book {
             return Err(Unknown(format!("there is no job {missing}, which this one is to wait for")));
         }
         let tasks = job.spec.array.iter().map(|index| (*index, Task::new(*index, job.spec.gang))).collect();
-        self.entries.insert(id, Entry { job, tasks });
+        self.insert(Entry::new(job, tasks));
         for other in after {
             self.dependents.entry(other).or_default().insert(id);
         }
@@ -121,7 +135,7 @@ impl Book {
                     return refuse("the job is never started again", effects);
                 }
                 (Restart::Always, true) => {
-                    self.leave(now_ms, id, index, Then::Again { at_ms: now_ms }, &reason, effects);
+                    self.set_back(now_ms, id, index, &reason, effects);
                     return refuse("the gang starts anew, because it has lost a member", effects);
                 }
                 (Restart::Always, false) => {}
@@ -158,8 +172,9 @@ impl Book {
     }
 
     /// A node says that an instance runs.
-    pub(crate) fn started(&mut self, now_ms: u64, claim: ClaimName, instance: Generation, effects: &mut Effects) {
-        let is_news = self.with_member(claim, instance, |task, rank| {
+    pub(crate) fn started(&mut self, now_ms: u64, of: Instance<'_>, effects: &mut Effects) {
+        let claim = of.claim;
+        let is_news = self.with_member(of, |task, rank| {
             let had_reason = task.state == TaskState::Active && !task.reason.is_empty();
             if had_reason {
                 task.reason.clear();
@@ -177,13 +192,13 @@ impl Book {
     pub(crate) fn not_started(
         &mut self,
         now_ms: u64,
-        claim: ClaimName,
-        instance: Generation,
+        of: Instance<'_>,
         why: &str,
         fault: Fault,
         effects: &mut Effects,
     ) {
-        let done = self.with_member(claim, instance, |task, rank| {
+        let claim = of.claim;
+        let done = self.with_member(of, |task, rank| {
             let member = &mut task.members[rank];
             (member.is_there, member.is_leaving) = (false, false);
             task.reason = why.to_owned();
@@ -193,29 +208,44 @@ impl Book {
         self.note_task(claim.job, claim.index, effects);
         match state {
             TaskState::Active if fault == Fault::Job => self.fail(now_ms, claim.job, claim.index, why, effects),
-            TaskState::Active if self.is_gang(claim) => {
-                self.leave(now_ms, claim.job, claim.index, Then::Again { at_ms: now_ms }, why, effects);
-            }
+            TaskState::Active if self.is_gang(claim) => self.set_back(now_ms, claim.job, claim.index, why, effects),
             TaskState::Leaving { .. } => self.finish_if_left(now_ms, claim.job, claim.index, effects),
             _ => {}
         }
     }
 
+    /// The engine knows that nothing runs of a member that the book takes to be there: its node was lost.
+    pub(crate) fn lost(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
+        let member = self.task(claim.job, claim.index).and_then(|task| task.members.get(claim.rank as usize));
+        let Some(place) = member.and_then(|member| member.place.clone()) else { return };
+        let of = Instance { node: &place.node, claim, generation: place.instance() };
+        self.ended(now_ms, of, Ended::Displaced, effects);
+    }
+
+    /// The members that the book takes to be there, of tasks that are wanted.
+    pub(crate) fn there(&self) -> Vec<ClaimName> {
+        let tasks = self.entries.iter().flat_map(|(id, entry)| entry.tasks.values().map(move |task| (*id, task)));
+        let active = tasks.filter(|(_, task)| task.state == TaskState::Active);
+        let there = active.flat_map(|(id, task)| task.claims(id).zip(&task.members));
+        there.filter(|(_, member)| member.is_there).map(|(claim, _)| claim).collect()
+    }
+
+    /// Whether the book takes a member to be there, as one of a task that is wanted.
+    pub(crate) fn is_there(&self, claim: ClaimName) -> bool {
+        let task = self.task(claim.job, claim.index).filter(|task| task.attempt == claim.attempt);
+        let task = task.filter(|task| task.state == TaskState::Active);
+        task.and_then(|task| task.members.get(claim.rank as usize)).is_some_and(|member| member.is_there)
+    }
+
     /// A node says that an instance has ended.
-    pub(crate) fn ended(
-        &mut self,
-        now_ms: u64,
-        claim: ClaimName,
-        instance: Generation,
-        ended: Ended,
-        effects: &mut Effects,
-    ) {
+    pub(crate) fn ended(&mut self, now_ms: u64, of: Instance<'_>, ended: Ended, effects: &mut Effects) {
+        let claim = of.claim;
         let (id, index) = (claim.job, claim.index);
         let exit = match ended {
             Ended::Exited { code, signal } => Exit { code, signal, ended_ms: now_ms },
             Ended::TimeLimit | Ended::Displaced => Exit { code: None, signal: 0, ended_ms: now_ms },
         };
-        let state = self.with_member(claim, instance, |task, rank| {
+        let state = self.with_member(of, |task, rank| {
             let member = &mut task.members[rank];
             (member.is_there, member.is_leaving) = (false, false);
             // One that has only lost its place starts again, as the same member.
@@ -279,10 +309,25 @@ impl Book {
             }
             Some(Restart::Always) if self.is_gang(claim) => {
                 let reason = format!("{}has lost its place", self.rank_of(claim));
-                self.leave(now_ms, id, index, Then::Again { at_ms: now_ms }, &reason, effects);
+                self.set_back(now_ms, id, index, &reason, effects);
             }
             _ => {}
         }
+    }
+
+    /// A gang that is not to blame starts anew as a whole: at once for the first time, and each time later, until it has
+    /// run for a while.
+    fn set_back(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
+        let Some(task) = self.task(id, index) else { return };
+        let started_ms = task.members.iter().filter_map(|member| member.started_ms).min();
+        let has_run = started_ms.is_some_and(|started_ms| now_ms.saturating_sub(started_ms) >= RUN_MS);
+        let before = if has_run { 0 } else { task.setbacks };
+        let wait_ms = match before {
+            0 => 0,
+            before => SETBACK_MS.saturating_mul(1 << (before - 1).min(10)).min(SETBACK_MAX_MS),
+        };
+        self.change(id, index, |task| task.setbacks = before.saturating_add(1));
+        self.leave(now_ms, id, index, Then::Again { at_ms: now_ms.saturating_add(wait_ms) }, reason, effects);
     }
 
     fn fail(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
@@ -339,6 +384,7 @@ impl Book {
                     task.state = TaskState::Ended(end);
                     task.ended_ms = Some(now_ms);
                 });
+                self.count_end(id);
                 self.note_task(id, index, effects);
                 self.job_may_have_ended(now_ms, id, effects);
             }
@@ -363,7 +409,7 @@ impl Book {
             return;
         }
         self.ended.insert((now_ms, id));
-        for other in self.dependents.remove(&id).unwrap_or_default() {
+        for other in self.dependents.get(&id).cloned().unwrap_or_default() {
             self.unblock(now_ms, other, effects);
         }
         self.prune(effects);
@@ -413,16 +459,13 @@ impl Book {
         }
     }
 
-    /// Changes the task of a member, given its rank, if this is the instance that runs or may run of it.
-    fn with_member<T>(
-        &mut self,
-        claim: ClaimName,
-        instance: Generation,
-        change: impl FnOnce(&mut Task, usize) -> T,
-    ) -> Option<T> {
+    /// Changes the task of a member, given its rank, if this is the instance that runs or may run of it. A node can speak
+    /// of its own instances only.
+    fn with_member<T>(&mut self, of: Instance<'_>, change: impl FnOnce(&mut Task, usize) -> T) -> Option<T> {
+        let Instance { node, claim, generation } = of;
         let task = self.entries.get_mut(&claim.job)?.tasks.get_mut(&claim.index)?;
         let rank = claim.rank as usize;
-        let is_it = task.attempt == claim.attempt && task.members.get(rank)?.is(instance);
+        let is_it = task.attempt == claim.attempt && task.members.get(rank)?.is(node, generation);
         is_it.then(|| change(task, rank))
     }
 

@@ -16,6 +16,9 @@ pub(crate) struct Task {
     pub(crate) starts: u32,
     /// How often it has failed.
     pub(crate) failures: u32,
+    /// How often its gang started anew lately because it had lost a member.
+    #[serde(default)]
+    pub(crate) setbacks: u32,
     /// Why it waits or has failed; empty: nothing to say.
     pub(crate) reason: String,
     pub(crate) ended_ms: Option<u64>,
@@ -60,6 +63,7 @@ impl Task {
             attempt: 0,
             starts: 0,
             failures: 0,
+            setbacks: 0,
             reason: String::new(),
             ended_ms: None,
             members: vec![Member::default(); members as usize],

@@ -7,7 +7,7 @@ use aliquot_scheduler_engine::{Amounts, Generation, Observation, StepOutcome};
 use proptest::prelude::*;
 
 use super::book::{Book, Effects, Ended, StartOrder};
-use super::run::Fault;
+use super::run::{Fault, Instance};
 use super::task::TaskState;
 use super::{ClaimName, End, Job, JobId, JobSpec};
 
@@ -97,12 +97,14 @@ impl World {
 
     fn started(&mut self, instance: Generation) {
         let Some(claim) = self.running.get(&instance).copied() else { return };
-        self.act(|book, now_ms, effects| book.started(now_ms, claim, instance, effects));
+        let of = Instance { node: "node", claim, generation: instance };
+        self.act(|book, now_ms, effects| book.started(now_ms, of, effects));
     }
 
     fn ends(&mut self, instance: Generation, ended: Ended) {
         let Some(claim) = self.running.remove(&instance) else { return };
-        self.act(|book, now_ms, effects| book.ended(now_ms, claim, instance, ended, effects));
+        let of = Instance { node: "node", claim, generation: instance };
+        self.act(|book, now_ms, effects| book.ended(now_ms, of, ended, effects));
     }
 
     /// The node of an instance is lost, and its lease lapses: nobody says anything about it but the engine's views.
@@ -227,6 +229,83 @@ fn a_job_that_is_never_to_be_started_again_is_not() {
 }
 
 #[test]
+fn a_node_can_speak_of_its_own_instances_only() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec::default());
+    world.start_all();
+    let generation = world.only();
+    let of = Instance { node: "another", claim: world.running[&generation], generation };
+    world.act(|book, now_ms, effects| book.ended(now_ms, of, SUCCESS, effects));
+    assert_eq!(world.end(id), None);
+    assert_eq!(world.wanted.len(), 1);
+}
+
+#[test]
+fn a_gang_whose_node_is_lost_starts_anew_and_each_time_later() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { gang: 2, ..Default::default() });
+    for waits_ms in [0, 1000, 2000] {
+        world.start_all();
+        let claim = *world.running.values().next().expect("two run");
+        world.running.retain(|_, other| *other != claim);
+        world.act(|book, now_ms, effects| book.lost(now_ms, claim, effects));
+        world.let_go();
+        if waits_ms > 0 {
+            assert!(world.wanted.is_empty(), "it waits");
+            world.tick(waits_ms);
+        }
+        assert_eq!(world.wanted.len(), 2, "both members are wanted again");
+    }
+    assert!(world.end(id).is_none());
+}
+
+#[test]
+fn jobs_that_others_wait_for_are_kept() {
+    let mut world = World::default();
+    let first = world.submit(wire::JobSpec::default());
+    world.start_all();
+    let instance = world.only();
+    world.ends(instance, SUCCESS);
+    let second = world.submit(wire::JobSpec::default());
+    let last = world.submit(wire::JobSpec { after: vec![first, second], ..Default::default() });
+    for _ in 0..10_001 {
+        let id = world.submit(wire::JobSpec::default());
+        world.act(|book, now_ms, effects| book.cancel(now_ms, id, &[], effects)).expect("there is such a job");
+    }
+    assert!(world.book.entries.len() < 10_010, "the oldest are forgotten");
+    world.start_all();
+    let instance = *world.running.iter().find(|(_, claim)| claim.job == second).expect("it runs").0;
+    world.ends(instance, SUCCESS);
+    world.start_all();
+    assert!(world.running.values().any(|claim| claim.job == last), "what it waited for has succeeded");
+}
+
+#[test]
+fn nobody_has_more_tasks_than_can_be_kept() {
+    let mut world = World::default();
+    assert_eq!(world.book.too_many(1000, 200_000), None);
+    let id = world.submit(wire::JobSpec { array: (0..10).collect(), gang: 3, ..Default::default() });
+    assert!(world.book.too_many(1000, 199_971).is_some_and(|why| why.starts_with("30 tasks")));
+    assert_eq!(world.book.too_many(1001, 199_971), None);
+    world.act(|book, now_ms, effects| book.cancel(now_ms, id, &[], effects)).expect("there is such a job");
+    assert_eq!(world.book.too_many(1000, 200_000), None);
+}
+
+#[test]
+fn a_wrong_clock_holds_up_no_retry_after_a_restart() {
+    let mut world = World { now_ms: 1 << 50, ..World::default() };
+    world.submit(wire::JobSpec { retries: 1, ..Default::default() });
+    world.start_all();
+    let instance = world.only();
+    world.ends(instance, FAILURE);
+    world.restart();
+    world.now_ms = 0;
+    world.book.bound_retries(0);
+    world.tick(300_000);
+    assert_eq!(world.wanted.len(), 1);
+}
+
+#[test]
 fn an_eviction_is_no_failure() {
     let mut world = World::default();
     let id = world.submit(wire::JobSpec::default());
@@ -316,7 +395,8 @@ fn what_a_node_could_not_start_is_a_failure_only_if_the_job_is_to_blame() {
     for (fault, ends) in [(Fault::Node, None), (Fault::Job, Some(End::Failed))] {
         world.start_all();
         let (instance, claim) = world.running.pop_first().expect("it runs");
-        world.act(|book, now_ms, effects| book.not_started(now_ms, claim, instance, "no such program", fault, effects));
+        let of = Instance { node: "node", claim, generation: instance };
+        world.act(|book, now_ms, effects| book.not_started(now_ms, of, "no such program", fault, effects));
         assert_eq!((world.end(id), world.reason(id)), (ends, "no such program"));
     }
 }

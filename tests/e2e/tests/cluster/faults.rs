@@ -7,8 +7,8 @@ use aliquot_proto::scheduler::v1::{JobSpec, JobState, NodeState, Restart};
 
 use crate::{Cluster, endless, shell};
 
-/// Settings under which leases lapse quickly.
-const SHORT_LEASES: &str = "lease_ms = 3000\nsilence_ms = 1000\n";
+/// Settings under which leases lapse soon, but not on a busy machine where a node is only slow.
+const SHORT_LEASES: &str = "lease_ms = 12000\nsilence_ms = 4000\n";
 
 /// A job that writes a line for each of its starts, and the number of these lines.
 fn counted(dir: &tempfile::TempDir) -> (JobSpec, impl Fn() -> usize) {
@@ -91,7 +91,7 @@ fn a_job_starts_elsewhere_only_when_its_lost_node_has_stopped_it() {
     cluster.nodes[number].kill();
     wait::until_true("the job runs on the other node", || {
         let job = cluster.client().job(id).expect("the scheduler answers");
-        job.state() == JobState::Running && job.tasks[0].attempt == 2 && job.tasks[0].members[0].node != lost
+        job.state() == JobState::Running && job.tasks[0].attempt > 1 && job.tasks[0].members[0].node != lost
     });
     assert!(!twice.exists(), "it ran in two places at once");
     let silent = cluster.client().nodes().expect("the scheduler answers");
