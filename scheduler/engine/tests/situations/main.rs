@@ -483,6 +483,8 @@ fn what_claims_that_ended_have_taught_is_remembered_over_a_restart() {
     assert_eq!(before.ended, 1000 << 10, "a whole device");
     let mut kit = kit.restart();
     kit.tell(Observation::Synced);
+    // Its lease has lapsed meanwhile.
+    kit.report(node(1), 2, generation, Vec::new());
     kit.runs("next", 10, 50);
     kit.pass(2 * settings().memory_every_ms);
     let after = learned(&mut kit.store);
