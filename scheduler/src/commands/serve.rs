@@ -1,5 +1,6 @@
 //! `aliquot-scheduler serve`: a scheduler for machines without Kubernetes.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -65,7 +66,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let config = args.config()?;
     let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level)
         .with_context(|| format!("--log-level {:?} is no filter", args.log_level))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let has_colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr).init();
     // Before any thread starts, because each thread inherits the blocked signals.
     let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     signals.thread_block().context("cannot receive signals")?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::{GroupId, Health, Pending};
+use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Health, Pending};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 
 use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Restart, Task, TaskState, Then};
@@ -141,7 +141,7 @@ fn spec(spec: &JobSpec, is_private: bool) -> wire::JobSpec {
     let seen = |text: &str| if is_private { String::new() } else { text.to_owned() };
     wire::JobSpec {
         name: spec.name.clone(),
-        queue: spec.queue.clone(),
+        queue: if spec.queue.is_empty() { DEFAULT_QUEUE.to_owned() } else { spec.queue.clone() },
         command: if is_private { Vec::new() } else { spec.command.clone() },
         environment: if is_private { Default::default() } else { spec.environment.clone().into_iter().collect() },
         work_dir: seen(&spec.work_dir),
