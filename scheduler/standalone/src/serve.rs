@@ -288,14 +288,14 @@ impl Server {
     /// Ends it. What runs on nodes goes on.
     pub fn stop(self) {
         let Self { runtime, stop, controller, threads, socket, .. } = self;
+        // While the store is still locked, so that it is not the socket of a scheduler that comes after this one.
+        _ = fs::remove_file(socket);
         _ = stop.send(true);
         _ = controller.send(Inbox::Stopped);
         runtime.shutdown_timeout(std::time::Duration::from_secs(2));
         for thread in threads {
             _ = thread.join();
         }
-        // Another scheduler may serve there by now; its clients dial anew.
-        _ = fs::remove_file(socket);
     }
 }
 
