@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_names_the_devices_in_order_and_what_mps_needs() {
+    fn the_environment_names_the_devices_in_order() {
         let slice = Slice {
             environment: vec!["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30".to_owned()],
             ..slice(&["GPU-b", "GPU-a"])

@@ -28,7 +28,7 @@ fn of_log(id: &str) -> ReadLog {
 }
 
 #[test]
-fn a_job_runs_ends_and_is_forgotten_when_its_end_was_acknowledged() {
+fn a_job_is_forgotten_when_its_end_was_acknowledged() {
     let (mut scheduler, node) = joined();
     let mut process = shell("echo \"rank $RANK of $USER\"; echo twice >&2; exit 7");
     process.environment.insert("RANK".into(), "3".into());
@@ -100,7 +100,7 @@ fn a_job_that_is_stopped_may_clean_up() {
 }
 
 #[test]
-fn a_job_that_does_not_end_is_killed_with_all_that_it_has_started() {
+fn a_job_that_does_not_end_is_killed_as_a_whole() {
     let (mut scheduler, node) = joined();
     let mut pipe = node.pipe("pipe");
     let script = format!(

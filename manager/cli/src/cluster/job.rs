@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_s_job_has_no_command_and_a_task_may_not_have_begun() {
+    fn the_job_of_another_user_shows_no_command() {
         let spec = JobSpec { name: "train".to_owned(), array: vec![0, 1, 2, 7], ..JobSpec::default() };
         let task =
             |index, ended_unix_ms, members| Task { index, ended_unix_ms, members, attempt: 1, ..Task::default() };

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_cuts_the_reason_and_then_leaves_out_columns() {
+    fn a_narrow_terminal_leaves_out_columns() {
         let text = |width| {
             let look = Look { colours: true, bars: false, width: Some(width) };
             text(&answer(), &args(false, None), look, 0)
