@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use aliquot_proto::agent::v1::{NodeSpec, Usage};
+use aliquot_proto::agent::v1::NodeSpec;
 use aliquot_proto::node::v1::Node;
 use tokio::net::UnixDatagram;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -37,7 +37,7 @@ use start::Prepared;
 
 /// How often it is looked whether a supervisor has been killed, or a lease has lapsed. Supervisors tell all else.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How often the devices are looked at, and the use of them is told.
+/// How often the devices are looked at.
 const DEVICES_INTERVAL: Duration = Duration::from_secs(10);
 /// How often everything is reported though nothing has changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -104,8 +104,6 @@ impl Drop for Running {
 enum News {
     /// The node manager's devices, and the names of the slices that were jobs' when it was asked.
     Node(Box<Node>, BTreeSet<String>),
-    /// What jobs use.
-    Usage(Usage),
     /// The slice of an instance was made, or not.
     Prepared(Number, Result<Prepared, String>),
     /// The slice of an instance that has ended is gone.
@@ -242,7 +240,6 @@ impl Agent {
                     self.report();
                 }
             }
-            News::Usage(usage) => self.tell_usage(usage),
             News::Prepared(number, prepared) => self.prepared(number, prepared),
             News::Released(number) => self.released(number),
         }
@@ -265,28 +262,14 @@ impl Agent {
         has_changed
     }
 
-    /// Asks the node manager for devices and use.
+    /// Asks the node manager for devices.
     fn ask_manager(&self) {
         let (mut manager, news, own) = (self.manager.clone(), self.news.clone(), self.own_slices());
-        let claims: BTreeMap<String, (String, Number)> = self
-            .instances
-            .iter()
-            .filter(|(_, instance)| instance.end.is_none() && instance.has_slice())
-            .map(|(number, instance)| (slice_name(*number), (instance.start.claim.clone(), *number)))
-            .collect();
         tokio::spawn(async move {
             match manager.node().await {
                 // An error means that the agent has ended.
                 Ok(node) => _ = news.send(News::Node(Box::new(node), own)),
                 Err(status) => warn!(%status, "the node manager does not say which devices there are"),
-            }
-            if claims.is_empty() {
-                return;
-            }
-            // One that has just ended has no slice any more; the next answer is without it.
-            if let Ok(answer) = manager.usage(claims.keys().cloned().collect()).await {
-                let usage = crate::usage::of_instances(&answer, |slice| claims.get(slice).cloned());
-                let _ = news.send(News::Usage(usage));
             }
         });
     }

@@ -7,7 +7,7 @@
 //! | `agent` | carries out what the scheduler says, and tells it what has become of that |
 //! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
 //! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
-//! | `manager`, `report`, `usage` | the node manager's words, and what they mean to the scheduler |
+//! | `manager`, `report` | the node manager's words, and what they mean to the scheduler |
 //! | [`slice_environment`] | the variables that put a command into a slice |
 //!
 //! The agent is a thread of the node manager. Of what it has promised, everything is in files first, so it can be killed
@@ -29,7 +29,6 @@ mod process;
 mod report;
 mod send_log;
 mod supervise;
-mod usage;
 mod users;
 
 pub use agent::{Running, StartError};

@@ -6,8 +6,7 @@ use std::time::Duration;
 use aliquot_proto::agent::v1::{DevicePart, Start};
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use aliquot_proto::node::v1::{
-    CreateSliceRequest, DESCRIPTION_BYTES_MAX, GetNodeRequest, GetUsageRequest, GetUsageResponse, Node, Part,
-    PriorityClass, RemoveSliceRequest, Slice,
+    CreateSliceRequest, DESCRIPTION_BYTES_MAX, GetNodeRequest, Node, Part, RemoveSliceRequest, Slice,
 };
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -40,11 +39,6 @@ impl Manager {
     /// The devices, and who has slices of them.
     pub(crate) async fn node(&mut self) -> Result<Node, Status> {
         Ok(self.0.get_node(GetNodeRequest {}).await?.into_inner())
-    }
-
-    /// What these slices use.
-    pub(crate) async fn usage(&mut self, slices: Vec<String>) -> Result<GetUsageResponse, Status> {
-        Ok(self.0.get_usage(GetUsageRequest { slices }).await?.into_inner())
     }
 
     /// Makes a slice.
@@ -81,9 +75,8 @@ pub(crate) fn slice_request(start: &Start, number: Number, owner_pid: u32) -> Re
         parts: amounts.devices.iter().map(part).collect::<Result<_, _>>()?,
         description,
         owner_pid,
-        host_memory_limit_bytes: 0,
-        priority_class: PriorityClass::try_from(process.priority_class.cast_signed()).unwrap_or_default().into(),
         allowed_uids: vec![process.uid],
+        ..CreateSliceRequest::default()
     })
 }
 

@@ -280,7 +280,6 @@ impl Controller {
                 batch.effects.observations.push(Observation::Heartbeat(heartbeat));
             }
             Said::Outcome(outcome) => self.take_outcome(now_ms, node, session, sequence, outcome, batch),
-            Said::Usage(_) => {}
         }
     }
 
@@ -300,6 +299,7 @@ impl Controller {
         let mut book = self.seen.book.write();
         let name = ClaimName::parse(&uid);
         let of = name.map(|claim| Instance { node, claim, generation: instance });
+        let fault = if matches!(what, What::Failed(_)) { Fault::Job } else { Fault::Node };
         let step = match what {
             What::Started(_) => {
                 if let Some(of) = of {
@@ -307,19 +307,16 @@ impl Controller {
                 }
                 StepOutcome::Started
             }
-            What::Refused(why) => {
+            What::Refused(why) | What::Failed(why) => {
+                // Only what is about the start says that the instance does not run.
                 if let Some(of) = of.filter(|_| instance == generation) {
-                    book.not_started(now_ms, of, &why, Fault::Node, effects);
+                    book.not_started(now_ms, of, &why, fault, effects);
                     batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
                 }
-                StepOutcome::Refused(why)
-            }
-            What::Failed(why) => {
-                if let Some(of) = of.filter(|_| instance == generation) {
-                    book.not_started(now_ms, of, &why, Fault::Job, effects);
-                    batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
+                match fault {
+                    Fault::Node => StepOutcome::Refused(why),
+                    Fault::Job => StepOutcome::Failed(why),
                 }
-                StepOutcome::Failed(why)
             }
             What::Ended(ended) => {
                 if let Some(of) = of {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aliquot_proto::agent::v1::node_message::Message;
 use aliquot_proto::agent::v1::{
-    EndReason, Ended, Generation, Heartbeat, NodeMessage, Outcome, Report, Running, Started, Usage, outcome,
+    EndReason, Ended, Generation, Heartbeat, NodeMessage, Outcome, Report, Running, Started, outcome,
 };
 use tokio::time::Instant;
 use tracing::warn;
@@ -107,10 +107,6 @@ impl Agent {
             Some(why) => self.tell(claim, number, None, outcome::Outcome::Failed(why)),
             None => self.tell(claim, number, of, ended(&end)),
         }
-    }
-
-    pub(super) fn tell_usage(&mut self, usage: Usage) {
-        self.send(Message::Usage(usage));
     }
 }
 

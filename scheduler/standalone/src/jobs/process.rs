@@ -28,7 +28,6 @@ impl Entry {
             user: self.job.user.clone(),
             time_limit_ms: spec.time_limit_ms,
             grace_ms: spec.grace_ms,
-            priority_class: 0,
             description: format!("job {} of {}: {}", claim.job, self.job.user, spec.name),
             log: claim.log(),
         })
