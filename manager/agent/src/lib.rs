@@ -7,6 +7,7 @@
 //! | `agent` | carries out what the scheduler says, and tells it what has become of that |
 //! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
 //! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
+//! | `container` | how podman runs a job that has an image |
 //! | `manager`, `report` | the node manager's words, and what they mean to the scheduler |
 //! | [`slice_environment`] | the variables that put a command into a slice |
 //!
@@ -18,6 +19,7 @@ pub mod slice_environment;
 
 mod agent;
 mod clock;
+mod container;
 mod files;
 mod identity;
 mod instance;

@@ -6,6 +6,7 @@ use std::fs;
 use aliquot_proto::agent::v1 as cluster;
 use aliquot_proto::node::v1::{Device, DeviceHealth, Node};
 
+use crate::container;
 use crate::settings::{Config, Settings};
 
 /// Processor time and memory of this machine.
@@ -98,9 +99,15 @@ fn labels(config: &Config, node: &Node) -> std::collections::HashMap<String, Str
         ("arch", std::env::consts::ARCH.to_owned()),
         ("driver-version", node.driver_version.clone()),
         ("cuda-version", node.cuda_version.clone()),
+        ("images", if runs_images(config, node) { "podman".to_owned() } else { String::new() }),
     ];
     let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
     own.chain(config.settings.labels.clone()).collect()
+}
+
+/// Whether containers can be run here, and find their slices.
+fn runs_images(config: &Config, node: &Node) -> bool {
+    !node.cdi_dir.is_empty() && container::is_possible(&config.settings)
 }
 
 fn attributes(device: &Device) -> std::collections::HashMap<String, String> {

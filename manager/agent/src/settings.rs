@@ -41,6 +41,14 @@ pub struct Settings {
     pub allowed_uids: Option<Vec<u32>>,
     /// Variables that every job gets, unless it sets them itself.
     pub environment: BTreeMap<String, String>,
+    /// How podman is called for jobs with an image: the program, and options before its subcommand. Empty: the node runs
+    /// no images.
+    pub podman: Vec<String>,
+    /// Further options of `podman run`, for every job. Without the node's network, members of a gang do not find each
+    /// other.
+    pub podman_run: Vec<String>,
+    /// Directories that images may mount; "~" is the home of the job's user.
+    pub mounts: Vec<String>,
     /// So much of each log is kept.
     pub log_bytes_max: u64,
     /// A log is kept for so many days after its job has ended.
@@ -77,6 +85,9 @@ impl Default for Settings {
             allow_root: false,
             allowed_uids: None,
             environment: BTreeMap::new(),
+            podman: vec!["podman".into()],
+            podman_run: ["--network", "host"].map(str::to_owned).into(),
+            mounts: Vec::new(),
             log_bytes_max: 64 << 20,
             log_days: 14,
         }
@@ -112,6 +123,9 @@ pub enum SettingsError {
     /// Logs need room.
     #[error("cluster.log_bytes_max is {0}: a log needs at least 65536 bytes")]
     LogBytes(u64),
+    /// A directory that images may mount must be named from the root.
+    #[error("cluster.mounts names {0:?}, which is neither an absolute path without colons and commas nor \"~\"")]
+    Mount(String),
     /// An empty variable, or one that the system cannot take.
     #[error("cluster.environment names a variable {0:?}, which cannot be one")]
     Variable(String),
@@ -175,6 +189,10 @@ impl Settings {
         if self.log_bytes_max < 1 << 16 {
             return Err(SettingsError::LogBytes(self.log_bytes_max));
         }
+        let is_mount = |mount: &str| mount == "~" || (mount.starts_with('/') && !mount.contains([':', ',']));
+        if let Some(mount) = self.mounts.iter().find(|mount| !is_mount(mount)) {
+            return Err(SettingsError::Mount(mount.clone()));
+        }
         let is_wrong = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
         if let Some(name) = self.environment.keys().find(is_wrong) {
             return Err(SettingsError::Variable(name.clone()));
@@ -226,6 +244,7 @@ mod tests {
         assert!(wrong("node_name = 'A_b'").contains("--node-name"));
         assert!(wrong("key = '/k'").contains("cluster.authority"));
         assert!(wrong("key = '/k'\ncertificate = 'c'\nauthority = '/a'").contains("absolute"));
+        assert!(wrong("mounts = ['data']").contains("\"data\""));
         assert!(wrong("log_bytes_max = 1").contains("65536"));
         assert!(wrong("environment = { 'A=B' = '' }").contains("A=B"));
     }

@@ -10,6 +10,9 @@ use aliquot_proto::node::v1::{Node, SharingMode, Slice};
 /// The variable that limits which devices CUDA sees.
 pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
+/// The variable by which images ask NVIDIA's own runtime for devices.
+pub(crate) const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+
 /// Why no command can be put into a slice.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPreloadable {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! *Init* is the first process of a pid namespace of the job's own, where this process may make one. So when init dies the
-//! kernel kills all of the job, and init dies with the supervisor. Elsewhere both look for each other's end, and the one
+//! kernel kills all of the job, and init dies with the supervisor. Elsewhere, and where the command is podman, both look for each other's end, and the one
 //! that remains kills what is left. Only if somebody kills both at the same moment, the rest of a job outlives them there.
 //!
 //! The process has one thread when it forks. The thread for the log comes later, so a disk that hangs holds up the log and
@@ -55,6 +55,9 @@ pub(crate) struct Plan {
     pub(crate) command: Vec<String>,
     /// All of its environment.
     pub(crate) environment: Vec<(String, String)>,
+    /// The variables of a container, a line each, if the command is podman; it finds them in a file whose path stands in
+    /// the command in place of [`VARIABLES_FILE`]. On podman's command line every user of the machine could read them.
+    pub(crate) container_variables: Option<String>,
     pub(crate) work_dir: PathBuf,
     pub(crate) user: Credentials,
     /// 0: none.
@@ -67,12 +70,23 @@ pub(crate) struct Plan {
     pub(crate) agent_socket: PathBuf,
 }
 
+/// See [`Plan::container_variables`].
+pub(crate) const VARIABLES_FILE: &str = "{variables}";
+
 /// Whose processes a job's are.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Credentials {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) groups: Vec<u32>,
+}
+
+impl Credentials {
+    /// Those of this process.
+    pub(crate) fn of_this_process() -> Credentials {
+        let gid = nix::unistd::getegid().as_raw();
+        Credentials { uid: nix::unistd::geteuid().as_raw(), gid, groups: vec![gid] }
+    }
 }
 
 /// Supervises the instance in the directory `dir` to its end.
@@ -169,7 +183,8 @@ impl Supervisor<'_> {
         let (output, output_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (said, said_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (lifeline_end, lifeline) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
-        let namespace = init::make_namespace();
+        // Podman notes the ids of a container's processes for its other commands: they must be the machine's.
+        let namespace = if plan.container_variables.is_none() { init::make_namespace() } else { None };
         // SAFETY: this process has one thread, so the child may do whatever this process may.
         let init = match unsafe { fork() }.map_err(errno("start a process"))? {
             ForkResult::Parent { child } => child,

@@ -19,7 +19,7 @@ mod worlds;
 pub(crate) use book::{Book, Effects, Ended, Entry, JOBS, StartOrder, TASKS, Unknown};
 pub(crate) use member::{Exit, Member};
 pub(crate) use run::{Fault, Instance};
-pub(crate) use spec::{JobSpec, NODE_LABEL, Restart};
+pub(crate) use spec::{Image, JobSpec, Mount, NODE_LABEL, Restart};
 pub(crate) use task::{Task, TaskState, Then};
 
 use serde::{Deserialize, Serialize};

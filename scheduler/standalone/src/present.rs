@@ -6,7 +6,7 @@ use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Health, Pending};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 
-use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Restart, Task, TaskState, Then};
+use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, Task, TaskState, Then};
 use crate::sessions::Sessions;
 
 /// A view, with what waits in it by its group.
@@ -25,10 +25,7 @@ impl<'view> Waiting<'view> {
 pub(crate) fn job(entry: &Entry, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Job {
     let job = &entry.job;
     let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, waiting, is_private)).collect();
-    let state = match entry.end() {
-        Some(end) => of_end(end),
-        None => state_of_parts(tasks.iter().map(|task| task.state())),
-    };
+    let state = state(entry);
     let reason = tasks.iter().filter(|task| task.state() == state).map(|task| task.reason.clone());
     wire::Job {
         id: job.id,
@@ -39,6 +36,25 @@ pub(crate) fn job(entry: &Entry, waiting: Option<&Waiting<'_>>, is_private: bool
         state: state.into(),
         reason: reason.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default(),
         tasks,
+    }
+}
+
+/// The state of a job.
+pub(crate) fn state(entry: &Entry) -> wire::JobState {
+    match entry.end() {
+        Some(end) => of_end(end),
+        None => state_of_parts(entry.tasks.values().map(task_state)),
+    }
+}
+
+fn task_state(task: &Task) -> wire::JobState {
+    match task.state {
+        TaskState::Ended(end) => of_end(end),
+        TaskState::Leaving { then: Then::End(_) } => wire::JobState::Stopping,
+        TaskState::Active if task.runs() => wire::JobState::Running,
+        TaskState::Blocked | TaskState::Retrying { .. } | TaskState::Active | TaskState::Leaving { .. } => {
+            wire::JobState::Pending
+        }
     }
 }
 
@@ -58,14 +74,7 @@ fn of_end(end: End) -> wire::JobState {
 }
 
 fn task(entry: &Entry, task: &Task, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Task {
-    let state = match task.state {
-        TaskState::Ended(end) => of_end(end),
-        TaskState::Leaving { then: Then::End(_) } => wire::JobState::Stopping,
-        TaskState::Active if task.runs() => wire::JobState::Running,
-        TaskState::Blocked | TaskState::Retrying { .. } | TaskState::Active | TaskState::Leaving { .. } => {
-            wire::JobState::Pending
-        }
-    };
+    let state = task_state(task);
     let claims = task.claims(entry.job.id).zip(&task.members).enumerate();
     let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
     let reason = match (state, task.state) {
@@ -172,7 +181,14 @@ fn spec(spec: &JobSpec, is_private: bool) -> wire::JobSpec {
             .map(|(key, value)| wire::Toleration { key: key.clone(), value: value.clone() })
             .collect(),
         after: spec.after.clone(),
+        image: spec.image.as_ref().map(|image| image.reference.clone()).unwrap_or_default(),
+        mounts: spec.image.iter().filter(|_| !is_private).flat_map(|image| &image.mounts).map(mount).collect(),
+        shm_bytes: spec.image.as_ref().map_or(0, |image| image.shm_bytes),
     }
+}
+
+fn mount(mount: &Mount) -> wire::Mount {
+    wire::Mount { source: mount.source.clone(), target: mount.target.clone(), read_only: mount.read_only }
 }
 
 /// All nodes.

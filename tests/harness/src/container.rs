@@ -19,7 +19,7 @@ pub struct Container {
 }
 
 /// Makes podman work wherever tests run: without systemd and without the right to raise limits.
-const GLOBAL_OPTIONS: [&str; 4] = ["--cgroup-manager", "cgroupfs", "--runtime", "runc"];
+pub(crate) const GLOBAL_OPTIONS: [&str; 4] = ["--cgroup-manager", "cgroupfs", "--runtime", "runc"];
 /// The same for each container: options of `podman run` and `podman create`.
 pub const RUN_OPTIONS: [&str; 6] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "none"];
 

@@ -18,8 +18,9 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::container::{GLOBAL_OPTIONS, RUN_OPTIONS};
 use crate::process::Process;
-use crate::{artifacts, wait};
+use crate::{SimulatedGpu, artifacts, wait};
 
 /// A running `aliquot-scheduler serve` with directories and an address of its own. Dropping this kills it.
 pub struct Scheduler {
@@ -106,9 +107,25 @@ impl Scheduler {
     /// The keys of a manager's configuration with which a node of this name joins.
     #[must_use]
     pub fn joins(&self, node: &str) -> String {
+        format!("cdi_dir = 'off'\n{}podman = []\n", self.membership(node))
+    }
+
+    /// The same for a node that runs images with podman, in which the devices are those of `gpu`. `keys` are further keys
+    /// of the configuration table `cluster`.
+    #[must_use]
+    pub fn joins_with_images(&self, node: &str, gpu: &SimulatedGpu, keys: &str) -> String {
+        let podman: Vec<&str> = std::iter::once("podman").chain(GLOBAL_OPTIONS).collect();
+        let (published, cluster) = (gpu.for_containers(""), self.membership(node));
+        format!(
+            "cdi_dir = '/var/run/cdi'\n{published}{cluster}podman = {podman:?}\npodman_run = {RUN_OPTIONS:?}\n{keys}\n"
+        )
+    }
+
+    /// The table `cluster` of a manager's configuration with which a node of this name joins.
+    fn membership(&self, node: &str) -> String {
         let token = self.client().token();
         format!(
-            "cdi_dir = 'off'\n[cluster]\nscheduler = {:?}\ntoken = {token:?}\nnode_name = {node:?}\nallow_root = true\n",
+            "[cluster]\nscheduler = {:?}\ntoken = {token:?}\nnode_name = {node:?}\nallow_root = true\n",
             self.listen
         )
     }

@@ -85,19 +85,20 @@ impl Agent {
             return Err("the node holds no lease".into());
         }
         let process = start.process.as_ref().ok_or("the command does not say what to run")?;
-        if process.command.first().is_none_or(String::is_empty) {
+        let is_for_image = process.image.is_some() && process.command.is_empty();
+        if !is_for_image && process.command.first().is_none_or(String::is_empty) {
             return Err("the command does not say what to run".into());
         }
         let log_dir = self.logs.dir(&process.log).ok_or_else(|| format!("{:?} cannot name a log", process.log))?;
         let user = users::look_up(process.uid, &process.user, &self.config.settings)?;
         let dir = self.instance_dir(number);
         dir.create(start).map_err(|error| format!("the node cannot write its state: {error}"))?;
-        let plan = start::plan(&self.config, process, &user, log_dir);
+        let surroundings = start::Surroundings { config: self.config.clone(), user, log_dir };
         let started = start::Supervised::start(&dir).map_err(|error| {
             dir.remove();
             format!("cannot start a supervisor: {error}")
         })?;
-        start::prepare(start, number, started.pid(), plan, self.manager.clone(), self.news.clone());
+        start::prepare(start, number, started.pid(), surroundings, self.manager.clone(), self.news.clone());
         let instance = Instance::new(start.clone(), dir, Some(started));
         self.instances.insert(number, instance);
         self.note_written_logs();

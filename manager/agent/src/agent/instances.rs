@@ -13,6 +13,7 @@ use tracing::{error, info, warn};
 use super::start::Supervised;
 use super::{Agent, News};
 use crate::clock;
+use crate::container;
 use crate::instance::{End, InstanceDir, Number, Reason, Seen, number};
 use crate::manager::slice_name;
 
@@ -49,6 +50,12 @@ impl Instance {
     /// Whether it has a part of a device.
     pub(super) fn has_slice(&self) -> bool {
         self.start.amounts.as_ref().is_some_and(|amounts| !amounts.devices.is_empty())
+    }
+
+    /// The name of its container, if it may have one.
+    fn container(&self, number: Number) -> Option<container::Name> {
+        self.start.process.as_ref()?.image.as_ref()?;
+        Some(container::Name { slice: slice_name(number), supervisor: self.dir.supervisor()?.pid })
     }
 
     fn log(&self) -> Option<&str> {
@@ -150,13 +157,19 @@ impl Agent {
         if let Some(supervised) = instance.supervised.take() {
             supervised.wait_in_background();
         }
-        if !instance.has_slice() {
+        let container = instance.container(number);
+        let has_slice = instance.has_slice();
+        if !has_slice && container.is_none() {
             self.released(number);
             return;
         }
         let (mut manager, news) = (self.manager.clone(), self.news.clone());
+        let settings = self.config.settings.clone();
         tokio::spawn(async move {
-            if let Err(status) = manager.remove(slice_name(number)).await {
+            if let Some(container) = container {
+                container.remove(&settings).await;
+            }
+            if has_slice && let Err(status) = manager.remove(slice_name(number)).await {
                 warn!(%status, "cannot remove the slice of a job that has ended; the manager does when it sees it");
             }
             // An error means that the agent has ended.

@@ -6,17 +6,19 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 
 use aliquot_proto::agent::v1::{Process, Start};
 use tokio::sync::mpsc;
 
 use super::{Agent, News};
+use crate::container;
 use crate::instance::{End, InstanceDir, Number};
-use crate::manager::{Manager, slice_request};
+use crate::manager::{Manager, slice_name, slice_request};
 use crate::process::{ProcessId, own_program};
 use crate::settings::Config;
-use crate::slice_environment::{self, VISIBLE_DEVICES};
+use crate::slice_environment::{self, NVIDIA_VISIBLE_DEVICES, VISIBLE_DEVICES};
 use crate::supervise::Plan;
 use crate::users::JobUser;
 
@@ -85,8 +87,15 @@ impl Supervised {
     }
 }
 
-/// What the supervisor is told if the instance needs no slice.
-pub(super) fn plan(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) -> Plan {
+/// What is needed besides the command to start an instance.
+pub(super) struct Surroundings {
+    pub(super) config: Arc<Config>,
+    pub(super) user: JobUser,
+    pub(super) log_dir: PathBuf,
+}
+
+/// What the supervisor is told if the instance needs no slice and has no image.
+fn plan(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) -> Plan {
     let settings = &config.settings;
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     let own = [
@@ -108,6 +117,7 @@ pub(super) fn plan(config: &Config, process: &Process, user: &JobUser, log_dir: 
     Plan {
         command: process.command.clone(),
         environment: environment.into_iter().collect(),
+        container_variables: None,
         work_dir,
         user: user.credentials.clone(),
         time_limit_ms: process.time_limit_ms,
@@ -124,13 +134,13 @@ pub(super) fn prepare(
     start: &Start,
     number: Number,
     pid: u32,
-    plan: Plan,
+    surroundings: Surroundings,
     manager: Manager,
     news: mpsc::UnboundedSender<News>,
 ) {
     let start = start.clone();
     tokio::spawn(async move {
-        let prepared = put_into_slice(&start, number, pid, plan, manager).await;
+        let prepared = put_into_slice(&start, number, pid, surroundings, manager).await;
         let prepared = prepared.and_then(|plan| {
             serde_json::to_vec(&plan).map(Prepared).map_err(|error| format!("cannot write down what to start: {error}"))
         });
@@ -143,18 +153,31 @@ async fn put_into_slice(
     start: &Start,
     number: Number,
     pid: u32,
-    mut plan: Plan,
+    Surroundings { config, user, log_dir }: Surroundings,
     mut manager: Manager,
 ) -> Result<Plan, String> {
+    let process = start.process.clone().unwrap_or_default();
+    let mut plan = plan(&config, &process, &user, log_dir);
     let request = slice_request(start, number, pid)?;
-    if request.parts.is_empty() {
+    let failed = |status: tonic::Status| format!("the node manager makes no slice: {}", status.message());
+    let slice = match request.parts.is_empty() {
+        true => None,
+        false => Some(manager.create(request).await.map_err(failed)?),
+    };
+    if let Some(image) = &process.image {
+        let device = slice.as_ref().map(|slice| slice.cdi_device.as_str());
+        if device == Some("") {
+            return Err("the node manager publishes no slices for containers: see cdi_dir in its configuration".into());
+        }
+        let name = container::Name { slice: slice_name(number), supervisor: pid.cast_signed() };
+        return container::contain(plan, &process, image, &user, &config.settings, &name, device);
+    }
+    let Some(slice) = slice else {
         // Without a slice a job gets nothing of a device.
-        let none = [(VISIBLE_DEVICES, ""), ("NVIDIA_VISIBLE_DEVICES", "void")];
+        let none = [(VISIBLE_DEVICES, ""), (NVIDIA_VISIBLE_DEVICES, "void")];
         set(&mut plan.environment, none.map(|(name, value)| (name.to_owned(), value.to_owned())));
         return Ok(plan);
-    }
-    let failed = |status: tonic::Status| format!("the node manager makes no slice: {}", status.message());
-    let slice = manager.create(request).await.map_err(failed)?;
+    };
     let node = manager.node().await.map_err(failed)?;
     let preloaded = plan.environment.iter().find(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| OsStr::new(value));
     let variables = slice_environment::variables(&slice, &node, preloaded).map_err(|error| error.to_string())?;
@@ -198,7 +221,7 @@ mod tests {
     use crate::settings::Settings;
     use crate::supervise::Credentials;
 
-    fn planned(process: &Process) -> Plan {
+    fn surroundings() -> Surroundings {
         let settings: Settings =
             toml::from_str("scheduler = 'head:1'\nenvironment = { SITE = 'a', SHARED = 'node' }").unwrap();
         let config = settings.completed(Path::new("/s"), Path::new("/r"), Path::new("/r/manager.sock"), "n").unwrap();
@@ -208,7 +231,12 @@ mod tests {
             home: "/nowhere/ada".into(),
             shell: "/bin/sh".into(),
         };
-        plan(&config, process, &user, "/logs/1.0.0".into())
+        Surroundings { config: Arc::new(config), user, log_dir: "/logs/1.0.0".into() }
+    }
+
+    fn planned(process: &Process) -> Plan {
+        let Surroundings { config, user, log_dir } = surroundings();
+        plan(&config, process, &user, log_dir)
     }
 
     #[test]
@@ -230,9 +258,9 @@ mod tests {
     async fn a_job_without_devices_sees_none() {
         let process =
             Process { environment: [("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(), ..Process::default() };
-        let start = Start { process: Some(process.clone()), ..Start::default() };
+        let start = Start { process: Some(process), ..Start::default() };
         let nobody = Manager::new(Path::new("/nowhere"));
-        let plan = put_into_slice(&start, (1, 1), 1, planned(&process), nobody).await.unwrap();
+        let plan = put_into_slice(&start, (1, 1), 1, surroundings(), nobody).await.unwrap();
         let shown: Vec<_> = plan.environment.iter().filter(|(name, _)| name == VISIBLE_DEVICES).collect();
         assert_eq!(shown, [&(VISIBLE_DEVICES.to_owned(), String::new())]);
     }

@@ -2,7 +2,8 @@
 //! kills it when the command has ended.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill, killpg};
@@ -19,7 +21,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, chdir, geteuid, setgid, setgroups, setuid};
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, Plan};
+use super::{Credentials, Plan, VARIABLES_FILE};
 use crate::clock;
 use crate::process::kill_descendants;
 
@@ -112,7 +114,16 @@ fn mount_proc() {
 }
 
 fn start(plan: &Plan, output: OwnedFd) -> Result<Pid, String> {
-    let (program, arguments) = plan.command.split_first().ok_or("no command is given")?;
+    let variables = plan.container_variables.as_deref().map(variables_file).transpose()?;
+    let words: Vec<String> = match &variables {
+        // Podman opens it as a descriptor of its own.
+        Some(file) => {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            plan.command.iter().map(|word| if word == VARIABLES_FILE { path.clone() } else { word.clone() }).collect()
+        }
+        None => plan.command.clone(),
+    };
+    let (program, arguments) = words.split_first().ok_or("no command is given")?;
     let copy = output.try_clone().map_err(|error| format!("cannot copy a descriptor: {error}"))?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(plan.environment.iter().map(|(name, value)| (name, value)));
@@ -124,6 +135,15 @@ fn start(plan: &Plan, output: OwnedFd) -> Result<Pid, String> {
         format!("cannot run {program:?} in {} as user {}: {error}", plan.work_dir.display(), plan.user.uid)
     })?;
     Ok(Pid::from_raw(child.id().cast_signed()))
+}
+
+/// A file with these variables that is nowhere in the file system, and that children inherit.
+fn variables_file(variables: &str) -> Result<File, String> {
+    let failed = |error: std::io::Error| format!("cannot make a file for the container's variables: {error}");
+    let file = memfd_create("variables", MFdFlags::empty()).map_err(|errno| failed(errno.into()))?;
+    let mut file = File::from(file);
+    file.write_all(variables.as_bytes()).map_err(failed)?;
+    Ok(file)
 }
 
 /// What the child does between its fork and the program.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use aliquot_proto::scheduler::v1::{GetJobRequest, Job, JobSpec, Member, MemberDevice, Restart, Task};
+use aliquot_proto::scheduler::v1::{GetJobRequest, Job, JobSpec, Member, MemberDevice, Mount, Restart, Task};
 
 use super::words::indices_short;
 use super::{age_human, connect_to_running, counted, demand, failed, json, moment_human, now_unix_ms, state};
@@ -49,10 +49,21 @@ fn text(job: &Job, look: Look, now_unix_ms: u64) -> String {
 
 fn spec_lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
+    if !spec.image.is_empty() {
+        lines.push(("Image:", spec.image.clone()));
+    }
     // Others' jobs are shown without their commands.
     if !spec.command.is_empty() {
         lines.push(("Command:", spec.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")));
-        lines.push(("Directory:", if spec.work_dir.is_empty() { "-".to_owned() } else { spec.work_dir.clone() }));
+    }
+    if !spec.work_dir.is_empty() {
+        lines.push(("Directory:", spec.work_dir.clone()));
+    }
+    if !spec.mounts.is_empty() {
+        lines.push(("Mounts:", spec.mounts.iter().map(mount).collect::<Vec<_>>().join(", ")));
+    }
+    if spec.shm_bytes > 0 {
+        lines.push(("Shm size:", bytes_human(spec.shm_bytes)));
     }
     if !spec.environment.is_empty() {
         // Values can be secrets; they are in the JSON output.
@@ -112,6 +123,12 @@ fn spec_lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
 
 fn times(count: u32) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+/// A mount as `--mount` takes it.
+fn mount(mount: &Mount) -> String {
+    let target = if mount.target.is_empty() { String::new() } else { format!(":{}", mount.target) };
+    format!("{}{target}{}", mount.source, if mount.read_only { ":ro" } else { "" })
 }
 
 /// A word of a command line, in quotes if a shell would take it apart.
@@ -237,6 +254,8 @@ mod tests {
             command: strings(&["python", "train.py", "--note", "it's \u{1b}[2J"]),
             environment: map("TOKEN", "secret"),
             work_dir: "/home/ada".to_owned(),
+            image: "debian:12".to_owned(),
+            mounts: vec![Mount { source: "/data".to_owned(), target: "/in".to_owned(), read_only: true }],
             gpu_core_percent: 30,
             gang: 2,
             priority: -5,
@@ -279,8 +298,10 @@ mod tests {
              State:      pending\n\
              Reason:     waits for its retry\n\
              Submitted:  1970-01-01 00:16:30Z (1m10s ago)\n\
+             Image:      debian:12\n\
              Command:    python train.py --note 'it'\\''s ?[2J'\n\
              Directory:  /home/ada\n\
+             Mounts:     /data:/in:ro\n\
              Variables:  TOKEN\n\
              Asks for:   2 members that start together, each with 30 % of 1 GPU\n\
              Priority:   -5\n\

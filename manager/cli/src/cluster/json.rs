@@ -1,7 +1,7 @@
 //! The scheduler's answers as JSON: exact figures, units in the names, and fields named as in the gRPC contract.
 
 use aliquot_proto::scheduler::v1::{
-    Job, JobSpec, Member, MemberDevice, Node, NodeDevice, Queue, Restart, Task, Toleration,
+    Job, JobSpec, Member, MemberDevice, Mount, Node, NodeDevice, Queue, Restart, Task, Toleration,
 };
 use serde_json::{Value, json};
 
@@ -51,7 +51,14 @@ fn spec(spec: &JobSpec) -> Value {
         "gpu_models": spec.gpu_models,
         "tolerations": spec.tolerations.iter().map(toleration).collect::<Vec<_>>(),
         "after": spec.after,
+        "image": spec.image,
+        "mounts": spec.mounts.iter().map(mount).collect::<Vec<_>>(),
+        "shm_bytes": spec.shm_bytes,
     })
+}
+
+fn mount(mount: &Mount) -> Value {
+    json!({ "source": mount.source, "target": mount.target, "read_only": mount.read_only })
 }
 
 fn toleration(toleration: &Toleration) -> Value {

@@ -21,7 +21,7 @@ pub(crate) use yaml::read;
 use crate::cluster::completion;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
-use values::{Key, Label, Pair, Priority, Restart, Times, Variable};
+use values::{Key, Label, MountWord, Pair, Priority, Restart, Times, Variable};
 
 /// A job, as `aliquot submit` takes it. Every word is an option of the same name; `command` is what stands after `--`.
 #[derive(Args, Deserialize, JsonSchema, Debug, Clone, Default, PartialEq)]
@@ -139,7 +139,21 @@ pub(crate) struct JobWords {
     #[serde(deserialize_with = "yaml::pairs")]
     #[schemars(schema_with = "schema::pairs_or_null")]
     pub(crate) env: Vec<Variable>,
-    /// Working directory on the node [default: the current directory]
+    /// Run in a container of this image, as podman names it; without a command, what the image says
+    #[arg(long, value_name = "IMAGE", help_heading = "What runs")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) image: Option<Text>,
+    /// Directory of the node that the container sees, or ~ for the home there; may be several. The node's
+    /// administrator says which are allowed
+    #[arg(long, value_name = "DIR[:WHERE][:ro]", help_heading = "What runs")]
+    #[serde(deserialize_with = "yaml::many")]
+    #[schemars(schema_with = "schema::many::<MountWord>")]
+    pub(crate) mount: Vec<MountWord>,
+    /// Size of the container's /dev/shm [default: podman's, 64 MB]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What runs")]
+    #[serde(deserialize_with = "yaml::one")]
+    pub(crate) shm_size: Option<Bytes>,
+    /// Working directory [default: the current directory; with an image, what the image says]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) workdir: Option<Text>,
@@ -183,6 +197,9 @@ impl JobWords {
             gpu_model: list(self.gpu_model, file.gpu_model),
             tolerate: pairs(self.tolerate, file.tolerate),
             env: pairs(self.env, file.env),
+            image: self.image.or(file.image),
+            mount: list(self.mount, file.mount),
+            shm_size: self.shm_size.or(file.shm_size),
             workdir: self.workdir.or(file.workdir),
             command: list(self.command, file.command),
         }
@@ -190,17 +207,25 @@ impl JobWords {
 
     /// The job for the scheduler. Variables that are handed on, and the working directory, are those of this process.
     pub(crate) fn spec(self) -> Result<JobSpec> {
-        if self.command.is_empty() {
+        if self.command.is_empty() && self.image.is_none() {
             return Err(Failure::new("the job has no command")
                 .hint("write it after --, as in: aliquot submit --gpu-core 30 -- python train.py; or as `command` in a file")
                 .exit(exit::USAGE));
         }
         let millis = |span: Option<Span>| span.map_or(0, |span| span.duration().as_millis() as u64);
         Ok(JobSpec {
-            name: self.name.map_or_else(|| program_name(&self.command[0]), Text::into_string),
+            // Without a command the scheduler names it after the image.
+            name: self
+                .name
+                .map(Text::into_string)
+                .or_else(|| self.command.first().map(|program| program_name(program)))
+                .unwrap_or_default(),
             queue: self.queue.map(Text::into_string).unwrap_or_default(),
             environment: self.env.into_iter().map(Variable::resolve).collect::<Result<_>>()?,
-            work_dir: work_dir(self.workdir)?,
+            work_dir: match (self.workdir, &self.image) {
+                (None, Some(_)) => String::new(),
+                (given, _) => work_dir(given)?,
+            },
             gpu_core_percent: self.gpu_core.map_or(0, CorePercent::percent),
             gpu_memory_bytes: self.gpu_memory.map_or(0, Bytes::bytes),
             gpus: self.gpus.map_or(0, Count::count),
@@ -228,6 +253,9 @@ impl JobWords {
                 .map(|(key, value)| Toleration { key, value })
                 .collect(),
             after: self.after.into_iter().map(JobId::number).collect(),
+            image: self.image.map(Text::into_string).unwrap_or_default(),
+            mounts: self.mount.into_iter().map(MountWord::into_mount).collect(),
+            shm_bytes: self.shm_size.map_or(0, Bytes::bytes),
             command: self.command,
         })
     }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use aliquot_proto::agent::v1 as wire;
 use aliquot_proto::agent::v1::Process;
 
 use super::book::Entry;
-use super::{ClaimName, JobSpec};
+use super::{ClaimName, Image, JobSpec, Mount};
 
 /// Ports at which the first members of gangs listen: as many, from this one.
 const PORT_FIRST: u64 = 29_400;
@@ -30,7 +31,21 @@ impl Entry {
             grace_ms: spec.grace_ms,
             description: format!("job {} of {}: {}", claim.job, self.job.user, spec.name),
             log: claim.log(),
+            image: spec.image.as_ref().map(image),
         })
+    }
+}
+
+fn image(image: &Image) -> wire::Image {
+    let mount = |mount: &Mount| wire::Mount {
+        source: mount.source.clone(),
+        target: mount.target.clone(),
+        read_only: mount.read_only,
+    };
+    wire::Image {
+        reference: image.reference.clone(),
+        mounts: image.mounts.iter().map(mount).collect(),
+        shm_bytes: image.shm_bytes,
     }
 }
 

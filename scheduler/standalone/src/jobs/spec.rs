@@ -16,6 +16,10 @@ const GANG_MAX: u32 = 10_000;
 const COMMAND_BYTES_MAX: usize = 128 << 10;
 /// Bytes of a name at most.
 const NAME_BYTES_MAX: usize = 128;
+/// Mounts of one image at most.
+const MOUNTS_MAX: usize = 64;
+/// The label of nodes that run images, and its value.
+const IMAGES_LABEL: (&str, &str) = ("images", "podman");
 /// The label by which a job names a node. The scheduler gives it to each node.
 pub(crate) const NODE_LABEL: &str = "aliquot.dev/node";
 
@@ -50,6 +54,24 @@ pub(crate) struct JobSpec {
     pub(crate) gpu_models: Vec<String>,
     pub(crate) tolerations: Vec<(String, String)>,
     pub(crate) after: Vec<JobId>,
+    /// `None`: the command runs on the node as it is.
+    pub(crate) image: Option<Image>,
+}
+
+/// What a job's containers are made of.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Image {
+    pub(crate) reference: String,
+    pub(crate) mounts: Vec<Mount>,
+    pub(crate) shm_bytes: u64,
+}
+
+/// A directory of the node that a container sees.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Mount {
+    pub(crate) source: String,
+    pub(crate) target: String,
+    pub(crate) read_only: bool,
 }
 
 /// What happens to a task that has lost its place.
@@ -73,11 +95,16 @@ impl JobSpec {
             Ok(wire::Restart::Never) => Restart::Never,
             Err(_) => return Err(format!("restart {} is not known to this scheduler", spec.restart)),
         };
+        let image = image(spec.image, spec.mounts, spec.shm_bytes)?;
         let asks_for_gpus = spec.gpu_core_percent > 0 || spec.gpu_memory_bytes > 0 || spec.gpus > 0;
         let indices: BTreeSet<u32> = spec.array.iter().copied().collect();
         let has_array = !indices.is_empty();
         let read = Self {
-            name: if spec.name.is_empty() { program(&spec.command) } else { spec.name },
+            name: match &image {
+                _ if !spec.name.is_empty() => spec.name,
+                Some(image) if spec.command.is_empty() => short(image_name(&image.reference)),
+                _ => program(&spec.command),
+            },
             queue: spec.queue,
             command: spec.command,
             environment: spec.environment.into_iter().collect(),
@@ -102,15 +129,18 @@ impl JobSpec {
             gpu_models: spec.gpu_models,
             tolerations: spec.tolerations.into_iter().map(|taint| (taint.key, taint.value)).collect(),
             after: spec.after,
+            image,
         };
         read.check()?;
         Ok(read)
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.command.first().is_none_or(String::is_empty) {
-            return Err("the job has no command; name the program to run, after --".to_owned());
+        let has_program = self.command.first().is_some_and(|program| !program.is_empty());
+        if !has_program && !(self.image.is_some() && self.command.is_empty()) {
+            return Err("the job has no command; name the program to run, after --, or an image".to_owned());
         }
+        self.image.as_ref().map_or(Ok(()), |image| self.check_image(image))?;
         let variables = self.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
         let bytes = self.command.iter().map(|word| word.len() + 1).chain(variables).sum::<usize>();
         if bytes > COMMAND_BYTES_MAX {
@@ -164,6 +194,40 @@ impl JobSpec {
         self.request().validate().map_err(|error| error.to_string())
     }
 
+    fn check_image(&self, image: &Image) -> Result<(), String> {
+        let reference = &image.reference;
+        // Podman would take it for an option.
+        if reference.starts_with('-') || reference.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(format!("{reference:?} cannot be an image; write for example docker.io/library/debian:12"));
+        }
+        if image.mounts.len() > MOUNTS_MAX {
+            return Err(format!("{} mounts are more than {MOUNTS_MAX}", image.mounts.len()));
+        }
+        for Mount { source, target, .. } in &image.mounts {
+            // Podman separates the parts of a mount by colons and commas.
+            let is_path = |path: &str| path.starts_with('/') && !path.contains([':', ',', '\0', '\n']);
+            if !is_path(source) && source != "~" {
+                return Err(format!(
+                    "the mount {source:?} is not an absolute path without colons and commas; write for example /data, or ~"
+                ));
+            }
+            if !is_path(target) && !(target.is_empty() && source == "~") {
+                return Err(format!(
+                    "{target:?}, where {source:?} is to be mounted, is not an absolute path without colons and commas"
+                ));
+            }
+        }
+        // These reach the container by a file with a line for each.
+        let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if let Some(name) = self.environment.keys().find(|name| !is_plain(name)) {
+            return Err(format!("{name:?} cannot be a variable in a container: use letters, digits and '_' only"));
+        }
+        if let Some((name, _)) = self.environment.iter().find(|(_, value)| value.contains(['\n', '\r'])) {
+            return Err(format!("the value of variable {name:?} has a line break, which no container can be given"));
+        }
+        Ok(())
+    }
+
     /// What each member asks for.
     pub(crate) fn request(&self) -> Request {
         let memory = match (self.gpu_memory_bytes, self.gpu_core_percent) {
@@ -185,6 +249,7 @@ impl JobSpec {
         };
         let mut labels = self.node_labels.clone();
         labels.extend(self.nodes.iter().map(|node| (NODE_LABEL.to_owned(), node.clone())));
+        labels.extend(self.image.iter().map(|_| (IMAGES_LABEL.0.to_owned(), IMAGES_LABEL.1.to_owned())));
         let tolerations = self.tolerations.iter().cloned().map(|(key, value)| Taint { key, value }).collect();
         let models = self.gpu_models.iter().cloned().collect();
         Request {
@@ -203,10 +268,42 @@ impl JobSpec {
     }
 }
 
+/// The image of a job, if it has one.
+fn image(reference: String, mounts: Vec<wire::Mount>, shm_bytes: u64) -> Result<Option<Image>, String> {
+    if reference.is_empty() {
+        return match mounts.first() {
+            Some(mount) => Err(format!(
+                "{:?} is to be mounted, but no image is named: a command without an image sees all directories of its node",
+                mount.source
+            )),
+            None if shm_bytes > 0 => Err(format!(
+                "/dev/shm is to have {shm_bytes} bytes, but no image is named: a command without an image has that of its node"
+            )),
+            None => Ok(None),
+        };
+    }
+    let mount = |mount: wire::Mount| Mount {
+        target: if mount.target.is_empty() && mount.source != "~" { mount.source.clone() } else { mount.target },
+        source: mount.source,
+        read_only: mount.read_only,
+    };
+    Ok(Some(Image { reference, mounts: mounts.into_iter().map(mount).collect(), shm_bytes }))
+}
+
+/// The last part of an image's reference, without its tag or digest.
+fn image_name(reference: &str) -> &str {
+    let name = reference.rsplit('/').next().unwrap_or(reference);
+    name.split([':', '@']).next().unwrap_or(name)
+}
+
 /// The name of the program that a command starts.
 fn program(command: &[String]) -> String {
     let path = command.first().map_or("", String::as_str);
-    let name = path.rsplit('/').next().unwrap_or(path);
+    short(path.rsplit('/').next().unwrap_or(path))
+}
+
+/// As much of a name as a job may have.
+fn short(name: &str) -> String {
     let end = (0..=name.len().min(NAME_BYTES_MAX)).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
     name[..end].to_owned()
 }
@@ -269,6 +366,48 @@ mod tests {
         wrong(wire::JobSpec { gang: 10_000, array: (0..20).collect(), ..Default::default() }, "20 tasks");
         wrong(wire::JobSpec { restart: 7, ..Default::default() }, "7");
         assert!(JobSpec::read(wire::JobSpec::default()).unwrap_err().contains("no command"));
+    }
+
+    #[test]
+    fn an_image_needs_no_command_and_a_node_that_runs_images() {
+        let spec = wire::JobSpec { image: "docker.io/team/trainer:1.2".into(), ..Default::default() };
+        let spec = JobSpec::read(spec).unwrap();
+        assert_eq!((spec.name.as_str(), spec.command.len()), ("trainer", 0));
+        assert_eq!(spec.request().constraints.labels.get("images").map(String::as_str), Some("podman"));
+        assert!(!asks(wire::JobSpec::default()).unwrap().request().constraints.labels.contains_key("images"));
+    }
+
+    #[test]
+    fn a_mount_is_seen_under_its_own_path_unless_another_is_named() {
+        let mount =
+            |source: &str, target: &str| wire::Mount { source: source.into(), target: target.into(), read_only: true };
+        let mounts = vec![mount("/data", ""), mount("/scratch", "/tmp"), mount("~", "")];
+        let spec = asks(wire::JobSpec { image: "a".into(), mounts, ..Default::default() }).unwrap();
+        let targets: Vec<String> = spec.image.unwrap().mounts.into_iter().map(|mount| mount.target).collect();
+        assert_eq!(targets, ["/data", "/tmp", ""]);
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_image_is_named() {
+        let mount =
+            |source: &str, target: &str| wire::Mount { source: source.into(), target: target.into(), read_only: false };
+        let wrong = |spec: wire::JobSpec, word: &str| {
+            let error = asks(spec).unwrap_err();
+            assert!(error.contains(word), "{error:?} does not name {word:?}");
+        };
+        let with = |spec: wire::JobSpec| wire::JobSpec { image: "a".into(), ..spec };
+        wrong(wire::JobSpec { mounts: vec![mount("/data", "")], ..Default::default() }, "no image");
+        wrong(wire::JobSpec { shm_bytes: 5, ..Default::default() }, "5 bytes");
+        wrong(wire::JobSpec { image: "--privileged".into(), ..Default::default() }, "--privileged");
+        wrong(wire::JobSpec { image: "a b".into(), ..Default::default() }, "a b");
+        wrong(with(wire::JobSpec { mounts: vec![mount("data", "")], ..Default::default() }), "\"data\"");
+        wrong(with(wire::JobSpec { mounts: vec![mount("/a:/b", "/c")], ..Default::default() }), "/a:/b");
+        wrong(with(wire::JobSpec { mounts: vec![mount("/a", "c")], ..Default::default() }), "\"c\"");
+        wrong(with(wire::JobSpec { environment: [("A B".into(), String::new())].into(), ..Default::default() }), "A B");
+        wrong(
+            with(wire::JobSpec { environment: [("A".into(), "1\n2".into())].into(), ..Default::default() }),
+            "line break",
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A cluster without Kubernetes: a scheduler, node managers that have joined it, and jobs on simulated GPUs.
 
 mod faults;
+mod images;
 mod jobs;
 
 use aliquot_harness::{Jobs, Node, Scheduler, SimulatedGpu, wait};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use super::values::{Priority, Restart, Times};
+use super::values::{MountWord, Priority, Restart, Times};
 use super::{Count, Indices, JobId, JobWords, Text};
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
 
@@ -44,6 +44,7 @@ schemas! {
     Priority => { "type": "integer", "minimum": i32::MIN, "maximum": i32::MAX },
     JobId => { "type": "integer", "minimum": 1 },
     Restart => { "type": "string", "enum": ["always", "never"] },
+    MountWord => { "type": "string", "pattern": "^(~|/[^:,]*)(:/[^:,]*)?(:r[ow])?$", "examples": ["/data:/data:ro"] },
     CorePercent => { "anyOf": [
         { "type": "integer", "minimum": 1, "maximum": 100 },
         { "type": "string", "pattern": "^[0-9]+%?$" },

@@ -1,3 +1,4 @@
+use aliquot_proto::scheduler::v1::Mount;
 use clap::Parser;
 use proptest::prelude::*;
 
@@ -104,6 +105,9 @@ fn one_of_each() -> Vec<BoxedStrategy<Said>> {
         list("gpu-model", "[A-Za-z0-9][A-Za-z0-9 ]{0,8}").boxed(),
         mapping("tolerate").boxed(),
         mapping("env").boxed(),
+        text("image").boxed(),
+        list("mount", "(~|/[a-z]{1,4})(:/[a-z]{1,4})?(:r[ow])?").boxed(),
+        scalar("shm-size", size()).boxed(),
         text("workdir").boxed(),
     ]
 }
@@ -149,9 +153,11 @@ fn every_word_has_its_place_in_the_job() {
         "--name n --queue q --gpu-core 30 --gpu-memory 8GiB --gpus 2 --cpu 1.5 --memory 16GiB --gang 4 --array 0-2 \
          --priority -7 --non-preemptible --after 3 --after 4 --time-limit 2h --grace 20s --retries 5 --retry-delay 30s \
          --restart never --node a --node b --label zone=a --gpu-model H100 --tolerate k=v --tolerate only --env A=b=c \
-         --workdir /data -- python train.py --lr 3",
+         --image debian:12 --mount /data:/in:ro --mount ~ --shm-size 1GiB --workdir /data -- python train.py --lr 3",
     );
     let toleration = |key: &str, value: &str| Toleration { key: key.to_owned(), value: value.to_owned() };
+    let mount =
+        |source: &str, target: &str, read_only| Mount { source: source.into(), target: target.into(), read_only };
     let map = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into_iter().collect();
     let strings = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     assert_eq!(
@@ -181,6 +187,9 @@ fn every_word_has_its_place_in_the_job() {
             gpu_models: strings(&["H100"]),
             tolerations: vec![toleration("k", "v"), toleration("only", "")],
             after: vec![3, 4],
+            image: "debian:12".to_owned(),
+            mounts: vec![mount("/data", "/in", true), mount("~", "", false)],
+            shm_bytes: 1 << 30,
         }
     );
 }
@@ -199,6 +208,13 @@ fn what_is_left_out_is_the_scheduler_s_to_choose_but_for_the_name_and_the_direct
     assert_eq!(line("--workdir data -- x").spec().unwrap().work_dir, format!("{current}/data"));
     let failure = JobWords::default().spec().unwrap_err();
     assert!(failure.to_string().contains("the job has no command\nhint: "), "{failure}");
+}
+
+#[test]
+fn an_image_brings_its_own_command_and_directory() {
+    let spec = line("--image registry/team/trainer:2").spec().unwrap();
+    assert_eq!(spec, JobSpec { image: "registry/team/trainer:2".to_owned(), ..JobSpec::default() });
+    assert_eq!(line("--image a --workdir /w -- x").spec().unwrap().work_dir, "/w");
 }
 
 #[test]
@@ -251,6 +267,8 @@ fn errors_in_a_file_tell_the_place_and_the_word_that_was_meant() {
         ("zzzz: 1\n", "`aliquot submit --help` explains all words"),
         ("name: x\ngpu-core: 300\n", "job.yaml:2:11: \"300\" is more than one device has"),
         ("gpu-memory: 8G\n", "job.yaml:1:13: \"G\" in \"8G\" could mean GiB"),
+        ("mount: data\n", "job.yaml:1:8: \"data\" is no mount; write DIR, DIR:WHERE"),
+        ("mount: [/a:b]\n", "\"/a:b\" is no mount"),
         ("gang: 0\n", "job.yaml:1:7: \"0\" is no count; write a whole number from 1"),
         ("array: 5-3\n", "job.yaml:1:8: \"5-3\" ends before it begins"),
         ("array: [1, 5-3]\n", "ends before it begins"),

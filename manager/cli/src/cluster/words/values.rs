@@ -4,6 +4,8 @@ use std::env;
 use std::fmt::Display;
 use std::str::FromStr;
 
+use aliquot_proto::scheduler::v1::Mount;
+
 use crate::error::{Failure, Result, exit};
 
 /// Text that says something: names and paths.
@@ -107,6 +109,45 @@ impl FromStr for JobId {
         match text.parse() {
             Ok(id @ 1..) => Ok(JobId(id)),
             _ => Err(format!("{text:?} is no job; write its number, such as 17: `aliquot jobs` shows them")),
+        }
+    }
+}
+
+/// A directory of the node, and where a container sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountWord {
+    source: String,
+    /// Empty: the same as on the node.
+    target: String,
+    read_only: bool,
+}
+
+impl MountWord {
+    pub(crate) fn into_mount(self) -> Mount {
+        Mount { source: self.source, target: self.target, read_only: self.read_only }
+    }
+}
+
+impl FromStr for MountWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<MountWord, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is no mount; write DIR, DIR:WHERE or DIR:WHERE:ro, with paths from the root, such as /data:/data:ro"
+            )
+        };
+        let (paths, read_only) = match text.strip_suffix(":ro") {
+            Some(paths) => (paths, true),
+            None => (text.strip_suffix(":rw").unwrap_or(text), false),
+        };
+        let (source, target) = paths.split_once(':').unwrap_or((paths, ""));
+        let is_path = |path: &str| path.starts_with('/') && !path.contains([':', ',']);
+        let is_right =
+            (is_path(source) || source == "~") && (is_path(target) || (target.is_empty() && !paths.ends_with(':')));
+        match is_right {
+            true => Ok(MountWord { source: source.to_owned(), target: target.to_owned(), read_only }),
+            false => Err(wrong()),
         }
     }
 }
