@@ -37,6 +37,9 @@ pub(crate) struct ServeArgs {
     /// Where the scheduler keeps what it must remember [default: /var/lib/aliquot/scheduler]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Where to serve /metrics and /healthz, without encryption [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_address: Option<SocketAddr>,
     /// The placement policy
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyName,
@@ -57,6 +60,7 @@ impl ServeArgs {
         config.address = self.address.clone().unwrap_or(config.address);
         config.socket = self.socket.clone().unwrap_or(config.socket);
         config.state_dir = self.state_dir.clone().unwrap_or(config.state_dir);
+        config.metrics_address = self.metrics_address.or(config.metrics_address);
         Ok(config)
     }
 }

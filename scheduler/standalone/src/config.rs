@@ -21,6 +21,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// What it must remember is here.
     pub state_dir: PathBuf,
+    /// Where it serves `/metrics` and `/healthz`, without encryption; not set: nowhere.
+    pub metrics_address: Option<SocketAddr>,
     /// User numbers of administrators, beside root and the user that it runs as.
     pub administrators: Vec<u32>,
     /// A node stops what runs so long after it was heard of last.
@@ -52,6 +54,7 @@ impl Default for Config {
             address: String::new(),
             socket: PathBuf::from("/run/aliquot/scheduler.sock"),
             state_dir: PathBuf::from("/var/lib/aliquot/scheduler"),
+            metrics_address: None,
             administrators: Vec::new(),
             lease_ms: 30_000,
             silence_ms: 10_000,

@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, oneshot};
 
 use crate::clock::Clock;
 use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Instance, Job, JobId, StartOrder, Unknown};
+use crate::metrics::Counters;
 use crate::queues::{self, Queues};
 use crate::sessions::Sessions;
 use crate::wire;
@@ -123,6 +124,7 @@ pub(crate) struct Controller {
     pub(crate) looked: (u64, u64),
     /// The number of the next job.
     pub(crate) next_id: JobId,
+    pub(crate) counters: Counters,
 }
 
 /// The number that the next job can have, so that no number is given twice, not even after a backup was restored.
@@ -230,6 +232,7 @@ impl Controller {
                 let value = Some(self.next_id.to_string());
                 effects.changes.push(Change { kind: NUMBERS, key: JOB_NUMBERS.to_owned(), value });
                 job.id = id;
+                self.counters.submitted.inc();
                 let done = self.seen.book.write().submit(now_ms, *job, effects);
                 batch.replies.push(Box::new(move || _ = reply.send(done.map(|()| id).map_err(Refusal::from))));
             }
@@ -252,7 +255,10 @@ impl Controller {
                 self.there.insert(order.claim, version);
                 self.seen.book.write().start(now_ms, order, effects);
             }
-            Inbox::Stop { node, message } => batch.messages.push((node.to_string(), message)),
+            Inbox::Stop { node, message } => {
+                self.counters.stops.inc();
+                batch.messages.push((node.to_string(), message));
+            }
             Inbox::Node { node, message } => self.take_from_node(now_ms, &node, message, batch),
             Inbox::NodeLost(node) => effects.observations.push(Observation::NodeLost(node.into())),
             Inbox::Left(attempt, version) => _ = self.left.insert(attempt, Left { version, at_ms: now_ms }),
@@ -303,7 +309,9 @@ impl Controller {
         let step = match what {
             What::Started(_) => {
                 if let Some(of) = of {
-                    book.started(now_ms, of, effects);
+                    let wait_ms = book.started(now_ms, of, effects);
+                    let wait_ms = wait_ms.filter(|_| of.claim.attempt == 1 && of.claim.rank == 0);
+                    wait_ms.into_iter().for_each(|wait_ms| self.counters.start_wait.observe(wait_ms as f64 / 1000.0));
                 }
                 StepOutcome::Started
             }
@@ -435,6 +443,7 @@ impl Controller {
             deadline_ms: order.deadline_ms.saturating_sub(self.clock.now_ms()),
             process: Some(process),
         };
+        self.counters.starts.inc();
         self.sessions.send(order.node.as_str(), wire::message(order.session, NodeOrder::Start(start)));
     }
 }

@@ -37,6 +37,7 @@ pub mod config;
 mod controller;
 mod jobs;
 mod membership;
+mod metrics;
 mod present;
 mod queues;
 mod serve;

@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::controller::{Controller, ControllerError, Inbox, Seen, next_id};
 use crate::jobs::{Book, JOBS, TASKS};
 use crate::membership::{Invitation, Inviter, LoadError, Membership, TOKEN_VALID_MS};
+use crate::metrics::{self, Counters, Metrics};
 use crate::queues::{QUEUES, Queues};
 use crate::sessions::Sessions;
 use crate::users::UserService;
@@ -159,6 +160,7 @@ impl Server {
         };
         let (tcp, listens, unix) = runtime.block_on(listen(config))?;
         let address = address(config, listens);
+        let counters = Counters::default();
 
         let mut threads = Vec::new();
         threads.push({
@@ -187,6 +189,7 @@ impl Server {
                 there: Default::default(),
                 looked: (0, 0),
                 next_id,
+                counters: counters.clone(),
             };
             let fail = fail.clone();
             spawn("controller", move || {
@@ -209,6 +212,13 @@ impl Server {
             controller: to_controller.clone(),
             clock: Arc::clone(&clock),
         };
+        if let Some(address) = config.metrics_address {
+            let listener = runtime.block_on(TcpListener::bind(address));
+            let listener = listener.map_err(io_error(format!("cannot serve metrics on {address}")))?;
+            let metrics = Metrics { counters, seen: seen.clone(), shown: shown.clone(), sessions: sessions.clone() };
+            info!(%address, "serving metrics");
+            runtime.spawn(metrics::serve(listener, metrics));
+        }
         let is_first_start = membership.is_empty();
         let users = UserService {
             seen,
@@ -241,7 +251,12 @@ impl Server {
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .build_v1()
             .map_err(|error| ServeError::Config(error.to_string()))?;
-        let for_users = Transport::builder().add_service(SchedulerServer::new(users)).add_service(reflection);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        runtime.block_on(health.set_serving::<SchedulerServer<UserService>>());
+        let for_users = Transport::builder()
+            .add_service(SchedulerServer::new(users))
+            .add_service(health_service)
+            .add_service(reflection);
         serve(&runtime, for_users.serve_with_incoming_shutdown(UnixListenerStream::new(unix), ended(stopped)), &fail);
         info!(%listens, socket = %config.socket.display(), "the scheduler serves");
         let socket = config.socket.clone();

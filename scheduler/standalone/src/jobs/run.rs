@@ -172,20 +172,25 @@ impl Book {
     }
 
     /// A node says that an instance runs.
-    pub(crate) fn started(&mut self, now_ms: u64, of: Instance<'_>, effects: &mut Effects) {
+    ///
+    /// Returns how long after the submission of its job that was, if it is news.
+    pub(crate) fn started(&mut self, now_ms: u64, of: Instance<'_>, effects: &mut Effects) -> Option<u64> {
         let claim = of.claim;
+        let submitted_ms = self.entries.get(&claim.job).map(|entry| entry.job.submitted_ms);
+        let mut is_first = false;
         let is_news = self.with_member(of, |task, rank| {
             let had_reason = task.state == TaskState::Active && !task.reason.is_empty();
             if had_reason {
                 task.reason.clear();
             }
-            let is_first = task.members[rank].started_ms.is_none();
+            is_first = task.members[rank].started_ms.is_none();
             task.members[rank].started_ms.get_or_insert(now_ms);
             had_reason || is_first
         });
         if is_news == Some(true) {
             self.note_task(claim.job, claim.index, effects);
         }
+        submitted_ms.filter(|_| is_first).map(|submitted_ms| now_ms.saturating_sub(submitted_ms))
     }
 
     /// A node could not start an instance, which never ran.
