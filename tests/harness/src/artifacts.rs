@@ -12,16 +12,20 @@ use std::sync::OnceLock;
 
 use crate::tool;
 
+/// The programs that share most of their libraries. They are built together, whichever is asked for: cargo builds a library
+/// again for each choice of packages that needs other features of it, and that takes longer than the other programs.
+const PROGRAMS: [&str; 3] = ["aliquot-manager", "aliquot-cli", "aliquot-scheduler"];
+
 /// The simulated GPU's `libcuda.so.1`.
 pub fn fake_cuda() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("aliquot-fake-cuda", "libaliquot_fake_cuda.so", profile()))
+    BUILT.get_or_init(|| build(&["aliquot-fake-cuda"], "libaliquot_fake_cuda.so", profile()))
 }
 
 /// The simulated GPU's `libcuda.so.1`, built in `target_dir` and linked with further arguments to the linker.
 pub(crate) fn fake_cuda_linked_with(target_dir: &Path, link_arguments: &[String]) -> PathBuf {
     let file = "libaliquot_fake_cuda.so";
-    let mut command = cargo("rustc", "aliquot-fake-cuda", "dev", target_dir);
+    let mut command = cargo("rustc", &["aliquot-fake-cuda"], "dev", target_dir);
     command.args(["--lib", "--"]).args(link_arguments.iter().map(|argument| format!("-Clink-arg={argument}")));
     run_cargo(command, &target_dir.join("debug").join(file))
 }
@@ -29,13 +33,13 @@ pub(crate) fn fake_cuda_linked_with(target_dir: &Path, link_arguments: &[String]
 /// The simulated GPU's `libnvidia-ml.so.1`.
 pub fn fake_nvml() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("aliquot-fake-nvml", "libaliquot_fake_nvml.so", profile()))
+    BUILT.get_or_init(|| build(&["aliquot-fake-nvml"], "libaliquot_fake_nvml.so", profile()))
 }
 
 /// The shim.
 pub fn shim() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("aliquot-shim", "libaliquot_shim.so", "release"))
+    BUILT.get_or_init(|| build(&["aliquot-shim"], "libaliquot_shim.so", "release"))
 }
 
 /// The shim for aarch64. Needs that Rust target (`rustup target add aarch64-unknown-linux-gnu`) and a linker for it.
@@ -45,7 +49,7 @@ pub fn shim_for_aarch64() -> &'static Path {
     BUILT.get_or_init(|| {
         let target_dir = target_dir();
         let linker = tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross");
-        let mut command = cargo("build", "aliquot-shim", "release", &target_dir);
+        let mut command = cargo("build", &["aliquot-shim"], "release", &target_dir);
         command.args(["--target", TARGET]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
         run_cargo(command, &target_dir.join(TARGET).join("release/libaliquot_shim.so"))
     })
@@ -54,7 +58,7 @@ pub fn shim_for_aarch64() -> &'static Path {
 /// The program `aliquot-manager`.
 pub fn manager() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("aliquot-manager", "aliquot-manager", profile()))
+    BUILT.get_or_init(|| build(&PROGRAMS, "aliquot-manager", profile()))
 }
 
 /// A stand-in for another version of `aliquot-manager`. The shim that it carries differs from [`shim`] in one letter of
@@ -89,20 +93,20 @@ pub fn cli() -> &'static Path {
     BUILT.get_or_init(|| {
         fake_cuda();
         fake_nvml();
-        build("aliquot-cli", "aliquot", profile())
+        build(&PROGRAMS, "aliquot", profile())
     })
 }
 
 /// The program `aliquot-scheduler`.
 pub fn scheduler() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("aliquot-scheduler", "aliquot-scheduler", profile()))
+    BUILT.get_or_init(|| build(&PROGRAMS, "aliquot-scheduler", profile()))
 }
 
 /// The program `aliquot-gpu-check`.
 pub fn gpu_check() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build("aliquot-gpu-check", "aliquot-gpu-check", profile()))
+    BUILT.get_or_init(|| build(&["aliquot-gpu-check"], "aliquot-gpu-check", profile()))
 }
 
 /// The root of the checkout.
@@ -140,16 +144,18 @@ fn profile() -> &'static str {
     })
 }
 
-fn build(package: &str, file: &str, profile: &str) -> PathBuf {
+fn build(packages: &[&str], file: &str, profile: &str) -> PathBuf {
     let target_dir = target_dir();
     let built = target_dir.join(if profile == "dev" { "debug" } else { profile }).join(file);
-    run_cargo(cargo("build", package, profile, &target_dir), &built)
+    run_cargo(cargo("build", packages, profile, &target_dir), &built)
 }
 
-fn cargo(subcommand: &str, package: &str, profile: &str, target_dir: &Path) -> Command {
+fn cargo(subcommand: &str, packages: &[&str], profile: &str, target_dir: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command
-        .args([subcommand, "--quiet", "--package", package, "--profile", profile, "--target-dir"])
+        .args([subcommand, "--quiet", "--profile", profile])
+        .args(packages.iter().flat_map(|package| ["--package", package]))
+        .arg("--target-dir")
         .arg(target_dir)
         .current_dir(workspace());
     command
