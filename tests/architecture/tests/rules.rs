@@ -99,7 +99,7 @@ const RULES: &[Rule] = &[
 const CORE: [&str; 4] = ["vocabulary", "state", "decisions", "explain"];
 
 /// The folders of the crates that are pure.
-const PURE: [&str; 4] = ["scheduler/core", "scheduler/engine", "manager/arbiter", "manager/dialects"];
+const PURE: [&str; 4] = ["scheduler/core", "scheduler/engine", "manager/arbiter", "proto/dialects"];
 
 #[test]
 fn pure_crates_forbid_the_same_things() {
