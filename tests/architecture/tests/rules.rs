@@ -78,7 +78,13 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-fake-cuda", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
     Rule { name: "aliquot-fake-nvml", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
     Rule { name: "aliquot-harness", ours: &["aliquot-abi", "aliquot-proto", "aliquot-fake-machine"], others: None },
-    Rule { name: "aliquot-test-kubelet", ours: &["aliquot-proto", "aliquot-harness"], others: None },
+    // The API server of the test cluster knows neither kubelet nor anything else of ours.
+    Rule { name: "aliquot-test-api-server", ours: &[], others: None },
+    Rule {
+        name: "aliquot-test-cluster",
+        ours: &["aliquot-proto", "aliquot-harness", "aliquot-test-api-server"],
+        others: None,
+    },
     Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-proto"], others: None },
     Rule { name: "aliquot-deployment", ours: &["aliquot-manager", "aliquot-kubernetes"], others: None },
     Rule { name: "aliquot-fuzz", ours: &["aliquot-abi", "aliquot-manager"], others: None },
@@ -90,7 +96,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "aliquot-bench",
-        ours: &["aliquot-proto", "aliquot-arbiter", "aliquot-fake-machine", "aliquot-harness", "aliquot-test-kubelet"],
+        ours: &["aliquot-proto", "aliquot-arbiter", "aliquot-fake-machine", "aliquot-harness", "aliquot-test-cluster"],
         others: None,
     },
 ];

@@ -2,7 +2,7 @@
 //! start at once, and the manager's cost. The pods' containers are only recorded, not run, so that nothing else is
 //! measured.
 
-use aliquot_test_kubelet::{Share, World, share};
+use aliquot_test_cluster::{Share, World, share};
 
 use crate::manager_cost::rollup_mib;
 use crate::statistics::{median, quantile};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aliquot_deployment::{object, objects};
 use aliquot_harness::{Node, SimulatedGpu, wait};
-use aliquot_test_kubelet::{CLAIMS, Cluster, DEVICE_CLASSES, NAMESPACE, Paper, SLICES};
+use aliquot_test_cluster::{CLAIMS, Cluster, DEVICE_CLASSES, NAMESPACE, Paper, SLICES};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use aliquot_harness::{PARTITIONABLE_GPU, wait};
-use aliquot_test_kubelet::{CLAIMS, DEVICE_CLASSES, DRIVER, PODS, World};
+use aliquot_test_cluster::{CLAIMS, DEVICE_CLASSES, DRIVER, PODS, World};
 use serde_json::json;
 
 /// The device class of MIG instances.

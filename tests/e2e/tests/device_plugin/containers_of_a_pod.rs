@@ -1,7 +1,7 @@
 //! Init containers and sidecars: kubelet gives the units of an init container to the containers that start after it.
 
 use aliquot_harness::{MIB, wait};
-use aliquot_test_kubelet::World;
+use aliquot_test_cluster::World;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

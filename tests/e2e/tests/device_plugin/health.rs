@@ -1,7 +1,7 @@
 //! Devices that become unhealthy while pods have their units, and recover.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::World;
+use aliquot_test_cluster::World;
 
 use crate::stage::{CORE, create, on_paper, part, slice_of, wait_for_plugin, wait_for_units, wrong};
 

@@ -1,7 +1,7 @@
 //! Pods whose containers really run: podman starts them in their slices, on the simulated GPU.
 
 use aliquot_harness::{MIB, wait};
-use aliquot_test_kubelet::World;
+use aliquot_test_cluster::World;
 use serde_json::json;
 
 use crate::stage::{MEMORY, UNIT_BYTES, container, part, slice_of, spec, wait_for_plugin};

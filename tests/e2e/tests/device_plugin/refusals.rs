@@ -1,7 +1,7 @@
 //! Refused pods: the reason is in kubelet's event and in the plugin's own.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::{PODS, World};
+use aliquot_test_cluster::{PODS, World};
 use serde_json::{Value, json};
 
 use crate::stage::{

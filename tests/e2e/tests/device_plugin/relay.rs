@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use aliquot_test_kubelet::World;
+use aliquot_test_cluster::World;
 
 use crate::stage::{CORE, create_bound, delete, part, wait_for_units, with_relay, wrong};
 

@@ -1,7 +1,7 @@
 //! Kubelet and the manager stop, are killed, and restart.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::World;
+use aliquot_test_cluster::World;
 
 use crate::stage::{
     CORE, create, delete, on_paper, on_paper_without_grace, part, slice_of, wait_for_plugin, wait_for_units, wrong,

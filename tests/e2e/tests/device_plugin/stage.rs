@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aliquot_harness::{Image, MIB, wait};
 use aliquot_proto::node::v1::Slice;
-use aliquot_test_kubelet::{NAMESPACE, NODE_NAME, PODS, World};
+use aliquot_test_cluster::{NAMESPACE, NODE_NAME, PODS, World};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

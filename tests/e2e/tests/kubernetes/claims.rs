@@ -1,10 +1,10 @@
 //! Claims: what pods get for them, what their status says, and which are refused.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::NAMESPACE;
+use aliquot_test_cluster::NAMESPACE;
 use serde_json::json;
 
-use aliquot_test_kubelet::{DRIVER, World, request, share};
+use aliquot_test_cluster::{DRIVER, World, request, share};
 
 #[test]
 fn a_pod_gets_the_slice_of_its_claim_and_nothing_is_left_of_it() {
@@ -186,9 +186,9 @@ fn a_claim_deleted_while_the_node_is_down_leaves_nothing() {
     world.node.kill();
     world.cluster.kill_kubelet();
     let store = world.cluster.store();
-    store.delete(&aliquot_test_kubelet::PODS, NAMESPACE, "pod", true).unwrap();
-    store.delete(&aliquot_test_kubelet::CLAIMS, NAMESPACE, "claim", false).unwrap();
-    wait::until_true("the claim is gone", || store.count(&aliquot_test_kubelet::CLAIMS) == 0);
+    store.delete(&aliquot_test_cluster::PODS, NAMESPACE, "pod", true).unwrap();
+    store.delete(&aliquot_test_cluster::CLAIMS, NAMESPACE, "claim", false).unwrap();
+    wait::until_true("the claim is gone", || store.count(&aliquot_test_cluster::CLAIMS) == 0);
     std::fs::remove_dir_all(world.cluster.kubelet_dir()).unwrap();
     world.node.restart();
     world.cluster.start_kubelet();

@@ -1,7 +1,7 @@
 //! Devices that become unhealthy while pods use them, and recover.
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::{NODE_NAME, SLICES, World, share};
+use aliquot_test_cluster::{NODE_NAME, SLICES, World, share};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
 /// A cluster with two devices. The pod `before` has a twentieth of one, whose index is returned.

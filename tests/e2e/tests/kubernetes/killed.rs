@@ -1,6 +1,6 @@
 //! The manager is killed at each step of its work for a claim. A step is a system call that changes a file system.
 
-use aliquot_test_kubelet::{World, share};
+use aliquot_test_cluster::{World, share};
 
 /// More steps than the handling of one claim has.
 const MANY: u32 = 200;
@@ -38,7 +38,7 @@ fn a_claim_is_given_back_although_the_manager_is_killed_at_any_step() {
         world.pod("pod", &["claim"], &[]);
         world.cluster.wait_for_phase("pod", "Running");
         let killer = world.node.kill_at_step(number);
-        world.cluster.store().delete(&aliquot_test_kubelet::PODS, "default", "pod", false).unwrap();
+        world.cluster.store().delete(&aliquot_test_cluster::PODS, "default", "pod", false).unwrap();
         let is_gone = |world: &World| world.cluster.pod("pod").is_none();
         let killed = world.until_done_or_killed(killer, "the pod is gone", is_gone);
         world.delete_everything();

@@ -1,4 +1,4 @@
-//! The node manager on Kubernetes: the real manager with the test kubelet and API server, on the simulated GPU.
+//! The node manager on Kubernetes: the real manager in the test cluster, on the simulated GPU.
 
 mod claims;
 mod health;

@@ -1,6 +1,6 @@
 //! Two hundred pods at once: each gets its own slice.
 
-use aliquot_test_kubelet::{NAMESPACE, PODS, Share, World, share};
+use aliquot_test_cluster::{NAMESPACE, PODS, Share, World, share};
 
 const PODS_AT_ONCE: u64 = 200;
 const DEVICES: usize = 4;

@@ -3,7 +3,7 @@
 use aliquot_harness::{MIB, wait};
 use serde_json::json;
 
-use aliquot_test_kubelet::{World, request, share};
+use aliquot_test_cluster::{World, request, share};
 
 #[test]
 fn a_container_has_exactly_what_its_claim_was_given() {

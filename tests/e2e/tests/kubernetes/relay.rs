@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::{DRIVER, World, share};
+use aliquot_test_cluster::{DRIVER, World, share};
 
 /// Creates a pod with a claim of its name.
 fn come(world: &World, number: usize) {

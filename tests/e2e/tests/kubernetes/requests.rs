@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use aliquot_harness::wait;
-use aliquot_test_kubelet::{DEVICE_CLASSES, DRIVER, World, request, share};
+use aliquot_test_cluster::{DEVICE_CLASSES, DRIVER, World, request, share};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 

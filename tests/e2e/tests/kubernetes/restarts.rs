@@ -1,6 +1,6 @@
 //! Restarts of kubelet and the manager in every order, with pods created and deleted in between.
 
-use aliquot_test_kubelet::{Share, World, share};
+use aliquot_test_cluster::{Share, World, share};
 
 /// What happens to the node's daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ fn go_through(order: [Step; 4]) {
     for (index, step) in order.into_iter().enumerate() {
         step.take(&mut world);
         let (leaving, coming) = (&all[1 + index].0, &all[5 + index].0);
-        world.cluster.store().delete(&aliquot_test_kubelet::PODS, "default", leaving, false).unwrap();
+        world.cluster.store().delete(&aliquot_test_cluster::PODS, "default", leaving, false).unwrap();
         world.pod(coming, &[coming], &[]);
     }
     for (name, share) in all[5..].iter().chain(&all[..1]) {

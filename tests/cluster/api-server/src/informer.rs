@@ -1,0 +1,66 @@
+//! What controllers know of a resource: they read again only what has changed.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::objects::Key;
+use super::{Resource, Store};
+
+/// The objects of a resource, by their type, as they were when it was last refreshed.
+#[derive(Debug)]
+pub struct Informer<T> {
+    store: Store,
+    resource: &'static Resource,
+    /// Changes up to this one are known.
+    version: u64,
+    objects: BTreeMap<Key, T>,
+}
+
+impl<T: DeserializeOwned> Informer<T> {
+    /// It knows nothing yet.
+    #[must_use]
+    pub fn new(store: Store, resource: &'static Resource) -> Informer<T> {
+        Informer { store, resource, version: 0, objects: BTreeMap::new() }
+    }
+
+    /// Learns what has changed.
+    pub fn refresh(&mut self) {
+        let server = std::sync::Arc::clone(&self.store.shared);
+        let objects = server.objects.lock();
+        match objects.since(self.version, self.resource, None) {
+            Some(changes) => {
+                // Of what has changed several times only the last state is read.
+                let newest: BTreeMap<&Key, Option<&Value>> =
+                    changes.map(|(key, change)| (key, change.after.as_deref())).collect();
+                for (key, object) in newest {
+                    match object {
+                        Some(object) => drop(self.objects.insert(key.clone(), typed(object))),
+                        None => drop(self.objects.remove(key)),
+                    }
+                }
+            }
+            None => {
+                let listed = objects.list(self.resource, None);
+                self.objects = listed.map(|(key, object)| (key.clone(), typed(object))).collect();
+            }
+        }
+        self.version = objects.version();
+    }
+
+    /// All objects, by namespace and name.
+    pub fn objects(&self) -> impl Iterator<Item = &T> + Clone {
+        self.objects.values()
+    }
+
+    /// One object.
+    #[must_use]
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&T> {
+        self.objects.get(&Key::new(self.resource, namespace, name))
+    }
+}
+
+fn typed<T: DeserializeOwned>(object: &Value) -> T {
+    T::deserialize(object).expect("what is stored has passed its resource's schema")
+}

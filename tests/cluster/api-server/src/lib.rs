@@ -1,0 +1,270 @@
+//! A small API server: it lists, watches, creates, updates, patches, applies and deletes, by HTTP as the real one does,
+//! and refuses what the real one refuses. Who may do what it does not ask, but it keeps what was asked.
+
+mod fields;
+mod http;
+mod informer;
+mod objects;
+mod operations;
+mod ownership;
+mod quantity;
+mod request;
+mod resource;
+mod selector;
+mod status;
+mod validation;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+pub use informer::Informer;
+pub use quantity::Quantity;
+pub use resource::{
+    CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCES, Resource, SLICES,
+};
+pub use status::Failure;
+
+use objects::Objects;
+use operations::{Patch, Target};
+use selector::Selector;
+
+/// Who writes what the server's own user, a test, writes.
+const OWN_MANAGER: &str = "test";
+
+/// A running API server. Its objects are gone when this is dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+/// What all connections share.
+struct Shared {
+    objects: Objects,
+    /// Whether every request by HTTP fails.
+    out: AtomicBool,
+    /// Counts outages: each ends all watches.
+    outages: tokio::sync::watch::Sender<u64>,
+    calls: Mutex<BTreeSet<Call>>,
+}
+
+/// What somebody has asked for by HTTP, as rights are written down for it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
+    pub verb: &'static str,
+    /// API group, empty for the core.
+    pub group: &'static str,
+    /// Plural name of the resource, with its subresource: `resourceclaims/status`.
+    pub resource: String,
+    /// The user agent of who asked.
+    pub client: String,
+}
+
+impl ApiServer {
+    /// Starts a server on a port of this machine that nobody else has.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    #[must_use]
+    pub fn start(runtime: &Handle) -> ApiServer {
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let shared = Arc::new(Shared {
+            objects: Objects::new(),
+            out: AtomicBool::new(false),
+            outages: tokio::sync::watch::Sender::new(0),
+            calls: Mutex::default(),
+        });
+        let accepting = runtime.spawn(http::accept(listener, Arc::clone(&shared)));
+        ApiServer { shared, address, accepting }
+    }
+
+    /// Writes a file by which clients find this server.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write_kubeconfig(&self, file: &Path) {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://{}", self.address)}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
+        });
+        fs::write(file, config.to_string()).expect("a file for the kubeconfig");
+    }
+
+    /// A way to the objects that does not go by HTTP: it works in an outage too.
+    #[must_use]
+    pub fn store(&self) -> Store {
+        Store { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Begins or ends an outage: every request by HTTP fails, and watches end.
+    pub fn set_out(&self, out: bool) {
+        self.shared.out.store(out, Ordering::SeqCst);
+        self.shared.outages.send_modify(|count| *count += 1);
+    }
+
+    /// Ends all watches. Clients that go on where they were find nothing changed.
+    pub fn end_watches(&self) {
+        self.shared.outages.send_modify(|count| *count += 1);
+    }
+
+    /// Forgets what has happened and ends all watches: clients must list again.
+    pub fn compact(&self) {
+        self.shared.objects.compact();
+        self.end_watches();
+    }
+
+    /// What was asked for by HTTP until now.
+    #[must_use]
+    pub fn calls(&self) -> BTreeSet<Call> {
+        self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        self.set_out(true);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("out", &self.out).finish_non_exhaustive()
+    }
+}
+
+/// The objects of an [`ApiServer`], for those in its process. What is written is judged as by HTTP.
+#[derive(Clone, Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+impl Store {
+    /// An object by its type.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn get<T: DeserializeOwned>(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<T, Failure> {
+        operations::get(&self.shared.objects, target(resource, namespace, name, false)).map(typed)
+    }
+
+    /// All objects of a resource, by namespace and name.
+    #[must_use]
+    pub fn list<T: DeserializeOwned>(&self, resource: &'static Resource) -> Vec<T> {
+        let (_, objects) = operations::list(&self.shared.objects, resource, None, &Selector::default());
+        objects.into_iter().map(typed).collect()
+    }
+
+    /// How many objects of a resource there are.
+    #[must_use]
+    pub fn count(&self, resource: &'static Resource) -> usize {
+        self.shared.objects.lock().list(resource, None).count()
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// It is not as it must be, or there already.
+    pub fn create(&self, resource: &'static Resource, namespace: &str, object: Value) -> Result<Value, Failure> {
+        operations::create(&self.shared.objects, target(resource, namespace, "", false), object)
+    }
+
+    /// Replaces an object, or its status only.
+    ///
+    /// # Errors
+    /// It is not as it must be, or has been changed since it was read.
+    ///
+    /// # Panics
+    /// If `object` has no name.
+    pub fn update<T: Serialize>(
+        &self,
+        resource: &'static Resource,
+        object: &T,
+        status: bool,
+    ) -> Result<Value, Failure> {
+        let object = serde_json::to_value(object).expect("objects are written as JSON");
+        let metadata = &object["metadata"];
+        let name = metadata["name"].as_str().expect("an object has a name");
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        operations::update(&self.shared.objects, target(resource, namespace, name, status), &object)
+    }
+
+    /// Changes what a JSON merge patch says, of an object or of its status.
+    ///
+    /// # Errors
+    /// The object is not there, or would not be as it must be.
+    pub fn merge(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+        status: bool,
+        patch: &Value,
+    ) -> Result<Value, Failure> {
+        operations::patch(&self.shared.objects, target(resource, namespace, name, status), Patch::Merge(patch))
+    }
+
+    /// Deletes an object; with `now` at once, whatever its node's kubelet still has to do.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn delete(&self, resource: &'static Resource, namespace: &str, name: &str, now: bool) -> Result<(), Failure> {
+        let options = if now { json!({"gracePeriodSeconds": 0}) } else { json!({}) };
+        operations::delete(&self.shared.objects, target(resource, namespace, name, false), &options).map(drop)
+    }
+
+    /// Tells of each change of any object.
+    #[must_use]
+    pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.shared.objects.subscribe()
+    }
+}
+
+fn target<'a>(resource: &'static Resource, namespace: &'a str, name: &'a str, status: bool) -> Target<'a> {
+    Target { resource, namespace, name, status, manager: OWN_MANAGER }
+}
+
+fn typed<T: DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).expect("what is stored has passed its resource's schema")
+}
+
+/// The time as it stands in objects: to the second.
+fn now() -> String {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let seconds = since_epoch.as_secs().cast_signed();
+    Timestamp::from_second(seconds).expect("a date").to_string()
+}
+
+/// A UUID that nobody else has.
+///
+/// # Panics
+/// If the kernel does not give any.
+#[must_use]
+pub fn random_uuid() -> String {
+    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("the kernel gives UUIDs");
+    uuid.trim_end().to_owned()
+}

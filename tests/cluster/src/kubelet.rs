@@ -1,0 +1,163 @@
+//! A kubelet: it registers plugins, prepares claims, gives out devices, says who has which, and starts containers.
+
+mod checkpoint;
+mod claims;
+mod devices;
+mod plugins;
+mod pod_resources;
+mod pods;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+pub use settings::{Settings, Timing};
+
+use crate::runtime::ContainerRuntime;
+use aliquot_test_api_server::Store;
+use claims::ClaimManager;
+use devices::DeviceManager;
+use plugins::Plugins;
+use pods::PodWorkers;
+
+/// A running kubelet. When it is dropped it ends as if it were killed: its containers run on, its sockets stay.
+#[derive(Debug)]
+pub struct Kubelet {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+/// What the kubelet's parts share.
+struct Shared {
+    settings: Settings,
+    store: Store,
+    containers: Arc<dyn ContainerRuntime>,
+    plugins: Plugins,
+    claims: ClaimManager,
+    devices: DeviceManager,
+    pods: PodWorkers,
+    /// What plugins have done that they must not do, and that no answer tells them.
+    complaints: Mutex<Vec<String>>,
+    /// How long each call of a driver took, by method.
+    durations: Mutex<BTreeMap<&'static str, Vec<Duration>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Kubelet {
+    /// Starts a kubelet, which goes on where the one before it in this directory was.
+    ///
+    /// # Panics
+    /// If its directory cannot be used.
+    #[must_use]
+    pub fn start(settings: Settings, store: Store, containers: Arc<dyn ContainerRuntime>) -> Kubelet {
+        for directory in ["plugins_registry", "plugins", "device-plugins", "pod-resources"] {
+            fs::create_dir_all(settings.directory.join(directory)).expect("kubelet's directory");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("threads for the kubelet");
+        let shared = Arc::new(Shared {
+            claims: ClaimManager::open(settings.directory.join("dra_manager_state")),
+            devices: DeviceManager::open(settings.directory.join("device-plugins/kubelet_internal_checkpoint")),
+            plugins: Plugins::default(),
+            pods: PodWorkers::default(),
+            complaints: Mutex::default(),
+            durations: Mutex::default(),
+            settings,
+            store,
+            containers,
+        });
+        {
+            let _guard = runtime.enter();
+            // In this order: who finds the one finds the other.
+            pod_resources::serve(Arc::clone(&shared));
+            devices::serve(Arc::clone(&shared));
+            runtime.spawn(plugins::watch(Arc::clone(&shared)));
+            runtime.spawn(pods::watch(Arc::clone(&shared)));
+        }
+        Kubelet { shared, runtime: Some(runtime) }
+    }
+
+    /// The directory in place of `/var/lib/kubelet`.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        self.shared.settings.directory.clone()
+    }
+
+    /// Whether this DRA driver is registered.
+    #[must_use]
+    pub fn has_driver(&self, name: &str) -> bool {
+        self.shared.plugins.driver(name).is_ok()
+    }
+
+    /// The health of a driver's devices, by pool and device, as its stream told it last.
+    #[must_use]
+    pub fn device_health(&self) -> BTreeMap<(String, String), bool> {
+        self.shared.plugins.health()
+    }
+
+    /// How many units of `resource` a node status would say that there are: all, and those that can be given out.
+    #[must_use]
+    pub fn capacity(&self, resource: &str) -> Option<(usize, usize)> {
+        self.shared.devices.capacity(resource)
+    }
+
+    /// Whether any unit of any resource can be given out.
+    #[must_use]
+    pub fn has_units(&self) -> bool {
+        self.shared.devices.has_units()
+    }
+
+    /// The ids of `resource` that a container has.
+    #[must_use]
+    pub fn device_ids(&self, pod_uid: &str, container: &str, resource: &str) -> Vec<String> {
+        self.shared.devices.ids(pod_uid, container, resource)
+    }
+
+    /// Why a pod is not where it should be, as its last event says.
+    #[must_use]
+    pub fn pod_error(&self, pod_uid: &str) -> Option<String> {
+        self.shared.pods.error(pod_uid)
+    }
+
+    /// What plugins have done that they must not do.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        self.shared.complaints.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How long the calls of `method` took that succeeded.
+    #[must_use]
+    pub fn durations(&self, method: &str) -> Vec<Duration> {
+        let durations = self.shared.durations.lock().unwrap_or_else(PoisonError::into_inner);
+        durations.get(method).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(10));
+        }
+    }
+}
+
+impl Shared {
+    fn complain(&self, complaint: String) {
+        self.complaints.lock().unwrap_or_else(PoisonError::into_inner).push(complaint);
+    }
+
+    fn took(&self, method: &'static str, duration: Duration) {
+        let mut durations = self.durations.lock().unwrap_or_else(PoisonError::into_inner);
+        durations.entry(method).or_default().push(duration);
+    }
+}

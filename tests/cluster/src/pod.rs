@@ -1,0 +1,83 @@
+//! What pods say about themselves.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use aliquot_test_api_server::Quantity;
+
+/// The pod's UID.
+pub(crate) fn uid_of(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+/// Its namespace and name.
+pub(crate) fn name_of(pod: &Pod) -> (String, String) {
+    let metadata = &pod.metadata;
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+/// Its containers, without init containers.
+pub(crate) fn containers_of(pod: &Pod) -> &[Container] {
+    pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default()
+}
+
+/// Its init containers.
+pub(crate) fn init_containers_of(pod: &Pod) -> &[Container] {
+    pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default()
+}
+
+/// All its containers, in the order in which they start.
+pub(crate) fn all_containers_of(pod: &Pod) -> impl Iterator<Item = &Container> {
+    init_containers_of(pod).iter().chain(containers_of(pod))
+}
+
+/// Whether an init container is a sidecar: it runs beside those that come after it.
+pub(crate) fn is_sidecar(init_container: &Container) -> bool {
+    init_container.restart_policy.as_deref() == Some("Always")
+}
+
+/// The names of the pod's claims by the names that its containers have for them.
+///
+/// # Errors
+/// One that is made from a template is not made yet.
+pub(crate) fn claim_names(pod: &Pod) -> Result<BTreeMap<String, String>, String> {
+    let mut names = BTreeMap::new();
+    let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    for claim in pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten()) {
+        let made = || statuses.clone().find(|status| status.name == claim.name)?.resource_claim_name.clone();
+        let name = claim.resource_claim_name.clone().or_else(made);
+        let name = name.ok_or_else(|| format!("the claim for {:?} has not been made yet", claim.name))?;
+        names.insert(claim.name.clone(), name);
+    }
+    Ok(names)
+}
+
+/// The claim that was made for the pod's extended resources, with which of its requests each container has, as pairs.
+pub(crate) fn extended_claim(pod: &Pod) -> Option<(&str, Vec<(&str, &str)>)> {
+    let claim = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    let mappings = claim.request_mappings.iter();
+    let pairs = mappings.map(|mapping| (mapping.container_name.as_str(), mapping.request_name.as_str()));
+    Some((&claim.resource_claim_name, pairs.collect()))
+}
+
+/// How much of each extended resource a container asks for.
+pub(crate) fn extended_resources(container: &Container) -> BTreeMap<String, usize> {
+    let limits = container.resources.iter().flat_map(|resources| resources.limits.iter().flatten());
+    let extended = limits.filter(|(resource, _)| resource.contains('/'));
+    let counted = extended.filter_map(|(resource, limit)| {
+        let units = Quantity::parse(&limit.0)?.units();
+        Some((resource.clone(), usize::try_from(units).ok()?))
+    });
+    counted.collect()
+}
+
+/// How far the pod is.
+pub(crate) fn phase_of(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
+/// Whether the pod has ended.
+pub(crate) fn is_terminal(pod: &Pod) -> bool {
+    matches!(phase_of(pod), Some("Succeeded" | "Failed"))
+}
