@@ -11,9 +11,9 @@
 //! A second file holds a copy. It is written after the first one, and read if the first one is damaged or gone. If both
 //! are, the regions tell which slices there are: see `manager::recovery`.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -226,18 +226,8 @@ fn is_full(error: &io::Error) -> bool {
 /// Replaces a file; on a full disk, does what `in_place` does instead.
 fn write(dir: &Path, path: &Path, text: &[u8], in_place: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let new = dir.join(".checkpoint.new");
-    replace(dir, &new, path, text).or_else(|error| {
-        let _ = fs::remove_file(&new);
-        if is_full(&error) && in_place().is_ok() { Ok(()) } else { Err(error) }
-    })
-}
-
-fn replace(dir: &Path, new: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(new)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    fs::rename(new, path)?;
-    File::open(dir)?.sync_all()
+    aliquot_durable::replace_through(&new, path, text)
+        .or_else(|error| if is_full(&error) && in_place().is_ok() { Ok(()) } else { Err(error) })
 }
 
 /// Overwrites the checkpoint. Its copy holds the former state before that, and until the new one is durable: if the

@@ -1,34 +1,12 @@
-//! Files that must be whole or absent, whatever happens meanwhile.
+//! The agent's directories, and its files of JSON.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-/// Replaces the file `path`. When this returns, the new contents outlive a loss of power; if it fails, either the old or
-/// the new contents are there.
-pub(crate) fn write_durably(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension("new");
-    let written = File::create_private(&temporary).and_then(|mut file| {
-        file.write_all(contents)?;
-        file.sync_all()
-    });
-    written.and_then(|()| rename_durably(&temporary, path)).inspect_err(|_| _ = fs::remove_file(&temporary))
-}
-
-/// Renames `from` to `to` in the same directory, durably.
-pub(crate) fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)?;
-    sync_dir(to.parent().unwrap_or(Path::new("/")))
-}
-
-/// Makes the names in `dir` durable.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
 
 /// Makes `dir` and those above it that are missing, closed to other users.
 pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
@@ -37,7 +15,7 @@ pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
 
 /// `value` as the file `path`, durably.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    write_durably(path, &serde_json::to_vec(value)?)
+    aliquot_durable::replace(path, &serde_json::to_vec(value)?)
 }
 
 /// What the file `path` says; `None` if there is no such file.
@@ -48,18 +26,6 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))),
-    }
-}
-
-/// Opens files that only this user reads.
-pub(crate) trait CreatePrivate: Sized {
-    /// An empty file, in place of one that may be there.
-    fn create_private(path: &Path) -> io::Result<Self>;
-}
-
-impl CreatePrivate for File {
-    fn create_private(path: &Path) -> io::Result<File> {
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
     }
 }
 

@@ -11,7 +11,7 @@
 //!   end          how it has ended
 //! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
-use crate::files::{self, CreatePrivate};
+use crate::files;
 use crate::process::{ProcessId, from_errno};
 
 /// Room for the file `end`.
@@ -148,12 +148,12 @@ impl InstanceDir {
     pub(crate) fn create(&self, start: &Start) -> io::Result<()> {
         files::create_private_dir(&self.0)?;
         let created = (|| {
-            let reserved = File::create_private(&self.0.join("reserved"))?;
+            let reserved = aliquot_durable::create_private(&self.0.join("reserved"))?;
             let room = i64::try_from(END_BYTES_MAX).unwrap_or(i64::MAX);
             posix_fallocate(&reserved, 0, room).map_err(from_errno)?;
             reserved.sync_all()?;
-            files::write_durably(&self.0.join("command"), &without_secrets(start).encode_to_vec())?;
-            files::sync_dir(self.0.parent().unwrap_or(Path::new("/")))
+            aliquot_durable::replace(&self.0.join("command"), &without_secrets(start).encode_to_vec())?;
+            aliquot_durable::sync_parent(&self.0)
         })();
         created.inspect_err(|_| self.remove())
     }
@@ -227,7 +227,7 @@ impl InstanceDir {
         let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&reserved)?;
         file.write_all_at(&bytes, 0)?;
         file.sync_all()?;
-        files::rename_durably(&reserved, &path)
+        aliquot_durable::rename(&reserved, &path)
     }
 
     /// What the files tell now.

@@ -1,8 +1,7 @@
 //! Who is who: the scheduler's own certificate authority, and what certificates say.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -174,21 +173,14 @@ pub(crate) fn read(path: &Path) -> Result<String, CertificateError> {
 
 /// Writes a file that only this user can read: all of it, durably, or nothing.
 fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
-    let write = || {
-        let unfinished = path.with_extension("unfinished");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        // It may have been there with other rights.
-        file.set_permissions(Permissions::from_mode(0o600))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&unfinished, path)?;
-        fs::File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-    };
-    write().map_err(|error| CertificateError::File { path: path.to_owned(), error })
+    aliquot_durable::replace(path, text.as_bytes())
+        .map_err(|error| CertificateError::File { path: path.to_owned(), error })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn request() -> String {

@@ -20,6 +20,8 @@ const RULES: &[Rule] = &[
         ours: &[],
         others: Some(&["prost", "prost-types", "protox", "tonic", "tonic-prost", "tonic-prost-build"]),
     },
+    // Files alone.
+    Rule { name: "aliquot-durable", ours: &[], others: Some(&[]) },
     // Pure crates use no clock, no transport and no runtime.
     Rule { name: "aliquot-arbiter", ours: &[], others: Some(&[]) },
     Rule { name: "aliquot-dialects", ours: &[], others: Some(&["thiserror"]) },
@@ -35,9 +37,13 @@ const RULES: &[Rule] = &[
         others: None,
     },
     // The Kubernetes adapters do not know the manager.
-    Rule { name: "aliquot-kubernetes", ours: &["aliquot-node", "aliquot-proto", "aliquot-dialects"], others: None },
+    Rule {
+        name: "aliquot-kubernetes",
+        ours: &["aliquot-node", "aliquot-proto", "aliquot-dialects", "aliquot-durable"],
+        others: None,
+    },
     // Nor does the agent: it speaks to it over its socket.
-    Rule { name: "aliquot-agent", ours: &["aliquot-proto"], others: None },
+    Rule { name: "aliquot-agent", ours: &["aliquot-proto", "aliquot-durable"], others: None },
     Rule {
         name: "aliquot-manager",
         ours: &[
@@ -45,6 +51,7 @@ const RULES: &[Rule] = &[
             "aliquot-agent",
             "aliquot-proto",
             "aliquot-arbiter",
+            "aliquot-durable",
             "aliquot-node",
             "aliquot-kubernetes",
         ],
@@ -58,7 +65,13 @@ const RULES: &[Rule] = &[
     // The scheduler does not know the manager: they meet in the contracts.
     Rule {
         name: "aliquot-standalone",
-        ours: &["aliquot-proto", "aliquot-scheduler-core", "aliquot-scheduler-engine", "aliquot-scheduler-store"],
+        ours: &[
+            "aliquot-proto",
+            "aliquot-durable",
+            "aliquot-scheduler-core",
+            "aliquot-scheduler-engine",
+            "aliquot-scheduler-store",
+        ],
         others: None,
     },
     Rule {

@@ -11,8 +11,8 @@
 //! where the first is damaged. Should both be, the instances stay until somebody destroys them by hand.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -191,16 +191,11 @@ impl Checkpoint {
     }
 
     fn write(&self, record: &Record, path: &Path) -> Result<(), CheckpointError> {
-        let aside = path.with_extension("new");
         let write = || {
             let version = record.version();
             let record = serde_json::to_value(record)?;
             let envelope = Envelope { version, checksum: checksum(&record), record };
-            let mut file = File::create(&aside)?;
-            file.write_all(&serde_json::to_vec_pretty(&envelope)?)?;
-            file.sync_all()?;
-            fs::rename(&aside, path)?;
-            self.sync()
+            aliquot_durable::replace(path, &serde_json::to_vec_pretty(&envelope)?)
         };
         write().map_err(io_error("write", path))
     }
@@ -209,7 +204,7 @@ impl Checkpoint {
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), CheckpointError> {
         // The copy first: what is there without its record would be taken for a claim.
         for path in [self.copy(uid), self.file(uid)] {
-            match fs::remove_file(&path).and_then(|()| self.sync()) {
+            match fs::remove_file(&path).and_then(|()| aliquot_durable::sync_parent(&path)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &path)(error)),
                 _ => {}
             }
@@ -237,10 +232,6 @@ impl Checkpoint {
     fn files(&self) -> Result<Vec<PathBuf>, CheckpointError> {
         let list = || fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
         list().map_err(io_error("read", &self.dir))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        File::open(&self.dir)?.sync_all()
     }
 }
 
