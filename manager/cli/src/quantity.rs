@@ -3,6 +3,9 @@
 //! This is the one place where they are parsed. Parsing is strict: a quantity with two possible meanings is refused,
 //! and the error says what is accepted. There is no floating point: a fraction such as `1.1GiB` is rounded down to
 //! whole bytes exactly.
+//!
+//! The quantities of Kubernetes are another language, which `aliquot_dialects::quantity` reads: there `4G` is 4·1000³
+//! bytes and `4m` four thousandths, and both are refused here.
 
 mod amounts;
 

@@ -50,6 +50,20 @@ impl Decimal {
         };
         Some((u64::try_from(product / power).ok()?, product % power == 0))
     }
+
+    /// The number times `factor`, divided by `divisor`, rounded up; `None` if it is too large.
+    pub(crate) fn times_rounded_up(self, factor: u128, divisor: u128) -> Option<u128> {
+        let product = self.digits.checked_mul(factor)?;
+        if product == 0 {
+            return Some(0);
+        }
+        let power = 10_u128.checked_pow(self.exponent.unsigned_abs());
+        if self.exponent >= 0 {
+            return Some(product.checked_mul(power?)?.div_ceil(divisor));
+        }
+        // A divisor that is too large to count leaves less than one.
+        Some(power.and_then(|power| power.checked_mul(divisor)).map_or(1, |divisor| product.div_ceil(divisor)))
+    }
 }
 
 fn split_digits(text: &str) -> (&str, &str) {

@@ -1,8 +1,11 @@
-//! Quantities as Kubernetes writes them: `4`, `2k`, `1.5Gi`, `3e2`, `2000m`.
+//! Quantities as Kubernetes writes them: `4`, `2k`, `1.5Gi`, `3e2`, `2000m`. This is the one place where they are read.
+//!
+//! The command line has a language of its own, which is stricter: there `4G` and `4m` are refused, because people mean
+//! different things by them.
 
 use crate::decimal::Decimal;
 
-/// A text that is not a quantity, or not a whole number.
+/// A text that is not a quantity, or not one that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a whole number, for example 4 or 2Gi, that is not negative and below 2^64")]
 pub struct QuantityError;
@@ -18,6 +21,16 @@ pub fn whole(text: &str) -> Result<u64, QuantityError> {
         Some((value, true)) if value % divisor == 0 => Ok(value / divisor),
         _ => Err(QuantityError),
     }
+}
+
+/// The quantity in thousandths, rounded up, as Kubernetes rounds what is asked for.
+///
+/// # Errors
+/// It is no quantity, is negative, or does not fit.
+pub fn thousandths(text: &str) -> Result<u128, QuantityError> {
+    let (number, suffix) = Decimal::parse_prefix(text).ok_or(QuantityError)?;
+    let (multiplier, divisor) = scale(suffix).ok_or(QuantityError)?;
+    number.times_rounded_up(u128::from(multiplier) * 1000, u128::from(divisor)).ok_or(QuantityError)
 }
 
 /// The multiplier and the divisor that a suffix stands for.
@@ -62,6 +75,26 @@ mod tests {
             ("0.5k", 500),
         ] {
             assert_eq!(whole(text), Ok(value), "{text}");
+        }
+    }
+
+    #[test]
+    fn thousandths_are_rounded_up() {
+        for (text, value) in [
+            ("0", 0),
+            ("500m", 500),
+            ("1.5", 1500),
+            ("1", 1000),
+            ("1u", 1),
+            ("0.0001", 1),
+            ("2k", 2_000_000),
+            ("3e2", 300_000),
+            ("16Ei", (16 << 60) * 1000),
+        ] {
+            assert_eq!(thousandths(text), Ok(value), "{text}");
+        }
+        for text in ["", "-1", "1mi", "1 Gi", "NaN", "100000000000000000000000E"] {
+            assert_eq!(thousandths(text), Err(QuantityError), "{text}");
         }
     }
 

@@ -91,15 +91,19 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-fake-cuda", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
     Rule { name: "aliquot-fake-nvml", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
     Rule { name: "aliquot-harness", ours: &["aliquot-abi", "aliquot-proto", "aliquot-fake-machine"], others: None },
-    // The API server of the test cluster knows neither kubelet nor anything else of ours.
-    Rule { name: "aliquot-test-api-server", ours: &[], others: None },
+    // The API server of the test cluster knows no kubelet.
+    Rule { name: "aliquot-test-api-server", ours: &["aliquot-dialects"], others: None },
     Rule {
         name: "aliquot-test-cluster",
         ours: &["aliquot-proto", "aliquot-harness", "aliquot-test-api-server"],
         others: None,
     },
     Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-proto"], others: None },
-    Rule { name: "aliquot-deployment", ours: &["aliquot-manager", "aliquot-kubernetes"], others: None },
+    Rule {
+        name: "aliquot-deployment",
+        ours: &["aliquot-dialects", "aliquot-manager", "aliquot-kubernetes"],
+        others: None,
+    },
     Rule { name: "aliquot-fuzz", ours: &["aliquot-abi", "aliquot-manager"], others: None },
     Rule { name: "aliquot-gpu-check", ours: &["aliquot-abi"], others: None },
     Rule {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use aliquot_dialects::quantity;
 use aliquot_harness::wait;
 use serde_json::{Value, json};
 
@@ -122,9 +123,6 @@ impl Tests<'_> {
 
 fn profile(device: &Value) -> Option<Profile> {
     let name = device["attributes"]["migProfile"]["string"].as_str()?.to_owned();
-    let memory = device["capacity"]["memory"]["value"].as_str()?;
-    // What is offered is a multiple of a MiB.
-    let (number, bits) =
-        [("Mi", 20), ("Gi", 30)].into_iter().find_map(|(unit, bits)| Some((memory.strip_suffix(unit)?, bits)))?;
-    Some(Profile { name, memory_bytes: number.parse::<u64>().ok()? << bits })
+    let memory_bytes = quantity::whole(device["capacity"]["memory"]["value"].as_str()?).ok()?;
+    Some(Profile { name, memory_bytes })
 }

@@ -391,6 +391,8 @@ impl DeviceConfig {
 }
 
 impl Size {
+    /// Reads whole numbers only. What the simulated machine has must not depend on how the command line under test reads
+    /// sizes, so this is a reader of its own.
     pub(crate) fn bytes(&self, key: &str) -> Result<u64, String> {
         let text = match self {
             Size::Bytes(bytes) => return Ok(*bytes),
