@@ -2,60 +2,37 @@
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allocation, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceRequest, DeviceSpec,
-    Event, MilliCpu, NodeSpec, Outcome, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings,
+    Allocation, Allowance, Claim, Cluster, DeviceAllocation, DeviceCore, Event, MilliCpu, PodGroup, Request, Scheduler,
+    Settings,
 };
+use aliquot_scheduler_kit::{self as kit, Build, DEVICE_MEMORY, node, whole};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const DEVICES: u16 = 8;
-
-fn memory() -> Bytes {
-    Bytes::from_mib(80 << 10)
-}
 
 /// Nodes with eight devices each.
 fn cluster(nodes: usize) -> Cluster {
     let mut cluster = Cluster::new();
     for number in 0..nodes {
-        let device = DeviceSpec { model: "A".into(), memory: memory(), ..DeviceSpec::default() };
-        let spec = NodeSpec {
-            name: format!("node-{number}"),
-            cpu: MilliCpu::new(96_000),
-            devices: vec![device; usize::from(DEVICES)],
-            ..NodeSpec::default()
-        };
-        event(&mut cluster, Event::NodeAdded(spec));
+        cluster.add_node(node(&format!("node-{number}"), 96, usize::from(DEVICES)));
     }
     cluster
-}
-
-fn event(cluster: &mut Cluster, event: Event) -> Outcome {
-    cluster.apply(event).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A queue that is to have so many devices, and nothing beyond that if it is none.
 fn queue(cluster: &mut Cluster, name: &str, devices: u64) {
     let weight = u64::from(devices > 0);
     let allowance = Allowance { quota: Some(devices * 1000), weight, ..Allowance::default() };
-    let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
-    event(cluster, Event::QueueAdded(QueueSpec { name: name.into(), allowances, ..QueueSpec::default() }));
+    cluster.add_queue(kit::queue(name, allowance));
 }
 
 fn wants(queue: &str, devices: u16) -> Claim {
-    let request = Request { cpu: MilliCpu::new(1000), devices: DeviceRequest::whole(devices), ..Request::default() };
+    let request = Request { cpu: MilliCpu::new(1000), ..whole(devices) };
     Claim { request, queue: queue.into(), preemptible: true, ..Claim::default() }
-}
-
-fn add(cluster: &mut Cluster, claim: Claim) -> ClaimId {
-    match event(cluster, Event::ClaimAdded(claim)) {
-        Outcome::Claim(id) => id,
-        other => panic!("not a claim's id: {other:?}"),
-    }
 }
 
 /// Lets a claim run on the first so many devices of each node; `claim` says what it is.
@@ -63,9 +40,9 @@ fn fill(cluster: &mut Cluster, devices: u16, mut claim: impl FnMut(usize) -> Cla
     let nodes: Vec<_> = cluster.nodes().map(|(id, _)| id).collect();
     let places = nodes.into_iter().flat_map(|node| (0..devices).map(move |device| (node, device)));
     for (number, (node, device)) in places.enumerate() {
-        let claim = add(cluster, claim(number));
-        let part = DeviceAllocation { device, core: DeviceCore::WHOLE, memory: memory() };
-        event(cluster, Event::ClaimPlaced(claim, Allocation { node, devices: vec![part] }));
+        let claim = cluster.add_claim(claim(number));
+        let part = DeviceAllocation { device, core: DeviceCore::WHOLE, memory: DEVICE_MEMORY };
+        cluster.event(Event::ClaimPlaced(claim, Allocation { node, devices: vec![part] }));
     }
 }
 
@@ -98,7 +75,7 @@ fn reclaims(criterion: &mut Criterion) {
     fill(&mut many, 7, |number| wants(&format!("queue-{}", number % 50 * 2 + 1), 1));
     for number in (0..100).step_by(2) {
         for _ in 0..50 {
-            add(&mut many, wants(&format!("queue-{number}"), 1));
+            many.add_claim(wants(&format!("queue-{number}"), 1));
         }
     }
     // 1000 devices are free; 1500 are taken back.
@@ -107,7 +84,7 @@ fn reclaims(criterion: &mut Criterion) {
     ["red", "blue"].iter().for_each(|name| queue(&mut two, name, 2000));
     fill(&mut two, DEVICES, |_| wants("red", 1));
     for _ in 0..2000 {
-        add(&mut two, wants("blue", 1));
+        two.add_claim(wants("blue", 1));
     }
     measure(criterion, "a queue of 2000 claims takes its half of 4000 devices back from one other", &two, 4000);
 }
@@ -117,7 +94,7 @@ fn preemptions(criterion: &mut Criterion) {
     queue(&mut one, "red", 4000);
     fill(&mut one, DEVICES, |_| wants("red", 1));
     for _ in 0..2000 {
-        add(&mut one, Claim { priority: 100, ..wants("red", 1) });
+        one.add_claim(Claim { priority: 100, ..wants("red", 1) });
     }
     measure(criterion, "2000 claims preempt 2000 of 4000 claims of their queue", &one, 4000);
 }
@@ -128,7 +105,7 @@ fn budgets(criterion: &mut Criterion) {
     queue(&mut guarded, "blue", 0);
     let budget = |number: usize| Some(format!("budget-{number}"));
     fill(&mut guarded, DEVICES, |number| Claim { disruption_budget: budget(number), ..wants("blue", 1) });
-    add(&mut guarded, wants("red", 1));
+    guarded.add_claim(wants("red", 1));
     measure(criterion, "one device is taken back from 12000 claims with a disruption budget each", &guarded, 2);
 }
 
@@ -146,7 +123,7 @@ fn nothing_helps(criterion: &mut Criterion) {
     for number in (0..200).step_by(2) {
         let mut claim = wants(&format!("queue-{number}"), DEVICES);
         claim.request.cpu = MilliCpu::new(1000 + number);
-        add(&mut protected, claim);
+        protected.add_claim(claim);
     }
     measure(criterion, "100 queues look for eight devices on 1000 nodes that cannot be made free", &protected, 0);
 }
@@ -165,12 +142,12 @@ fn holds(criterion: &mut Criterion) {
             claim
         };
         queue(&mut large, &name, 32);
-        add(&mut large, sort(2 * DEVICES));
+        large.add_claim(sort(2 * DEVICES));
         queue(&mut gangs, &name, 16);
         let group = PodGroup { name: name.clone(), queue: name.clone(), min_members: 2, ..PodGroup::default() };
-        event(&mut gangs, Event::PodGroupAdded(group));
+        gangs.event(Event::PodGroupAdded(group));
         for _ in 0..2 {
-            add(&mut gangs, Claim { pod_group: Some(name.clone()), ..sort(DEVICES) });
+            gangs.add_claim(Claim { pod_group: Some(name.clone()), ..sort(DEVICES) });
         }
     }
     hold(criterion, "1000 different claims that fit nowhere may have nodes kept; 4000 nodes", large);
@@ -181,7 +158,7 @@ fn hold(criterion: &mut Criterion, name: &str, mut waiting: Cluster) {
     let settings = Settings { held_nodes_per_mille: 0, ..Settings::default() };
     let mut scheduler = Scheduler::new(Box::new(BestFit), settings);
     scheduler.cycle(&mut waiting);
-    event(&mut waiting, Event::TimeAdvanced(400_000));
+    waiting.event(Event::TimeAdvanced(400_000));
     let start = Instant::now();
     scheduler.cycle(&mut waiting);
     println!("the first cycle in which {name}: {:?}", start.elapsed());

@@ -3,15 +3,15 @@
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu,
-    NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Step,
+    Allowance, Bytes, Claim, ClaimId, Cluster, Event, MilliCpu, NodeSpec, Plan, PodGroup, QueueSpec, Request,
+    Scheduler, Settings, Step,
 };
+use aliquot_scheduler_kit::{self as kit, Build};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 const NODES: usize = 500;
@@ -21,21 +21,10 @@ const DEVICES: usize = 8;
 fn cluster() -> Cluster {
     let mut cluster = Cluster::new();
     for number in 0..NODES {
-        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        let spec = NodeSpec {
-            name: format!("node-{number}"),
-            cpu: MilliCpu::new(128_000),
-            memory: Bytes::from_mib(1 << 20),
-            devices: vec![device; DEVICES],
-            ..NodeSpec::default()
-        };
-        event(&mut cluster, Event::NodeAdded(spec));
+        let spec = kit::node(&format!("node-{number}"), 128, DEVICES);
+        cluster.add_node(NodeSpec { memory: Bytes::from_mib(1 << 20), ..spec });
     }
     cluster
-}
-
-fn event(cluster: &mut Cluster, event: Event) -> Outcome {
-    cluster.apply(event).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn scheduler() -> Scheduler {
@@ -44,31 +33,21 @@ fn scheduler() -> Scheduler {
 }
 
 fn whole(count: u16) -> Request {
-    Request { cpu: MilliCpu::new(1000), devices: DeviceRequest::whole(count), ..Request::default() }
+    Request { cpu: MilliCpu::new(1000), ..kit::whole(count) }
 }
 
 fn part(percent: u32) -> Request {
-    let memory = DeviceMemory::Thousandths(percent * 10);
-    let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
-    Request { cpu: MilliCpu::new(1000), devices, ..Request::default() }
+    Request { cpu: MilliCpu::new(1000), ..kit::part(percent) }
 }
 
 fn queue(cluster: &mut Cluster, name: &str, parent: Option<&str>, quota: u64) {
     let allowance = Allowance { quota: Some(quota), weight: 1, ..Allowance::default() };
-    let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
     let parent = parent.map(str::to_owned);
-    event(cluster, Event::QueueAdded(QueueSpec { name: name.into(), parent, allowances, ..QueueSpec::default() }));
+    cluster.add_queue(QueueSpec { parent, ..kit::queue(name, allowance) });
 }
 
 fn claim(cluster: &mut Cluster, queue: &str, request: Request) -> ClaimId {
-    add(cluster, Claim { request, queue: queue.into(), priority: 50, preemptible: true, ..Claim::default() })
-}
-
-fn add(cluster: &mut Cluster, claim: Claim) -> ClaimId {
-    match event(cluster, Event::ClaimAdded(claim)) {
-        Outcome::Claim(id) => id,
-        other => panic!("not a claim's id: {other:?}"),
-    }
+    cluster.add_claim(Claim { request, queue: queue.into(), priority: 50, preemptible: true, ..Claim::default() })
 }
 
 fn gang(cluster: &mut Cluster, name: &str, queue: &str, members: u32, request: &Request) {
@@ -80,9 +59,9 @@ fn gang(cluster: &mut Cluster, name: &str, queue: &str, members: u32, request: &
         min_members: members,
         ..PodGroup::default()
     };
-    event(cluster, Event::PodGroupAdded(group));
+    cluster.add_group(group);
     for _ in 0..members {
-        add(cluster, Claim { request: request.clone(), pod_group: Some(name.into()), ..Claim::default() });
+        cluster.add_claim(Claim { request: request.clone(), pod_group: Some(name.into()), ..Claim::default() });
     }
 }
 
@@ -94,7 +73,7 @@ fn cycle(scheduler: &mut Scheduler, cluster: &mut Cluster) -> (Plan, Duration) {
     for planned in &plan.steps {
         let claim = planned.step.claim();
         if !matches!(planned.step, Step::Place { .. }) && cluster.leaving(claim).is_some() {
-            event(cluster, Event::ClaimGone(claim));
+            cluster.event(Event::ClaimGone(claim));
         }
     }
     (plan, took)
@@ -182,7 +161,7 @@ fn changed(scheduler: &mut Scheduler, cluster: &mut Cluster, next: &mut usize) -
     let ended: Vec<ClaimId> =
         running.chain(waiting.iter().step_by(waiting.len() / 480).take(480)).map(|(id, ..)| *id).collect();
     for id in ended {
-        event(cluster, Event::ClaimRemoved(id));
+        cluster.event(Event::ClaimRemoved(id));
         *next += 1;
         claim(cluster, &format!("q{}", 100 + *next % 900), part(50));
     }
@@ -198,11 +177,9 @@ fn large_cluster(criterion: &mut Criterion) {
         queue(&mut cluster, "other", None, 0);
         for _ in 0..NODES {
             // One on each node may not be evicted, so no node can be emptied.
-            add(&mut cluster, Claim { request: whole(4), queue: "team".into(), ..Claim::default() });
-            add(
-                &mut cluster,
-                Claim { request: whole(1), queue: "other".into(), preemptible: true, ..Claim::default() },
-            );
+            cluster.add_claim(Claim { request: whole(4), queue: "team".into(), ..Claim::default() });
+            let other = Claim { request: whole(1), queue: "other".into(), preemptible: true, ..Claim::default() };
+            cluster.add_claim(other);
         }
         let mut scheduler = scheduler();
         settle(&mut scheduler, &mut cluster);
@@ -223,7 +200,7 @@ fn large_cluster(criterion: &mut Criterion) {
                 let (plan, once) = cycle(&mut scheduler, &mut cluster);
                 assert_eq!(plan.steps.len(), 2, "one is evicted, one is placed");
                 took += once;
-                event(&mut cluster, Event::ClaimRemoved(back));
+                cluster.event(Event::ClaimRemoved(back));
                 settle(&mut scheduler, &mut cluster);
             }
             took
@@ -253,10 +230,10 @@ fn large_cluster(criterion: &mut Criterion) {
     fill(
         "a group of 5000 members that fit nowhere and 5000 behind them fills 500 nodes",
         &|cluster| {
-            event(cluster, Event::PodGroupAdded(PodGroup { name: "group".into(), ..PodGroup::default() }));
+            cluster.event(Event::PodGroupAdded(PodGroup { name: "group".into(), ..PodGroup::default() }));
             for number in 0..10_000 {
                 let request = if number < 5000 { whole(16) } else { whole(1) };
-                add(cluster, Claim { request, pod_group: Some("group".into()), ..Claim::default() });
+                cluster.add_claim(Claim { request, pod_group: Some("group".into()), ..Claim::default() });
             }
         },
         NODES * DEVICES,

@@ -2,9 +2,10 @@
 
 use aliquot_scheduler_core::placement::{Engine, ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_core::{
-    Allowance, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Outcome,
-    QueueDemand, Request, Statement, entitlements,
+    Allowance, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, QueueDemand,
+    Request, Statement, entitlements,
 };
+use aliquot_scheduler_kit::{self as kit, Build};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// 1,000 queues in three levels, all of which ask for more than there is.
@@ -43,14 +44,11 @@ fn share(core: u32, cpu: u64) -> Request {
 }
 
 fn whole(count: u16, cpu: u64) -> Request {
-    Request { cpu: MilliCpu::new(cpu), devices: DeviceRequest::whole(count), ..Request::default() }
+    Request { cpu: MilliCpu::new(cpu), ..kit::whole(count) }
 }
 
-fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
-    match cluster.apply(Event::ClaimAdded(Claim { request: request.clone(), ..Claim::default() })) {
-        Ok(Outcome::Claim(id)) => id,
-        other => panic!("a claim could not be added: {other:?}"),
-    }
+fn wants(request: &Request) -> Claim {
+    Claim { request: request.clone(), ..Claim::default() }
 }
 
 /// Nodes with eight devices, filled to four fifths.
@@ -63,7 +61,7 @@ fn cluster(nodes: usize, requests: &[Request]) -> (Cluster, Engine<ExpectedWaste
             devices: vec![DeviceSpec::default(); 8],
             ..NodeSpec::default()
         };
-        assert!(cluster.apply(Event::NodeAdded(spec)).is_ok());
+        cluster.add_node(spec);
     }
     let mut engine = Engine::new(ExpectedWaste::new(&Mix::of(requests), Weights::default()));
     let (mut placed, mut used) = (Vec::new(), 0);
@@ -71,7 +69,7 @@ fn cluster(nodes: usize, requests: &[Request]) -> (Cluster, Engine<ExpectedWaste
         if used >= nodes as u64 * 6400 {
             break;
         }
-        let claim = add(&mut cluster, request);
+        let claim = cluster.add_claim(wants(request));
         if cycle(&mut cluster, &mut engine, claim) {
             used += request.devices.total_core();
             placed.push(claim);
@@ -96,13 +94,13 @@ fn decisions(criterion: &mut Criterion) {
             let request = requests[next % requests.len()].clone();
             next += 1;
             assert!(cluster.apply(Event::ClaimRemoved(gone)).is_ok());
-            let claim = add(&mut cluster, &request);
+            let claim = cluster.add_claim(wants(&request));
             if cycle(&mut cluster, &mut engine, claim) {
                 placed.push(claim);
             }
         });
     });
-    let gang: Vec<ClaimId> = (0..10).map(|_| add(&mut cluster, &whole(8, 90_000))).collect();
+    let gang: Vec<ClaimId> = (0..10).map(|_| cluster.add_claim(wants(&whole(8, 90_000)))).collect();
     criterion.bench_function("a gang of 80 devices is tried and rolled back; 10000 nodes", |bencher| {
         bencher.iter(|| {
             let mut statement = Statement::new(&mut cluster);

@@ -6,6 +6,7 @@ use aliquot_scheduler_core::{
     Bytes, Claim, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Request,
     Scheduler, Settings,
 };
+use aliquot_scheduler_kit as kit;
 
 mod counting;
 
@@ -15,19 +16,12 @@ const NODES: usize = 10_000;
 const CLAIMS: usize = 50_000;
 
 fn node(number: usize) -> NodeSpec {
-    let device = |index| DeviceSpec {
-        uuid: format!("GPU-{number:08x}-{index:04x}-0000-0000-000000000000"),
-        model: "H100".into(),
-        memory: Bytes::from_mib(80 << 10),
-        ..DeviceSpec::default()
-    };
+    let uuid = |index| format!("GPU-{number:08x}-{index:04x}-0000-0000-000000000000");
     NodeSpec {
-        name: format!("node-{number}"),
         labels: [("zone".to_owned(), format!("zone-{}", number % 8))].into(),
-        cpu: MilliCpu::new(128_000),
         memory: Bytes::from_mib(1 << 20),
-        devices: (0..8).map(device).collect(),
-        ..NodeSpec::default()
+        devices: (0..8).map(|index| DeviceSpec { uuid: uuid(index), ..kit::device("H100") }).collect(),
+        ..kit::node(&format!("node-{number}"), 128, 0)
     }
 }
 

@@ -7,31 +7,26 @@ use aliquot_scheduler_core::explain::Reason;
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Allowance, Bytes, Claim, ClaimId, Cluster, Constraints, Demand, DeviceCore, DeviceMemory, DeviceRequest,
-    DeviceSpec, Event, MilliCpu, NodeSpec, Outcome, Plan, QueueSpec, Request, Resource, Scheduler, Settings, divide,
+    DeviceSpec, NodeSpec, Plan, QueueSpec, Request, Resource, Scheduler, Settings, divide,
 };
+use aliquot_scheduler_kit::{self as kit, Build, placed};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// A node with so many devices of a model.
 fn node(model: &str, memory: Bytes, devices: usize) -> NodeSpec {
-    let device = DeviceSpec { model: model.into(), memory, ..DeviceSpec::default() };
-    NodeSpec {
-        name: format!("node-of-{model}"),
-        cpu: MilliCpu::new(64_000),
-        devices: vec![device; devices],
-        ..NodeSpec::default()
-    }
+    let device = DeviceSpec { memory, ..kit::device(model) };
+    NodeSpec { devices: vec![device; devices], ..kit::node(&format!("node-of-{model}"), 64, 0) }
 }
 
 fn cluster(nodes: impl IntoIterator<Item = NodeSpec>, queues: &[(&str, &[(Resource, Allowance)])]) -> Cluster {
     let mut cluster = Cluster::new();
     for node in nodes {
-        cluster.apply(Event::NodeAdded(node)).expect("a new node");
+        cluster.add_node(node);
     }
     for (name, allowances) in queues {
         let allowances: BTreeMap<Resource, Allowance> = allowances.iter().cloned().collect();
-        let spec = QueueSpec { name: (*name).into(), allowances, ..QueueSpec::default() };
-        cluster.apply(Event::QueueAdded(spec)).expect("a new queue");
+        cluster.add_queue(QueueSpec { name: (*name).into(), allowances, ..QueueSpec::default() });
     }
     cluster
 }
@@ -40,11 +35,7 @@ fn add(cluster: &mut Cluster, queue: &str, devices: DeviceRequest, model: Option
     let models: BTreeSet<String> = model.map(str::to_owned).into_iter().collect();
     let request =
         Request { devices, constraints: Constraints { models, ..Constraints::default() }, ..Request::default() };
-    let claim = Claim { request, queue: queue.into(), preemptible: true, ..Claim::default() };
-    match cluster.apply(Event::ClaimAdded(claim)) {
-        Ok(Outcome::Claim(id)) => id,
-        other => panic!("not a claim's id: {other:?}"),
-    }
+    cluster.add_claim(Claim { request, queue: queue.into(), preemptible: true, ..Claim::default() })
 }
 
 fn part(core: u32, memory: DeviceMemory) -> DeviceRequest {
@@ -53,10 +44,6 @@ fn part(core: u32, memory: DeviceMemory) -> DeviceRequest {
 
 fn cycle(cluster: &mut Cluster) -> Plan {
     Scheduler::new(Box::new(BestFit), Settings::default()).cycle(cluster)
-}
-
-fn placed(cluster: &Cluster, claims: &[ClaimId]) -> usize {
-    claims.iter().filter(|claim| cluster.allocation(**claim).is_some()).count()
 }
 
 fn limited_to(limit: u64) -> Allowance {

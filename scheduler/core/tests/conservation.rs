@@ -6,6 +6,7 @@ use aliquot_scheduler_core::{
     Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
     DeviceSpec, Displacement, Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request, Statement,
 };
+use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -205,10 +206,10 @@ proptest! {
 fn a_claim_on_a_node_that_goes_away_waits_again() {
     let mut cluster = Cluster::new();
     let node = NodeSpec { name: "n".into(), devices: vec![DeviceSpec::default()], ..NodeSpec::default() };
-    let Ok(Outcome::Node(node)) = cluster.apply(Event::NodeAdded(node)) else { panic!("a node can be added") };
+    let node = cluster.add_node(node);
     let request = Request { devices: DeviceRequest::share(DeviceCore::from_percent(30)), ..Request::default() };
     let claim = Claim { request, ..Claim::default() };
-    let Ok(Outcome::Claim(claim)) = cluster.apply(Event::ClaimAdded(claim)) else { panic!("a claim can be added") };
+    let claim = cluster.add_claim(claim);
     let at = allocation(&cluster, claim, node, 0).expect("there is such a claim");
     assert_eq!(cluster.apply(Event::ClaimPlaced(claim, at)), Ok(Outcome::Claims { displaced: vec![], ready: vec![] }));
     let gone = Outcome::Claims { displaced: vec![claim], ready: Vec::new() };

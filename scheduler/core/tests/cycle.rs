@@ -5,50 +5,35 @@ use std::collections::BTreeMap;
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event,
-    GroupPlacement, LimitRange, MilliCpu, NamespaceSpec, NodeSpec, Outcome, PlacementStrategy, PodGroup, QueueSpec,
-    Request, Resource, Scheduler, Settings, SubGroup,
+    GroupPlacement, LimitRange, MilliCpu, NamespaceSpec, NodeSpec, PlacementStrategy, PodGroup, Request, Resource,
+    Scheduler, Settings, SubGroup,
 };
+use aliquot_scheduler_kit::{self as kit, Build, placed};
 
 fn cluster(nodes: usize, devices: usize) -> Cluster {
     let mut cluster = Cluster::new();
     for number in 0..nodes {
-        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        let spec = NodeSpec {
-            name: format!("node-{number}"),
-            cpu: MilliCpu::new(64_000),
-            devices: vec![device; devices],
-            ..NodeSpec::default()
-        };
-        cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+        cluster.add_node(kit::node(&format!("node-{number}"), 64, devices));
     }
     cluster
 }
 
 fn add_queue(cluster: &mut Cluster, name: &str, allowance: Allowance) {
-    let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
-    let spec = QueueSpec { name: name.into(), allowances, ..QueueSpec::default() };
-    cluster.apply(Event::QueueAdded(spec)).expect("a new queue");
+    cluster.add_queue(kit::queue(name, allowance));
 }
 
 fn add(cluster: &mut Cluster, queue: &str, priority: i32, devices: u16) -> ClaimId {
-    let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
-    let claim = Claim { request, queue: queue.into(), priority, preemptible: true, ..Claim::default() };
-    claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
-}
-
-fn claim_id(outcome: Outcome) -> ClaimId {
-    match outcome {
-        Outcome::Claim(id) => id,
-        other => panic!("not a claim's id: {other:?}"),
-    }
+    cluster.add_claim(Claim {
+        request: kit::whole(devices),
+        queue: queue.into(),
+        priority,
+        preemptible: true,
+        ..Claim::default()
+    })
 }
 
 fn scheduler() -> Scheduler {
     Scheduler::new(Box::new(BestFit), Settings::default())
-}
-
-fn placed(cluster: &Cluster, claims: &[ClaimId]) -> usize {
-    claims.iter().filter(|claim| cluster.allocation(**claim).is_some()).count()
 }
 
 #[test]
@@ -81,7 +66,7 @@ fn claims_that_cannot_be_evicted_stay_within_the_quota() {
         .map(|_| {
             let request = Request { devices: DeviceRequest::whole(1), ..Request::default() };
             let claim = Claim { request, queue: "team".into(), preemptible: false, ..Claim::default() };
-            claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
+            cluster.add_claim(claim)
         })
         .collect();
     let others: Vec<ClaimId> = (0..4).map(|_| add(&mut cluster, "team", 50, 1)).collect();
@@ -97,7 +82,7 @@ fn a_gang_is_placed_as_a_whole_or_not_at_all_and_grows_afterwards() {
     let member = |cluster: &mut Cluster| {
         let request = Request { devices: DeviceRequest::whole(1), ..Request::default() };
         let claim = Claim { request, pod_group: Some("gang".into()), ..Claim::default() };
-        claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
+        cluster.add_claim(claim)
     };
     let mut members: Vec<ClaimId> = (0..5).map(|_| member(&mut cluster)).collect();
     let mut scheduler = scheduler();
@@ -175,7 +160,7 @@ fn gang(cluster: &mut Cluster, name: &str, members: u32, devices: u16, spread: G
     let member = |_| {
         let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
         let claim = Claim { request, pod_group: Some(name.into()), ..Claim::default() };
-        claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
+        cluster.add_claim(claim)
     };
     (0..members).map(member).collect()
 }
@@ -264,7 +249,7 @@ fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
         let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
         let sub_group = sub_group.map(str::to_owned);
         let claim = Claim { request, pod_group: Some("job".into()), sub_group, ..Claim::default() };
-        claim_id(cluster.apply(Event::ClaimAdded(claim)).expect("a good claim"))
+        cluster.add_claim(claim)
     };
     let head = member(None, 1);
     let left = [member(Some("left"), 4), member(Some("left"), 4)];
@@ -274,7 +259,7 @@ fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
     assert_eq!(placed(&cluster, &[head, left[0], left[1], right[0]]), 0, "one of the right is missing");
     let request = Request { devices: DeviceRequest::whole(3), ..Request::default() };
     let last = Claim { request, pod_group: Some("job".into()), sub_group: Some("right".into()), ..Claim::default() };
-    right.push(claim_id(cluster.apply(Event::ClaimAdded(last)).expect("a good claim")));
+    right.push(cluster.add_claim(last));
     scheduler.cycle(&mut cluster);
     let rack = |claims: &[ClaimId]| {
         let rack = |node: &String| {
@@ -302,14 +287,14 @@ fn a_namespace_with_a_quota_is_a_queue_and_bounds_what_each_claim_asks_for() {
     let claim = |core: u32, count: u16| {
         let devices = DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Bytes(Bytes::new(1)) };
         let request = Request { devices, ..Request::default() };
-        Event::ClaimAdded(Claim { request, namespace: "lab".into(), preemptible: true, ..Claim::default() })
+        Claim { request, namespace: "lab".into(), preemptible: true, ..Claim::default() }
     };
-    let refused = cluster.apply(claim(1000, 3)).expect_err("three devices are too many");
+    let refused = cluster.apply(Event::ClaimAdded(claim(1000, 3))).expect_err("three devices are too many");
     assert_eq!(
         refused.to_string(),
         "the claim asks for 300 % gpu-core, the most that namespace \"lab\" allows a claim is 200 % gpu-core; ask for less"
     );
-    let mut add = |core, count| claim_id(cluster.apply(claim(core, count)).expect("a good claim"));
+    let mut add = |core, count| cluster.add_claim(claim(core, count));
     let claims = [add(0, 1), add(1000, 2), add(500, 1)];
     assert_eq!(cluster.claim(claims[0]).map(|claim| claim.request.devices.core), Some(DeviceCore::new(500)));
     let plan = scheduler().cycle(&mut cluster);

@@ -4,9 +4,10 @@
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
-    DeviceSpec, Event, EventError, Health, MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, Request, Resource, Scheduler,
-    Settings, Step,
+    DeviceSpec, Event, EventError, Health, NodeId, NodeSpec, Outcome, PodGroup, Request, Resource, Scheduler, Settings,
+    Step,
 };
+use aliquot_scheduler_kit::{self as kit, Build};
 
 const GIB: u64 = 1 << 30;
 
@@ -19,19 +20,8 @@ impl Kit {
     fn new(devices: usize) -> (Self, NodeId) {
         let mut kit =
             Self { cluster: Cluster::new(), scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
-        let Outcome::Node(node) = kit.event(Event::NodeAdded(node("first", devices))) else { panic!("no node") };
+        let node = kit.add_node(node("first", devices));
         (kit, node)
-    }
-
-    fn event(&mut self, event: Event) -> Outcome {
-        self.cluster.apply(event).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    fn claim(&mut self, claim: Claim) -> ClaimId {
-        match self.event(Event::ClaimAdded(claim)) {
-            Outcome::Claim(id) => id,
-            other => panic!("not a claim's id: {other:?}"),
-        }
     }
 
     fn steps(&mut self) -> Vec<(Action, Step)> {
@@ -60,20 +50,15 @@ impl Kit {
     }
 }
 
-fn node(name: &str, devices: usize) -> NodeSpec {
-    let device = |index| DeviceSpec {
-        uuid: format!("{name}-{index}"),
-        model: "A".into(),
-        memory: Bytes::new(80 * GIB),
-        ..DeviceSpec::default()
-    };
-    NodeSpec {
-        name: name.into(),
-        cpu: MilliCpu::new(64_000),
-        memory: Bytes::new(512 * GIB),
-        devices: (0..devices).map(device).collect(),
-        ..NodeSpec::default()
+impl Build for Kit {
+    fn event(&mut self, event: Event) -> Outcome {
+        self.cluster.event(event)
     }
+}
+
+fn node(name: &str, devices: usize) -> NodeSpec {
+    let device = |index| DeviceSpec { uuid: format!("{name}-{index}"), ..kit::device("A") };
+    NodeSpec { memory: Bytes::new(512 * GIB), devices: (0..devices).map(device).collect(), ..kit::node(name, 64, 0) }
 }
 
 fn half(priority: i32) -> Claim {
@@ -93,7 +78,7 @@ fn at(node: NodeId, device: u16) -> Allocation {
 #[test]
 fn what_is_seen_running_is_in_the_books_even_beyond_what_there_is_and_the_cycle_evicts_who_matters_least() {
     let (mut kit, node) = Kit::new(1);
-    let claims: Vec<ClaimId> = [50, 10, 30].map(|priority| kit.claim(half(priority))).into();
+    let claims: Vec<ClaimId> = [50, 10, 30].map(|priority| kit.add_claim(half(priority))).into();
     for claim in &claims {
         kit.event(Event::ClaimSeen(*claim, at(node, 0)));
         kit.check(node);
@@ -112,7 +97,7 @@ fn what_is_seen_running_is_in_the_books_even_beyond_what_there_is_and_the_cycle_
 fn who_may_not_be_evicted_stays_on_a_node_that_runs_too_much() {
     let (mut kit, node) = Kit::new(1);
     for _ in 0..3 {
-        let claim = kit.claim(Claim { preemptible: false, ..half(100) });
+        let claim = kit.add_claim(Claim { preemptible: false, ..half(100) });
         kit.event(Event::ClaimSeen(claim, at(node, 0)));
     }
     assert_eq!(kit.steps(), []);
@@ -130,8 +115,8 @@ fn all_that_a_gang_needs_goes_together_from_a_node_that_runs_too_much() {
         ..PodGroup::default()
     }));
     let member = Claim { pod_group: Some("gang".into()), ..half(0) };
-    let gang: Vec<ClaimId> = (0..2).map(|_| kit.claim(member.clone())).collect();
-    let others: Vec<ClaimId> = (0..3).map(|_| kit.claim(half(50))).collect();
+    let gang: Vec<ClaimId> = (0..2).map(|_| kit.add_claim(member.clone())).collect();
+    let others: Vec<ClaimId> = (0..3).map(|_| kit.add_claim(half(50))).collect();
     for (claim, device) in gang.iter().zip([0, 1]).chain(others.iter().zip([0, 0, 1])) {
         kit.event(Event::ClaimSeen(*claim, at(node, device)));
     }
@@ -143,7 +128,7 @@ fn all_that_a_gang_needs_goes_together_from_a_node_that_runs_too_much() {
 fn a_state_with_too_much_on_a_node_is_restored_from_its_dump() {
     let (mut kit, node) = Kit::new(1);
     for priority in [50, 10, 30] {
-        let claim = kit.claim(half(priority));
+        let claim = kit.add_claim(half(priority));
         kit.event(Event::ClaimSeen(claim, at(node, 0)));
     }
     let dump = kit.scheduler.dump(&kit.cluster);
@@ -156,8 +141,8 @@ fn a_state_with_too_much_on_a_node_is_restored_from_its_dump() {
 #[test]
 fn a_claim_that_was_to_start_elsewhere_is_where_it_was_seen() {
     let (mut kit, first) = Kit::new(1);
-    let Outcome::Node(second) = kit.event(Event::NodeAdded(node("second", 1))) else { panic!("no node") };
-    let runs = kit.claim(half(50));
+    let second = kit.add_node(node("second", 1));
+    let runs = kit.add_claim(half(50));
     kit.event(Event::ClaimSeen(runs, at(first, 0)));
     let refused = kit.cluster.apply(Event::ClaimSeen(runs, at(second, 0)));
     assert_eq!(refused, Err(EventError::Placed(runs)), "it runs already");
@@ -167,7 +152,7 @@ fn a_claim_that_was_to_start_elsewhere_is_where_it_was_seen() {
     kit.check(first);
     kit.check(second);
     let wrong = Allocation { node: second, devices: Vec::new() };
-    let other = kit.claim(half(50));
+    let other = kit.add_claim(half(50));
     assert!(kit.cluster.apply(Event::ClaimSeen(other, wrong)).is_err(), "it is not what the claim asks for");
 }
 
@@ -179,11 +164,11 @@ fn a_silent_claim_holds_its_room_until_it_is_gone() {
         request: Request { devices: DeviceRequest::whole(1), ..Request::default() },
         ..Claim::default()
     };
-    let silent = kit.claim(whole("silent"));
+    let silent = kit.add_claim(whole("silent"));
     assert_eq!(kit.steps().len(), 1);
     assert_eq!(kit.event(Event::ClaimSilent(silent)), Outcome::Claims { displaced: vec![silent], ready: vec![] });
     assert_eq!(kit.cluster.failures(silent).0, 1);
-    let other = kit.claim(whole("other"));
+    let other = kit.add_claim(whole("other"));
     let steps = kit.steps();
     assert!(
         matches!(&steps[..], [(_, Step::Place { claim, starts_after, .. })]
@@ -198,7 +183,7 @@ fn a_silent_claim_holds_its_room_until_it_is_gone() {
 #[test]
 fn a_silent_claim_goes_back_to_its_own_place_only_once_it_has_left_it() {
     let (mut kit, _) = Kit::new(1);
-    let silent = kit.claim(half(50));
+    let silent = kit.add_claim(half(50));
     kit.steps();
     kit.event(Event::ClaimSilent(silent));
     kit.event(Event::TimeAdvanced(10_000));
@@ -212,7 +197,7 @@ fn a_silent_claim_goes_back_to_its_own_place_only_once_it_has_left_it() {
 #[test]
 fn a_node_that_becomes_smaller_keeps_what_runs_there_and_is_relieved() {
     let (mut kit, id) = Kit::new(2);
-    let claims: Vec<ClaimId> = [50, 10].map(|priority| kit.claim(half(priority))).into();
+    let claims: Vec<ClaimId> = [50, 10].map(|priority| kit.add_claim(half(priority))).into();
     for claim in &claims {
         kit.event(Event::ClaimSeen(*claim, at(id, 0)));
     }
@@ -239,7 +224,7 @@ fn a_changed_node_keeps_its_devices_and_their_places() {
     let mut broken = node("first", 2);
     broken.devices[0].health = Health::Unhealthy;
     kit.event(Event::NodeChanged(id, broken));
-    let claim = kit.claim(half(50));
+    let claim = kit.add_claim(half(50));
     kit.steps();
     assert_eq!(kit.cluster.allocation(claim).map(|at| at.devices[0].device), Some(1));
 }
@@ -247,7 +232,7 @@ fn a_changed_node_keeps_its_devices_and_their_places() {
 #[test]
 fn a_copy_of_a_cluster_stays_as_it_was() {
     let (mut kit, _) = Kit::new(2);
-    let claims: Vec<ClaimId> = (0..3).map(|_| kit.claim(half(50))).collect();
+    let claims: Vec<ClaimId> = (0..3).map(|_| kit.add_claim(half(50))).collect();
     let (before, copy) = (kit.cluster.dump(), kit.cluster.clone());
     kit.steps();
     kit.event(Event::ClaimRemoved(claims[0]));
@@ -259,7 +244,7 @@ fn a_copy_of_a_cluster_stays_as_it_was() {
 #[test]
 fn a_device_that_is_of_another_model_now_keeps_its_place_and_who_is_on_it() {
     let (mut kit, id) = Kit::new(1);
-    let claim = kit.claim(half(50));
+    let claim = kit.add_claim(half(50));
     kit.event(Event::ClaimSeen(claim, at(id, 0)));
     let mut renamed = node("first", 1);
     renamed.devices[0].model = "B".into();
@@ -274,13 +259,13 @@ fn a_device_that_is_of_another_model_now_keeps_its_place_and_who_is_on_it() {
 fn who_may_not_be_evicted_and_has_not_started_gives_up_a_place_that_is_not_free() {
     let (mut kit, node) = Kit::new(1);
     let whole = || Request { devices: DeviceRequest::whole(1), ..Request::default() };
-    let silent = kit.claim(Claim { request: whole(), ..Claim::default() });
+    let silent = kit.add_claim(Claim { request: whole(), ..Claim::default() });
     kit.steps();
     kit.event(Event::ClaimSilent(silent));
-    let waiting = kit.claim(Claim { request: whole(), priority: 90, ..Claim::default() });
+    let waiting = kit.add_claim(Claim { request: whole(), priority: 90, ..Claim::default() });
     kit.steps();
     assert_eq!((kit.cluster.allocation(waiting).is_some(), kit.cluster.started_ms(waiting)), (true, None));
-    let seen = kit.claim(Claim { preemptible: false, ..half(50) });
+    let seen = kit.add_claim(Claim { preemptible: false, ..half(50) });
     kit.event(Event::ClaimSeen(seen, at(node, 0)));
     kit.steps();
     assert_eq!(kit.cluster.allocation(waiting), None, "the device is not free for it");
@@ -290,7 +275,7 @@ fn who_may_not_be_evicted_and_has_not_started_gives_up_a_place_that_is_not_free(
 #[test]
 fn a_claim_may_ask_for_less_on_a_node_that_runs_too_much() {
     let (mut kit, node) = Kit::new(1);
-    let claims: Vec<ClaimId> = (0..4).map(|_| kit.claim(Claim { preemptible: false, ..half(50) })).collect();
+    let claims: Vec<ClaimId> = (0..4).map(|_| kit.add_claim(Claim { preemptible: false, ..half(50) })).collect();
     claims.iter().for_each(|claim| _ = kit.event(Event::ClaimSeen(*claim, at(node, 0))));
     let asks = |percent: u32, gib: u64| {
         let memory = DeviceMemory::Bytes(Bytes::new(gib * GIB));

@@ -5,8 +5,9 @@ use aliquot_scheduler_core::placement::{
 };
 use aliquot_scheduler_core::{
     Allocation, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Dump,
-    Event, MilliCpu, NodeId, NodeSpec, Outcome, Request, Scheduler, Settings,
+    Event, MilliCpu, NodeId, NodeSpec, Request, Scheduler, Settings,
 };
+use aliquot_scheduler_kit::Build;
 
 /// What a device that ends adds to [`Dump::turnover`].
 const DEVICE: u64 = 1000 << 10;
@@ -28,20 +29,14 @@ fn cluster(nodes: usize) -> (Cluster, Vec<NodeId>) {
             devices: vec![DeviceSpec::default(); 8],
             ..NodeSpec::default()
         };
-        match cluster.apply(Event::NodeAdded(spec)) {
-            Ok(Outcome::Node(id)) => id,
-            other => panic!("a node got no id: {other:?}"),
-        }
+        cluster.add_node(spec)
     });
     let ids = ids.collect();
     (cluster, ids)
 }
 
 fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
-    match cluster.apply(Event::ClaimAdded(Claim { request: request.clone(), ..Claim::default() })) {
-        Ok(Outcome::Claim(id)) => id,
-        other => panic!("a claim could not be added: {other:?}"),
-    }
+    cluster.add_claim(Claim { request: request.clone(), ..Claim::default() })
 }
 
 /// Starts a claim for whole devices on these devices.
@@ -92,7 +87,7 @@ fn a_claim_that_was_placed_and_waits_to_start_has_not_ended_when_it_is_removed()
     let mut scheduler = Scheduler::new(Box::new(BestFit), Settings::default());
     let mut add = |priority| {
         let of = Claim { request: request(8, 1000, 1), priority, preemptible: true, ..Claim::default() };
-        let Ok(Outcome::Claim(claim)) = cluster.apply(Event::ClaimAdded(of)) else { panic!("no claim") };
+        let claim = cluster.add_claim(of);
         scheduler.cycle(&mut cluster);
         claim
     };

@@ -6,17 +6,19 @@
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Policy, Weights};
 use aliquot_scheduler_core::{
-    Bytes, Claim, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec, Outcome,
+    Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec,
     Request, Scheduler,
 };
 use aliquot_scheduler_engine::{
     Batch, Command, Decisions, Engine, MemoryStore, NodeReport, Observation, Order, Report, Running, Saved, Settings,
     StepOutcome, Store, Turn,
 };
+use aliquot_scheduler_kit::{self as kit, Build};
 
 #[path = "../../core/examples/counting/mod.rs"]
 mod counting;
@@ -26,19 +28,12 @@ use counting::live_bytes;
 const DEVICES: usize = 8;
 
 fn node(number: usize) -> NodeSpec {
-    let device = |index| DeviceSpec {
-        uuid: format!("GPU-{number:08x}-{index:04x}-0000-0000-000000000000"),
-        model: "H100".into(),
-        memory: Bytes::from_mib(80 << 10),
-        ..DeviceSpec::default()
-    };
+    let uuid = |index| format!("GPU-{number:08x}-{index:04x}-0000-0000-000000000000");
     NodeSpec {
-        name: format!("node-{number}"),
         labels: [("zone".to_owned(), format!("zone-{}", number % 8))].into(),
-        cpu: MilliCpu::new(1_000_000),
         memory: Bytes::from_mib(1 << 24),
-        devices: (0..DEVICES).map(device).collect(),
-        ..NodeSpec::default()
+        devices: (0..DEVICES).map(|index| DeviceSpec { uuid: uuid(index), ..kit::device("H100") }).collect(),
+        ..kit::node(&format!("node-{number}"), 1000, 0)
     }
 }
 
@@ -179,21 +174,14 @@ fn core_alone(nodes: usize, claims: usize, batch: usize, rounds: usize) -> Durat
     for number in 0..nodes {
         cluster.apply(Event::NodeAdded(node(number))).expect("a new node");
     }
-    let mut placed = std::collections::VecDeque::new();
-    let mut add = |cluster: &mut Cluster, number: usize| match cluster.apply(Event::ClaimAdded(claim(number, 1))) {
-        Ok(Outcome::Claim(id)) => placed.push_back(id),
-        other => panic!("{other:?}"),
-    };
-    (0..claims).for_each(|number| add(&mut cluster, number));
+    let claims_at_first = (0..claims).map(|number| cluster.add_claim(claim(number, 1)));
+    let mut placed: VecDeque<ClaimId> = claims_at_first.collect();
     scheduler.cycle(&mut cluster);
     let mut spent = Duration::ZERO;
     for round in 0..rounds {
         let began = Instant::now();
         for number in 0..batch {
-            match cluster.apply(Event::ClaimAdded(claim(claims + round * batch + number, 1))) {
-                Ok(Outcome::Claim(id)) => placed.push_back(id),
-                other => panic!("{other:?}"),
-            }
+            placed.push_back(cluster.add_claim(claim(claims + round * batch + number, 1)));
             let ended = placed.pop_front().expect("as many came");
             cluster.apply(Event::ClaimRemoved(ended)).expect("it was there");
         }

@@ -87,6 +87,7 @@ const RULES: &[Rule] = &[
     },
     // Test crates.
     Rule { name: "aliquot-architecture", ours: &[], others: Some(&["serde_json"]) },
+    Rule { name: "aliquot-scheduler-kit", ours: &["aliquot-scheduler-core"], others: Some(&[]) },
     Rule { name: "aliquot-fake-machine", ours: &[], others: None },
     Rule { name: "aliquot-fake-cuda", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },
     Rule { name: "aliquot-fake-nvml", ours: &["aliquot-abi", "aliquot-fake-machine"], others: None },

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, DeviceSpec, Event, GroupPlacement, Health, MilliCpu, NodeSpec, PlacementStrategy,
-    PodGroup, QueueSpec, Resource, Settings,
+    Allowance, Claim, Event, GroupPlacement, Health, NodeSpec, PlacementStrategy, PodGroup, QueueSpec, Resource,
+    Settings,
 };
+use aliquot_scheduler_kit::{Build, node};
 
 use crate::setting::{INFERENCE, TRAIN, World, build, group, moved, wants};
 
@@ -73,13 +74,7 @@ fn keeping(nodes: &[usize], taken: &[u16], held_nodes_per_mille: u32) -> World {
 impl World {
     /// One more node with so many devices, of which one is taken.
     fn add_node(&mut self, number: usize, devices: usize) {
-        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        self.apply(Event::NodeAdded(NodeSpec {
-            name: format!("node-{number}"),
-            cpu: MilliCpu::new(64_000),
-            devices: vec![device; devices],
-            ..NodeSpec::default()
-        }));
+        self.cluster.add_node(node(&format!("node-{number}"), 64, devices));
         let stays = self.claim(build("others", 1));
         self.run_on(stays, number, 0);
     }

@@ -3,16 +3,14 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, DeviceSpec, Event, GroupPlacement, MilliCpu, NodeSpec, PlacementStrategy, PodGroup,
-    QueueSpec, Resource,
+    Allowance, Claim, Event, GroupPlacement, MilliCpu, NodeSpec, PlacementStrategy, PodGroup, QueueSpec, Resource,
 };
+use aliquot_scheduler_kit::{Build, device, node};
 
 use crate::setting::{INFERENCE, TRAIN, World, build, group, moved, wants};
 
 fn add_node_of_model(world: &mut World, name: &str, model: &str) {
-    let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-    let cpu = MilliCpu::new(64_000);
-    world.apply(Event::NodeAdded(NodeSpec { name: name.into(), cpu, devices: vec![device], ..NodeSpec::default() }));
+    world.cluster.add_node(NodeSpec { devices: vec![device(model)], ..node(name, 64, 0) });
 }
 
 #[test]

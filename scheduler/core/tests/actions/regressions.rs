@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DeviceSpec, DisruptionBudget, Event, GroupPlacement,
-    LimitRange, MilliCpu, NamespaceSpec, NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler,
-    Settings, SubGroup,
+    Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DisruptionBudget, Event, GroupPlacement, LimitRange,
+    MilliCpu, NamespaceSpec, NodeSpec, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, SubGroup,
 };
+use aliquot_scheduler_kit::{Build, device, node};
 
 use crate::setting::{INFERENCE, TRAIN, World, build, evicted, group, moved, part, wants};
 
@@ -138,15 +138,7 @@ fn an_elastic_member_that_fits_nowhere_does_not_keep_the_others_from_running() {
 fn a_member_that_may_go_anywhere_leaves_the_only_place_of_another_member_free() {
     let mut cluster = Cluster::new();
     for model in ["A", "B"] {
-        let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        cluster
-            .apply(Event::NodeAdded(NodeSpec {
-                name: model.into(),
-                cpu: MilliCpu::new(64_000),
-                devices: vec![device],
-                ..NodeSpec::default()
-            }))
-            .unwrap();
+        cluster.add_node(NodeSpec { devices: vec![device(model)], ..node(model, 64, 0) });
     }
     let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
     w.apply(Event::PodGroupAdded(group("g", "", TRAIN, 2)));
@@ -201,10 +193,7 @@ fn what_is_borrowed_cannot_be_declared_not_to_be_given_back() {
     let mut w = World::new(&[8]);
     w.queue("red", 4);
     w.queue("blue", 4);
-    let id = match w.apply(Event::PodGroupAdded(group("g", "red", TRAIN, 8))) {
-        Outcome::Group(id) => id,
-        _ => panic!(),
-    };
+    let id = w.cluster.add_group(group("g", "red", TRAIN, 8));
     for _ in 0..8 {
         w.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, 1) });
     }
@@ -261,15 +250,7 @@ fn requests_as_great_as_can_be_written_leave_the_books_true() {
 fn nodes_as_great_as_can_be_written_upset_nothing() {
     let mut cluster = Cluster::new();
     for n in 0..3 {
-        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        cluster
-            .apply(Event::NodeAdded(NodeSpec {
-                name: format!("node-{n}"),
-                cpu: MilliCpu::new(u64::MAX),
-                devices: vec![device],
-                ..NodeSpec::default()
-            }))
-            .unwrap();
+        cluster.add_node(NodeSpec { cpu: MilliCpu::new(u64::MAX), ..node(&format!("node-{n}"), 0, 1) });
     }
     let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
     for n in 0..3 {
@@ -365,16 +346,8 @@ fn two_queues_that_wait_for_the_same_do_not_end_the_cycle_for_all_others() {
 fn reclaim_looks_at_more_domains_than_sixteen_before_it_says_that_there_is_nothing() {
     let mut cluster = Cluster::new();
     for n in 0..20 {
-        let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        cluster
-            .apply(Event::NodeAdded(NodeSpec {
-                name: format!("node-{n}"),
-                labels: BTreeMap::from([("rack".into(), format!("{n:02}"))]),
-                cpu: MilliCpu::new(64_000),
-                devices: vec![device; 2],
-                ..NodeSpec::default()
-            }))
-            .unwrap();
+        let labels = BTreeMap::from([("rack".into(), format!("{n:02}"))]);
+        cluster.add_node(NodeSpec { labels, ..node(&format!("node-{n}"), 64, 2) });
     }
     cluster.apply(Event::TopologyChanged(vec!["rack".into()])).unwrap();
     let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
@@ -439,10 +412,7 @@ fn who_is_preempted_for_a_claim_that_cannot_be_started_is_not_preempted_for_it_a
 fn two_models_one_of_which_red_may_not_have() -> World {
     let mut cluster = Cluster::new();
     for model in ["A", "B"] {
-        let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-        let spec =
-            NodeSpec { name: model.into(), cpu: MilliCpu::new(64_000), devices: vec![device], ..NodeSpec::default() };
-        cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+        cluster.add_node(NodeSpec { devices: vec![device(model)], ..node(model, 64, 0) });
     }
     let mut w = World { cluster, scheduler: Scheduler::new(Box::new(BestFit), Settings::default()) };
     let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
@@ -536,17 +506,7 @@ fn two_members_of_one_disruption_budget_are_not_moved_at_once_for_two_members_of
 fn a_claim_moves_to_a_node_that_has_the_same_models_in_another_order() {
     let mut w = World::new(&[]);
     for (name, models) in [("node-0", ["A", "B", "A", "A"]), ("node-1", ["B", "A", "A", "A"])] {
-        let device = |model: &str| DeviceSpec {
-            model: model.into(),
-            memory: Bytes::from_mib(80 << 10),
-            ..DeviceSpec::default()
-        };
-        w.apply(Event::NodeAdded(NodeSpec {
-            name: name.into(),
-            cpu: MilliCpu::new(64_000),
-            devices: models.map(device).into(),
-            ..NodeSpec::default()
-        }));
+        w.cluster.add_node(NodeSpec { devices: models.map(device).into(), ..node(name, 64, 0) });
     }
     w.queue("q", 8);
     let small = w.add("q", TRAIN, 2);

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeId,
-    NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Step,
+    Allowance, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, Event, NodeId, NodeSpec, Outcome, Plan, PodGroup,
+    QueueSpec, Request, Resource, Scheduler, Settings, Step,
 };
+use aliquot_scheduler_kit::{self as kit, Build};
 
 pub(crate) const TRAIN: i32 = 50;
 pub(crate) const INFERENCE: i32 = 125;
@@ -25,43 +26,28 @@ impl World {
     pub(crate) fn with(nodes: &[usize], settings: Settings) -> Self {
         let mut cluster = Cluster::new();
         for (number, devices) in nodes.iter().enumerate() {
-            let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-            let spec = NodeSpec {
-                name: format!("node-{number}"),
-                labels: BTreeMap::from([("host".into(), format!("node-{number}"))]),
-                cpu: MilliCpu::new(64_000),
-                devices: vec![device; *devices],
-                ..NodeSpec::default()
-            };
-            cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+            let name = format!("node-{number}");
+            let labels = BTreeMap::from([("host".into(), name.clone())]);
+            cluster.add_node(NodeSpec { labels, ..kit::node(&name, 64, *devices) });
         }
         Self { cluster, scheduler: Scheduler::new(Box::new(BestFit), settings) }
     }
 
     pub(crate) fn apply(&mut self, event: Event) -> Outcome {
-        self.cluster.apply(event).expect("a good event")
+        self.cluster.event(event)
     }
 
     /// A queue with a quota of so many devices, and an equal part of what is left over.
     pub(crate) fn queue(&mut self, name: &str, devices: u64) {
-        self.queue_with(name, None, Allowance { quota: Some(devices * 1000), weight: 1, ..Allowance::default() });
+        self.queue_with(name, None, kit::quota(devices));
     }
 
     pub(crate) fn queue_with(&mut self, name: &str, parent: Option<&str>, allowance: Allowance) {
-        let spec = QueueSpec {
-            name: name.into(),
-            parent: parent.map(Into::into),
-            allowances: BTreeMap::from([(Resource::DeviceCore, allowance)]),
-            ..QueueSpec::default()
-        };
-        self.apply(Event::QueueAdded(spec));
+        self.apply(Event::QueueAdded(QueueSpec { parent: parent.map(Into::into), ..kit::queue(name, allowance) }));
     }
 
     pub(crate) fn claim(&mut self, claim: Claim) -> ClaimId {
-        match self.apply(Event::ClaimAdded(claim)) {
-            Outcome::Claim(id) => id,
-            other => panic!("not a claim's id: {other:?}"),
-        }
+        self.cluster.add_claim(claim)
     }
 
     /// A claim for whole devices that may be evicted.
@@ -111,7 +97,7 @@ impl World {
     }
 
     pub(crate) fn running(&self, claims: &[ClaimId]) -> usize {
-        claims.iter().filter(|claim| self.runs(**claim)).count()
+        kit::placed(&self.cluster, claims)
     }
 
     pub(crate) fn devices_of(&self, queue: &str) -> u64 {
@@ -121,8 +107,7 @@ impl World {
 }
 
 pub(crate) fn wants(queue: &str, priority: i32, devices: u16) -> Claim {
-    let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
-    Claim { request, queue: queue.into(), priority, preemptible: true, ..Claim::default() }
+    Claim { request: kit::whole(devices), queue: queue.into(), priority, preemptible: true, ..Claim::default() }
 }
 
 pub(crate) fn part(queue: &str, priority: i32, percent: u32) -> Claim {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_core::{
-    Action, Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event,
-    EventError, GroupId, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler,
-    Settings, Step,
+    Action, Allowance, Bytes, Claim, ClaimId, Cluster, Event, EventError, GroupId, NodeId, NodeSpec, Outcome, Plan,
+    PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Step,
 };
+use aliquot_scheduler_kit::Build;
+pub(crate) use aliquot_scheduler_kit::{cores, part, quota, whole};
 
 use crate::laws::{self, Declared};
 use crate::machines::Machines;
@@ -65,10 +66,7 @@ impl Kit {
     }
 
     pub(crate) fn node(&mut self, spec: NodeSpec) -> NodeId {
-        match self.event(Event::NodeAdded(spec)) {
-            Outcome::Node(id) => id,
-            other => panic!("not a node's id: {other:?}"),
-        }
+        self.add_node(spec)
     }
 
     /// A queue at the top, or below another one: "parent/child".
@@ -92,10 +90,7 @@ impl Kit {
     }
 
     pub(crate) fn claim(&mut self, claim: Claim) -> ClaimId {
-        match self.event(Event::ClaimAdded(claim)) {
-            Outcome::Claim(id) => id,
-            other => panic!("not a claim's id: {other:?}"),
-        }
+        self.add_claim(claim)
     }
 
     pub(crate) fn claims(&mut self, count: usize, claim: &Claim) -> Vec<ClaimId> {
@@ -112,10 +107,7 @@ impl Kit {
     }
 
     pub(crate) fn group(&mut self, group: PodGroup) -> GroupId {
-        match self.event(Event::PodGroupAdded(group)) {
-            Outcome::Group(id) => id,
-            other => panic!("not a group's id: {other:?}"),
-        }
+        self.add_group(group)
     }
 
     pub(crate) fn remove(&mut self, claim: ClaimId) {
@@ -172,43 +164,20 @@ impl Kit {
     }
 }
 
-/// A node with much CPU and memory, and devices with 80 GiB each.
-pub(crate) fn node(name: &str, devices: usize) -> NodeSpec {
-    let device = DeviceSpec { model: "A".into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-    NodeSpec {
-        name: name.into(),
-        cpu: MilliCpu::new(256_000),
-        memory: Bytes::from_mib(2 << 20),
-        devices: vec![device; devices],
-        ..NodeSpec::default()
+impl Build for Kit {
+    fn event(&mut self, event: Event) -> Outcome {
+        Kit::event(self, event)
     }
 }
 
-/// So many devices for certain, and an equal part of what others leave.
-pub(crate) fn quota(devices: u64) -> Allowance {
-    Allowance { quota: Some(devices * 1000), limit: None, weight: 1, priority: None }
+/// A node with much CPU and memory, and devices with 80 GiB each.
+pub(crate) fn node(name: &str, devices: usize) -> NodeSpec {
+    NodeSpec { memory: Bytes::from_mib(2 << 20), ..aliquot_scheduler_kit::node(name, 256, devices) }
 }
 
 /// The same, but never more than so many devices.
 pub(crate) fn limited(devices: u64, limit: u64) -> Allowance {
     Allowance { limit: Some(limit * 1000), ..quota(devices) }
-}
-
-/// Whole devices.
-pub(crate) fn whole(count: u16) -> Request {
-    Request { devices: DeviceRequest::whole(count), ..Request::default() }
-}
-
-/// A part of one device, of its time and of its memory alike.
-pub(crate) fn part(percent: u32) -> Request {
-    let memory = DeviceMemory::Thousandths(percent * 10);
-    let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
-    Request { devices, ..Request::default() }
-}
-
-/// CPU only.
-pub(crate) fn cores(cpu_cores: u64) -> Request {
-    Request { cpu: MilliCpu::new(cpu_cores * 1000), ..Request::default() }
 }
 
 /// A claim that may be evicted.

@@ -1,13 +1,13 @@
 //! Small clusters, in which everything is placed by one cycle.
 
-use std::collections::BTreeMap;
-
 use aliquot_scheduler_core::explain::{Change, Explanation, Reason};
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceMemory, DeviceRequest, DeviceSpec, Event, GroupId, MilliCpu,
-    NodeSpec, Outcome, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings,
+    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceMemory, DeviceRequest, DeviceSpec, GroupId, NodeSpec, Plan,
+    PodGroup, QueueSpec, Request, Scheduler, Settings,
 };
+use aliquot_scheduler_kit::{self as kit, Build};
+pub(crate) use aliquot_scheduler_kit::{cores, whole};
 
 pub(crate) const GIB: u64 = 1 << 30;
 
@@ -32,25 +32,16 @@ impl Setting {
     }
 
     pub(crate) fn add_node(&mut self, spec: NodeSpec) {
-        self.cluster.apply(Event::NodeAdded(spec)).expect("a new node");
+        self.cluster.add_node(spec);
     }
 
     /// Adds a queue with an allowance of device time.
     pub(crate) fn add_queue(&mut self, name: &str, parent: Option<&str>, allowance: Allowance) {
-        let spec = QueueSpec {
-            name: name.into(),
-            parent: parent.map(Into::into),
-            allowances: BTreeMap::from([(Resource::DeviceCore, allowance)]),
-            ..QueueSpec::default()
-        };
-        self.cluster.apply(Event::QueueAdded(spec)).expect("a new queue");
+        self.cluster.add_queue(QueueSpec { parent: parent.map(Into::into), ..kit::queue(name, allowance) });
     }
 
     pub(crate) fn add_claim(&mut self, claim: Claim) -> ClaimId {
-        match self.cluster.apply(Event::ClaimAdded(claim)).expect("a good claim") {
-            Outcome::Claim(id) => id,
-            other => panic!("not a claim's id: {other:?}"),
-        }
+        self.cluster.add_claim(claim)
     }
 
     /// Adds a preemptible claim.
@@ -67,10 +58,7 @@ impl Setting {
     /// Adds a pod group and so many members.
     pub(crate) fn add_group(&mut self, group: PodGroup, members: usize, request: &Request) -> (GroupId, Vec<ClaimId>) {
         let name = group.name.clone();
-        let id = match self.cluster.apply(Event::PodGroupAdded(group)).expect("a new group") {
-            Outcome::Group(id) => id,
-            other => panic!("not a group's id: {other:?}"),
-        };
+        let id = self.cluster.add_group(group);
         let member = |number: usize| Claim {
             name: format!("{name}-{number}"),
             pod_group: Some(name.clone()),
@@ -115,24 +103,8 @@ impl Setting {
 }
 
 pub(crate) fn node(name: &str, model: &str, devices: usize) -> NodeSpec {
-    let device = DeviceSpec { model: model.into(), memory: Bytes::new(40 * GIB), ..DeviceSpec::default() };
-    NodeSpec {
-        name: name.into(),
-        cpu: MilliCpu::new(16_000),
-        memory: Bytes::new(64 * GIB),
-        devices: vec![device; devices],
-        ..NodeSpec::default()
-    }
-}
-
-/// So many cores, and nothing else.
-pub(crate) fn cores(cores: u64) -> Request {
-    Request { cpu: MilliCpu::new(cores * 1000), ..Request::default() }
-}
-
-/// So many whole devices.
-pub(crate) fn whole(devices: u16) -> Request {
-    Request { devices: DeviceRequest::whole(devices), ..Request::default() }
+    let device = DeviceSpec { memory: Bytes::new(40 * GIB), ..kit::device(model) };
+    NodeSpec { memory: Bytes::new(64 * GIB), devices: vec![device; devices], ..kit::node(name, 16, 0) }
 }
 
 /// A part of one device.

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use aliquot_scheduler_core::placement::{Engine, Policy};
 use aliquot_scheduler_core::{
     Allocation, Bytes, Claim, ClaimId, Cluster, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
-    Event, MilliCpu, NodeId, NodeSpec, Outcome, Request,
+    Event, MilliCpu, NodeSpec, Request,
 };
+use aliquot_scheduler_kit::Build;
 
 pub(crate) fn node(name: &str, cpu_cores: u64, devices: usize, model: &str) -> NodeSpec {
     let device = |index| DeviceSpec {
@@ -42,18 +43,7 @@ pub(crate) fn request(cpu_cores: u64, count: u16, core: u32, memory_mib: u64, mo
 }
 
 pub(crate) fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
-    let claim = Claim { request: request.clone(), ..Claim::default() };
-    match cluster.apply(Event::ClaimAdded(claim)) {
-        Ok(Outcome::Claim(id)) => id,
-        other => panic!("a claim could not be added: {other:?}"),
-    }
-}
-
-pub(crate) fn add_node(cluster: &mut Cluster, spec: NodeSpec) -> NodeId {
-    match cluster.apply(Event::NodeAdded(spec)) {
-        Ok(Outcome::Node(id)) => id,
-        other => panic!("a node could not be added: {other:?}"),
-    }
+    cluster.add_claim(Claim { request: request.clone(), ..Claim::default() })
 }
 
 /// Places one task of a request, if it fits.

@@ -5,10 +5,11 @@ use aliquot_scheduler_core::{
     Alignment, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, NodeId, NodeSpec,
     PlacementRules, Request, RequestError,
 };
+use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::cases::{add_node, devices, node, place, request};
+use crate::cases::{devices, node, place, request};
 use crate::packings::most_rounds;
 
 /// A node whose devices are in these NVLink groups, on these switches, and attached to these NUMA nodes.
@@ -30,7 +31,7 @@ fn with_rules(request: Request, nvlink: Alignment, switch: Alignment) -> Request
 /// Places requests one after another on one node, by the fullest node and device first.
 fn on_one_node(spec: NodeSpec, requests: &[Request]) -> Vec<Option<Vec<u16>>> {
     let mut cluster = Cluster::new();
-    add_node(&mut cluster, spec);
+    cluster.add_node(spec);
     let mut engine = Engine::new(Binpack);
     requests.iter().map(|request| place(&mut cluster, &mut engine, request).as_ref().map(devices)).collect()
 }
@@ -38,7 +39,7 @@ fn on_one_node(spec: NodeSpec, requests: &[Request]) -> Vec<Option<Vec<u16>>> {
 #[test]
 fn memory_counts_as_much_as_time() {
     let mut cluster = Cluster::new();
-    add_node(&mut cluster, node("n", 96, 2, "A"));
+    cluster.add_node(node("n", 96, 2, "A"));
     let big = request(1, 1, 100, 12_000, &[]);
     let small = request(1, 1, 100, 5_000, &[]);
     let mix = Mix::of([&big, &small]);
@@ -59,7 +60,7 @@ fn only_devices_with_the_attributes_that_are_asked_for_are_taken() {
     let placed = on_one_node(spec.clone(), &[enforced.clone(), enforced.clone(), enforced.clone()]);
     assert_eq!(placed, [Some(vec![2]), Some(vec![2]), None]);
     let mut cluster = Cluster::new();
-    let id = add_node(&mut cluster, spec.clone());
+    let id = cluster.add_node(spec.clone());
     let pair = Request { devices: DeviceRequest { count: 2, ..enforced.devices }, ..enforced.clone() };
     let fits = |cluster: &Cluster, request| fits(cluster.node(id).expect("the node"), request);
     assert_eq!(fits(&cluster, &pair), Err(Misfit::Models { admitted: 1 }));
@@ -80,7 +81,7 @@ fn a_pair_of_parts_takes_two_different_devices() {
 fn three_pairs_of_halves_have_room_on_three_devices() {
     let pair = request(1, 2, 500, 1000, &[]);
     let mut cluster = Cluster::new();
-    let id = add_node(&mut cluster, node("n", 96, 3, "A"));
+    let id = cluster.add_node(node("n", 96, 3, "A"));
     let mut engine = Engine::new(ExpectedWaste::new(&Mix::of([&pair]), Weights::default()));
     for left in [3, 2, 1] {
         assert_eq!(room(cluster.node(id).expect("the node is there"), &pair), left);
@@ -92,7 +93,7 @@ fn three_pairs_of_halves_have_room_on_three_devices() {
 #[test]
 fn spreading_takes_the_emptiest_devices() {
     let mut cluster = Cluster::new();
-    add_node(&mut cluster, node("n", 96, 4, "A"));
+    cluster.add_node(node("n", 96, 4, "A"));
     let mut engine = Engine::new(Spread);
     let mut place = |request| place(&mut cluster, &mut engine, &request).as_ref().map(devices);
     assert_eq!(place(request(1, 1, 300, 1000, &[])), Some(vec![0]));
@@ -122,7 +123,7 @@ fn what_is_preferred_is_not_required() {
 fn a_device_in_no_nvlink_group_reaches_no_other_one() {
     let pair = with_rules(request(1, 2, 1000, 16_000, &[]), Alignment::Required, Alignment::Any);
     let mut cluster = Cluster::new();
-    let id = add_node(&mut cluster, node("n", 96, 4, "A"));
+    let id = cluster.add_node(node("n", 96, 4, "A"));
     let books = cluster.node(id).expect("the node is there");
     assert_eq!(fits(books, &pair), Err(Misfit::Alignment { fitting: 4 }));
     assert_eq!(room(books, &pair), 0);
@@ -158,8 +159,8 @@ fn nvlink_is_preferred_more_than_a_common_switch() {
 #[test]
 fn a_node_where_devices_are_near_each_other_goes_before_a_fuller_one() {
     let mut cluster = Cluster::new();
-    let apart = add_node(&mut cluster, connected("apart", &[(0, 0, 0), (1, 1, 0)]));
-    let together = add_node(&mut cluster, connected("together", &[(0, 0, 0), (0, 0, 0), (1, 1, 0), (1, 1, 0)]));
+    let apart = cluster.add_node(connected("apart", &[(0, 0, 0), (1, 1, 0)]));
+    let together = cluster.add_node(connected("together", &[(0, 0, 0), (0, 0, 0), (1, 1, 0), (1, 1, 0)]));
     let pair = request(1, 2, 1000, 16_000, &[]);
     let mut engine = Engine::new(Binpack);
     let mut place = |request: &Request| place(&mut cluster, &mut engine, request).map(|allocation| allocation.node);
@@ -210,7 +211,7 @@ fn used(parts: &[(u32, bool)], groups: &[(u16, u16)]) -> (Cluster, NodeId) {
     let connections: Vec<(u16, u16, u16)> =
         groups.iter().take(parts.len()).map(|(nvlink, switch)| (*nvlink, *switch, 0)).collect();
     let mut cluster = Cluster::new();
-    let id = add_node(&mut cluster, connected("n", &connections));
+    let id = cluster.add_node(connected("n", &connections));
     for (device, (hundredths, healthy)) in (0u16..).zip(parts) {
         let core = DeviceCore::new(hundredths * 10);
         let request = Request { devices: DeviceRequest::share(core), ..Request::default() };

@@ -7,10 +7,11 @@ use aliquot_scheduler_core::placement::{
 use aliquot_scheduler_core::{
     Bytes, ClaimId, Cluster, DeviceCore, DeviceRequest, DeviceSpec, Event, Health, MilliCpu, NodeId, NodeSpec, Request,
 };
+use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::cases::{add, add_node, node, place, request};
+use crate::cases::{add, node, place, request};
 
 const MODELS: [&str; 3] = ["A", "B", "C"];
 
@@ -200,7 +201,7 @@ fn the_tabulated_measure_is_the_published_one() {
     let nodes: Vec<NodeId> = [(96, 8, "A"), (64, 4, "B"), (20, 2, "A"), (9, 2, "C"), (64, 0, "C")]
         .into_iter()
         .enumerate()
-        .map(|(number, (cpu, devices, model))| add_node(&mut cluster, node(&format!("n{number}"), cpu, devices, model)))
+        .map(|(number, (cpu, devices, model))| cluster.add_node(node(&format!("n{number}"), cpu, devices, model)))
         .collect();
     for id in &nodes {
         measure.learn(NodeChange { id: *id, node: cluster.node(*id), spec: true });
@@ -232,10 +233,12 @@ fn a_policy_that_is_told_of_other_work_decides_as_one_made_for_it() {
     let (first, then) = (Mix::of(&requests[..4]), Mix::of(&requests[3..]));
     let mut cluster = Cluster::new();
     for number in 0..30 {
-        add_node(
-            &mut cluster,
-            node(&format!("n{number}"), 16 + number * 5 % 90, number as usize % 9, MODELS[number as usize % 3]),
-        );
+        cluster.add_node(node(
+            &format!("n{number}"),
+            16 + number * 5 % 90,
+            number as usize % 9,
+            MODELS[number as usize % 3],
+        ));
     }
     let mut engines = [
         (Engine::new(Box::new(ExpectedWaste::new(&first, Weights::default())) as Box<dyn Policy>), true),
@@ -280,15 +283,12 @@ fn the_greatest_amounts_that_can_be_written_upset_no_policy() {
     for devices in [0, 1, 3] {
         let spec = node(&format!("n{devices}"), 1, devices, "A");
         let greatest = |device| DeviceSpec { memory: Bytes::new(u64::MAX), ..device };
-        add_node(
-            &mut cluster,
-            NodeSpec {
-                cpu: MilliCpu::new(u64::MAX),
-                memory: Bytes::new(u64::MAX),
-                devices: spec.devices.clone().into_iter().map(greatest).collect(),
-                ..spec
-            },
-        );
+        cluster.add_node(NodeSpec {
+            cpu: MilliCpu::new(u64::MAX),
+            memory: Bytes::new(u64::MAX),
+            devices: spec.devices.clone().into_iter().map(greatest).collect(),
+            ..spec
+        });
     }
     for mix in [Mix::default(), Mix::of(&requests), Mix::counted(requests.iter().map(|of| (of.clone(), 1 << 40)))] {
         for policy in policies(&mix) {

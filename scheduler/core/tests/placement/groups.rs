@@ -1,11 +1,10 @@
 //! Where members of a pod group go, relative to each other.
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, GroupScope, MemberNodes};
-use aliquot_scheduler_core::{
-    Claim, Cluster, Event, GroupPlacement, NodeId, Outcome, PlacementStrategy, PodGroup, Request,
-};
+use aliquot_scheduler_core::{Claim, Cluster, Event, GroupPlacement, NodeId, PlacementStrategy, PodGroup, Request};
+use aliquot_scheduler_kit::Build;
 
-use crate::cases::{add, add_node, node, request};
+use crate::cases::{add, node, request};
 
 /// Places as many members with this request as the rules allow, and says on which nodes.
 fn place_members(cluster: &mut Cluster, placement: &GroupPlacement, request: &Request, wanted: usize) -> Vec<NodeId> {
@@ -28,7 +27,7 @@ fn place_members(cluster: &mut Cluster, placement: &GroupPlacement, request: &Re
 fn cluster() -> (Cluster, [NodeId; 3]) {
     let mut cluster = Cluster::new();
     let nodes = [("two", 2), ("four", 4), ("eight", 8)];
-    let nodes = nodes.map(|(name, devices)| add_node(&mut cluster, node(name, 96, devices, "A")));
+    let nodes = nodes.map(|(name, devices)| cluster.add_node(node(name, 96, devices, "A")));
     (cluster, nodes)
 }
 
@@ -98,13 +97,11 @@ fn nodes_that_may_hold_a_whole_group_are_tried_the_tightest_first() {
 fn members_that_are_placed_already_are_counted() {
     let (mut cluster, [two, four, _]) = cluster();
     let spec = PodGroup { name: "g".into(), ..Default::default() };
-    let Ok(Outcome::Group(group)) = cluster.apply(Event::PodGroupAdded(spec)) else { panic!("a group can be added") };
+    let group = cluster.add_group(spec);
     let mut engine = Engine::new(Binpack);
     for _ in 0..3 {
         let claim = Claim { request: request(1, 1, 1000, 0, &[]), pod_group: Some("g".into()), ..Default::default() };
-        let Ok(Outcome::Claim(claim)) = cluster.apply(Event::ClaimAdded(claim)) else {
-            panic!("a member can be added")
-        };
+        let claim = cluster.add_claim(claim);
         let class = cluster.class_of(claim).expect("the claim was added");
         let allocation = engine.place(&cluster, class).expect("there is room");
         cluster.apply(Event::ClaimPlaced(claim, allocation)).expect("it fits");

@@ -5,12 +5,13 @@
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, ExpectedWaste, Mix, Policy, Weights};
 use aliquot_scheduler_core::{Cluster, NodeId, NodeSpec, Request};
+use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::cases::{add_node, node, place, request};
+use crate::cases::{node, place, request};
 use crate::packings::Books;
 
 /// Nodes, and claims in the order in which they come.
@@ -44,7 +45,7 @@ fn play(instances: &[Instance], policy: impl Fn(&Mix) -> Box<dyn Policy>) -> Tal
     let mut tally = Tally::default();
     for (nodes, requests) in instances {
         let mut cluster = Cluster::new();
-        let ids: Vec<NodeId> = nodes.iter().map(|node| add_node(&mut cluster, node.clone())).collect();
+        let ids: Vec<NodeId> = nodes.iter().map(|node| cluster.add_node(node.clone())).collect();
         let mut engine = Engine::new(policy(&Mix::of(requests)));
         let empty = Books::of(nodes);
         let mut books = empty.clone();

@@ -6,10 +6,11 @@ use aliquot_scheduler_core::placement::{Binpack, Engine, GroupScope, MemberNodes
 use aliquot_scheduler_core::{
     ClassId, Cluster, DomainId, Event, EventError, GroupPlacement, NodeId, NodeSpec, Request,
 };
+use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::cases::{add, add_node, node, place, request};
+use crate::cases::{add, node, place, request};
 
 const LEVELS: [&str; 3] = ["zone", "block", "rack"];
 
@@ -40,7 +41,7 @@ fn racks() -> (Cluster, [NodeId; 4]) {
     let mut cluster = Cluster::new();
     set_levels(&mut cluster, &["zone", "rack"]).expect("two different levels");
     let mut add = |name: &str, devices, zone, rack| {
-        add_node(&mut cluster, at(node(name, 96, devices, "A"), &[("zone", zone), ("rack", rack)]))
+        cluster.add_node(at(node(name, 96, devices, "A"), &[("zone", zone), ("rack", rack)]))
     };
     let nodes = [add("n1", 4, "a", "r1"), add("n2", 4, "a", "r1"), add("n3", 8, "a", "r2"), add("n4", 2, "b", "r3")];
     (cluster, nodes)
@@ -81,7 +82,7 @@ fn nodes_with_the_same_labels_form_domains_within_domains() {
 fn a_node_that_lacks_a_label_is_in_no_domain_further_in() {
     let mut cluster = Cluster::new();
     set_levels(&mut cluster, &["zone", "rack"]).expect("two different levels");
-    let n = add_node(&mut cluster, at(node("n", 1, 0, "A"), &[("rack", "r")]));
+    let n = cluster.add_node(at(node("n", 1, 0, "A"), &[("rack", "r")]));
     assert_eq!(cluster.topology().domain_of(n, 0), None);
     assert_eq!(cluster.topology().domain_of(n, 1), None);
     assert_eq!(domains(&cluster, 1, None), []);

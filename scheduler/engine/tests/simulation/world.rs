@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, PodGroup, QueueSpec, Request,
+    Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, NodeSpec, PodGroup, QueueSpec, Request,
 };
 use aliquot_scheduler_engine::{
     ClaimUid, Command, Decisions, Engine, Generation, Lease, NodeName, Observation, Order, Phase, Settings, Store,
     Turn, View, Whereabouts,
 };
+use aliquot_scheduler_kit as kit;
 
 use crate::node::{Node, Troubles};
 use crate::random::Random;
@@ -94,18 +95,11 @@ fn decisions() -> Decisions {
 }
 
 fn node_spec(number: usize, devices: u64) -> NodeSpec {
-    let device = |index| DeviceSpec {
-        uuid: format!("GPU-{number}-{index}"),
-        model: "A".into(),
-        memory: Bytes::new(80 * GIB),
-        ..DeviceSpec::default()
-    };
+    let device = |index| DeviceSpec { uuid: format!("GPU-{number}-{index}"), ..kit::device("A") };
     NodeSpec {
-        name: format!("node-{number}"),
-        cpu: MilliCpu::new(64_000),
         memory: Bytes::new(512 * GIB),
         devices: (0..devices).map(device).collect(),
-        ..NodeSpec::default()
+        ..kit::node(&format!("node-{number}"), 64, 0)
     }
 }
 

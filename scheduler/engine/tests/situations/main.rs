@@ -13,14 +13,15 @@ mod strays;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Action, Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec,
-    QueueError, QueueSpec, Request,
+    Action, Bytes, Claim, DeviceCore, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec, QueueError,
+    QueueSpec, Request,
 };
 use aliquot_scheduler_engine::{
     Amounts, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, DevicePart, Engine, Generation, Heartbeat,
     InstanceRecord, Lease, MemoryStore, NodeRecord, NodeReport, Observation, Order, Phase, Report, Running, Saved,
     Settings, StepOutcome, Store, View, Whereabouts,
 };
+use aliquot_scheduler_kit as kit;
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
@@ -50,25 +51,12 @@ fn engine(saved: Saved) -> Engine {
 }
 
 fn node(devices: usize) -> NodeSpec {
-    let device = |index| DeviceSpec {
-        uuid: format!("GPU-{index}"),
-        model: "A".into(),
-        memory: Bytes::new(80 * GIB),
-        ..DeviceSpec::default()
-    };
-    NodeSpec {
-        name: "node".into(),
-        cpu: MilliCpu::new(64_000),
-        memory: Bytes::new(512 * GIB),
-        devices: (0..devices).map(device).collect(),
-        ..NodeSpec::default()
-    }
+    let device = |index| DeviceSpec { uuid: format!("GPU-{index}"), ..kit::device("A") };
+    NodeSpec { memory: Bytes::new(512 * GIB), devices: (0..devices).map(device).collect(), ..kit::node("node", 64, 0) }
 }
 
 fn claim(name: &str, percent: u32, priority: i32) -> (ClaimUid, Claim) {
-    let memory = DeviceMemory::Thousandths(percent * 10);
-    let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
-    let request = Request { devices, ..Request::default() };
+    let request = kit::part(percent);
     (name.into(), Claim { name: name.into(), request, priority, preemptible: true, ..Claim::default() })
 }
 

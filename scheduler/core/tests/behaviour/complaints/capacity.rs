@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aliquot_scheduler_core::placement::{self, BestFit, Bid, Misfit, Policy};
 use aliquot_scheduler_core::{
     Alignment, Allowance, Bytes, Claim, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Node,
-    NodeId, NodeSpec, Outcome, PlacementRules, Request, Resource, Scheduler, Settings,
+    NodeId, NodeSpec, PlacementRules, Request, Resource, Scheduler, Settings,
 };
+use aliquot_scheduler_kit::Build;
 
 use crate::kit::{Kit, node, part, quota, train, whole};
 
@@ -114,11 +115,7 @@ fn devices_on_one_switch_that_are_not_seen_as_connected() {
 #[test]
 fn nobody_can_ask_about_a_node_that_does_not_exist_yet() {
     let mut templates = Cluster::new();
-    let mut add = |spec| match templates.apply(Event::NodeAdded(spec)) {
-        Ok(Outcome::Node(id)) => id,
-        other => panic!("not a node: {other:?}"),
-    };
-    let (small, large) = (add(node("small", 4)), add(node("large", 8)));
+    let (small, large) = (templates.add_node(node("small", 4)), templates.add_node(node("large", 8)));
     let fits = |id| placement::fits(templates.node(id).expect("it was added"), &whole(8));
     assert!(matches!(fits(small), Err(Misfit::Models { admitted: 4 })), "{:?}", fits(small));
     assert_eq!(fits(large), Ok(()));

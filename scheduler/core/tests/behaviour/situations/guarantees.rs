@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Constraints, DeviceSpec, MilliCpu, NodeSpec, Request, Resource,
-};
+use aliquot_scheduler_core::{Allowance, Bytes, Claim, ClaimId, Constraints, MilliCpu, NodeSpec, Request, Resource};
+use aliquot_scheduler_kit::device;
 
 use crate::kit::{Kit, build, evicted, node, quota, train, whole};
 
@@ -19,8 +18,7 @@ fn wants_model(queue: &str, model: &str) -> Claim {
 }
 
 fn node_of(model: &str, devices: usize) -> NodeSpec {
-    let device = DeviceSpec { model: model.into(), memory: Bytes::from_mib(80 << 10), ..DeviceSpec::default() };
-    NodeSpec { devices: vec![device; devices], ..node(&format!("node-of-{model}"), 0) }
+    NodeSpec { devices: vec![device(model); devices], ..node(&format!("node-of-{model}"), 0) }
 }
 
 #[test]

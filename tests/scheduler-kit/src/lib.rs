@@ -1,0 +1,117 @@
+//! Clusters for tests and benchmarks of the scheduler: short calls that add to one, and the usual nodes, queues and
+//! requests. What a test needs otherwise it changes in the specification: `NodeSpec { labels, ..node("a", 64, 8) }`.
+//!
+//! The kit knows the scheduler's core alone. Each suite adds the calls that only it needs, and its checks, on a type of
+//! its own that implements [`Build`].
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{
+    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, GroupId,
+    MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, QueueSpec, Request, Resource,
+};
+
+/// The memory of a [`device`].
+pub const DEVICE_MEMORY: Bytes = Bytes::from_mib(80 << 10);
+
+/// What events can be told to. Each call panics if its event is refused.
+pub trait Build {
+    /// Applies an event.
+    ///
+    /// # Panics
+    /// If the event is refused.
+    fn event(&mut self, event: Event) -> Outcome;
+
+    /// Adds a node.
+    fn add_node(&mut self, spec: NodeSpec) -> NodeId {
+        match self.event(Event::NodeAdded(spec)) {
+            Outcome::Node(id) => id,
+            other => panic!("not a node's id: {other:?}"),
+        }
+    }
+
+    /// Adds a queue.
+    fn add_queue(&mut self, spec: QueueSpec) {
+        self.event(Event::QueueAdded(spec));
+    }
+
+    /// Adds a claim.
+    fn add_claim(&mut self, claim: Claim) -> ClaimId {
+        match self.event(Event::ClaimAdded(claim)) {
+            Outcome::Claim(id) => id,
+            other => panic!("not a claim's id: {other:?}"),
+        }
+    }
+
+    /// Adds a pod group, without members.
+    fn add_group(&mut self, group: PodGroup) -> GroupId {
+        match self.event(Event::PodGroupAdded(group)) {
+            Outcome::Group(id) => id,
+            other => panic!("not a group's id: {other:?}"),
+        }
+    }
+}
+
+impl Build for Cluster {
+    fn event(&mut self, event: Event) -> Outcome {
+        self.apply(event).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// How many of these claims are placed.
+#[must_use]
+pub fn placed(cluster: &Cluster, claims: &[ClaimId]) -> usize {
+    claims.iter().filter(|claim| cluster.allocation(**claim).is_some()).count()
+}
+
+/// A device of a model, with 80 GiB.
+#[must_use]
+pub fn device(model: &str) -> DeviceSpec {
+    DeviceSpec { model: model.into(), memory: DEVICE_MEMORY, ..DeviceSpec::default() }
+}
+
+/// A node with devices of model `A`, and without memory of its own.
+#[must_use]
+pub fn node(name: &str, cpu_cores: u64, devices: usize) -> NodeSpec {
+    NodeSpec {
+        name: name.into(),
+        cpu: MilliCpu::new(cpu_cores * 1000),
+        devices: vec![device("A"); devices],
+        ..NodeSpec::default()
+    }
+}
+
+/// A queue at the top with an allowance of device time.
+#[must_use]
+pub fn queue(name: &str, allowance: Allowance) -> QueueSpec {
+    let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
+    QueueSpec { name: name.into(), allowances, ..QueueSpec::default() }
+}
+
+/// So many devices for certain, and an equal part of what others leave.
+#[must_use]
+pub fn quota(devices: u64) -> Allowance {
+    Allowance { quota: Some(devices * 1000), weight: 1, ..Allowance::default() }
+}
+
+/// Whole devices.
+#[must_use]
+pub fn whole(devices: u16) -> Request {
+    Request { devices: DeviceRequest::whole(devices), ..Request::default() }
+}
+
+/// A part of one device, of its time and of its memory alike.
+#[must_use]
+pub fn part(percent: u32) -> Request {
+    let memory = DeviceMemory::Thousandths(percent * 10);
+    let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
+    Request { devices, ..Request::default() }
+}
+
+/// CPU cores, and nothing else.
+#[must_use]
+pub fn cores(cpu_cores: u64) -> Request {
+    Request { cpu: MilliCpu::new(cpu_cores * 1000), ..Request::default() }
+}
