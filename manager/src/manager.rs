@@ -228,7 +228,14 @@ impl Manager {
     /// All slices, in the order of their names.
     #[must_use]
     pub(crate) fn list(&self) -> Vec<SliceView> {
-        self.books.list().into_iter().map(|(slice, problem)| self.view(slice, problem)).collect()
+        self.list_beginning_with("")
+    }
+
+    /// The slices whose names begin so, in the order of their names.
+    #[must_use]
+    pub(crate) fn list_beginning_with(&self, prefix: &str) -> Vec<SliceView> {
+        let listed = self.books.list_beginning_with(prefix);
+        listed.into_iter().map(|(slice, problem)| self.view(slice, problem)).collect()
     }
 
     /// Whether there is a slice of that name.

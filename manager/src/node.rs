@@ -116,6 +116,10 @@ impl Node for ManagedNode {
         self.manager.list().into_iter().map(slice).collect()
     }
 
+    fn list_beginning_with(&self, prefix: &str) -> Vec<Slice> {
+        self.manager.list_beginning_with(prefix).into_iter().map(slice).collect()
+    }
+
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {
         if let Some(live) = self.manager.live().get(name) {
             live.set_consumers(consumers.clone());

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Bound;
 use std::time::SystemTime;
 
 use aliquot_abi::ledger::BYTES_MAX;
@@ -234,6 +235,12 @@ impl Slices {
     /// All slices, in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Slice> {
         self.by_name.values()
+    }
+
+    /// The slices whose names begin so, in the order of their names.
+    pub(crate) fn beginning_with(&self, prefix: &str) -> impl Iterator<Item = &Slice> {
+        let from = self.by_name.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        from.take_while(move |(name, _)| name.starts_with(prefix)).map(|(_, slice)| slice)
     }
 
     /// Adds a slice, replacing the one of the same name if there is one.

@@ -139,10 +139,11 @@ impl Books {
         Ongoing { books: self, number, change }
     }
 
-    /// All slices in the order of their names, each with what is wrong with it.
-    pub(super) fn list(&self) -> Vec<(Slice, Option<String>)> {
+    /// The slices whose names begin so, in the order of their names, each with what is wrong with it.
+    pub(super) fn list_beginning_with(&self, prefix: &str) -> Vec<(Slice, Option<String>)> {
         let state = self.state.lock();
-        state.slices.iter().map(|slice| (slice.clone(), state.problems.get(&slice.id).cloned())).collect()
+        let slices = state.slices.beginning_with(prefix);
+        slices.map(|slice| (slice.clone(), state.problems.get(&slice.id).cloned())).collect()
     }
 
     /// The slice of that name, and what is wrong with it.

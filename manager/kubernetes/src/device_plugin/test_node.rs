@@ -1,7 +1,7 @@
 //! A node for tests: devices and slices in memory, with the rules that hold on any node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use aliquot_dialects::{Container, Pod};
@@ -96,12 +96,19 @@ pub(crate) struct TestNode {
     devices: watch::Sender<Arc<Devices>>,
     slices: Mutex<BTreeMap<String, Slice>>,
     refuses_slices: AtomicBool,
+    /// How many slices it has looked at to answer.
+    looked_at: AtomicUsize,
 }
 
 impl TestNode {
     pub(crate) fn new(devices: Vec<Device>) -> Arc<TestNode> {
         let devices = watch::Sender::new(Arc::new(Devices { devices, ..Devices::default() }));
-        Arc::new(TestNode { devices, slices: Mutex::default(), refuses_slices: AtomicBool::new(false) })
+        Arc::new(TestNode {
+            devices,
+            slices: Mutex::default(),
+            refuses_slices: AtomicBool::new(false),
+            looked_at: AtomicUsize::new(0),
+        })
     }
 
     /// Has it make no more slices.
@@ -117,6 +124,16 @@ impl TestNode {
     /// Says that so many processes run in a slice.
     pub(crate) fn set_processes(&self, name: &str, processes: usize) {
         self.slices().get_mut(name).expect("a slice of that name").processes = processes;
+    }
+
+    /// How many slices it has looked at so far to answer.
+    pub(crate) fn looked_at(&self) -> usize {
+        self.looked_at.load(Ordering::Relaxed)
+    }
+
+    fn look_at(&self, slices: Vec<Slice>) -> Vec<Slice> {
+        self.looked_at.fetch_add(slices.len(), Ordering::Relaxed);
+        slices
     }
 
     fn slices(&self) -> MutexGuard<'_, BTreeMap<String, Slice>> {
@@ -223,7 +240,13 @@ impl Node for TestNode {
     }
 
     fn list(&self) -> Vec<Slice> {
-        self.slices().values().cloned().collect()
+        self.look_at(self.slices().values().cloned().collect())
+    }
+
+    fn list_beginning_with(&self, prefix: &str) -> Vec<Slice> {
+        let slices = self.slices();
+        let from = slices.range(prefix.to_owned()..);
+        self.look_at(from.take_while(|(name, _)| name.starts_with(prefix)).map(|(_, slice)| slice.clone()).collect())
     }
 
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {

@@ -10,11 +10,13 @@
 //! prepared. That stays, as long as it is prepared: kubelet keeps the CDI devices of each request, and does not ask
 //! again for a pod that joins later.
 
+mod register;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use aliquot_node::{Consumer, CreateError, Node, NodeError, Partition, Slice, blocking};
+use aliquot_node::{Consumer, CreateError, Node, NodeError, Slice, blocking};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
@@ -32,6 +34,7 @@ use super::pods::{Misfit, Seen};
 use super::{pods, status};
 use crate::api_server::{Patience, is_not_found, message};
 use crate::events::{Events, NOT_READ, pod_reference};
+use register::{Known, Register};
 
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,27 +113,7 @@ pub(super) struct Claims {
     checkpoint: Checkpoint,
     locks: Locks,
     /// Those that have a record that can be read.
-    known: Mutex<BTreeMap<ClaimUid, Known>>,
-}
-
-/// What must be known of a claim at any time.
-struct Known {
-    namespace: String,
-    name: String,
-    /// The MIG instances that are its own, or will be.
-    partitions: Vec<Partition>,
-    /// The pods and containers that have each of its slices, if it is several.
-    holders: BTreeMap<String, BTreeSet<(String, String)>>,
-}
-
-impl Known {
-    fn of(record: &Record, boot_id: &str) -> Known {
-        let is_own = record.boot_id == boot_id;
-        let partitions = instances::partitions(record).filter(|_| is_own).cloned().collect();
-        let holders = record.slices.iter().map(|slice| (slice.slice.name.clone(), slice.containers.clone()));
-        let holders = holders.filter(|_| record.slices.len() > 1).collect();
-        Known { namespace: record.namespace.clone(), name: record.name.clone(), partitions, holders }
-    }
+    known: Mutex<Register>,
 }
 
 impl Claims {
@@ -143,10 +126,10 @@ impl Claims {
         boot_id: String,
         checkpoint: Checkpoint,
     ) -> Result<Claims, CheckpointError> {
-        let mut known = BTreeMap::new();
+        let mut known = Register::default();
         for uid in checkpoint.uids()? {
             match checkpoint.load(&uid) {
-                Ok(Some(record)) => _ = known.insert(uid, Known::of(&record, &boot_id)),
+                Ok(Some(record)) => known.insert(uid, Known::of(&record, &boot_id)),
                 Ok(None) => {}
                 Err(error) => warn!(claim = %uid, %error, "cannot read what is remembered of a claim"),
             }
@@ -191,7 +174,7 @@ impl Claims {
     pub(super) fn view(&self) -> View {
         let known = self.known.lock();
         let devices = self.node.devices().borrow().clone();
-        View { devices, own: known.values().flat_map(|known| &known.partitions).cloned().collect() }
+        View { devices, own: known.iter().flat_map(|(_, known)| &known.partitions).cloned().collect() }
     }
 
     /// Has the claim's slices made, if they are not there. `together` are the names of all claims that kubelet
@@ -407,7 +390,6 @@ impl Claims {
         together: &BTreeSet<ClaimName>,
         patience: Patience,
     ) -> Result<Vec<Seen>, ClaimError> {
-        let ours = self.ours(claim, together);
         let reserved = object.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &claim.namespace);
         let mut seen = Vec::new();
@@ -429,7 +411,7 @@ impl Claims {
                     return Err(ClaimError::Api { what, message: message(&error) });
                 }
             };
-            if let Some(reason) = pods::conflict(&pod, &ours) {
+            if let Some(reason) = pods::conflict(&pod, |name| self.is_ours(name, claim, together)) {
                 return Err(ClaimError::Pod { pod: consumer.name.clone(), reason });
             }
             if let Some(text) = pods::unread_annotations(&pod) {
@@ -442,12 +424,12 @@ impl Claims {
         Ok(seen)
     }
 
-    /// The names of the namespace's claims that are slices here.
-    fn ours(&self, claim: &ClaimName, together: &BTreeSet<ClaimName>) -> BTreeSet<String> {
-        let known = self.known();
-        let prepared = known.values().filter(|(namespace, _)| *namespace == claim.namespace).map(|(_, name)| name);
-        let others = together.iter().filter(|other| other.namespace == claim.namespace).map(|other| &other.name);
-        prepared.chain(others).chain([&claim.name]).cloned().collect()
+    /// Whether the claim of this name, in the namespace of `claim`, is a slice here: it has a record, or is prepared now.
+    fn is_ours(&self, name: &str, claim: &ClaimName, together: &BTreeSet<ClaimName>) -> bool {
+        let namespace = &claim.namespace;
+        name == claim.name
+            || together.iter().any(|other| other.namespace == *namespace && other.name == name)
+            || self.known.lock().has_name(namespace, name)
     }
 }
 
@@ -470,8 +452,9 @@ fn containers(slice: &ClaimSlice, seen: &[Seen]) -> BTreeSet<(String, String)> {
 
 /// All slices on the node that are called as a claim's are.
 fn of_claim(node: &dyn Node, uid: &ClaimUid) -> Vec<Slice> {
+    // The UID of another claim can begin with this one.
     let is_its = |slice: &Slice| ClaimUid::of_slice(&slice.content.name).as_ref() == Some(uid);
-    node.list().into_iter().filter(is_its).collect()
+    node.list_beginning_with(&uid.slice_name()).into_iter().filter(is_its).collect()
 }
 
 /// Removes slices of the claim that it is not divided into any more: they were begun for nobody. One that processes

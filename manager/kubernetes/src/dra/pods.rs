@@ -96,12 +96,12 @@ pub(super) fn seen(pod: &Pod, claim: &str, requests: &BTreeSet<String>) -> Vec<S
     seen.filter(|seen| !seen.requests.is_empty()).collect()
 }
 
-/// Why a container of `pod` cannot be in its slices: it has two of the claims that become slices, whose names are
-/// `ours`.
+/// Why a container of `pod` cannot be in its slices: it has two of the claims that become slices. `is_ours` says whether
+/// the claim of a name does.
 #[must_use]
-pub(super) fn conflict(pod: &Pod, ours: &BTreeSet<String>) -> Option<String> {
+pub(super) fn conflict(pod: &Pod, is_ours: impl Fn(&str) -> bool) -> Option<String> {
     let mut by_container: BTreeMap<&str, &str> = BTreeMap::new();
-    mentions(pod).into_iter().filter(|mention| ours.contains(mention.claim)).find_map(|mention| {
+    mentions(pod).into_iter().filter(|mention| is_ours(mention.claim)).find_map(|mention| {
         let Mention { container, claim, .. } = mention;
         let other = by_container.insert(container, claim).filter(|other| *other != claim)?;
         Some(format!(
@@ -241,17 +241,17 @@ mod tests {
             container("c", json!([{"name": "one", "request": "gpu"}, {"name": "one"}])),
             container("d", json!([])),
         ]));
-        assert_eq!(conflict(&pod, &set(&["claim-one", "pod-two-x"])), None);
+        assert_eq!(conflict(&pod, |name| ["claim-one", "pod-two-x"].contains(&name)), None);
     }
 
     #[test]
     fn a_container_that_has_two_slices_is_refused() {
         let named = pod(json!([container("a", json!([{"name": "one"}, {"name": "two"}]))]));
-        let reason = conflict(&named, &set(&["claim-one", "pod-two-x"])).unwrap();
+        let reason = conflict(&named, |name| ["claim-one", "pod-two-x"].contains(&name)).unwrap();
         assert!(reason.starts_with("container \"a\" has the claims \"claim-one\" and \"pod-two-x\""), "{reason}");
-        assert_eq!(conflict(&named, &set(&["claim-one"])), None);
+        assert_eq!(conflict(&named, |name| ["claim-one"].contains(&name)), None);
         let extended = extended(&[("b", "r")]);
-        let reason = conflict(&extended, &set(&["claim-one", "extended"])).unwrap();
+        let reason = conflict(&extended, |name| ["claim-one", "extended"].contains(&name)).unwrap();
         assert!(reason.starts_with("container \"b\" has the claims \"claim-one\" and \"extended\""), "{reason}");
     }
 

@@ -34,7 +34,7 @@ fn books() -> Books {
 fn a_change_is_shown_when_it_is_in_force_and_counts_from_its_beginning() {
     let books = books();
     let first = make(&books, &with(1, 60)).unwrap();
-    assert!(books.list().is_empty() && books.get("slice-1").is_none());
+    assert!(books.list_beginning_with("").is_empty() && books.get("slice-1").is_none());
     assert_eq!((books.greatest(|slice| Some(slice.parts[0].core_limit_percent)), books.making()), (Some(60), 1));
     first.succeeded();
     assert_eq!(books.get("slice-1").unwrap().0, with(1, 60));
@@ -66,11 +66,11 @@ fn a_change_that_fails_leaves_the_books_as_they_were() {
     let removal = Change::Remove(with(1, 30));
     drop(books.begin(&["slice-1"].into(), |_| Ok::<_, u32>(removal.clone())).unwrap());
     drop(make(&books, &with(2, 70)).unwrap());
-    assert_eq!(books.list(), [(with(1, 30), Some("ill".into()))]);
+    assert_eq!(books.list_beginning_with(""), [(with(1, 30), Some("ill".into()))]);
     drop(make(&books, &with(3, 70)).unwrap());
     let removed = books.begin(&["slice-1"].into(), |_| Ok::<_, u32>(removal.clone())).unwrap();
     removed.succeeded();
-    assert!(books.list().is_empty() && books.state.lock().problems.is_empty());
+    assert!(books.list_beginning_with("").is_empty() && books.state.lock().problems.is_empty());
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_refusal_waits_for_changes_that_could_make_room() {
             drop(first);
             assert_eq!(second.join().unwrap(), if succeeds { Err(60) } else { Ok(()) });
         });
-        assert_eq!(books.list().len(), 1);
+        assert_eq!(books.list_beginning_with("").len(), 1);
     }
 }
 
@@ -117,5 +117,5 @@ fn changes_of_one_slice_wait_for_each_other() {
         assert_eq!(second.join().unwrap(), Ok(()));
     });
     books.wait_for_changes();
-    assert!(books.list().is_empty());
+    assert!(books.list_beginning_with("").is_empty());
 }

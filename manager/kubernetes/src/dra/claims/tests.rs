@@ -154,6 +154,28 @@ async fn a_claim_is_prepared_once_and_given_up_once() {
 }
 
 #[tokio::test]
+async fn a_claim_costs_the_same_however_many_slices_there_are() {
+    let world = World::new(30);
+    let claims = world.start("boot-1");
+    let add = |uid: &str| {
+        let content = SliceRequest { name: format!("claim-{uid}"), ..SliceRequest::default() };
+        world.node.create(&content).unwrap();
+    };
+    // Another claim's UID begins as this one's.
+    add(&format!("{UID}9"));
+    let mut looked_at = Vec::new();
+    for others in [0, 100] {
+        (0..others).for_each(|number| add(&format!("other-{number}")));
+        let before = world.node.looked_at();
+        prepare(&claims).await.unwrap();
+        claims.unprepare(UID).await.unwrap();
+        looked_at.push(world.node.looked_at() - before);
+    }
+    assert_eq!(looked_at[0], looked_at[1]);
+    assert_eq!(world.node.list().len(), 101);
+}
+
+#[tokio::test]
 async fn who_asks_again_while_the_first_answer_is_not_there_gets_the_same() {
     let world = World::new(30);
     let claims = world.start("boot-1");

@@ -1,6 +1,6 @@
 //! Claims of MIG instances that are made for them.
 
-use aliquot_node::Placement;
+use aliquot_node::{Partition, Placement};
 
 use super::*;
 use crate::device_plugin::test_node::partitionable;
