@@ -152,7 +152,12 @@ impl Step {
         self.to.is_none()
     }
 
-    pub(crate) fn of(cluster: &Cluster, planned: &PlannedStep) -> Self {
+    /// The steps of a plan, in its order.
+    pub(crate) fn all(cluster: &Cluster, plan: &Plan) -> Vec<Self> {
+        plan.steps.iter().map(|step| Self::of(cluster, step)).collect()
+    }
+
+    fn of(cluster: &Cluster, planned: &PlannedStep) -> Self {
         let place = |allocation: &Allocation| Some(Place::of(cluster, allocation));
         let (from, to, starts_after) = match &planned.step {
             CoreStep::Evict { from, .. } => (place(from), None, &[][..]),
@@ -176,8 +181,8 @@ impl Step {
 
 impl WaitingClaims {
     /// All that waits, in the order in which it was the turn of the first of each.
-    pub(crate) fn all(session: &Session, plan: &Plan) -> Vec<Self> {
-        let cluster = &session.cluster;
+    pub(crate) fn all(session: &Session) -> Vec<Self> {
+        let (cluster, plan) = (session.cluster(), session.view().plan());
         let reasons = plan.reasons(cluster);
         let mut all: Vec<Self> = Vec::new();
         // For each reason, where the single claims stand that wait for it.
@@ -193,7 +198,7 @@ impl WaitingClaims {
                 continue;
             }
             let explained = waiting.peek().filter(|_| all.len() < EXPLAINED);
-            let explanation = explained.and_then(|claim| session.scheduler.explain(cluster, *claim).ok());
+            let explanation = explained.and_then(|claim| session.scheduler().explain(cluster, *claim).ok());
             let queue = cluster.queue(group.queue());
             if let Some(place) = place {
                 *place = Some(all.len());
@@ -233,9 +238,9 @@ impl Report {
     #[must_use]
     pub fn new(session: &Session, settled: Settled) -> Self {
         Self {
-            waiting: session.waiting(&settled.plan),
-            placed: session.cluster.claims().filter(|(.., allocation)| allocation.is_some()).count(),
-            gpus: GpuUse::of(&session.cluster),
+            waiting: session.waiting(),
+            placed: session.cluster().claims().filter(|(.., allocation)| allocation.is_some()).count(),
+            gpus: GpuUse::of(session.cluster()),
             cycles: settled.cycles,
             is_settled: settled.is_settled,
         }

@@ -1,8 +1,12 @@
-//! A scheduler that is run until nothing changes any more.
+//! A live engine that is run until nothing changes any more.
+//!
+//! The engine decides about a snapshot as it decides about a cluster that runs. Its nodes are simulated: they start and
+//! stop at once what they are told.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use aliquot_scheduler_core::{Claim, ClaimId, Cluster, Event, Plan, Scheduler};
+use aliquot_scheduler_core::{Claim, ClaimId, Cluster, Event, EventError, Scheduler};
+use aliquot_scheduler_engine::{AtOnce, Backend, Engine, NodeName, Observation, Turn, View};
 use anyhow::Result;
 
 use crate::report::{Step, WaitingClaims};
@@ -11,13 +15,13 @@ use crate::snapshot::{File, split_name};
 /// Cycles that are run where nobody says how many: enough for any plan that comes to an end.
 pub const CYCLES_MAX: usize = 1000;
 
-/// A cluster, and the scheduler that decides for it.
+/// A cluster, and the engine that decides for it.
 #[derive(Debug)]
 pub struct Session {
-    /// The scheduler.
-    pub scheduler: Scheduler,
-    /// The cluster.
-    pub cluster: Cluster,
+    engine: Engine,
+    nodes: AtOnce,
+    view: Arc<View>,
+    now_ms: u64,
 }
 
 /// What cycles have led to.
@@ -25,8 +29,6 @@ pub struct Session {
 pub struct Settled {
     /// What each cycle did.
     pub cycles: Vec<Vec<Step>>,
-    /// What the last cycle planned, which says what still waits.
-    pub plan: Plan,
     /// Whether the last cycle changed nothing: further ones would not either.
     pub is_settled: bool,
 }
@@ -37,26 +39,72 @@ impl Session {
     /// # Errors
     /// If there can be no such cluster; the error names the entry.
     pub fn new(snapshot: &File) -> Result<Self> {
-        let (scheduler, cluster) = snapshot.restore()?;
-        Ok(Self { scheduler, cluster })
+        let mut engine = snapshot.engine()?;
+        let view = engine.view();
+        let now_ms = view.cluster().now_ms();
+        Ok(Self { engine, nodes: AtOnce::default(), view, now_ms })
+    }
+
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        self.view.cluster()
+    }
+
+    /// What decides, as the last cycle has left it.
+    #[must_use]
+    pub fn scheduler(&self) -> &Scheduler {
+        self.view.scheduler()
+    }
+
+    /// The last state, with what the last cycle planned.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
     }
 
     /// Runs cycles until one changes nothing, but not more than so many. Claims that are evicted are gone before the
     /// next cycle.
     pub fn settle(&mut self, cycles_max: usize) -> Settled {
         let mut cycles = Vec::new();
-        let mut plan = Plan::default();
         let mut is_settled = false;
         while !is_settled && cycles.len() < cycles_max {
-            plan = self.scheduler.cycle(&mut self.cluster);
-            let steps: Vec<Step> = plan.steps.iter().map(|step| Step::of(&self.cluster, step)).collect();
-            let any_left = self.let_leave();
+            let Turn { commands, view, .. } = self.engine.poll(self.now_ms);
+            let ran = view.filter(|view| view.cycles() > self.view.cycles());
+            let steps: Vec<Step> = ran.iter().flat_map(|view| Step::all(view.cluster(), view.plan())).collect();
+            let any_left = ran.is_some_and(|view| any_leaves(view.cluster()));
+            commands.into_iter().for_each(|command| self.nodes.carry_out(command));
+            for answer in self.nodes.take_answers() {
+                let taken = self.engine.handle(self.now_ms, answer);
+                debug_assert!(taken.is_ok(), "{taken:?}");
+            }
+            self.view = self.engine.view();
             is_settled = steps.is_empty() && !any_left;
             if !is_settled {
                 cycles.push(steps);
             }
         }
-        Settled { cycles, plan, is_settled }
+        Settled { cycles, is_settled }
+    }
+
+    /// Lets time pass until then.
+    ///
+    /// # Errors
+    /// If it is later already.
+    pub fn advance(&mut self, then_ms: u64) -> Result<(), EventError> {
+        self.view.cluster().clone().apply(Event::TimeAdvanced(then_ms))?;
+        self.now_ms = then_ms;
+        Ok(())
+    }
+
+    /// Removes a node for good: what has run there waits again.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove_node(&mut self, name: &str) -> Result<(), EventError> {
+        self.engine.handle(self.now_ms, Observation::NodeGone(NodeName::from(name)))?;
+        self.view = self.engine.view();
+        Ok(())
     }
 
     /// A claim by its name, with its namespace or without.
@@ -64,23 +112,16 @@ impl Session {
     pub fn claim_named(&self, name: &str) -> Option<ClaimId> {
         let (namespace, name) = split_name(name);
         let named = |claim: &Claim| claim.namespace == namespace && claim.name == name;
-        self.cluster.claims().find(|(_, claim, _)| named(claim)).map(|(id, ..)| id)
-    }
-
-    /// Lets all claims be gone that are leaving; whether there were any.
-    fn let_leave(&mut self) -> bool {
-        let leaving: BTreeSet<ClaimId> =
-            self.cluster.claims().map(|(id, ..)| id).filter(|id| self.cluster.leaving(*id).is_some()).collect();
-        for claim in &leaving {
-            let gone = self.cluster.apply(Event::ClaimGone(*claim));
-            debug_assert!(gone.is_ok(), "{gone:?}");
-        }
-        !leaving.is_empty()
+        self.cluster().claims().find(|(_, claim, _)| named(claim)).map(|(id, ..)| id)
     }
 
     /// What waits after cycles, with its reasons.
     #[must_use]
-    pub fn waiting(&self, plan: &Plan) -> Vec<WaitingClaims> {
-        WaitingClaims::all(self, plan)
+    pub fn waiting(&self) -> Vec<WaitingClaims> {
+        WaitingClaims::all(self)
     }
+}
+
+fn any_leaves(cluster: &Cluster) -> bool {
+    cluster.claims().any(|(id, ..)| cluster.leaving(id).is_some())
 }

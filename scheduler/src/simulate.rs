@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use aliquot_scheduler_core::{Event, Resource};
-use anyhow::{Context, Result, bail};
+use aliquot_scheduler_core::Resource;
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use crate::policy::PolicyName;
@@ -50,8 +50,8 @@ impl Changes {
         }
         let mut session = Session::new(&snapshot)?;
         for name in &self.remove_nodes {
-            let Some(node) = session.cluster.node_named(name) else { bail!("there is no node {name:?} to remove") };
-            session.cluster.apply(Event::NodeRemoved(node))?;
+            ensure!(session.cluster().node_named(name).is_some(), "there is no node {name:?} to remove");
+            session.remove_node(name)?;
         }
         Ok(session)
     }
@@ -145,17 +145,17 @@ fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
     let mut settled = session.settle(CYCLES_MAX);
     let mut steps: Vec<Step> = settled.cycles.drain(..).flatten().collect();
     if let Some(until_ms) = until_ms {
-        session.cluster.apply(Event::TimeAdvanced(until_ms))?;
+        session.advance(until_ms)?;
         settled = session.settle(CYCLES_MAX);
         steps.extend(settled.cycles.drain(..).flatten());
     }
-    let cluster = &session.cluster;
+    let cluster = session.cluster();
     let mut claims: Vec<_> = cluster.claims().map(|(id, _, at)| (id, at.map(|at| Place::of(cluster, at)))).collect();
     claims.sort_unstable_by_key(|(id, _)| *id);
     let placed = claims.iter().filter(|(_, place)| place.is_some()).count();
     let withdrawn = claims.iter().filter(|(id, _)| cluster.is_withdrawn(*id)).count();
     let mut queues = BTreeMap::new();
-    for report in session.scheduler.queue_reports(cluster, &settled.plan) {
+    for report in session.view().queues() {
         let time = report.resources.iter().find(|of| of.resource == Resource::DeviceCore);
         let time = time.map(|of| QueueUse { held_milli: of.held, fair_share_milli: of.fair_share.unwrap_or(0) });
         queues.insert(report.queue, time.unwrap_or_default());
@@ -165,7 +165,7 @@ fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
         queues,
         places: claims.into_iter().map(|(id, place)| (claim_name(cluster, id), place)).collect(),
         evictions: steps.into_iter().filter(Step::is_eviction).map(|step| (step.claim.clone(), step)).collect(),
-        waiting: session.waiting(&settled.plan),
+        waiting: session.waiting(),
     })
 }
 

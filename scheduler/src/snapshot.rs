@@ -17,6 +17,7 @@ use std::path::Path;
 
 use aliquot_scheduler_core::placement::Mix;
 use aliquot_scheduler_core::{Cluster, Dump, Request, Scheduler};
+use aliquot_scheduler_engine::{Decisions, Engine, Settings};
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::Serialize;
 use serde_json::Serializer;
@@ -67,9 +68,33 @@ impl File {
     /// If there can be no such cluster; the error names the entry.
     pub fn restore(&self) -> Result<(Scheduler, Cluster)> {
         let dump = self.to_dump()?;
-        let mix = self.mix(&dump)?;
-        let policy = self.scheduler.policy.make(&mix, self.scheduler.seed);
-        Scheduler::restore(policy, self.scheduler.settings(), dump).map_err(|error| self.locate(error))
+        let Decisions { policy, settings, .. } = self.decisions(&dump)?;
+        Scheduler::restore(policy, settings, dump).map_err(|error| self.locate(error))
+    }
+
+    /// An engine that begins with the cluster. Nothing is waited for: a cycle runs at the time of each change, and at
+    /// any later time.
+    ///
+    /// # Errors
+    /// If there can be no such cluster; the error names the entry.
+    pub fn engine(&self) -> Result<Engine> {
+        let dump = self.to_dump()?;
+        let decisions = self.decisions(&dump)?;
+        let settings = Settings {
+            cycle_delay_ms: 0,
+            cycle_gap_ms: 0,
+            idle_cycle_ms: 1,
+            publish_gap_ms: 0,
+            lease: None,
+            ..Settings::default()
+        };
+        Engine::restore(decisions, settings, dump).map_err(|error| self.locate(error))
+    }
+
+    fn decisions(&self, dump: &Dump) -> Result<Decisions> {
+        let policy = self.scheduler.policy.make(&self.mix(dump)?, self.scheduler.seed);
+        let usage_half_life_ms = self.scheduler.usage_half_life_ms;
+        Ok(Decisions { policy, settings: self.scheduler.settings(), usage_half_life_ms })
     }
 
     /// What is expected to come: what the file says, or the requests of all its claims.

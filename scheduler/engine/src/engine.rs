@@ -5,6 +5,7 @@ mod claims;
 mod collected;
 mod configuration;
 mod cycles;
+mod from_dump;
 mod holdings;
 mod leases;
 mod nodes;

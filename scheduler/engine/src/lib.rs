@@ -53,6 +53,11 @@
 //! restart the engine knows of everything that may run somewhere. What users and administrators want is not saved here:
 //! whoever has that tells it again, and then says [`Observation::Synced`].
 //!
+//! # Snapshots
+//!
+//! [`Engine::restore`] makes an engine that begins with a state, without a store. With [`AtOnce`], whose nodes do at once
+//! what they are told, it says what it would decide about a snapshot.
+//!
 //! # Readers
 //!
 //! A [`View`] is the whole state at one moment, with the books, so that *explain* and *what if* work on it. Making one
@@ -76,6 +81,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::float_arithmetic, clippy::print_stdout, clippy::print_stderr)]
 
+mod at_once;
 mod command;
 pub mod conformance;
 mod engine;
@@ -88,6 +94,7 @@ mod settings;
 mod store;
 mod view;
 
+pub use at_once::AtOnce;
 pub use command::{Amounts, Backend, Command, DevicePart, Order};
 pub use engine::{Decisions, Engine, Turn};
 pub use names::{ClaimUid, Generation, NodeName};

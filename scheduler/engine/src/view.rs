@@ -16,6 +16,7 @@ use crate::store::Phase;
 pub struct View {
     pub(crate) at_ms: u64,
     pub(crate) version: u64,
+    pub(crate) cycles: u64,
     pub(crate) cluster: Cluster,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) plan: Arc<Plan>,
@@ -86,6 +87,12 @@ impl View {
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// How many cycles the engine had run. The plan is that of the last one.
+    #[must_use]
+    pub fn cycles(&self) -> u64 {
+        self.cycles
     }
 
     /// The books. A copy, to try changes in, is cheap.

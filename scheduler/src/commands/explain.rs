@@ -23,5 +23,5 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<()> {
     let claim = session.claim_named(&args.claim);
     let claim = claim.with_context(|| format!("{}: there is no claim {:?}", args.snapshot.display(), args.claim))?;
     session.settle(CYCLES_MAX);
-    super::print_text(&session.scheduler.explain(&session.cluster, claim)?.to_string())
+    super::print_text(&session.scheduler().explain(session.cluster(), claim)?.to_string())
 }

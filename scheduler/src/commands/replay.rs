@@ -45,7 +45,7 @@ fn replay_snapshot(path: &Path, args: &ReplayArgs) -> Result<()> {
     let settled = session.settle(args.cycles.unwrap_or(CYCLES_MAX));
     let report = Report::new(&session, settled);
     if let Some(path) = &args.dump {
-        super::write_file(path, &snapshot.later(&session.scheduler, &session.cluster)?.render()?)?;
+        super::write_file(path, &snapshot.later(session.scheduler(), session.cluster())?.render()?)?;
     }
     super::print(&report, args.json)
 }

@@ -251,6 +251,9 @@ pub enum RestoreReason {
         /// What is missing.
         reason: NotEnough,
     },
+    /// An entry before it has the same namespace and name.
+    #[error("claim {0:?} of the same namespace is before it in the list")]
+    SameName(String),
     /// There is no entry of this number.
     #[error("it refers to {0:?}, which is not there")]
     NoSuchEntry(DumpEntry),

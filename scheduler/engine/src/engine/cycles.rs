@@ -12,6 +12,8 @@ use super::Engine;
 pub(super) struct Pacing {
     /// Since when there is something that no cycle has seen.
     changed_since_ms: Option<u64>,
+    /// How many cycles there were.
+    pub(super) cycles: u64,
     /// When the last cycle was.
     last_ms: Option<u64>,
     /// When claims that could not be started may be placed again.
@@ -46,6 +48,7 @@ impl Engine {
         self.pacing.retries_ms = self.pacing.retries_ms.split_off(&self.now_ms.saturating_add(1));
         self.pacing.changed_since_ms = None;
         self.pacing.last_ms = Some(self.now_ms);
+        self.pacing.cycles += 1;
         let plan = self.scheduler.cycle(&mut self.cluster);
         self.unsettled.extend(plan.steps.iter().map(|planned| planned.step.claim()));
         if !plan.steps.is_empty() {

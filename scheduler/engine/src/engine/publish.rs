@@ -37,15 +37,15 @@ impl Engine {
 
     pub(super) fn publish_if_due(&mut self) -> Option<Arc<View>> {
         self.next_publication_ms().filter(|due_ms| *due_ms <= self.now_ms)?;
-        self.published.has_changed = false;
-        self.published.last_ms = Some(self.now_ms);
-        self.published.version += 1;
-        Some(Arc::new(self.view()))
+        Some(self.view())
     }
 
     /// The state as it is now, for readers. This costs little, however large the cluster is: what has not changed since
     /// the last time is shared.
-    fn view(&mut self) -> View {
+    pub fn view(&mut self) -> Arc<View> {
+        self.published.has_changed = false;
+        self.published.last_ms = Some(self.now_ms);
+        self.published.version += 1;
         let scheduler = match &self.published.scheduler {
             Some(scheduler) => Arc::clone(scheduler),
             None => {
@@ -54,14 +54,15 @@ impl Engine {
                 fork
             }
         };
-        View {
+        Arc::new(View {
             at_ms: self.now_ms,
             version: self.published.version,
+            cycles: self.pacing.cycles,
             cluster: self.cluster.clone(),
             scheduler,
             plan: Arc::clone(&self.plan),
             entries: self.entries.clone(),
             nodes: self.nodes.clone(),
-        }
+        })
     }
 }

@@ -1,0 +1,109 @@
+//! An engine that begins with a state, such as a snapshot's.
+
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{ClaimId, Dump, DumpEntry, NodeId, NodeSpec, RestoreError, RestoreReason, Scheduler};
+
+use super::reports::running_instance;
+use super::{Decisions, Engine, Timer, Unsaved};
+use crate::entries::{Entry, NodeState};
+use crate::names::ClaimUid;
+use crate::settings::Settings;
+use crate::store::{ClaimKey, Saved};
+
+/// The term of an engine that begins with a state.
+const TERM: u64 = 1;
+/// The session of nodes that are part of the state.
+const SESSION: u64 = 1;
+
+impl Engine {
+    /// A live engine that begins with a state. This is for worlds without a store: batches name only what changes later.
+    ///
+    /// The nodes of the state are in their first session, and new claims may be started on them. Instances run where
+    /// claims have started, and where claims are leaving; the latter are told to stop. The UID of a claim is
+    /// `NAMESPACE/NAME`. A claim that was withdrawn stays in the books until [`Observation::ClaimEnded`] names it.
+    ///
+    /// [`Observation::ClaimEnded`]: crate::Observation::ClaimEnded
+    ///
+    /// # Errors
+    /// If there can be no such state, or two claims have the same namespace and name.
+    pub fn restore(decisions: Decisions, settings: Settings, dump: Dump) -> Result<Self, RestoreError> {
+        let dump = Dump { usage_half_life_ms: decisions.usage_half_life_ms, ..dump };
+        let added_ms: Vec<u64> = dump.claims.iter().map(|claim| claim.added_ms).collect();
+        let (scheduler, cluster) = Scheduler::restore(decisions.policy.fork(), decisions.settings, dump)?;
+        let saved = Saved { term: TERM, ..Saved::default() };
+        let mut engine = Self { scheduler, cluster, ..Self::new(decisions, settings, saved) };
+        engine.collected = None;
+        engine.now_ms = engine.cluster.now_ms();
+        // There is no store that could remember.
+        engine.next_memory_ms = u64::MAX;
+        let nodes: Vec<(NodeId, NodeSpec)> =
+            engine.cluster.nodes().map(|(id, node)| (id, node.spec().clone())).collect();
+        for (id, spec) in nodes {
+            engine.add_known_node(id, spec);
+        }
+        let mut claims: Vec<ClaimId> = engine.cluster.claims().map(|(id, ..)| id).collect();
+        // As they are in the dump.
+        claims.sort_unstable();
+        for (number, (claim, added_ms)) in claims.into_iter().zip(added_ms).enumerate() {
+            engine
+                .add_known_claim(claim, added_ms)
+                .map_err(|reason| RestoreError { entry: DumpEntry::Claim(number), reason })?;
+        }
+        engine.unsaved = Unsaved::default();
+        engine.changed();
+        engine.settle();
+        Ok(engine)
+    }
+
+    fn add_known_node(&mut self, id: NodeId, spec: NodeSpec) {
+        let lease_until_ms = self.settings.lease.map(|lease| {
+            let until_ms = self.now_ms.saturating_add(lease.lease_ms).saturating_add(lease.margin_ms);
+            self.timers.insert((self.now_ms.saturating_add(lease.silence_ms), Timer::Silence(id)));
+            self.timers.insert((until_ms, Timer::Lapse(id)));
+            until_ms
+        });
+        let state = NodeState {
+            name: spec.name.as_str().into(),
+            spec: Arc::new(spec),
+            session: SESSION,
+            sequence: 0,
+            heard_ms: self.now_ms,
+            lease_until_ms,
+            is_up: true,
+            has_reported: true,
+            is_refused: false,
+            instances: Arc::default(),
+        };
+        self.nodes.set(id, Some(state));
+    }
+
+    fn add_known_claim(&mut self, claim: ClaimId, added_ms: u64) -> Result<(), RestoreReason> {
+        let Some(of) = self.cluster.claim(claim) else { return Ok(()) };
+        let uid = ClaimUid::from(format!("{}/{}", of.namespace, of.name));
+        if self.entries.of_uid(&uid).is_some() {
+            return Err(RestoreReason::SameName(of.name.clone()));
+        }
+        let id = self.entries.insert(Entry {
+            key: ClaimKey { uid, stray: None },
+            id: Some(claim),
+            parked: None,
+            added_ms,
+            is_ended: false,
+            instance: None,
+            resize: None,
+            complaint: None,
+        });
+        let leaving = self.cluster.leaving(claim);
+        let started = self.cluster.started_ms(claim).and_then(|_| self.cluster.allocation(claim));
+        if let Some(node) = leaving.or(started).map(|at| at.node) {
+            let generation = self.next_generation();
+            self.note_instance(id, Some(running_instance(node, SESSION, generation)));
+        }
+        if self.cluster.leaving(claim).is_some() {
+            self.unsettled.push_back(claim);
+        }
+        self.note_retry(claim);
+        Ok(())
+    }
+}
