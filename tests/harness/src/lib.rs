@@ -13,6 +13,7 @@
 //! | [`PythonEnvironment`] | Python with NVIDIA's own packages |
 //! | [`Scheduler`], [`Jobs`] | a scheduler for machines without Kubernetes, and a client of it |
 //! | [`nvidia_headers`] | NVIDIA's headers of any version, to compare our declarations with |
+//! | [`nvidia_runtime`] | NVIDIA's runtime library of any version, shared and static |
 //! | [`Sysroot`] | an older C library |
 //! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
 //! | [`as_user`] | code run as another user of the machine |
@@ -54,7 +55,7 @@ pub use client::Client;
 pub use container::{Container, Image};
 pub use front_driver::FrontDriver;
 pub use gpu::{EXACT_MEMORY, PARTITIONABLE_GPU, SimulatedGpu};
-pub use headers::nvidia_headers;
+pub use headers::{nvidia_headers, nvidia_runtime};
 pub use mapped::Mapped;
 pub use node::{Node, Slice};
 pub use process::{Outcome, Process, run};
