@@ -50,21 +50,58 @@ macro_rules! cuda_exports {
     ($($class:ident $policy:ident : $symbol:ident $(| $per_thread:ident)? = $name:ident @ $since:literal
         $arguments:tt;)*) => {
         $(
-            cuda_export!($class $policy Legacy $symbol $arguments);
-            $(cuda_export!($class $policy PerThread $per_thread $arguments);)?
+            cuda_export!($class $symbol $arguments);
+            $(cuda_export!($class $per_thread $arguments);)?
         )*
+
+        /// What the exports of the same names do.
+        mod hooks_of_cuda {
+            #[allow(clippy::wildcard_imports, reason = "the table uses all of the types")]
+            use super::*;
+            $(
+                cuda_hook!($class $policy Legacy $symbol $arguments);
+                $(cuda_hook!($class $policy PerThread $per_thread $arguments);)?
+            )*
+        }
     };
 }
 
+/// The export jumps to the hook. On x86-64 it begins with 15 bytes that do nothing and mean the same at any address: UCX
+/// writes a jump of its own over the first 12 bytes of the functions that allocate, and runs a copy of them elsewhere to
+/// reach the function. It can copy few instructions, and for the first function that has others it gives up on all.
+///
+/// There is no unwind information, which would be larger than the code: nothing here is called or on the stack.
 macro_rules! cuda_export {
     (forward $($line:tt)*) => {};
-    ($class:ident $policy:ident $null_stream:ident $symbol:ident ($($argument:ident : $type:ty),* $(,)?)) => {
+    ($class:ident $symbol:ident ($($argument:ident : $type:ty),* $(,)?)) => {
         /// The driver function of this name, within the slice.
         ///
         /// # Safety
         /// As the driver's function.
         #[unsafe(no_mangle)]
+        #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                // A caller expects nothing of this register.
+                "mov eax, 0",
+                "mov eax, 0",
+                "mov eax, 0",
+                "jmp {hook}",
+                hook = sym hooks_of_cuda::$symbol,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!("b {hook}", hook = sym hooks_of_cuda::$symbol)
+        }
+    };
+}
+
+macro_rules! cuda_hook {
+    (forward $($line:tt)*) => {};
+    ($class:ident $policy:ident $null_stream:ident $symbol:ident ($($argument:ident : $type:ty),* $(,)?)) => {
+        /// # Safety
+        /// As the driver's function.
+        pub(super) unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
             let Some(real) = real!($symbol) else {
                 let stand_in: types::$symbol = stand_in!($symbol);
                 // SAFETY: the caller vouches for the arguments, whichever function gets them.

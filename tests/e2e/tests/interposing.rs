@@ -67,6 +67,18 @@ fn a_program_that_interposes_string_functions_is_unharmed() {
     run(region.preload_into(&mut program.on(&gpu))).success().assert_said(&format!("{} bytes\n", 64 * MIB));
 }
 
+/// UCX, which MPI is built on, overwrites the functions that it finds, which are the hooks in a slice.
+#[test]
+fn a_program_that_overwrites_the_beginnings_of_functions_is_limited() {
+    let gpu = SimulatedGpu::exact();
+    let program = HostProgram::linked(&gpu, "overwrites_functions");
+    let said = "one byte more: 2, on a handle: 2, by look-up: 2\n4 allocations and 1 frees seen\n";
+    unchanged_in_a_slice(&gpu, || program.on(&gpu)).success().assert_said(said);
+    let region = Region::new(&gpu, 64 * MIB);
+    run(region.preload_into(&mut program.on(&gpu))).success().assert_said(said);
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB));
+}
+
 #[test]
 fn libraries_are_found_by_the_search_path_of_the_opening_object() {
     let gpu = SimulatedGpu::new();

@@ -69,21 +69,41 @@ fn code(done: crate::Done) -> CUresult {
     }
 }
 
+/// The exported symbol, which jumps to the function of the same name in [`functions`]. As in NVIDIA's driver, programs
+/// can write a jump of their own over its beginning, and run a copy of that elsewhere: these bytes do nothing.
 macro_rules! export {
     ($symbol:ident ($($argument:ident: $kind:ty),*)) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
         pub unsafe extern "C" fn $symbol($($argument: $kind),*) -> CUresult {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov eax, 0",
+                "mov eax, 0",
+                "mov eax, 0",
+                "jmp {function}",
+                ".cfi_endproc",
+                function = sym functions::$symbol,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(".cfi_startproc", "b {function}", ".cfi_endproc", function = sym functions::$symbol)
+        }
+    };
+}
+
+macro_rules! function {
+    ($symbol:ident ($($argument:ident: $kind:ty),*)) => {
+        pub(super) unsafe extern "C" fn $symbol($($argument: $kind),*) -> CUresult {
             code(implementations::$symbol($($argument),*))
         }
     };
     ($symbol:ident | $per_thread:ident ($($argument:ident: $kind:ty),*)) => {
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $symbol($($argument: $kind),*) -> CUresult {
+        pub(super) unsafe extern "C" fn $symbol($($argument: $kind),*) -> CUresult {
             code(implementations::$symbol(NullStream::Legacy, $($argument),*))
         }
 
-        #[cfg_attr(not(test), unsafe(no_mangle))]
-        pub unsafe extern "C" fn $per_thread($($argument: $kind),*) -> CUresult {
+        pub(super) unsafe extern "C" fn $per_thread($($argument: $kind),*) -> CUresult {
             code(implementations::$symbol(NullStream::PerThread, $($argument),*))
         }
     };
@@ -100,8 +120,18 @@ macro_rules! per_thread {
 
 macro_rules! exports {
     ($($class:ident $policy:ident:
-        $symbol:ident $(| $per_thread:ident)? = $name:ident @ $version:literal ($($argument:ident: $kind:ty),*);)*) => {
-        $(export! { $symbol $(| $per_thread)? ($($argument: $kind),*) })*
+        $symbol:ident $(| $per_thread:ident)? = $name:ident @ $version:literal $arguments:tt;)*) => {
+        $(
+            export! { $symbol $arguments }
+            $(export! { $per_thread $arguments })?
+        )*
+
+        /// What the exports of the same names do.
+        mod functions {
+            #[allow(clippy::wildcard_imports, reason = "the table uses all of the types")]
+            use super::*;
+            $(function! { $symbol $(| $per_thread)? $arguments })*
+        }
 
         /// Every function.
         pub(crate) fn all() -> Vec<Export> {
