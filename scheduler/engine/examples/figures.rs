@@ -1,4 +1,5 @@
 //! The engine's figures: what it adds to a decision, how soon readers see a change, how long a start takes, and memory.
+//! What decisions and a start take is also given as a multiple of what the core alone takes in the same run.
 //!
 //! ```text
 //! cargo run --release -p aliquot-scheduler-engine --example figures
@@ -9,14 +10,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Policy, Weights};
+use aliquot_scheduler_core::placement::{Engine as Placement, ExpectedWaste, Mix, Policy, Weights};
 use aliquot_scheduler_core::{
     Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec,
     Request, Scheduler,
 };
 use aliquot_scheduler_engine::{
-    Batch, Command, Decisions, Engine, MemoryStore, NodeReport, Observation, Order, Report, Running, Saved, Settings,
-    StepOutcome, Store, Turn,
+    AtOnce, Backend, Batch, Command, Decisions, Engine, MemoryStore, NodeReport, Observation, Order, Running, Saved,
+    Settings, Store, Turn,
 };
 use aliquot_scheduler_kit::{self as kit, Build};
 
@@ -81,8 +82,8 @@ fn report(number: usize, sequence: u64, running: Vec<Running>) -> Observation {
 struct Live {
     engine: Engine,
     store: MemoryStore,
+    nodes: AtOnce,
     now_ms: u64,
-    sequence: u64,
     /// Time spent in the engine, without the store and the nodes.
     spent: Duration,
     records: usize,
@@ -95,8 +96,8 @@ impl Live {
         let mut live = Self {
             engine: engine(parts_per_device, Saved::default()),
             store: MemoryStore::default(),
+            nodes: AtOnce::default(),
             now_ms: 1,
-            sequence: 1,
             spent: Duration::ZERO,
             records: 0,
             batches: 0,
@@ -142,16 +143,9 @@ impl Live {
             if commands.is_empty() {
                 return;
             }
-            for command in commands {
-                self.sequence += 1;
-                let (claim, instance, generation, outcome) = match command.order {
-                    Order::Start { claim, generation, .. } => (claim, generation, generation, StepOutcome::Started),
-                    Order::Stop { claim, instance, generation, .. } => (claim, instance, generation, StepOutcome::Gone),
-                    _ => continue,
-                };
-                let (node, session, sequence) = (command.node, command.session, self.sequence);
-                let report = Report { node, session, sequence, claim, instance, generation, outcome };
-                self.tell(Observation::Outcome(report));
+            commands.into_iter().for_each(|command| self.nodes.carry_out(command));
+            for answer in self.nodes.take_answers() {
+                self.tell(answer);
             }
         }
     }
@@ -167,8 +161,19 @@ impl Live {
     }
 }
 
-/// The same arrivals and ends by the core alone: events and cycles, nobody to tell.
-fn core_alone(nodes: usize, claims: usize, batch: usize, rounds: usize) -> Duration {
+/// How the core alone decides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Core {
+    /// As within the engine, which runs a second cycle to see whether the first was all.
+    TwoCycles,
+    /// One cycle.
+    OneCycle,
+    /// The policy is asked for each claim, without a cycle.
+    Policy,
+}
+
+/// The same arrivals and ends by the core alone, which tells no node and no reader.
+fn core_alone(core: Core, nodes: usize, claims: usize, batch: usize, rounds: usize) -> Duration {
     let mut cluster = Cluster::new();
     let mut scheduler = Scheduler::new(policy(1), aliquot_scheduler_core::Settings::default());
     for number in 0..nodes {
@@ -177,6 +182,7 @@ fn core_alone(nodes: usize, claims: usize, batch: usize, rounds: usize) -> Durat
     let claims_at_first = (0..claims).map(|number| cluster.add_claim(claim(number, 1)));
     let mut placed: VecDeque<ClaimId> = claims_at_first.collect();
     scheduler.cycle(&mut cluster);
+    let mut placement = Placement::new(policy(1));
     let mut spent = Duration::ZERO;
     for round in 0..rounds {
         let began = Instant::now();
@@ -185,9 +191,17 @@ fn core_alone(nodes: usize, claims: usize, batch: usize, rounds: usize) -> Durat
             let ended = placed.pop_front().expect("as many came");
             cluster.apply(Event::ClaimRemoved(ended)).expect("it was there");
         }
-        scheduler.cycle(&mut cluster);
-        // The engine makes a second cycle to see whether the first was all.
-        scheduler.cycle(&mut cluster);
+        match core {
+            Core::TwoCycles => (0..2).for_each(|_| _ = scheduler.cycle(&mut cluster)),
+            Core::OneCycle => _ = scheduler.cycle(&mut cluster),
+            Core::Policy => {
+                for claim in placed.iter().rev().take(batch) {
+                    let class = cluster.class_of(*claim).expect("the claim is there");
+                    let at = placement.place(&cluster, class).expect("there is room");
+                    cluster.apply(Event::ClaimPlaced(*claim, at)).expect("there is room");
+                }
+            }
+        }
         spent += began.elapsed();
     }
     spent
@@ -196,7 +210,8 @@ fn core_alone(nodes: usize, claims: usize, batch: usize, rounds: usize) -> Durat
 fn per_decision() {
     for (nodes, batch, rounds) in [(10, 1, 20_000), (1000, 1, 2000), (1000, 100, 40)] {
         let claims = nodes * 6;
-        let alone = core_alone(nodes, claims, batch, rounds);
+        let [alone, one_cycle, asked] = [Core::TwoCycles, Core::OneCycle, Core::Policy]
+            .map(|core| core_alone(core, nodes, claims, batch, rounds).as_secs_f64());
         let mut live = Live::new(nodes, 1);
         (0..claims).for_each(|number| live.want(number, 1));
         live.settle();
@@ -211,11 +226,14 @@ fn per_decision() {
             live.settle();
         }
         let decisions = u32::try_from(batch * rounds).unwrap_or(u32::MAX);
+        let spent = live.spent.as_secs_f64();
         println!(
-            "a claim ends and another starts, {batch} at a time, {nodes} nodes: {:.1?} each with the engine, {:.1?} in \
-             the core alone; {:.1} records in {:.2} batches each",
+            "a claim ends and another starts, {batch} at a time, {nodes} nodes: {:.1?} each with the engine, {:.2} x the \
+             core alone with two cycles, {:.2} x with one, {:.1} x the policy alone; {:.1} records in {:.2} batches each",
             live.spent / decisions,
-            alone / decisions,
+            spent / alone,
+            spent / one_cycle,
+            spent / asked,
             live.records as f64 / f64::from(decisions),
             live.batches as f64 / f64::from(decisions),
         );
@@ -230,7 +248,7 @@ fn visible() {
     let with_nodes = live_bytes();
     (0..claims).for_each(|number| live.want(number, 1));
     live.settle();
-    live.store = MemoryStore::default();
+    (live.store, live.nodes) = (MemoryStore::default(), AtOnce::default());
     let with_claims = live_bytes();
     let mut seen = Vec::new();
     for number in 0..200 {
@@ -309,7 +327,15 @@ fn restart() {
     };
     let count: usize = running.iter().map(Vec::len).sum();
     let wanted: Vec<Claim> = (0..claims).map(|number| claim(number, parts)).collect();
-    drop(live);
+    let view = live.engine.view();
+    let dump = view.scheduler().dump(view.cluster());
+    drop((live, view));
+    let began = Instant::now();
+    let (mut scheduler, mut cluster) =
+        Scheduler::restore(policy(parts), aliquot_scheduler_core::Settings::default(), dump).expect("the same state");
+    scheduler.cycle(&mut cluster);
+    let alone = began.elapsed();
+    drop((scheduler, cluster));
     let before = live_bytes();
     let began = Instant::now();
     let saved = store.load().expect("it is in memory");
@@ -334,7 +360,8 @@ fn restart() {
     println!(
         "restart with {nodes} nodes and {claims} claims, {count} of them running: {loaded:.2?} load, {told:.2?} all was \
          told, {began_anew:.2?} the books are there, {reported:.2?} all nodes were heard, {decided:.2?} decided and \
-         shown; {} MiB",
+         shown, {:.2} x the core alone from a dump; {} MiB",
+        decided.as_secs_f64() / alone.as_secs_f64(),
         (live_bytes() - before) >> 20
     );
 }
