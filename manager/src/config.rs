@@ -626,6 +626,9 @@ mod tests {
             allow_root,
             allowed_uids,
             environment,
+            podman,
+            podman_run,
+            mounts,
             server_name,
             reserved_cpu_millis,
             reserved_memory_bytes,
@@ -635,8 +638,9 @@ mod tests {
         assert!([scheduler, token, node_name, address].iter().all(Option::is_some));
         assert!([certificate, key, authority].iter().all(Option::is_some));
         assert!(!labels.is_empty() && !taints.is_empty() && cordoned && allow_root);
-        assert!(allowed_uids.is_some() && !environment.is_empty());
+        assert!(allowed_uids.is_some() && !environment.is_empty() && !mounts.is_empty());
         let defaults = cluster::Settings::default();
+        assert!(podman.starts_with(&defaults.podman) && podman_run.starts_with(&defaults.podman_run));
         assert_eq!(server_name, defaults.server_name);
         assert_eq!((reserved_cpu_millis, reserved_memory_bytes), (0, defaults.reserved_memory_bytes));
         assert_eq!((log_bytes_max, log_days), (defaults.log_bytes_max, defaults.log_days));

@@ -136,8 +136,9 @@ impl JobSpec {
     }
 
     fn check(&self) -> Result<(), String> {
-        let has_program = self.command.first().is_some_and(|program| !program.is_empty());
-        if !has_program && !(self.image.is_some() && self.command.is_empty()) {
+        let is_program = |program: &String| !program.is_empty();
+        // An image may say itself what runs.
+        if !self.command.first().map_or(self.image.is_some(), is_program) {
             return Err("the job has no command; name the program to run, after --, or an image".to_owned());
         }
         self.image.as_ref().map_or(Ok(()), |image| self.check_image(image))?;
@@ -211,7 +212,8 @@ impl JobSpec {
                     "the mount {source:?} is not an absolute path without colons and commas; write for example /data, or ~"
                 ));
             }
-            if !is_path(target) && !(target.is_empty() && source == "~") {
+            let is_home = source == "~" && target.is_empty();
+            if !is_home && !is_path(target) {
                 return Err(format!(
                     "{target:?}, where {source:?} is to be mounted, is not an absolute path without colons and commas"
                 ));
