@@ -274,7 +274,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
     use std::time::SystemTime;
 
-    use aliquot_node::PriorityClass;
+    use aliquot_node::QosClass;
 
     use super::*;
     use crate::config::{ExtraMount, Preload};
@@ -294,7 +294,7 @@ mod tests {
             id: SliceId::from_random(1),
             parts: vec![part("GPU-1"), part("GPU-2")],
             host_memory_limit_bytes: 0,
-            priority_class: PriorityClass::default(),
+            priority_class: QosClass::default(),
             audit_policy: None,
             published: Published {
                 aliases: BTreeSet::from(["ids-1".into(), "ids-2".into()]),

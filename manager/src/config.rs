@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use aliquot_agent::settings as cluster;
-use aliquot_node::PriorityClass;
+use aliquot_node::QosClass;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -74,7 +74,7 @@ pub struct Settings {
     pub log_level: Option<String>,
     /// Priority class of slices that ask for none: latency-critical, standard or batch [default: standard]
     #[arg(long, value_name = "CLASS", value_parser = priority_classes())]
-    pub default_priority_class: Option<PriorityClass>,
+    pub default_priority_class: Option<QosClass>,
     /// What containers get with a slice; in the file only.
     #[arg(skip)]
     pub cdi: Option<CdiSettings>,
@@ -215,8 +215,8 @@ impl ExtraMount {
 }
 
 /// Reads a priority class from a flag.
-fn priority_classes() -> impl TypedValueParser<Value = PriorityClass> {
-    PossibleValuesParser::new(PriorityClass::ALL.map(PriorityClass::as_str)).try_map(|name| name.parse())
+fn priority_classes() -> impl TypedValueParser<Value = QosClass> {
+    PossibleValuesParser::new(QosClass::ALL.map(QosClass::as_str)).try_map(|name| name.parse())
 }
 
 /// Format of log lines.
@@ -265,7 +265,7 @@ pub struct Config {
     /// How the node takes part in a cluster without Kubernetes; `None`: it does not.
     pub cluster: Option<cluster::Config>,
     /// Priority class of slices that do not ask for one.
-    pub default_priority_class: PriorityClass,
+    pub default_priority_class: QosClass,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Log level or filter.
@@ -397,7 +397,7 @@ impl Config {
             sharing: SharingSettings::default(),
             kubernetes: None,
             cluster: None,
-            default_priority_class: PriorityClass::default(),
+            default_priority_class: QosClass::default(),
             log_format: LogFormat::default(),
             log_level: "warn".into(),
             stands_by: false,
@@ -592,7 +592,7 @@ mod tests {
         assert!(runtime_dir.is_some() && state_dir.is_some() && socket.is_some() && metrics_address.is_some());
         assert!(host_root.is_some() && driver_root.is_some());
         assert!(nvml_library.is_some() && cdi_dir.is_some() && log_format.is_some() && log_level.is_some());
-        assert_eq!(default_priority_class, Some(PriorityClass::default()));
+        assert_eq!(default_priority_class, Some(QosClass::default()));
         let CdiSettings { preload, extra_mounts, extra_env } = cdi.unwrap();
         assert_eq!(preload, Preload::default());
         assert!(!extra_mounts.is_empty() && !extra_env.is_empty());

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::Identity;
 use aliquot_abi::region::{CONTEXT_NEGLIGIBLE, DeviceCounters, DeviceLimits, DeviceWaits, LEDGER_FILE};
-use aliquot_node::{AuditPolicy, Consumer, PriorityClass};
+use aliquot_node::{AuditPolicy, Consumer, QosClass};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::devices::store_if_changed;
@@ -16,7 +16,7 @@ use crate::refusals::Refusals;
 use crate::region::Region;
 use crate::region::files::REGION_DIR;
 use crate::slices::{Owner, Part, Slice, SliceId};
-use crate::time_sharing::Turns;
+use crate::time_sharing::GangStates;
 use crate::usage::{History, Past};
 
 /// A process of a slice.
@@ -120,9 +120,9 @@ pub(crate) struct LiveSlice {
     /// Use in the last hour, for each part.
     pub past: Mutex<Vec<Past>>,
     /// Its state in the time sharing of each device.
-    pub turns: Turns,
+    pub gang_states: GangStates,
     parts: RwLock<Vec<Part>>,
-    priority_class: RwLock<PriorityClass>,
+    priority_class: RwLock<QosClass>,
     /// The highest memory limit so far, for each part.
     memory_limits_max_bytes: Vec<AtomicU64>,
     members: Mutex<Members>,
@@ -151,7 +151,7 @@ impl LiveSlice {
             sampled_permille: slice.parts.iter().map(|_| AtomicU32::new(0)).collect(),
             history: Mutex::new(slice.parts.iter().map(|_| History::default()).collect()),
             past: Mutex::new(slice.parts.iter().map(|_| Past::default()).collect()),
-            turns: Turns::new(slice.parts.len()),
+            gang_states: GangStates::new(slice.parts.len()),
             parts: RwLock::new(slice.parts.clone()),
             priority_class: RwLock::new(slice.priority_class),
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
@@ -221,7 +221,7 @@ impl LiveSlice {
 
     /// Its priority class as it is now.
     #[must_use]
-    pub(crate) fn priority_class(&self) -> PriorityClass {
+    pub(crate) fn priority_class(&self) -> QosClass {
         *self.priority_class.read()
     }
 

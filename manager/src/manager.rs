@@ -55,7 +55,7 @@ mod recovery;
 use books::{Books, Change, Ongoing};
 use execution::Execution;
 pub(crate) use locks::Locks;
-use plan::{Circumstances, Plan};
+use plan::{ChangePlan, Circumstances};
 pub(crate) use recovery::{OpenError, check_path, take_directories};
 
 /// The manager, without its servers.
@@ -367,7 +367,7 @@ impl Manager {
     fn carry_out(&self, ongoing: &Ongoing<'_>) -> Result<Circumstances, StepError> {
         let change = ongoing.change();
         let circumstances = self.circumstances(change);
-        let plan = Plan::of(change, circumstances);
+        let plan = ChangePlan::of(change, circumstances);
         let mut execution = Execution::new(self, change);
         execution.prepare(&plan.steps)?;
         execution.finish(&plan.effect);

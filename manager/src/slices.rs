@@ -14,7 +14,7 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::BYTES_MAX;
 use aliquot_abi::region::DEVICES_MAX;
-use aliquot_node::{AuditPolicy, PriorityClass};
+use aliquot_node::{AuditPolicy, QosClass};
 use aliquot_proto::node::v1::DESCRIPTION_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +116,7 @@ pub(crate) struct Slice {
     pub host_memory_limit_bytes: u64,
     /// Missing in checkpoints from before priority classes existed.
     #[serde(default)]
-    pub priority_class: PriorityClass,
+    pub priority_class: QosClass,
     /// The policy for processes that get past it; `None`: the node's policy.
     #[serde(default)]
     pub audit_policy: Option<AuditPolicy>,
@@ -164,7 +164,7 @@ pub(crate) struct CreateRequest {
     /// Maximum page-locked host memory; 0: no limit.
     pub host_memory_limit_bytes: u64,
     /// `None`: the node's default.
-    pub priority_class: Option<PriorityClass>,
+    pub priority_class: Option<QosClass>,
     /// The policy for processes that get past it; `None`: the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Further names and variables by which containers get it.
@@ -185,7 +185,7 @@ pub(crate) struct ResizeRequest {
     /// A new limit on page-locked host memory, 0 for none; `None`: unchanged.
     pub host_memory_limit_bytes: Option<u64>,
     /// `None`: unchanged.
-    pub priority_class: Option<PriorityClass>,
+    pub priority_class: Option<QosClass>,
     /// Users of this node who may run programs in it outside of containers, besides those who already may.
     pub users: BTreeSet<u32>,
 }
@@ -213,7 +213,7 @@ pub(crate) struct Given {
 pub(crate) struct Slices {
     by_name: BTreeMap<String, Slice>,
     /// The class of a slice that does not ask for one.
-    default_priority_class: PriorityClass,
+    default_priority_class: QosClass,
 }
 
 /// The greatest limit on host memory: a ledger cannot count further.
@@ -222,7 +222,7 @@ pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MAX;
 impl Slices {
     /// No slices. A slice that does not ask for a priority class gets `default_priority_class`.
     #[must_use]
-    pub(crate) fn new(default_priority_class: PriorityClass) -> Slices {
+    pub(crate) fn new(default_priority_class: QosClass) -> Slices {
         Slices { by_name: BTreeMap::new(), default_priority_class }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use aliquot_abi::region::gate;
 use aliquot_arbiter::Share;
-use aliquot_node::PriorityClass;
+use aliquot_node::QosClass;
 use parking_lot::Mutex;
 
 use crate::inventory::{DeviceUuid, Inventory, SharingMode};
@@ -22,9 +22,9 @@ use crate::mps::Mps;
 use crate::slices::Part;
 
 mod device_thread;
-mod turns;
+mod gang_states;
 
-pub(crate) use turns::Turns;
+pub(crate) use gang_states::GangStates;
 
 use device_thread::{Command, DeviceThread};
 
@@ -117,14 +117,14 @@ impl TimeSharing {
     }
 }
 
-fn share(part: &Part, class: PriorityClass) -> Share {
+fn share(part: &Part, class: QosClass) -> Share {
     Share {
         request_percent: part.core_request_percent,
         limit_percent: part.core_limit_percent,
         priority: match class {
-            PriorityClass::LatencyCritical => 1,
-            PriorityClass::Standard => 0,
-            PriorityClass::Batch => -1,
+            QosClass::LatencyCritical => 1,
+            QosClass::Standard => 0,
+            QosClass::Batch => -1,
         },
     }
 }

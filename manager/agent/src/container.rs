@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use crate::settings::Settings;
 use crate::slice_environment::NVIDIA_VISIBLE_DEVICES;
-use crate::supervise::{Credentials, Plan, VARIABLES_FILE};
+use crate::supervise::{Credentials, LaunchSpec, VARIABLES_FILE};
 use crate::users::JobUser;
 
 /// How long podman may take to remove what is left of a container.
@@ -48,20 +48,20 @@ impl fmt::Display for Name {
     }
 }
 
-/// Makes of `plan`, which runs the command as it is, one that runs it in a container of `image`. `cdi_device` is the name
+/// Makes of `spec`, which runs the command as it is, one that runs it in a container of `image`. `cdi_device` is the name
 /// of its slice; without one it gets no device.
 ///
 /// # Errors
 /// Says what this node does not permit or cannot do.
 pub(crate) fn contain(
-    plan: Plan,
+    spec: LaunchSpec,
     process: &Process,
     image: &Image,
     user: &JobUser,
     settings: &Settings,
     name: &Name,
     cdi_device: Option<&str>,
-) -> Result<Plan, String> {
+) -> Result<LaunchSpec, String> {
     if settings.podman.is_empty() {
         return Err("the node runs no images: cluster.podman is empty in its manager's configuration".into());
     }
@@ -88,13 +88,13 @@ pub(crate) fn contain(
     command.push("--".into());
     command.push(image.reference.clone());
     command.extend(process.command.iter().cloned());
-    Ok(Plan {
+    Ok(LaunchSpec {
         command,
         environment: podmans_environment(),
         container_variables: Some(variables(process, user, settings)?),
         work_dir: "/".into(),
         user: Credentials::of_this_process(),
-        ..plan
+        ..spec
     })
 }
 
@@ -215,8 +215,8 @@ mod tests {
         toml::from_str(text).unwrap()
     }
 
-    fn contained(process: &Process, image: &Image, settings: &Settings) -> Result<Plan, String> {
-        let plan = Plan {
+    fn contained(process: &Process, image: &Image, settings: &Settings) -> Result<LaunchSpec, String> {
+        let spec = LaunchSpec {
             command: process.command.clone(),
             environment: vec![("LD_PRELOAD".into(), "/home/ada/evil.so".into())],
             container_variables: None,
@@ -230,7 +230,7 @@ mod tests {
             agent_socket: "/agent".into(),
         };
         let name = Name { slice: "job-1-2".into(), supervisor: 3 };
-        contain(plan, process, image, &user(7), settings, &name, Some("aliquot.dev/slice=job-1-2"))
+        contain(spec, process, image, &user(7), settings, &name, Some("aliquot.dev/slice=job-1-2"))
     }
 
     fn process() -> Process {
@@ -245,8 +245,8 @@ mod tests {
     #[test]
     fn what_a_user_says_reaches_the_container_and_not_podman() {
         let image = Image { reference: "debian:12".into(), shm_bytes: 5, ..Image::default() };
-        let plan = contained(&process(), &image, &settings("podman_run = ['--network', 'none']")).unwrap();
-        let line = plan.command.join(" ");
+        let spec = contained(&process(), &image, &settings("podman_run = ['--network', 'none']")).unwrap();
+        let line = spec.command.join(" ");
         assert!(line.starts_with("podman run --rm --name aliquot-job-1-2-3 --env-file "), "{line}");
         assert!(
             line.contains("--user 7:8") && line.contains("--shm-size 5b") && line.contains("no-new-privileges"),
@@ -257,11 +257,11 @@ mod tests {
             "{line}"
         );
         assert!(!line.contains("secret"), "every user of the machine can read it: {line}");
-        assert!(plan.environment.iter().all(|(name, _)| name != "LD_PRELOAD"), "podman runs as the manager's user");
-        let variables = plan.container_variables.unwrap();
+        assert!(spec.environment.iter().all(|(name, _)| name != "LD_PRELOAD"), "podman runs as the manager's user");
+        let variables = spec.container_variables.unwrap();
         assert!(variables.contains("TOKEN=secret\n") && variables.contains("LD_PRELOAD=/x.so\n"), "{variables}");
         assert!(variables.contains("NVIDIA_VISIBLE_DEVICES=void\n") && variables.contains("USER=ada\n"), "{variables}");
-        assert_eq!(plan.user.uid, geteuid().as_raw());
+        assert_eq!(spec.user.uid, geteuid().as_raw());
     }
 
     #[test]

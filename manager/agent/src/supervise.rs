@@ -50,7 +50,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a supervisor is to do. It gets this on its standard input, because there are secrets in it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct LaunchSpec {
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
     /// All of its environment.
@@ -70,7 +70,7 @@ pub(crate) struct Plan {
     pub(crate) agent_socket: PathBuf,
 }
 
-/// See [`Plan::container_variables`].
+/// See [`LaunchSpec::container_variables`].
 pub(crate) const VARIABLES_FILE: &str = "{variables}";
 
 /// Whose processes a job's are.
@@ -94,9 +94,9 @@ impl Credentials {
 pub fn main(dir: &Path) -> ExitCode {
     let dir = InstanceDir::at(dir);
     let (end, agent_socket) = match Supervisor::prepare() {
-        Ok((signals, plan)) => {
-            let socket = plan.agent_socket.clone();
-            (supervise(&dir, signals, plan), Some(socket))
+        Ok((signals, spec)) => {
+            let socket = spec.agent_socket.clone();
+            (supervise(&dir, signals, spec), Some(socket))
         }
         Err(why) => (dir.stop().map_or_else(|| End::failed(why), End::unknown), None),
     };
@@ -118,8 +118,8 @@ fn tell(agent_socket: &Path) {
     });
 }
 
-fn supervise(dir: &InstanceDir, signals: SignalFd, plan: Plan) -> End {
-    match Supervisor::start(dir, signals, plan) {
+fn supervise(dir: &InstanceDir, signals: SignalFd, spec: LaunchSpec) -> End {
+    match Supervisor::start(dir, signals, spec) {
         Ok(supervisor) => supervisor.run(),
         Err(why) => {
             // Init may be there already.
@@ -151,8 +151,8 @@ struct Supervisor<'dir> {
 }
 
 impl Supervisor<'_> {
-    /// Waits for the plan. If it does not come, the agent has ended, or does not want the instance any more.
-    fn prepare() -> Result<(SignalFd, Plan), String> {
+    /// Waits for the spec. If it does not come, the agent has ended, or does not want the instance any more.
+    fn prepare() -> Result<(SignalFd, LaunchSpec), String> {
         // An error means that it leads a session already.
         let _ = setsid();
         let mut mask = SigSet::empty();
@@ -164,33 +164,33 @@ impl Supervisor<'_> {
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(|error| failed("receive signals", error))?;
         set_child_subreaper(true).map_err(|error| failed("adopt what the job leaves behind", error))?;
-        let mut plan = Vec::new();
-        io::stdin().read_to_end(&mut plan).map_err(|error| format!("cannot read what to start: {error}"))?;
-        let plan = serde_json::from_slice(&plan)
+        let mut spec = Vec::new();
+        io::stdin().read_to_end(&mut spec).map_err(|error| format!("cannot read what to start: {error}"))?;
+        let spec = serde_json::from_slice(&spec)
             .map_err(|_| "the node manager has ended before it could start the job".to_owned())?;
-        Ok((signals, plan))
+        Ok((signals, spec))
     }
 
-    fn start(dir: &InstanceDir, signals: SignalFd, plan: Plan) -> Result<Supervisor<'_>, String> {
+    fn start(dir: &InstanceDir, signals: SignalFd, spec: LaunchSpec) -> Result<Supervisor<'_>, String> {
         let errno = |what: &'static str| move |error: Errno| format!("cannot {what}: {error}");
         let lease_file =
-            LeaseFile::open(&plan.lease_file).map_err(|error| format!("cannot read the lease: {error}"))?;
+            LeaseFile::open(&spec.lease_file).map_err(|error| format!("cannot read the lease: {error}"))?;
         let lease = lease_file.read().ok_or("the node holds no lease")?;
-        let log = logs::Writer::open(&plan.log_dir, plan.log_bytes_max)
-            .map_err(|error| format!("cannot write the log {}: {error}", plan.log_dir.display()))?;
+        let log = logs::Writer::open(&spec.log_dir, spec.log_bytes_max)
+            .map_err(|error| format!("cannot write the log {}: {error}", spec.log_dir.display()))?;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
             .map_err(errno("make a timer"))?;
         let (output, output_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (said, said_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (lifeline_end, lifeline) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         // Podman notes the ids of a container's processes for its other commands: they must be the machine's.
-        let namespace = if plan.container_variables.is_none() { init::make_namespace() } else { None };
+        let namespace = if spec.container_variables.is_none() { init::make_namespace() } else { None };
         // SAFETY: this process has one thread, so the child may do whatever this process may.
         let init = match unsafe { fork() }.map_err(errno("start a process"))? {
             ForkResult::Parent { child } => child,
             ForkResult::Child => {
                 drop((said, lifeline, output));
-                init::main(&plan, namespace.is_some(), signals, lifeline_end, said_end, output_end)
+                init::main(&spec, namespace.is_some(), signals, lifeline_end, said_end, output_end)
             }
         };
         drop((said_end, lifeline_end, output_end));
@@ -208,12 +208,12 @@ impl Supervisor<'_> {
         nix::unistd::write(&lifeline, &[init::GO]).map_err(errno("start the job"))?;
         Ok(Supervisor {
             dir,
-            agent_socket: plan.agent_socket,
+            agent_socket: spec.agent_socket,
             signals,
             timer,
             lease_file,
             lease,
-            deadlines: Deadlines::new(plan.time_limit_ms, plan.grace_ms),
+            deadlines: Deadlines::new(spec.time_limit_ms, spec.grace_ms),
             init,
             said: Some(said),
             words: Vec::new(),

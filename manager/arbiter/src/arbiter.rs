@@ -1,11 +1,11 @@
-//! The arbiter of one device: turns the observations of a poll into actions on the gates.
+//! The arbiter of one device: turns the observations of a poll into commands to the gates.
 
 use std::collections::BTreeMap;
 
 use crate::charge::{self, Span};
 use crate::container::{Container, ContainerId, Observation, Phase, Share};
-use crate::fair::{self, Claim, VirtualClock};
-use crate::gang::Turn;
+use crate::fair::{self, Contender, VirtualClock};
+use crate::gang::GangState;
 use crate::lease::{self, Rivals, Verdict};
 use crate::timing::{
     BUDGET_OPEN_NS, DRAIN_POLL_NS, GANG_DRAIN_NS, GANG_GAP_NS, OVERRUN_LAST_NS, OVERRUN_MAX_NS, SHORT_LEASE_POLL_NS,
@@ -15,7 +15,7 @@ use crate::usage::Usage;
 
 /// What to do to a container's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum GateCommand {
     /// Open the gate and wake the threads that wait at it.
     Open {
         /// The container with the gate.
@@ -39,11 +39,11 @@ pub enum Action {
     },
 }
 
-/// The decisions of a poll.
+/// What a poll has decided.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Plan {
+pub struct PollOutcome {
     /// To be carried out in this order: a gate is closed before another one is opened.
-    pub actions: Vec<Action>,
+    pub commands: Vec<GateCommand>,
     /// The latest time for the next poll; `None`: no poll is needed before something happens.
     pub next_poll_ns: Option<u64>,
 }
@@ -51,7 +51,8 @@ pub struct Plan {
 /// Shares one device's time between containers.
 ///
 /// The caller polls soon after each change ([`Arbiter::add`], [`Arbiter::remove`], [`Arbiter::resize`],
-/// [`Arbiter::set_processes`]) and when a thread reports that it waits at a gate; otherwise at [`Plan::next_poll_ns`].
+/// [`Arbiter::set_processes`]) and when a thread reports that it waits at a gate; otherwise at
+/// [`PollOutcome::next_poll_ns`].
 /// A late poll costs only accuracy.
 #[derive(Debug, Default)]
 pub struct Arbiter {
@@ -108,10 +109,10 @@ impl Arbiter {
 
     /// The state on this device, at the last poll, of a container with several devices. The caller must pass it to the
     /// arbiters of the other devices ([`Observation::siblings`]), and poll them soon if it [is
-    /// news](Turn::is_news_after).
+    /// news](GangState::is_news_after).
     #[must_use]
-    pub fn turn(&self, container: ContainerId) -> Turn {
-        self.containers.get(&container).map_or(Turn::Absent, |container| container.turn)
+    pub fn gang_state(&self, container: ContainerId) -> GangState {
+        self.containers.get(&container).map_or(GangState::Absent, |container| container.gang_state)
     }
 
     /// The containers, in the order of their ids.
@@ -121,22 +122,22 @@ impl Arbiter {
 
     /// Takes in the observations and decides. `observed` should contain each container once; a missing one counts as
     /// drained and not waiting. A `now_ns` before that of the last poll is replaced by that.
-    pub fn poll(&mut self, now_ns: u64, observed: &[Observation]) -> Plan {
+    pub fn poll(&mut self, now_ns: u64, observed: &[Observation]) -> PollOutcome {
         let before_ns = self.polled_ns;
         let now_ns = now_ns.max(before_ns);
         self.polled_ns = now_ns;
-        let mut plan = Plan::default();
+        let mut outcome = PollOutcome::default();
 
         self.observe(before_ns, now_ns, observed);
-        self.end_drains(now_ns, &mut plan);
+        self.end_drains(now_ns, &mut outcome);
         self.admit();
         let looked_at_again_ns = match self.alone() {
-            Some(container) => self.set_free(container, now_ns, &mut plan),
-            None => self.share(now_ns, &mut plan),
+            Some(container) => self.set_free(container, now_ns, &mut outcome),
+            None => self.share(now_ns, &mut outcome),
         };
-        self.take_turns(now_ns);
-        plan.next_poll_ns = [looked_at_again_ns, self.next_drain_poll_ns(now_ns)].into_iter().flatten().min();
-        plan
+        self.publish_gang_states(now_ns);
+        outcome.next_poll_ns = [looked_at_again_ns, self.next_drain_poll_ns(now_ns)].into_iter().flatten().min();
+        outcome
     }
 
     /// Takes in the observations, and charges for the time since the last poll.
@@ -161,13 +162,13 @@ impl Arbiter {
             .collect();
         for container in self.containers.values_mut() {
             let wanted = takers.iter().any(|&other| other != container.id);
-            container.settle(before_ns, now_ns, spans.len() > 1, wanted);
+            container.pay(before_ns, now_ns, spans.len() > 1, wanted);
         }
     }
 
     /// Ends leases whose work is done or whose processes are gone. Marks work that is overdue, so that it no longer
     /// keeps other containers out.
-    fn end_drains(&mut self, now_ns: u64, plan: &mut Plan) {
+    fn end_drains(&mut self, now_ns: u64, outcome: &mut PollOutcome) {
         for container in self.containers.values_mut() {
             match container.phase {
                 Phase::Closed if container.in_flight > 0 => container.close(now_ns),
@@ -179,13 +180,13 @@ impl Arbiter {
                 }
                 Phase::Open { .. } | Phase::Free if container.processes == 0 => {
                     container.drained(now_ns);
-                    plan.actions.push(Action::Close { container: container.id });
+                    outcome.commands.push(GateCommand::Close { container: container.id });
                 }
                 _ => {}
             }
             if !container.gate_known {
                 container.gate_known = true;
-                plan.actions.push(Action::Close { container: container.id });
+                outcome.commands.push(GateCommand::Close { container: container.id });
             }
         }
     }
@@ -213,12 +214,12 @@ impl Arbiter {
             return;
         }
         let same_priority = self.same_priority();
-        let claims: Vec<Claim> =
-            self.contending().map(|container| fair::claim_by_time(container, same_priority)).collect();
+        let contenders: Vec<Contender> =
+            self.contending().map(|container| fair::contender_by_time(container, same_priority)).collect();
         for container in self.containers.values_mut() {
-            let own = fair::claim_by_time(container, same_priority);
-            let rivals = claims.iter().filter(|claim| claim.container != own.container && claim.class == own.class);
-            let least_ns = rivals.map(|claim| claim.middle_ns).min().unwrap_or(u64::MAX);
+            let own = fair::contender_by_time(container, same_priority);
+            let rivals = contenders.iter().filter(|other| other.container != own.container && other.class == own.class);
+            let least_ns = rivals.map(|rival| rival.middle_ns).min().unwrap_or(u64::MAX);
             container.precedence = container.precedence(own.middle_ns.saturating_sub(least_ns));
         }
     }
@@ -250,26 +251,26 @@ impl Arbiter {
         }
     }
 
-    fn set_free(&mut self, container: ContainerId, now_ns: u64, plan: &mut Plan) -> Option<u64> {
+    fn set_free(&mut self, container: ContainerId, now_ns: u64, outcome: &mut PollOutcome) -> Option<u64> {
         let container = self.containers.get_mut(&container)?;
         if container.phase != Phase::Free {
             container.set_free(now_ns);
-            plan.actions.push(Action::OpenFree { container: container.id });
+            outcome.commands.push(GateCommand::OpenFree { container: container.id });
         }
         None
     }
 
     /// Shares the device between containers. Returns when to poll again for any other reason than a drain.
-    fn share(&mut self, now_ns: u64, plan: &mut Plan) -> Option<u64> {
+    fn share(&mut self, now_ns: u64, outcome: &mut PollOutcome) -> Option<u64> {
         // A container that ran free until now holds the device: its lease begins.
         for container in self.containers.values_mut().filter(|container| container.phase == Phase::Free) {
             container.grant(now_ns);
-            plan.actions.push(Action::Open { container: container.id });
+            outcome.commands.push(GateCommand::Open { container: container.id });
         }
         let holder =
             self.containers.values().find_map(|container| Some((container.id, lease::held_since_ns(container)?)));
         if let Some((holder, since_ns)) = holder {
-            return self.review(holder, since_ns, now_ns, plan);
+            return self.review(holder, since_ns, now_ns, outcome);
         }
         let rivals = self.rivals(None, now_ns);
         let Some(first) = lease::next(None, &rivals) else {
@@ -298,7 +299,7 @@ impl Arbiter {
         let next = if self.kept_empty_since_ns.take().is_some() { first } else { rivals.best.unwrap_or(first) };
         let container = self.containers.get_mut(&next.container)?;
         container.grant(now_ns);
-        plan.actions.push(Action::Open { container: container.id });
+        outcome.commands.push(GateCommand::Open { container: container.id });
         Some(now_ns + SHORT_LEASE_POLL_NS)
     }
 
@@ -314,7 +315,7 @@ impl Arbiter {
 
     /// Until when the device stays empty for `held`, which is held back; `None` if `best` gets it in the meantime, or
     /// if it has been empty for long enough.
-    fn keep_empty(&mut self, held: Claim, best: Option<Claim>, now_ns: u64) -> Option<u64> {
+    fn keep_empty(&mut self, held: Contender, best: Option<Contender>, now_ns: u64) -> Option<u64> {
         let ready_ns = self.containers.get(&held.container)?.siblings_ready_ns(now_ns);
         if best.is_none() {
             // Only the limit of `held` could stop it from being let in now.
@@ -329,14 +330,14 @@ impl Arbiter {
     }
 
     /// Summons the siblings of the next holder.
-    fn summon(&mut self, next: Claim, now_ns: u64) {
+    fn summon(&mut self, next: Contender, now_ns: u64) {
         if let Some(container) = self.containers.get_mut(&next.container) {
             container.lead(now_ns);
         }
     }
 
     /// Decides on the holder's lease, and ticks its gate.
-    fn review(&mut self, holder: ContainerId, since_ns: u64, now_ns: u64, plan: &mut Plan) -> Option<u64> {
+    fn review(&mut self, holder: ContainerId, since_ns: u64, now_ns: u64, outcome: &mut PollOutcome) -> Option<u64> {
         let rivals = self.rivals(Some(holder), now_ns);
         let container = self.containers.get_mut(&holder)?;
         let verdict = lease::verdict(container, since_ns, &rivals, now_ns);
@@ -352,7 +353,7 @@ impl Arbiter {
                     Verdict::NotUsed => container.forfeit(since_ns, now_ns),
                     _ => container.close(now_ns),
                 }
-                plan.actions.push(Action::Close { container: holder });
+                outcome.commands.push(GateCommand::Close { container: holder });
                 let next = lease::next(None, &rivals);
                 next.into_iter().for_each(|next| self.summon(next, now_ns));
                 return None;
@@ -365,7 +366,7 @@ impl Arbiter {
         if let Phase::Open { ticked_ns, .. } = &mut container.phase {
             if now_ns.saturating_sub(*ticked_ns) >= TICK_NS {
                 *ticked_ns = now_ns;
-                plan.actions.push(Action::Tick { container: holder });
+                outcome.commands.push(GateCommand::Tick { container: holder });
             }
             let poll_ns = (container.expected_lease_ns / 8).clamp(SHORT_LEASE_POLL_NS, TICK_NS);
             let soon_ns = until_ns.min(*ticked_ns + TICK_NS).min(now_ns + poll_ns);
@@ -385,8 +386,8 @@ impl Arbiter {
             counts && container.siblings_ready_ns(now_ns) > now_ns.saturating_add(drain_ns)
         };
         let others = || self.contending().filter(|container| Some(container.id) != holder);
-        let least = |which: &dyn Fn(&Container) -> bool| -> Option<Claim> {
-            others().filter(|other| which(other)).map(|other| fair::claim(other, same_priority)).min()
+        let least = |which: &dyn Fn(&Container) -> bool| -> Option<Contender> {
+            others().filter(|other| which(other)).map(|other| fair::contender(other, same_priority)).min()
         };
         Rivals {
             best: least(&|other| !is_held(other)),
@@ -398,8 +399,8 @@ impl Arbiter {
         }
     }
 
-    /// Notes the turns of containers with several devices, for the arbiters of their other devices.
-    fn take_turns(&mut self, now_ns: u64) {
+    /// Notes the states of containers with several devices, for the arbiters of their other devices.
+    fn publish_gang_states(&mut self, now_ns: u64) {
         if self.containers.values().all(|container| container.siblings.is_none()) {
             return;
         }
@@ -417,7 +418,7 @@ impl Arbiter {
                 Some(wait_ns) if wait_ns > 0 => now_ns.saturating_add(wait_ns),
                 _ => u64::MAX,
             };
-            container.turn = container.turn(ready_ns);
+            container.gang_state = container.gang_state(ready_ns);
         }
     }
 
@@ -446,12 +447,12 @@ fn budget_wait_ns(container: &Container, alone: bool) -> Option<u64> {
     container.cap.time_to_ns(BUDGET_OPEN_NS.max(centred_ns))
 }
 
-/// Whether the overrunning work of `container` still keeps `next` out. It does if `container` has the better claim:
-/// with `next` beside it, it would get only a part of the device's time although it deserves more.
-fn overrun_keeps_out(container: &Container, closed_ns: u64, next: Claim, same_priority: bool, now_ns: u64) -> bool {
+/// Whether the overrunning work of `container` still keeps `next` out. It does if `container` goes first: with `next`
+/// beside it, it would get only a part of the device's time although it deserves more.
+fn overrun_keeps_out(container: &Container, closed_ns: u64, next: Contender, same_priority: bool, now_ns: u64) -> bool {
     now_ns.saturating_sub(closed_ns) < OVERRUN_LAST_NS
         && container.id != next.container
-        && fair::claim(container, same_priority) < next
+        && fair::contender(container, same_priority) < next
 }
 
 /// How long the container's work is expected to keep others out from now on.

@@ -2,7 +2,7 @@
 
 use crate::bucket::Bucket;
 use crate::charge::Span;
-use crate::gang::{Precedence, Siblings, Turn};
+use crate::gang::{GangState, Precedence, Siblings};
 use crate::timing::{
     BUDGET_OPEN_NS, BURST_NS, EXPECTED_MAX_NS, HELD_OFF_MAX_NS, IDLE_GRACE_MIN_NS, IDLE_GRACE_NS, OVERDUE_NS,
     OVERRUN_REPORTED_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, WAKING_NS,
@@ -126,7 +126,7 @@ pub(crate) struct Container {
     /// Its state on its other devices, if it has any.
     pub(crate) siblings: Option<Siblings>,
     /// Its state on this device, for its siblings.
-    pub(crate) turn: Turn,
+    pub(crate) gang_state: GangState,
     /// Since when its siblings have been summoned from here.
     pub(crate) session_ns: Option<u64>,
     /// Precedence over virtual time because of its siblings.
@@ -173,7 +173,7 @@ impl Container {
             last_active_ns: 0,
             drained_ns: 0,
             siblings: None,
-            turn: Turn::Absent,
+            gang_state: GangState::Absent,
             session_ns: None,
             precedence: Precedence::None,
             together: false,
@@ -310,14 +310,14 @@ impl Container {
         }
     }
 
-    /// Books `ns` of device time, to be paid in [`Container::settle`].
+    /// Books `ns` of device time, to be paid in [`Container::pay`].
     pub(crate) fn charge(&mut self, ns: u64) {
         self.unpaid_ns += ns;
     }
 
     /// Pays the charges and earns budget for the time from `before_ns` to `now_ns`. `shared`: several containers had
     /// work on the device in that time. `wanted`: another container waited for the device, and could have used it.
-    pub(crate) fn settle(&mut self, before_ns: u64, now_ns: u64, shared: bool, wanted: bool) {
+    pub(crate) fn pay(&mut self, before_ns: u64, now_ns: u64, shared: bool, wanted: bool) {
         let (charged_ns, elapsed_ns) = (std::mem::take(&mut self.unpaid_ns), now_ns.saturating_sub(before_ns));
         self.usage.charged_ns += charged_ns;
         self.lease_charged_ns += charged_ns;

@@ -8,9 +8,9 @@
 use crate::container::{Container, ContainerId};
 use crate::gang::Precedence;
 
-/// A claim to the next lease. The least claim wins.
+/// A container that contends for the next lease. The least contender wins.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Claim {
+pub(crate) struct Contender {
     pub(crate) class: Class,
     pub(crate) precedence: Precedence,
     /// Virtual time in the middle of the lease.
@@ -18,7 +18,7 @@ pub(crate) struct Claim {
     pub(crate) container: ContainerId,
 }
 
-/// The part of a claim that is compared before virtual time; the lesser goes first.
+/// The part of a contender that is compared before virtual time; the lesser goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Class {
     beyond_request: bool,
@@ -34,15 +34,15 @@ pub(crate) fn class(container: &Container, same_priority: bool) -> Class {
     Class { beyond_request: container.guarantee.in_debt(), rank: -i64::from(container.share.priority) }
 }
 
-/// The claim of a container that holds no lease.
-pub(crate) fn claim(container: &Container, same_priority: bool) -> Claim {
-    Claim { precedence: container.precedence, ..claim_by_time(container, same_priority) }
+/// A container that holds no lease, as a contender.
+pub(crate) fn contender(container: &Container, same_priority: bool) -> Contender {
+    Contender { precedence: container.precedence, ..contender_by_time(container, same_priority) }
 }
 
-/// The same claim without the precedence of summoned containers.
-pub(crate) fn claim_by_time(container: &Container, same_priority: bool) -> Claim {
+/// The same contender without the precedence of summoned containers.
+pub(crate) fn contender_by_time(container: &Container, same_priority: bool) -> Contender {
     let half_ns = container.weighted_ns(container.expected_lease_ns / 2);
-    Claim {
+    Contender {
         class: class(container, same_priority),
         precedence: Precedence::None,
         middle_ns: container.virtual_ns.saturating_add(half_ns),
@@ -50,11 +50,11 @@ pub(crate) fn claim_by_time(container: &Container, same_priority: bool) -> Claim
     }
 }
 
-/// The holder's claim to another quantum of `quantum_ns`. Its work in flight counts in addition, because the holder
-/// pays for it in any case.
-pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) -> Claim {
+/// The holder as a contender for another quantum of `quantum_ns`. Its work in flight counts in addition, because the
+/// holder pays for it in any case.
+pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) -> Contender {
     let ahead_ns = holder.weighted_ns(holder.expected_drain_ns.saturating_add(quantum_ns / 2));
-    Claim {
+    Contender {
         class: class(holder, same_priority),
         precedence: holder.precedence,
         middle_ns: holder.virtual_ns.saturating_add(ahead_ns),

@@ -2,7 +2,7 @@
 //!
 //! Work that waits for a peer on another device keeps its own device busy until the peer has its lease. So the arbiters
 //! of a container's devices exchange information through their caller: each publishes the container's state on its
-//! device ([`Turn`]), and sees the states on the others ([`Siblings`]).
+//! device ([`GangState`]), and sees the states on the others ([`Siblings`]).
 //!
 //! * An arbiter whose next holder is such a container leads a **session** of it: it *summons* the siblings on the other
 //!   devices. On each device the container of the oldest session goes before others of its class, as long as it is
@@ -28,7 +28,7 @@
 
 use crate::bucket::Bucket;
 use crate::container::{Container, Phase};
-use crate::fair::Claim;
+use crate::fair::Contender;
 #[cfg(doc)]
 use crate::timing::GANG_GAP_NS;
 use crate::timing::{
@@ -38,7 +38,7 @@ use crate::timing::{
 
 /// A container's state on one device, for the arbiters of its other devices.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum Turn {
+pub enum GangState {
     /// The container does not want the device.
     #[default]
     Absent,
@@ -66,10 +66,10 @@ pub enum Turn {
     },
 }
 
-impl Turn {
-    /// Whether the siblings' arbiters should look at it at once. `before` is the turn that they know.
+impl GangState {
+    /// Whether the siblings' arbiters should look at it at once. `before` is the state that they know.
     #[must_use]
-    pub fn is_news_after(self, before: Turn) -> bool {
+    pub fn is_news_after(self, before: GangState) -> bool {
         let (now_ready_ns, ready_ns) = (self.ready_ns(), before.ready_ns());
         std::mem::discriminant(&self) != std::mem::discriminant(&before)
             || self.session_ns() != before.session_ns()
@@ -78,27 +78,27 @@ impl Turn {
 
     fn ready_ns(self) -> u64 {
         match self {
-            Turn::Expected { ready_ns } | Turn::Waiting { ready_ns, .. } => ready_ns,
+            GangState::Expected { ready_ns } | GangState::Waiting { ready_ns, .. } => ready_ns,
             _ => 0,
         }
     }
 
     fn draining_since_ns(self) -> Option<u64> {
         match self {
-            Turn::Draining { since_ns } => Some(since_ns),
+            GangState::Draining { since_ns } => Some(since_ns),
             _ => None,
         }
     }
 
     fn session_ns(self) -> Option<u64> {
         match self {
-            Turn::Waiting { session_ns, .. } | Turn::Open { session_ns } => session_ns,
-            Turn::Absent | Turn::Expected { .. } | Turn::Draining { .. } => None,
+            GangState::Waiting { session_ns, .. } | GangState::Open { session_ns } => session_ns,
+            GangState::Absent | GangState::Expected { .. } | GangState::Draining { .. } => None,
         }
     }
 }
 
-/// The part of a claim that is compared before virtual time within a class; the lesser goes first.
+/// The part of a contender that is compared before virtual time within a class; the lesser goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Precedence {
     /// Its work on another device may wait for launches here.
@@ -131,15 +131,15 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// Combines the turns on the other devices.
+    /// Combines the states on the other devices.
     #[must_use]
-    pub fn of(turns: impl IntoIterator<Item = Turn>) -> Self {
-        turns.into_iter().fold(Self::default(), |all, turn| Self {
-            session_ns: [all.session_ns, turn.session_ns()].into_iter().flatten().min(),
-            ready_ns: all.ready_ns.max(turn.ready_ns()),
-            open: all.open || matches!(turn, Turn::Open { .. }),
-            apart: all.apart || matches!(turn, Turn::Waiting { .. } | Turn::Draining { .. }),
-            draining_since_ns: [all.draining_since_ns, turn.draining_since_ns()].into_iter().flatten().min(),
+    pub fn of(states: impl IntoIterator<Item = GangState>) -> Self {
+        states.into_iter().fold(Self::default(), |all, state| Self {
+            session_ns: [all.session_ns, state.session_ns()].into_iter().flatten().min(),
+            ready_ns: all.ready_ns.max(state.ready_ns()),
+            open: all.open || matches!(state, GangState::Open { .. }),
+            apart: all.apart || matches!(state, GangState::Waiting { .. } | GangState::Draining { .. }),
+            draining_since_ns: [all.draining_since_ns, state.draining_since_ns()].into_iter().flatten().min(),
         })
     }
 }
@@ -211,7 +211,7 @@ impl Container {
 
     /// Whether the container's work, whose gate was closed at `closed_ns`, may wait for another device, because work
     /// there waits for `next` to be let in here.
-    pub(crate) fn is_stuck(&self, closed_ns: u64, next: Claim, now_ns: u64) -> bool {
+    pub(crate) fn is_stuck(&self, closed_ns: u64, next: Contender, now_ns: u64) -> bool {
         self.siblings.is_some()
             && self.id != next.container
             && (next.precedence, next.container) < (Precedence::Awaited { since_ns: closed_ns }, self.id)
@@ -224,14 +224,14 @@ impl Container {
     }
 
     /// Its state here. `ready_ns` is used if it waits.
-    pub(crate) fn turn(&self, ready_ns: u64) -> Turn {
+    pub(crate) fn gang_state(&self, ready_ns: u64) -> GangState {
         match self.phase {
-            Phase::Free => Turn::Open { session_ns: None },
-            Phase::Open { .. } => Turn::Open { session_ns: self.session_ns },
-            Phase::Draining { closed_ns } if self.in_flight > 0 => Turn::Draining { since_ns: closed_ns },
-            _ if self.waiting => Turn::Waiting { ready_ns, session_ns: self.session_ns },
-            _ if self.follows && self.processes > 0 => Turn::Expected { ready_ns },
-            _ => Turn::Absent,
+            Phase::Free => GangState::Open { session_ns: None },
+            Phase::Open { .. } => GangState::Open { session_ns: self.session_ns },
+            Phase::Draining { closed_ns } if self.in_flight > 0 => GangState::Draining { since_ns: closed_ns },
+            _ if self.waiting => GangState::Waiting { ready_ns, session_ns: self.session_ns },
+            _ if self.follows && self.processes > 0 => GangState::Expected { ready_ns },
+            _ => GangState::Absent,
         }
     }
 }

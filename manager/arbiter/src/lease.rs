@@ -1,17 +1,17 @@
 //! Decides when the holder's lease ends.
 
 use crate::container::{Container, Phase};
-use crate::fair::{self, Claim};
+use crate::fair::{self, Contender};
 use crate::timing::{CYCLE_NS, IDLE_GRACE_NS, QUANTUM_MAX_NS, QUANTUM_MIN_NS, QUANTUM_WAKING_NS, TICK_NS};
 
 /// The containers that wait for the holder's lease.
 pub(crate) struct Rivals {
-    /// The best claim among those that are not held back, if there are any.
-    pub(crate) best: Option<Claim>,
-    /// The best claim among those held back until their other devices are ready.
-    pub(crate) held: Option<Claim>,
-    /// The best claim among those that were idle before they began to wait.
-    pub(crate) best_woken: Option<Claim>,
+    /// The best contender among those that are not held back, if there are any.
+    pub(crate) best: Option<Contender>,
+    /// The best contender among those held back until their other devices are ready.
+    pub(crate) held: Option<Contender>,
+    /// The best contender among those that were idle before they began to wait.
+    pub(crate) best_woken: Option<Contender>,
     /// Sum of the weights of all containers that want the device, including the holder's.
     pub(crate) weights: u64,
     /// The longest expected drain among them.
@@ -36,7 +36,7 @@ pub(crate) enum Verdict {
     HandedBack,
     /// The lease ends because it was never used, and another container waits or the holder is limited.
     NotUsed,
-    /// The lease ends because the holder's budget is used up, or another container has the better claim.
+    /// The lease ends because the holder's budget is used up, or another container goes first.
     Ended,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn verdict(holder: &Container, since_ns: u64, rivals: &Rivals, now_ns
     }
     let quantum_ns = quantum_ns(holder, rivals);
     let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
-    let is_summoned_away = |best: Claim| best.precedence < renewal.precedence && best < renewal;
+    let is_summoned_away = |best: Contender| best.precedence < renewal.precedence && best < renewal;
     let is_waste = holder.recalled || rivals.best.is_some() || holder.is_limited();
     if rivals.best.is_some_and(is_summoned_away) || (holder.has_parted() && is_waste) {
         return Verdict::Ended;
@@ -94,7 +94,7 @@ fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
 }
 
 /// The container that would be next if it were decided now; `None`: `holder` again.
-pub(crate) fn next(holder: Option<&Container>, rivals: &Rivals) -> Option<Claim> {
+pub(crate) fn next(holder: Option<&Container>, rivals: &Rivals) -> Option<Contender> {
     let renewal = holder.map(|holder| fair::renewal(holder, quantum_ns(holder, rivals), rivals.same_priority));
     let first = [rivals.best, rivals.held].into_iter().flatten().min()?;
     renewal.is_none_or(|renewal| first < renewal).then_some(first)
@@ -108,7 +108,7 @@ fn quantum_ns(holder: &Container, rivals: &Rivals) -> u64 {
     part_ns.clamp(QUANTUM_MIN_NS, QUANTUM_MAX_NS)
 }
 
-/// The quantum, shortened if a container that was idle now waits with the better claim.
+/// The quantum, shortened if a container that was idle now waits and goes first.
 fn curtailed_ns(holder: &Container, quantum_ns: u64, rivals: &Rivals) -> u64 {
     let renewal = fair::renewal(holder, quantum_ns, rivals.same_priority);
     match rivals.best_woken {

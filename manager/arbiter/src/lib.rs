@@ -2,7 +2,7 @@
 //!
 //! An [`Arbiter`] decides, for one device, which container may use it now. It is pure policy: it has no clock, does no
 //! I/O and starts no thread. Its caller passes in the time and the observations ([`Observation`]), and carries out the
-//! returned actions ([`Action`]). Tests do the same in virtual time.
+//! returned commands ([`GateCommand`]). Tests do the same in virtual time.
 //! It uses only values and ordered collections of the standard library; `clippy.toml` forbids the rest.
 //!
 //! # How time is shared
@@ -11,7 +11,7 @@
 //!   A lease lasts for a quantum ([`timing`]). It is renewed without a switch while no other container has the better
 //!   claim, and handed back early when its holder has nothing more to do.
 //! * After closing a gate the arbiter lets the work in flight **drain** before it opens the next one. Work that is
-//!   still there after [`timing::OVERRUN_MAX_NS`] no longer keeps out a container with the better claim, and after
+//!   still there after [`timing::OVERRUN_MAX_NS`] no longer keeps out a container that would go first, and after
 //!   [`timing::OVERRUN_LAST_NS`] no container at all: the next one is let in beside it. So a kernel that waits for a
 //!   peer on another device cannot hold up that peer for ever.
 //! * A container is **charged** by the clock, for the time in which it had work on the device (`charge`). While several
@@ -29,7 +29,7 @@
 //! * **Priority** decides the order of containers within their requests, and of those that want time that is left over.
 //!   It never takes what another container has requested.
 //! * A container with **several devices** gets its leases on them together, and gives them back together. Each device's
-//!   arbiter sees the container's state on the others ([`Siblings`]), and publishes its state here ([`Turn`]). See
+//!   arbiter sees the container's state on the others ([`Siblings`]), and publishes its state here ([`GangState`]). See
 //!   `gang`.
 //! * A container that is alone on the device and not limited runs **free**: its gate stays open, and nothing is
 //!   observed or charged.
@@ -73,7 +73,7 @@ mod lease;
 pub mod timing;
 mod usage;
 
-pub use arbiter::{Action, Arbiter, Plan};
+pub use arbiter::{Arbiter, GateCommand, PollOutcome};
 pub use container::{ContainerId, Observation, Share};
-pub use gang::{Siblings, Turn};
+pub use gang::{GangState, Siblings};
 pub use usage::{Usage, WAIT_BOUNDS_NS};

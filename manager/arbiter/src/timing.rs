@@ -33,7 +33,7 @@ pub const WAKING_NS: u64 = 250_000;
 /// The minimum idle grace, for holders that in the past did not come back within the grace.
 pub const IDLE_GRACE_MIN_NS: u64 = 500_000;
 
-/// After its gate was closed, a container's work in flight keeps out containers with a better claim for this long.
+/// After its gate was closed, a container's work in flight keeps out containers that would go first for this long.
 pub const OVERRUN_MAX_NS: u64 = 100_000_000;
 
 /// After its gate was closed, a container's work in flight keeps out all other containers for at most this long.

@@ -69,7 +69,7 @@ pub(crate) use registration::{MESSAGE_BYTES_MAX, Plugin as RegisteredPlugin, SOC
 pub(crate) use server::{UNHEALTHY, options};
 pub(crate) use starting::RecordedNames;
 
-use prepare::{Preparer, Turn};
+use prepare::{ChoiceLock, Preparer};
 use resource::Resource;
 use server::{Server, Units};
 use stale::{Sweeper, of_nobody};
@@ -95,17 +95,22 @@ pub async fn run(
     cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
 ) {
-    let turn = Turn::default();
+    let choice_lock = ChoiceLock::default();
     let preparer = Arc::new(Preparer::new(
         Arc::clone(&node),
         Arc::clone(&cluster),
         Arc::clone(&pod_resources),
         config.spoken.clone(),
         config.facts.clone(),
-        Arc::clone(&turn),
+        Arc::clone(&choice_lock),
     ));
-    let sweeper =
-        Sweeper::new(Arc::clone(&node), Arc::clone(&cluster), Arc::clone(&pod_resources), turn, config.gone_grace);
+    let sweeper = Sweeper::new(
+        Arc::clone(&node),
+        Arc::clone(&cluster),
+        Arc::clone(&pod_resources),
+        choice_lock,
+        config.gone_grace,
+    );
     let publisher = counted::Publisher::new(Arc::clone(&cluster));
     let mut plugin = Plugin {
         config,
@@ -132,7 +137,8 @@ pub async fn clear_up(
     pod_resources: Arc<PodResources>,
     grace: Duration,
 ) {
-    let mut sweeper = Sweeper::new(Arc::clone(&node), cluster, Arc::clone(&pod_resources), Turn::default(), grace);
+    let mut sweeper =
+        Sweeper::new(Arc::clone(&node), cluster, Arc::clone(&pod_resources), ChoiceLock::default(), grace);
     let mut ticks = interval(LOOK_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

@@ -26,7 +26,7 @@ pub use consumer::Consumer;
 pub use device::{Device, Devices};
 pub use error::{CreateError, NodeError};
 pub use mig::{MigInstance, MigProfile, Partition, Partitioning, Placement};
-pub use policy::{AuditPolicy, PriorityClass, UnknownPriorityClass};
+pub use policy::{AuditPolicy, QosClass, UnknownQosClass};
 pub use slice::{Part, Slice, SliceRequest};
 pub use usage::{
     MemoryUsage, PartHistory, PartUsage, ProcessUsage, SliceHistory, SliceUsage, UsagePoint, WaitHistogram,

@@ -5,11 +5,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A slice's priority class. It never takes what another slice has requested: it orders slices within their requests,
-/// and the distribution of what is left over.
+/// A slice's QoS class, which configuration, contract and command line call its priority class. What Kubernetes calls a
+/// priority class is the value by which claims are scheduled.
+///
+/// A QoS class never takes what another slice has requested: it orders slices within their requests, and the distribution
+/// of what is left over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PriorityClass {
+pub enum QosClass {
     /// Gets the device after at most one shortest lease plus one kernel of the holder, while it is within its request.
     LatencyCritical,
     /// The default.
@@ -19,22 +22,22 @@ pub enum PriorityClass {
     Batch,
 }
 
-impl PriorityClass {
+impl QosClass {
     /// All classes, the first to go first.
-    pub const ALL: [PriorityClass; 3] = [PriorityClass::LatencyCritical, PriorityClass::Standard, PriorityClass::Batch];
+    pub const ALL: [QosClass; 3] = [QosClass::LatencyCritical, QosClass::Standard, QosClass::Batch];
 
     /// Its name in configuration and output.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            PriorityClass::LatencyCritical => "latency-critical",
-            PriorityClass::Standard => "standard",
-            PriorityClass::Batch => "batch",
+            QosClass::LatencyCritical => "latency-critical",
+            QosClass::Standard => "standard",
+            QosClass::Batch => "batch",
         }
     }
 }
 
-impl fmt::Display for PriorityClass {
+impl fmt::Display for QosClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -43,14 +46,14 @@ impl fmt::Display for PriorityClass {
 /// The text names no priority class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("priority class {0:?} is not known; use latency-critical, standard or batch")]
-pub struct UnknownPriorityClass(String);
+pub struct UnknownQosClass(String);
 
-impl FromStr for PriorityClass {
-    type Err = UnknownPriorityClass;
+impl FromStr for QosClass {
+    type Err = UnknownQosClass;
 
-    fn from_str(text: &str) -> Result<PriorityClass, UnknownPriorityClass> {
-        let named = PriorityClass::ALL.into_iter().find(|class| class.as_str() == text);
-        named.ok_or_else(|| UnknownPriorityClass(text.to_owned()))
+    fn from_str(text: &str) -> Result<QosClass, UnknownQosClass> {
+        let named = QosClass::ALL.into_iter().find(|class| class.as_str() == text);
+        named.ok_or_else(|| UnknownQosClass(text.to_owned()))
     }
 }
 
@@ -71,10 +74,10 @@ mod tests {
 
     #[test]
     fn a_priority_class_is_read_by_the_name_that_it_has_in_output() {
-        for class in PriorityClass::ALL {
+        for class in QosClass::ALL {
             assert_eq!(class.to_string().parse(), Ok(class));
         }
-        let error = "Standard".parse::<PriorityClass>().unwrap_err();
+        let error = "Standard".parse::<QosClass>().unwrap_err();
         assert_eq!(
             error.to_string(),
             "priority class \"Standard\" is not known; use latency-critical, standard or batch"

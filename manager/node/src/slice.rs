@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::consumer::Consumer;
-use crate::policy::{AuditPolicy, PriorityClass};
+use crate::policy::{AuditPolicy, QosClass};
 
 /// A slice to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub struct SliceRequest {
     /// One for each device.
     pub parts: Vec<Part>,
     /// `None`: the node's default.
-    pub priority_class: Option<PriorityClass>,
+    pub priority_class: Option<QosClass>,
     /// Page-locked host memory that is never exceeded; 0: no limit.
     pub host_memory_limit_bytes: u64,
     /// What is done with processes that get past the slice; `None`: the node's policy.

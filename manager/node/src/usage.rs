@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use crate::consumer::Consumer;
-use crate::policy::PriorityClass;
+use crate::policy::QosClass;
 
 /// What a slice uses now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct SliceUsage {
     /// Why its ledger is not believed; the figures from the ledger are then 0.
     pub problem: Option<String>,
     /// Its priority class.
-    pub priority_class: PriorityClass,
+    pub priority_class: QosClass,
     /// The containers of pods that run in it, as far as they are known.
     pub consumers: BTreeSet<Consumer>,
 }

@@ -1,6 +1,6 @@
 //! Conversions between the manager's types and the contract's messages.
 
-use aliquot_node::{AuditPolicy, PriorityClass};
+use aliquot_node::{AuditPolicy, QosClass};
 use aliquot_proto::node::v1 as proto;
 use tonic::Status;
 
@@ -32,23 +32,23 @@ fn part(part: Part) -> proto::Part {
 }
 
 /// The class in a request; `None` if it is unspecified.
-pub(super) fn priority_class(class: i32) -> Result<Option<PriorityClass>, Status> {
+pub(super) fn priority_class(class: i32) -> Result<Option<QosClass>, Status> {
     match proto::PriorityClass::try_from(class) {
         Ok(proto::PriorityClass::Unspecified) => Ok(None),
-        Ok(proto::PriorityClass::LatencyCritical) => Ok(Some(PriorityClass::LatencyCritical)),
-        Ok(proto::PriorityClass::Standard) => Ok(Some(PriorityClass::Standard)),
-        Ok(proto::PriorityClass::Batch) => Ok(Some(PriorityClass::Batch)),
+        Ok(proto::PriorityClass::LatencyCritical) => Ok(Some(QosClass::LatencyCritical)),
+        Ok(proto::PriorityClass::Standard) => Ok(Some(QosClass::Standard)),
+        Ok(proto::PriorityClass::Batch) => Ok(Some(QosClass::Batch)),
         Err(_) => Err(Status::invalid_argument(format!(
             "priority class {class} is not known; use latency-critical (1), standard (2) or batch (3)"
         ))),
     }
 }
 
-fn told_priority_class(class: PriorityClass) -> i32 {
+fn told_priority_class(class: QosClass) -> i32 {
     match class {
-        PriorityClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
-        PriorityClass::Standard => proto::PriorityClass::Standard,
-        PriorityClass::Batch => proto::PriorityClass::Batch,
+        QosClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
+        QosClass::Standard => proto::PriorityClass::Standard,
+        QosClass::Batch => proto::PriorityClass::Batch,
     }
     .into()
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use aliquot_node::PriorityClass;
+use aliquot_node::QosClass;
 use tracing::{error, warn};
 
 use crate::attribution;
@@ -109,7 +109,7 @@ fn undescribed(id: SliceId) -> Slice {
         id,
         parts: Vec::new(),
         host_memory_limit_bytes: 0,
-        priority_class: PriorityClass::default(),
+        priority_class: QosClass::default(),
         audit_policy: None,
         published: Published::default(),
         created: SystemTime::now(),

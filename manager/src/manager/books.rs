@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_node::PriorityClass;
+use aliquot_node::QosClass;
 use parking_lot::{Condvar, Mutex};
 
 use crate::slices::{Part, Slice, SliceId, Slices};
@@ -92,7 +92,7 @@ impl Change {
 
 impl Books {
     /// Empty books. A slice that does not ask for a priority class gets `default_priority_class`.
-    pub(super) fn new(default_priority_class: PriorityClass) -> Books {
+    pub(super) fn new(default_priority_class: QosClass) -> Books {
         let slices = Slices::new(default_priority_class);
         let state =
             State { reserved: slices.clone(), slices, problems: BTreeMap::new(), under_way: BTreeMap::new(), next: 0 };

@@ -39,7 +39,7 @@ pub(super) enum Step {
 
 /// How a change is carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct ChangePlan {
     /// All of these are done, or none: if one fails, those before it are undone, the last one first.
     pub steps: Vec<Step>,
     /// These put the change into force, and cannot fail.
@@ -59,18 +59,18 @@ pub(super) struct Circumstances {
     pub has_new_client: bool,
 }
 
-impl Plan {
+impl ChangePlan {
     /// The plan for `change`.
     #[must_use]
-    pub(super) fn of(change: &Change, circumstances: Circumstances) -> Plan {
+    pub(super) fn of(change: &Change, circumstances: Circumstances) -> ChangePlan {
         match change {
-            Change::Make(_) => Plan::to_make(circumstances),
-            Change::Resize { before, after } => Plan::to_resize(before, after, circumstances),
-            Change::Remove(_) => Plan::to_remove(circumstances),
+            Change::Make(_) => ChangePlan::to_make(circumstances),
+            Change::Resize { before, after } => ChangePlan::to_resize(before, after, circumstances),
+            Change::Remove(_) => ChangePlan::to_remove(circumstances),
         }
     }
 
-    fn to_make(Circumstances { needs_ceiling, .. }: Circumstances) -> Plan {
+    fn to_make(Circumstances { needs_ceiling, .. }: Circumstances) -> ChangePlan {
         let steps = [
             Some(Step::Note(Phase::Making)),
             Some(Step::MakeRegion),
@@ -79,10 +79,10 @@ impl Plan {
             Some(Step::Start),
             Some(Step::Note(Phase::Ready)),
         ];
-        Plan { steps: steps.into_iter().flatten().collect(), effect: vec![], rest: vec![] }
+        ChangePlan { steps: steps.into_iter().flatten().collect(), effect: vec![], rest: vec![] }
     }
 
-    fn to_resize(before: &Slice, after: &Slice, circumstances: Circumstances) -> Plan {
+    fn to_resize(before: &Slice, after: &Slice, circumstances: Circumstances) -> ChangePlan {
         let Circumstances { is_live, needs_ceiling, has_new_client } = circumstances;
         let steps = [
             needs_ceiling.then_some(Step::RaiseCeiling),
@@ -92,10 +92,10 @@ impl Plan {
             (is_live && has_new_client).then_some(Step::Publish),
         ];
         let effect = is_live.then_some(Step::ApplyLimits);
-        Plan { steps: steps.into_iter().flatten().collect(), effect: effect.into_iter().collect(), rest: vec![] }
+        ChangePlan { steps: steps.into_iter().flatten().collect(), effect: effect.into_iter().collect(), rest: vec![] }
     }
 
-    fn to_remove(Circumstances { is_live, .. }: Circumstances) -> Plan {
+    fn to_remove(Circumstances { is_live, .. }: Circumstances) -> ChangePlan {
         let steps = [
             Some(Step::Note(Phase::Removing)),
             Some(Step::Withdraw),
@@ -103,7 +103,7 @@ impl Plan {
             Some(Step::Retire),
         ];
         let effect = is_live.then_some(Step::Stop);
-        Plan {
+        ChangePlan {
             steps: steps.into_iter().flatten().collect(),
             effect: effect.into_iter().collect(),
             rest: vec![Step::Discard, Step::Forget],
@@ -122,12 +122,12 @@ mod tests {
         for circumstances in
             [Circumstances::default(), Circumstances { is_live: true, needs_ceiling: true, has_new_client: true }]
         {
-            let made = Plan::of(&Change::Make(slice.clone()), circumstances);
+            let made = ChangePlan::of(&Change::Make(slice.clone()), circumstances);
             assert_eq!(made.steps.first(), Some(&Step::Note(Phase::Making)));
             // What is promised is durable before the answer, and then nothing is left that can fail.
             assert_eq!(made.steps.last(), Some(&Step::Note(Phase::Ready)));
             assert_eq!(made.rest, []);
-            let removed = Plan::of(&Change::Remove(slice.clone()), circumstances);
+            let removed = ChangePlan::of(&Change::Remove(slice.clone()), circumstances);
             assert_eq!(removed.steps.first(), Some(&Step::Note(Phase::Removing)));
             assert_eq!(removed.steps.last(), Some(&Step::Retire));
             assert_eq!(removed.rest, [Step::Discard, Step::Forget]);
@@ -138,7 +138,7 @@ mod tests {
     fn a_resize_does_what_its_change_needs_and_no_more() {
         let before = slice(1);
         let steps = |after: &Slice, circumstances| {
-            Plan::of(&Change::Resize { before: before.clone(), after: after.clone() }, circumstances).steps
+            ChangePlan::of(&Change::Resize { before: before.clone(), after: after.clone() }, circumstances).steps
         };
         let live = Circumstances { is_live: true, ..Circumstances::default() };
         assert_eq!(steps(&before, Circumstances::default()), [Step::Note(Phase::Ready)]);

@@ -23,7 +23,7 @@ fn differs<T: PartialEq + Debug>(what: &str, asked: &T, found: &T) -> Option<Str
 
 #[cfg(test)]
 mod tests {
-    use aliquot_node::{AuditPolicy, Part, PriorityClass};
+    use aliquot_node::{AuditPolicy, Part, QosClass};
 
     use super::*;
 
@@ -37,7 +37,7 @@ mod tests {
         SliceRequest {
             name: "a".into(),
             parts: vec![part],
-            priority_class: Some(PriorityClass::Standard),
+            priority_class: Some(QosClass::Standard),
             description: "one".into(),
             ..SliceRequest::default()
         }
@@ -58,7 +58,7 @@ mod tests {
             difference(&asked, &found()).unwrap_or_default()
         };
         assert!(changed(&|asked| asked.parts[0].core_request_percent = 31).contains("core_request_percent: 30"));
-        assert!(changed(&|asked| asked.priority_class = Some(PriorityClass::Batch)).contains("not Some(Batch)"));
+        assert!(changed(&|asked| asked.priority_class = Some(QosClass::Batch)).contains("not Some(Batch)"));
         assert_eq!(changed(&|asked| asked.host_memory_limit_bytes = 1), "its host memory limit is 0, not 1");
         assert!(changed(&|asked| asked.audit_policy = Some(AuditPolicy::Stop)).starts_with("its audit policy"));
         assert!(changed(&|asked| _ = asked.aliases.insert("b".into())).starts_with("its aliases"));

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use aliquot_abi::ledger::{self, Identity, OverLimit};
 use aliquot_abi::region::{LEDGER_FILE, LIMITS_FILE, SLOTS_MAX, owner};
-use aliquot_node::PriorityClass;
+use aliquot_node::QosClass;
 
 use super::files::RegionDirs;
 use super::view::SlotState;
@@ -26,7 +26,7 @@ fn slice() -> Slice {
         id: SliceId::from_random(7 << 64 | 9),
         parts: vec![part],
         host_memory_limit_bytes: 0,
-        priority_class: PriorityClass::default(),
+        priority_class: QosClass::default(),
         audit_policy: None,
         published: Published::default(),
         created: SystemTime::UNIX_EPOCH,

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use aliquot_abi::region::{WAIT_LENGTHS, gate};
-use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Usage, WAIT_BOUNDS_NS};
+use aliquot_arbiter::{Arbiter, ContainerId, GateCommand, Observation, Share, Usage, WAIT_BOUNDS_NS};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 use tracing::debug;
@@ -110,7 +110,7 @@ impl Member {
 
     /// What the slice's ledger shows for this device. The container can forge it; the policy allows for that.
     fn observe(&mut self, container: ContainerId, now_ns: u64) -> Observation {
-        let siblings = self.live.turns.siblings(self.part);
+        let siblings = self.live.gang_states.siblings(self.part);
         let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings };
         let ledger = self.live.region.ledger();
         for index in self.live.slots() {
@@ -202,7 +202,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                 Command::Add { live, part, share } => {
                     let container = ContainerId(live.number);
                     arbiter.add(container, share);
-                    live.turns.join(part, thread::current());
+                    live.gang_states.join(part, thread::current());
                     members.insert(container, Member::new(live, part));
                 }
                 Command::Resize { number, share, done } => {
@@ -213,7 +213,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
                 Command::Remove { number, done } => {
                     arbiter.remove(ContainerId(number));
                     if let Some(member) = members.remove(&ContainerId(number)) {
-                        member.live.turns.leave(member.part);
+                        member.live.gang_states.leave(member.part);
                     }
                     // The caller may have given up waiting.
                     let _ = done.send(());
@@ -248,7 +248,7 @@ fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     }
 }
 
-/// Observes, lets the policy decide, and carries out the plan. Returns when to poll again; `None`: when woken.
+/// Observes, lets the policy decide, and carries out the commands. Returns when to poll again; `None`: when woken.
 fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> Option<u64> {
     for (&container, member) in members.iter_mut() {
         let processes = u32::try_from(member.live.processes().len()).unwrap_or(u32::MAX);
@@ -260,25 +260,27 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
     let now_ns = monotonic_ns();
     let present = members.iter_mut().filter(|(_, member)| member.processes > 0);
     let observed: Vec<Observation> = present.map(|(&container, member)| member.observe(container, now_ns)).collect();
-    let plan = arbiter.poll(now_ns, &observed);
-    for action in plan.actions {
-        match action {
-            Action::Open { container } => act(members, container, |member| member.set_gate(gate::OPEN)),
-            Action::OpenFree { container } => {
+    let outcome = arbiter.poll(now_ns, &observed);
+    for command in outcome.commands {
+        match command {
+            GateCommand::Open { container } => act(members, container, |member| member.set_gate(gate::OPEN)),
+            GateCommand::OpenFree { container } => {
                 act(members, container, |member| member.set_gate(gate::OPEN | gate::FREE))
             }
             // Watched, because further polls follow to see the work drain.
-            Action::Close { container } => act(members, container, |member| member.set_gate(gate::WATCHED)),
-            Action::Tick { container } => act(members, container, |member| member.live.region.tick_gate(member.part)),
+            GateCommand::Close { container } => act(members, container, |member| member.set_gate(gate::WATCHED)),
+            GateCommand::Tick { container } => {
+                act(members, container, |member| member.live.region.tick_gate(member.part))
+            }
         }
     }
     for (&container, member) in members.iter_mut() {
         if let Some(usage) = arbiter.usage(container) {
             member.publish(usage);
         }
-        member.live.turns.publish(member.part, arbiter.turn(container));
+        member.live.gang_states.publish(member.part, arbiter.gang_state(container));
     }
-    plan.next_poll_ns
+    outcome.next_poll_ns
 }
 
 /// Tells processes at closed gates whether they must ring. Returns whether this changed any gate.

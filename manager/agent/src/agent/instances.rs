@@ -194,7 +194,7 @@ impl Agent {
         if let Err(error) = instance.dir.note_stop(reason) {
             warn!(%error, claim = instance.start.claim, "cannot note why a job is stopped");
         }
-        // A supervisor that still waits for its plan takes the end of its input for a stop.
+        // A supervisor that still waits for its spec takes the end of its input for a stop.
         if !instance.supervised.as_mut().is_some_and(Supervised::give_up) {
             instance.signal(Signal::SIGTERM);
         }

@@ -19,24 +19,24 @@ use crate::manager::{Manager, slice_name, slice_request};
 use crate::process::{ProcessId, own_program};
 use crate::settings::Config;
 use crate::slice_environment::{self, NVIDIA_VISIBLE_DEVICES, VISIBLE_DEVICES};
-use crate::supervise::Plan;
+use crate::supervise::LaunchSpec;
 use crate::users::JobUser;
 
 /// Where programs are, for jobs that do not say it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A plan that can be carried out.
+/// A spec that can be carried out.
 pub(super) struct Prepared(Vec<u8>);
 
 /// A supervisor that this agent has started.
 pub(super) struct Supervised {
     child: Child,
-    /// `None` when it has its plan, or will never get one.
-    plan: Option<ChildStdin>,
+    /// `None` when it has its spec, or will never get one.
+    spec: Option<ChildStdin>,
 }
 
 impl Supervised {
-    /// Starts the supervisor of the instance in `dir`, which waits for its plan.
+    /// Starts the supervisor of the instance in `dir`, which waits for its spec.
     pub(super) fn start(dir: &InstanceDir) -> io::Result<Supervised> {
         let mut command = Command::new(own_program());
         command.arg("--supervise").arg(dir.path()).env_clear().current_dir("/");
@@ -44,7 +44,7 @@ impl Supervised {
         let pid = child.id().cast_signed();
         let process = ProcessId::of(pid).ok_or_else(|| io::Error::other("it has ended at once"));
         match process.and_then(|process| dir.note_supervisor(process)) {
-            Ok(()) => Ok(Supervised { plan: child.stdin.take(), child }),
+            Ok(()) => Ok(Supervised { spec: child.stdin.take(), child }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -59,15 +59,15 @@ impl Supervised {
 
     /// Tells it what to start, unless it was given up.
     fn tell(&mut self, prepared: Prepared) {
-        if let Some(mut input) = self.plan.take() {
-            // The plan may be larger than the pipe. If the supervisor has ended, its end is seen elsewhere.
+        if let Some(mut input) = self.spec.take() {
+            // The spec may be larger than the pipe. If the supervisor has ended, its end is seen elsewhere.
             thread::spawn(move || _ = input.write_all(&prepared.0));
         }
     }
 
     /// Never tells it what to start; whether it was not told before.
     pub(super) fn give_up(&mut self) -> bool {
-        self.plan.take().is_some()
+        self.spec.take().is_some()
     }
 
     /// Takes its status if it has ended.
@@ -95,7 +95,7 @@ pub(super) struct Surroundings {
 }
 
 /// What the supervisor is told if the instance needs no slice and has no image.
-fn plan(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) -> Plan {
+fn launch_spec(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) -> LaunchSpec {
     let settings = &config.settings;
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
     let own = [
@@ -114,7 +114,7 @@ fn plan(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) ->
         "" => "/".into(),
         named => named.into(),
     };
-    Plan {
+    LaunchSpec {
         command: process.command.clone(),
         environment: environment.into_iter().collect(),
         container_variables: None,
@@ -141,8 +141,8 @@ pub(super) fn prepare(
     let start = start.clone();
     tokio::spawn(async move {
         let prepared = put_into_slice(&start, number, pid, surroundings, manager).await;
-        let prepared = prepared.and_then(|plan| {
-            serde_json::to_vec(&plan).map(Prepared).map_err(|error| format!("cannot write down what to start: {error}"))
+        let prepared = prepared.and_then(|spec| {
+            serde_json::to_vec(&spec).map(Prepared).map_err(|error| format!("cannot write down what to start: {error}"))
         });
         // An error means that the agent has ended.
         let _ = news.send(News::Prepared(number, prepared));
@@ -155,9 +155,9 @@ async fn put_into_slice(
     pid: u32,
     Surroundings { config, user, log_dir }: Surroundings,
     mut manager: Manager,
-) -> Result<Plan, String> {
+) -> Result<LaunchSpec, String> {
     let process = start.process.clone().unwrap_or_default();
-    let mut plan = plan(&config, &process, &user, log_dir);
+    let mut spec = launch_spec(&config, &process, &user, log_dir);
     let request = slice_request(start, number, pid)?;
     let failed = |status: tonic::Status| format!("the node manager makes no slice: {}", status.message());
     let slice = match request.parts.is_empty() {
@@ -170,22 +170,22 @@ async fn put_into_slice(
             return Err("the node manager publishes no slices for containers: see cdi_dir in its configuration".into());
         }
         let name = container::Name { slice: slice_name(number), supervisor: pid.cast_signed() };
-        return container::contain(plan, &process, image, &user, &config.settings, &name, device);
+        return container::contain(spec, &process, image, &user, &config.settings, &name, device);
     }
     let Some(slice) = slice else {
         // Without a slice a job gets nothing of a device.
         let none = [(VISIBLE_DEVICES, ""), (NVIDIA_VISIBLE_DEVICES, "void")];
-        set(&mut plan.environment, none.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        return Ok(plan);
+        set(&mut spec.environment, none.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        return Ok(spec);
     };
     let node = manager.node().await.map_err(failed)?;
-    let preloaded = plan.environment.iter().find(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| OsStr::new(value));
+    let preloaded = spec.environment.iter().find(|(name, _)| name == "LD_PRELOAD").map(|(_, value)| OsStr::new(value));
     let variables = slice_environment::variables(&slice, &node, preloaded).map_err(|error| error.to_string())?;
     let text = |value: OsString| value.into_string().map_err(|_| "a path of the slice is not UTF-8".to_owned());
     let variables: Result<Vec<_>, String> =
         variables.into_iter().map(|(name, value)| Ok((name, text(value)?))).collect();
-    set(&mut plan.environment, variables?);
-    Ok(plan)
+    set(&mut spec.environment, variables?);
+    Ok(spec)
 }
 
 /// Sets variables in place of others of the same names.
@@ -204,7 +204,7 @@ impl Agent {
             Ok(prepared) => supervised.tell(prepared),
             Err(why) => {
                 if supervised.give_up() {
-                    // It could only say that it has no plan.
+                    // It could only say that it has no spec.
                     supervised.kill();
                     self.note_end(number, End::refused(why));
                 }
@@ -234,9 +234,9 @@ mod tests {
         Surroundings { config: Arc::new(config), user, log_dir: "/logs/1.0.0".into() }
     }
 
-    fn planned(process: &Process) -> Plan {
+    fn planned(process: &Process) -> LaunchSpec {
         let Surroundings { config, user, log_dir } = surroundings();
-        plan(&config, process, &user, log_dir)
+        launch_spec(&config, process, &user, log_dir)
     }
 
     #[test]
@@ -245,12 +245,12 @@ mod tests {
             environment: [("SHARED".to_owned(), "job".to_owned()), ("RANK".to_owned(), "1".to_owned())].into(),
             ..Process::default()
         };
-        let plan = planned(&process);
-        let value = |name: &str| plan.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let spec = planned(&process);
+        let value = |name: &str| spec.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         assert_eq!((value("HOME"), value("USER")), (Some("/nowhere/ada"), Some("ada")));
         assert_eq!((value("SITE"), value("SHARED"), value("RANK")), (Some("a"), Some("job"), Some("1")));
         // A user without a home can still run something.
-        assert_eq!(plan.work_dir, Path::new("/"));
+        assert_eq!(spec.work_dir, Path::new("/"));
         assert_eq!(planned(&Process { work_dir: "/data".into(), ..process }).work_dir, Path::new("/data"));
     }
 
@@ -260,8 +260,8 @@ mod tests {
             Process { environment: [("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())].into(), ..Process::default() };
         let start = Start { process: Some(process), ..Start::default() };
         let nobody = Manager::new(Path::new("/nowhere"));
-        let plan = put_into_slice(&start, (1, 1), 1, surroundings(), nobody).await.unwrap();
-        let shown: Vec<_> = plan.environment.iter().filter(|(name, _)| name == VISIBLE_DEVICES).collect();
+        let spec = put_into_slice(&start, (1, 1), 1, surroundings(), nobody).await.unwrap();
+        let shown: Vec<_> = spec.environment.iter().filter(|(name, _)| name == VISIBLE_DEVICES).collect();
         assert_eq!(shown, [&(VISIBLE_DEVICES.to_owned(), String::new())]);
     }
 }

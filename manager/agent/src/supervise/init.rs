@@ -21,7 +21,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, chdir, geteuid, setgid, setgroups, setuid};
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, Plan, VARIABLES_FILE};
+use super::{Credentials, LaunchSpec, VARIABLES_FILE};
 use crate::clock;
 use crate::process::kill_descendants;
 
@@ -58,7 +58,7 @@ pub(super) fn leave_namespace(own: File) -> nix::Result<()> {
 
 /// The life of init.
 pub(super) fn main(
-    plan: &Plan,
+    spec: &LaunchSpec,
     is_own_namespace: bool,
     signals: SignalFd,
     lifeline: OwnedFd,
@@ -82,7 +82,7 @@ pub(super) fn main(
                 rest = rest.get(count..).unwrap_or_default();
             }
         };
-        match start(plan, output) {
+        match start(spec, output) {
             Ok(child) => {
                 say(&Said::Started(clock::unix_ms()));
                 if let Some(end) = follow(child, &signals, &lifeline) {
@@ -113,26 +113,26 @@ fn mount_proc() {
     }
 }
 
-fn start(plan: &Plan, output: OwnedFd) -> Result<Pid, String> {
-    let variables = plan.container_variables.as_deref().map(variables_file).transpose()?;
+fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, String> {
+    let variables = spec.container_variables.as_deref().map(variables_file).transpose()?;
     let words: Vec<String> = match &variables {
         // Podman opens it as a descriptor of its own.
         Some(file) => {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            plan.command.iter().map(|word| if word == VARIABLES_FILE { path.clone() } else { word.clone() }).collect()
+            spec.command.iter().map(|word| if word == VARIABLES_FILE { path.clone() } else { word.clone() }).collect()
         }
-        None => plan.command.clone(),
+        None => spec.command.clone(),
     };
     let (program, arguments) = words.split_first().ok_or("no command is given")?;
     let copy = output.try_clone().map_err(|error| format!("cannot copy a descriptor: {error}"))?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(plan.environment.iter().map(|(name, value)| (name, value)));
+    command.args(arguments).env_clear().envs(spec.environment.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::null()).stdout(output).stderr(copy);
-    let become_user = preparation(plan.user.clone(), plan.work_dir.clone());
+    let become_user = preparation(spec.user.clone(), spec.work_dir.clone());
     // SAFETY: this process has one thread, so its child may do whatever this process may.
     unsafe { command.pre_exec(become_user) };
     let child = command.spawn().map_err(|error| {
-        format!("cannot run {program:?} in {} as user {}: {error}", plan.work_dir.display(), plan.user.uid)
+        format!("cannot run {program:?} in {} as user {}: {error}", spec.work_dir.display(), spec.user.uid)
     })?;
     Ok(Pid::from_raw(child.id().cast_signed()))
 }

@@ -1,6 +1,6 @@
 //! Observations come from memory that containers write: the policy must hold for any content.
 
-use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share};
+use aliquot_arbiter::{Arbiter, ContainerId, GateCommand, Observation, Share};
 
 use crate::random::Random;
 use crate::world::{MS, SECOND};
@@ -44,16 +44,16 @@ fn any_observation_is_handled() {
                 })
                 .collect();
             now_ns += *random.pick(&[0, 1, MS, 10 * MS, 3600 * SECOND]);
-            let plan = arbiter.poll(now_ns, &observed);
-            assert!(plan.next_poll_ns.is_none_or(|next_ns| next_ns > now_ns), "seed {seed}");
-            for action in plan.actions {
-                match action {
-                    Action::Open { container } | Action::OpenFree { container } => {
+            let outcome = arbiter.poll(now_ns, &observed);
+            assert!(outcome.next_poll_ns.is_none_or(|next_ns| next_ns > now_ns), "seed {seed}");
+            for command in outcome.commands {
+                match command {
+                    GateCommand::Open { container } | GateCommand::OpenFree { container } => {
                         let before = open.replace(container);
                         let gone = before.is_none_or(|before| arbiter.usage(before).is_none());
                         assert!(gone || before == Some(container), "seed {seed}: two gates are open");
                     }
-                    Action::Close { container } if open == Some(container) => open = None,
+                    GateCommand::Close { container } if open == Some(container) => open = None,
                     _ => {}
                 }
             }
@@ -82,17 +82,17 @@ fn charged_beside(lie: impl Fn(u64, bool) -> Observation) -> u64 {
             busy_since_ns: 0,
             siblings: None,
         };
-        let plan = arbiter.poll(now_ns, &[lie(now_ns, liar_open), honest]);
-        for action in &plan.actions {
-            match action {
-                Action::Open { container: HONEST } => open = true,
-                Action::Close { container: HONEST } => open = false,
-                Action::Open { container: LIAR } => liar_open = true,
-                Action::Close { container: LIAR } => liar_open = false,
+        let outcome = arbiter.poll(now_ns, &[lie(now_ns, liar_open), honest]);
+        for command in &outcome.commands {
+            match command {
+                GateCommand::Open { container: HONEST } => open = true,
+                GateCommand::Close { container: HONEST } => open = false,
+                GateCommand::Open { container: LIAR } => liar_open = true,
+                GateCommand::Close { container: LIAR } => liar_open = false,
                 _ => {}
             }
         }
-        now_ns = plan.next_poll_ns.unwrap();
+        now_ns = outcome.next_poll_ns.unwrap();
     }
     arbiter.usage(HONEST).unwrap().charged_ns
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_arbiter::{Action, Arbiter, ContainerId, Observation, Share, Siblings, Turn, Usage};
+use aliquot_arbiter::{Arbiter, ContainerId, GangState, GateCommand, Observation, Share, Siblings, Usage};
 
 use crate::process::{Gate, Process, Program};
 use crate::random::Random;
@@ -23,7 +23,7 @@ pub(crate) const SECOND: u64 = 1_000 * MS;
 pub(crate) struct Record {
     gate: Gate,
     /// Its state on this device, for its other devices.
-    turn: Turn,
+    gang_state: GangState,
     pub(crate) share: Option<Share>,
     /// Device time that its processes really got, in nanoseconds.
     pub(crate) used_ns: u64,
@@ -334,7 +334,7 @@ impl World {
         for &container in self.devices[number].records.keys() {
             let processes = || self.processes_of(number, container);
             let siblings = self.siblings_of(number, container);
-            let turns = siblings.iter().map(|&other| self.devices[other].records[&container].turn);
+            let states = siblings.iter().map(|&other| self.devices[other].records[&container].gang_state);
             observed.push(Observation {
                 container,
                 waiting: processes().any(Process::waits),
@@ -346,25 +346,25 @@ impl World {
                     .min()
                     .or_else(|| processes().map(Process::busy_since_ns).max())
                     .unwrap_or(0),
-                siblings: (!siblings.is_empty()).then(|| Siblings::of(turns)),
+                siblings: (!siblings.is_empty()).then(|| Siblings::of(states)),
             });
         }
         let device = &mut self.devices[number];
         device.polls += 1;
         device.watch_limits(now_ns);
-        let plan = device.arbiter.poll(now_ns, &observed);
+        let outcome = device.arbiter.poll(now_ns, &observed);
         let late_ns = self.random.between(0, LATENESS_MAX_NS);
-        device.poll_ns = plan.next_poll_ns.map(|next_ns| {
+        device.poll_ns = outcome.next_poll_ns.map(|next_ns| {
             assert!(next_ns > now_ns, "a poll that is due at once: {next_ns} at {now_ns}");
             next_ns + late_ns
         });
-        for action in plan.actions {
+        for command in outcome.commands {
             let open = Gate { open: true, ..Gate::default() };
-            let (container, gate) = match action {
-                Action::Open { container } => (container, open),
-                Action::OpenFree { container } => (container, Gate { free: true, ..open }),
-                Action::Close { container } => (container, Gate::default()),
-                Action::Tick { container } => {
+            let (container, gate) = match command {
+                GateCommand::Open { container } => (container, open),
+                GateCommand::OpenFree { container } => (container, Gate { free: true, ..open }),
+                GateCommand::Close { container } => (container, Gate::default()),
+                GateCommand::Tick { container } => {
                     assert!(device.records[&container].gate.open, "a tick of a closed gate");
                     (container, device.records[&container].gate)
                 }
@@ -387,9 +387,9 @@ impl World {
     /// Publishes the container's state on this device to the arbiters of its other devices.
     fn tell_siblings(&mut self, number: usize, container: ContainerId) {
         let device = &mut self.devices[number];
-        let turn = device.arbiter.turn(container);
-        let before = std::mem::replace(&mut device.records.get_mut(&container).unwrap().turn, turn);
-        if turn.is_news_after(before) {
+        let gang_state = device.arbiter.gang_state(container);
+        let before = std::mem::replace(&mut device.records.get_mut(&container).unwrap().gang_state, gang_state);
+        if gang_state.is_news_after(before) {
             for other in self.siblings_of(number, container) {
                 let heard_ns = self.now_ns + self.random.between(20_000, 150_000);
                 self.devices[other].poll_by(heard_ns);

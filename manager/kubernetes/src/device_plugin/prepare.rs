@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aliquot_dialects::{NodeFacts, Placed, Priority, Refusal, Spoken, Wish};
 use aliquot_node::{
-    self as node, Consumer, CreateError, Devices, Node, NodeError, Part, PriorityClass, Slice, SliceRequest,
+    self as node, Consumer, CreateError, Devices, Node, NodeError, Part, QosClass, Slice, SliceRequest,
 };
 use tokio::sync::Mutex;
 use tonic::{Code, Status};
@@ -100,12 +100,12 @@ pub(super) struct Preparer {
     facts: NodeFacts,
     starts: Starts,
     waits: Waits,
-    turn: Turn,
+    choice_lock: ChoiceLock,
 }
 
 /// Who chooses devices holds this, so that what is chosen is made before the next one looks for room; and who removes
 /// what is nobody's, so that it is not somebody's by then.
-pub(super) type Turn = Arc<Mutex<()>>;
+pub(super) type ChoiceLock = Arc<Mutex<()>>;
 
 impl Preparer {
     pub(super) fn new(
@@ -114,7 +114,7 @@ impl Preparer {
         pod_resources: Arc<PodResources>,
         spoken: Spoken,
         facts: NodeFacts,
-        turn: Turn,
+        choice_lock: ChoiceLock,
     ) -> Preparer {
         Preparer {
             node,
@@ -124,7 +124,7 @@ impl Preparer {
             facts,
             starts: Starts::default(),
             waits: Waits::default(),
-            turn,
+            choice_lock,
         }
     }
 
@@ -264,7 +264,7 @@ impl Preparer {
 
     async fn make_for(&self, starting: &Starting, name: String, pod: &KnownPod) -> Result<(), PrepareError> {
         let wish = self.wish(&starting.consumer, pod)?;
-        let _turn = self.turn.lock().await;
+        let _held = self.choice_lock.lock().await;
         if self.is_there(&name, &starting.aliases).await {
             return Ok(());
         }
@@ -399,7 +399,7 @@ impl Preparer {
     /// # Errors
     /// The node cannot remove it.
     pub(super) async fn retire(&self, cdi_name: &CdiName) -> Result<(), PrepareError> {
-        let _turn = self.turn.lock().await;
+        let _held = self.choice_lock.lock().await;
         self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()])).await
     }
 
@@ -437,10 +437,10 @@ fn placed(parts: &[Part], devices: &Devices) -> Vec<Placed> {
     parts.iter().filter_map(place).collect()
 }
 
-fn priority_class(priority: Priority) -> PriorityClass {
+fn priority_class(priority: Priority) -> QosClass {
     match priority {
-        Priority::LatencyCritical => PriorityClass::LatencyCritical,
-        Priority::Standard => PriorityClass::Standard,
-        Priority::Batch => PriorityClass::Batch,
+        Priority::LatencyCritical => QosClass::LatencyCritical,
+        Priority::Standard => QosClass::Standard,
+        Priority::Batch => QosClass::Batch,
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cluster::Cluster;
-use super::prepare::Turn;
+use super::prepare::ChoiceLock;
 use super::slice_name::made_for;
 use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
@@ -63,7 +63,7 @@ pub(super) struct Sweeper {
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
-    turn: Turn,
+    choice_lock: ChoiceLock,
     grace: Duration,
     deserted: Deserted,
 }
@@ -73,10 +73,10 @@ impl Sweeper {
         node: Arc<dyn Node>,
         cluster: Arc<dyn Cluster>,
         pod_resources: Arc<PodResources>,
-        turn: Turn,
+        choice_lock: ChoiceLock,
         grace: Duration,
     ) -> Sweeper {
-        Sweeper { node, cluster, pod_resources, turn, grace, deserted: Deserted::default() }
+        Sweeper { node, cluster, pod_resources, choice_lock, grace, deserted: Deserted::default() }
     }
 
     /// Takes in who has what of these slices.
@@ -87,7 +87,7 @@ impl Sweeper {
         if deserted.is_empty() {
             return;
         }
-        let _turn = self.turn.lock().await;
+        let _held = self.choice_lock.lock().await;
         // Looked at once more: a pod that came again under its name has a new slice under the old one's.
         let slices = node::blocking(&self.node, |node| node.list()).await;
         let Ok(holders) = self.pod_resources.list().await else { return };

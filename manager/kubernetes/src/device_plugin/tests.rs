@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_dialects::{Dialect, NodeFacts, Pod, Spoken};
-use aliquot_node::{Consumer, PriorityClass};
+use aliquot_node::{Consumer, QosClass};
 use aliquot_proto::kubelet::device_plugin as proto;
 use proto::device_plugin_client::DevicePluginClient;
 use tempfile::TempDir;
@@ -189,7 +189,7 @@ async fn a_container_starts_in_the_slice_of_both_its_resources() {
     assert!(cdi_devices.iter().all(|device| aliases.contains(device)), "{cdi_devices:?} {aliases:?}");
     let part = &slice.content.parts[0];
     assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (30, 30, 4 * GIB));
-    assert_eq!(slice.content.priority_class, Some(PriorityClass::Batch));
+    assert_eq!(slice.content.priority_class, Some(QosClass::Batch));
     let consumer = Consumer { namespace: "default".into(), pod: "a".into(), container: "main".into() };
     assert_eq!(slice.consumers, [consumer].into());
     world.start("a").await.unwrap();
@@ -258,7 +258,8 @@ async fn only_who_would_find_room_on_the_empty_node_waits_for_room() {
     let waits = async |name: &str, asked: &[(&str, &str)], annotations: &[(&str, &str)]| {
         let pod_resources = Arc::new(PodResources::new(world.dir.path()));
         let (node, cluster) = (world.node.clone(), world.cluster.clone());
-        let preparer = Preparer::new(node, cluster, pod_resources, spoken.clone(), facts.clone(), Turn::default());
+        let preparer =
+            Preparer::new(node, cluster, pod_resources, spoken.clone(), facts.clone(), ChoiceLock::default());
         world.cluster.pods.lock().unwrap().insert(name.into(), pod("main", asked, annotations));
         let resource = resources.iter().find(|resource| resource.name == asked[0].0).unwrap();
         let ids = [unit_id::unit_id(&device(0, 16).uuid, 0)];

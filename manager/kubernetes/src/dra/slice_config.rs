@@ -11,7 +11,7 @@
 //! ```
 
 use aliquot_dialects::quantity;
-use aliquot_node::{AuditPolicy, PriorityClass};
+use aliquot_node::{AuditPolicy, QosClass};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ pub(super) struct SliceConfig {
     /// limit, too.
     pub core_limit_percent: Option<u32>,
     /// Which slice goes first.
-    pub priority_class: Option<PriorityClass>,
+    pub priority_class: Option<QosClass>,
     /// What is done with processes that get past the slice.
     pub audit_policy: Option<AuditPolicy>,
     /// Page-locked host memory in bytes that is never exceeded; 0: no limit.
@@ -87,7 +87,7 @@ struct Parameters {
     #[serde(rename = "kind")]
     _kind: String,
     core_limit_percent: Option<u32>,
-    priority_class: Option<PriorityClass>,
+    priority_class: Option<QosClass>,
     audit_policy: Option<AuditPolicy>,
     host_memory_limit: Option<String>,
 }
@@ -158,7 +158,7 @@ mod tests {
         }));
         let expected = SliceConfig {
             core_limit_percent: Some(80),
-            priority_class: Some(PriorityClass::LatencyCritical),
+            priority_class: Some(QosClass::LatencyCritical),
             audit_policy: Some(AuditPolicy::Stop),
             host_memory_limit_bytes: Some(4 << 30),
         };
@@ -196,14 +196,11 @@ mod tests {
     fn a_later_config_wins_where_it_says_something() {
         let class =
             SliceConfig { core_limit_percent: Some(50), host_memory_limit_bytes: Some(1), ..Default::default() };
-        let claim = SliceConfig {
-            core_limit_percent: Some(80),
-            priority_class: Some(PriorityClass::Batch),
-            ..Default::default()
-        };
+        let claim =
+            SliceConfig { core_limit_percent: Some(80), priority_class: Some(QosClass::Batch), ..Default::default() };
         let expected = SliceConfig {
             core_limit_percent: Some(80),
-            priority_class: Some(PriorityClass::Batch),
+            priority_class: Some(QosClass::Batch),
             audit_policy: None,
             host_memory_limit_bytes: Some(1),
         };

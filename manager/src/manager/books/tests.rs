@@ -27,7 +27,7 @@ fn make<'a>(books: &'a Books, after: &Slice) -> Result<Ongoing<'a>, u32> {
 }
 
 fn books() -> Books {
-    Books::new(PriorityClass::default())
+    Books::new(QosClass::default())
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Claims as the scheduler leaves them, and what becomes of them.
 
-use aliquot_node::{AuditPolicy, PriorityClass};
+use aliquot_node::{AuditPolicy, QosClass};
 use serde_json::{Value, json};
 
 use super::*;
@@ -136,7 +136,7 @@ fn each_set_of_requests_is_a_slice_of_its_own() {
     assert_eq!(cores(&slices[0]), [("GPU-A".into(), 30)]);
     assert_eq!(cores(&slices[1]), [("GPU-A".into(), 50), ("GPU-B".into(), 70)]);
     let classes = slices.iter().map(|slice| slice.slice.priority_class).collect::<Vec<_>>();
-    assert_eq!(classes, [Some(PriorityClass::Batch), Some(PriorityClass::Standard)]);
+    assert_eq!(classes, [Some(QosClass::Batch), Some(QosClass::Standard)]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn what_the_claim_says_overrides_what_its_class_says() {
     ]);
     let slice = resolved(json!([result("gpu", "gpu-a", "30", "8Gi")]), configs).unwrap().slice;
     assert_eq!(slice.parts[0].core_limit_percent, 90);
-    assert_eq!(slice.priority_class, Some(PriorityClass::Batch));
+    assert_eq!(slice.priority_class, Some(QosClass::Batch));
     assert_eq!(slice.audit_policy, Some(AuditPolicy::Stop));
 }
 
@@ -187,7 +187,7 @@ fn a_slice_has_one_priority_class() {
     let refused = refusal(results.clone(), json!([of("a", "batch"), of("b", "standard")]));
     assert!(refused.starts_with(r#"the requests {"a", "b"} have different values of priorityClass"#), "{refused}");
     let one = resolved(results, json!([of("a", "batch")])).unwrap();
-    assert_eq!(one.slice.priority_class, Some(PriorityClass::Batch));
+    assert_eq!(one.slice.priority_class, Some(QosClass::Batch));
 }
 
 #[test]
