@@ -151,7 +151,9 @@ impl Drop for Socket {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 
     use super::*;
 
@@ -161,8 +163,8 @@ mod tests {
         let path = dir.path().join("s");
         // A socket on which no process has ever listened. A closed listener could still be held by a child that another
         // test is starting.
-        let stale = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-        bind(&stale, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let stale = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+        bind(stale.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
         assert!(path.exists());
         let (socket, listener) = Socket::listen(&path).unwrap();
         assert!(matches!(Socket::listen(&path), Err(SocketError::InUse { .. })));

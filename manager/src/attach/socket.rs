@@ -68,7 +68,7 @@ pub(super) struct Peer {
     pub(super) pidfd: Option<OwnedFd>,
 }
 
-/// Asks the kernel for the peer. `None` if that process is gone, or is in a pid namespace that the manager cannot see.
+/// Asks the kernel for the peer, by way of nix: rustix has no `SO_PEERPIDFD`. `None` if that process is gone, or is in a pid namespace that the manager cannot see.
 pub(super) fn peer(connection: &OwnedFd) -> Option<Peer> {
     let pid = getsockopt(connection, sockopt::PeerCredentials).ok()?.pid();
     let pid = Pid::from_raw(pid)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use aliquot_abi::region::{WAIT_LENGTHS, gate};
 use aliquot_arbiter::{Arbiter, ContainerId, GateCommand, Observation, Share, Usage, WAIT_BOUNDS_NS};
 use rustix::process::setpriority_process;
-use rustix::thread::gettid;
+use rustix::thread::{gettid, set_current_timer_slack};
 use tracing::debug;
 
 use crate::clock::monotonic_ns;
@@ -185,7 +186,7 @@ enum Watch {
 
 fn run(device: &DeviceUuid, charges_all: bool, inbox: &Receiver<Command>) {
     // Sleeps here take a fraction of a millisecond, so the kernel's default slack would matter.
-    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+    if let Err(error) = set_current_timer_slack(Some(NonZeroU64::MIN)) {
         debug!(%device, %error, "timers are less exact");
     }
     // This thread does little, and while it is late no container uses the device. Only a privileged manager may set

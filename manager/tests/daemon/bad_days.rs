@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +14,7 @@ use aliquot_manager::daemon::Daemon;
 use aliquot_manager::file_system::is_in_memory;
 use nix::errno::Errno;
 use nix::mount::{MsFlags, mount, umount};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use tonic::Code;
 
 use crate::node::{GIB, Node, eventually, part, refused};
@@ -50,8 +51,8 @@ fn a_stale_socket_is_replaced_and_another_file_is_not() {
     node.stop();
     // This socket never had a listener: a closed listener stays alive while a child that another test is starting still
     // has its descriptor.
-    let stale = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-    bind(&stale, &SocketAddrUnix::new(&node.config.socket).unwrap()).unwrap();
+    let stale = socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+    bind(stale.as_raw_fd(), &UnixAddr::new(&node.config.socket).unwrap()).unwrap();
     node.restart().unwrap();
     node.list();
     let mode = fs::metadata(&node.config.socket).unwrap().permissions().mode() & 0o777;
