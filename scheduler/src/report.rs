@@ -8,7 +8,7 @@ use aliquot_scheduler_core::{
 };
 use serde::Serialize;
 
-use crate::session::{Session, Settled};
+use crate::session::{Converged, Session};
 use crate::snapshot::full_name;
 
 /// Entries of a report of all that waits for which it is tried what would help.
@@ -236,13 +236,13 @@ impl GpuUse {
 impl Report {
     /// Of a session that was run.
     #[must_use]
-    pub fn new(session: &Session, settled: Settled) -> Self {
+    pub fn new(session: &Session, converged: Converged) -> Self {
         Self {
             waiting: session.waiting(),
             placed: session.cluster().claims().filter(|(.., allocation)| allocation.is_some()).count(),
             gpus: GpuUse::of(session.cluster()),
-            cycles: settled.cycles,
-            is_settled: settled.is_settled,
+            cycles: converged.cycles,
+            is_settled: converged.is_converged,
         }
     }
 }

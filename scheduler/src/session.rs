@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{Claim, ClaimId, Cluster, Event, EventError, Scheduler};
-use aliquot_scheduler_engine::{AtOnce, Backend, Engine, NodeName, Observation, Turn, View};
+use aliquot_scheduler_engine::{AtOnce, Backend, Engine, NodeName, Observation, Ready, View};
 use anyhow::Result;
 
 use crate::report::{Step, WaitingClaims};
@@ -26,11 +26,11 @@ pub struct Session {
 
 /// What cycles have led to.
 #[derive(Debug)]
-pub struct Settled {
+pub struct Converged {
     /// What each cycle did.
     pub cycles: Vec<Vec<Step>>,
     /// Whether the last cycle changed nothing: further ones would not either.
-    pub is_settled: bool,
+    pub is_converged: bool,
 }
 
 impl Session {
@@ -65,11 +65,11 @@ impl Session {
 
     /// Runs cycles until one changes nothing, but not more than so many. Claims that are evicted are gone before the
     /// next cycle.
-    pub fn settle(&mut self, cycles_max: usize) -> Settled {
+    pub fn converge(&mut self, cycles_max: usize) -> Converged {
         let mut cycles = Vec::new();
-        let mut is_settled = false;
-        while !is_settled && cycles.len() < cycles_max {
-            let Turn { commands, view, .. } = self.engine.poll(self.now_ms);
+        let mut is_converged = false;
+        while !is_converged && cycles.len() < cycles_max {
+            let Ready { commands, view, .. } = self.engine.poll(self.now_ms);
             let ran = view.filter(|view| view.cycles() > self.view.cycles());
             let steps: Vec<Step> = ran.iter().flat_map(|view| Step::all(view.cluster(), view.plan())).collect();
             let any_left = ran.is_some_and(|view| any_leaves(view.cluster()));
@@ -79,12 +79,12 @@ impl Session {
                 debug_assert!(taken.is_ok(), "{taken:?}");
             }
             self.view = self.engine.view();
-            is_settled = steps.is_empty() && !any_left;
-            if !is_settled {
+            is_converged = steps.is_empty() && !any_left;
+            if !is_converged {
                 cycles.push(steps);
             }
         }
-        Settled { cycles, is_settled }
+        Converged { cycles, is_converged }
     }
 
     /// Lets time pass until then.

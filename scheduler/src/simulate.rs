@@ -142,12 +142,12 @@ pub fn simulate(snapshot: &File, changes: &Changes, until_ms: Option<u64>) -> Re
 }
 
 fn run(mut session: Session, until_ms: Option<u64>) -> Result<Outcome> {
-    let mut settled = session.settle(CYCLES_MAX);
-    let mut steps: Vec<Step> = settled.cycles.drain(..).flatten().collect();
+    let mut converged = session.converge(CYCLES_MAX);
+    let mut steps: Vec<Step> = converged.cycles.drain(..).flatten().collect();
     if let Some(until_ms) = until_ms {
         session.advance(until_ms)?;
-        settled = session.settle(CYCLES_MAX);
-        steps.extend(settled.cycles.drain(..).flatten());
+        converged = session.converge(CYCLES_MAX);
+        steps.extend(converged.cycles.drain(..).flatten());
     }
     let cluster = session.cluster();
     let mut claims: Vec<_> = cluster.claims().map(|(id, _, at)| (id, at.map(|at| Place::of(cluster, at)))).collect();

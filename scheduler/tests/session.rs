@@ -25,8 +25,8 @@ fn settle_core(scheduler: &mut Scheduler, cluster: &mut Cluster, cycles_max: usi
     cycles
 }
 
-fn settle(session: &mut Session, cycles_max: usize) -> Vec<usize> {
-    session.settle(cycles_max).cycles.iter().map(Vec::len).collect()
+fn converge(session: &mut Session, cycles_max: usize) -> Vec<usize> {
+    session.converge(cycles_max).cycles.iter().map(Vec::len).collect()
 }
 
 fn written(file: &File, scheduler: &Scheduler, cluster: &Cluster) -> String {
@@ -58,7 +58,7 @@ fn a_session_decides_as_the_core_alone() {
         for cycles_max in [first_max, CYCLES_MAX] {
             let alone = settle_core(&mut scheduler, &mut cluster, cycles_max);
             steps += alone.iter().sum::<usize>();
-            assert_eq!(settle(&mut session, cycles_max), alone, "seed {seed}");
+            assert_eq!(converge(&mut session, cycles_max), alone, "seed {seed}");
             let same = written(&file, &scheduler, &cluster);
             assert_eq!(written(&file, session.scheduler(), session.cluster()), same, "seed {seed}");
             let then_ms = cluster.now_ms() + 1 + numbers.below(10_000);

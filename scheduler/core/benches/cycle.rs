@@ -80,7 +80,7 @@ fn cycle(scheduler: &mut Scheduler, cluster: &mut Cluster) -> (Plan, Duration) {
 }
 
 /// Cycles until nothing changes.
-fn settle(scheduler: &mut Scheduler, cluster: &mut Cluster) {
+fn converge(scheduler: &mut Scheduler, cluster: &mut Cluster) {
     while !cycle(scheduler, cluster).0.steps.is_empty() {}
 }
 
@@ -118,7 +118,7 @@ fn fairness(criterion: &mut Criterion) {
             let once = |_| {
                 let (mut cluster, mut scheduler) = (thousand_queues(), scheduler());
                 arrive(&mut cluster, 2 * NODES * DEVICES, false);
-                settle(&mut scheduler, &mut cluster);
+                converge(&mut scheduler, &mut cluster);
                 arrive(&mut cluster, 50_000, false);
                 cycle(&mut scheduler, &mut cluster).1
             };
@@ -128,7 +128,7 @@ fn fairness(criterion: &mut Criterion) {
     for (is_mixed, sorts) in [(false, "one sort in each leaf"), (true, "five sorts in each leaf")] {
         let (mut cluster, mut scheduler) = (thousand_queues(), scheduler());
         arrive(&mut cluster, CLAIMS, is_mixed);
-        settle(&mut scheduler, &mut cluster);
+        converge(&mut scheduler, &mut cluster);
         let pending = cluster.claims().filter(|(_, _, at)| at.is_none()).count();
         let name = format!("a cycle with 1000 queues and {pending} claims that wait, full, {sorts}");
         criterion.bench_function(&name, |bencher| {
@@ -166,7 +166,7 @@ fn changed(scheduler: &mut Scheduler, cluster: &mut Cluster, next: &mut usize) -
         claim(cluster, &format!("q{}", 100 + *next % 900), part(50));
     }
     let (_, took) = cycle(scheduler, cluster);
-    settle(scheduler, cluster);
+    converge(scheduler, cluster);
     took
 }
 
@@ -182,7 +182,7 @@ fn large_cluster(criterion: &mut Criterion) {
             cluster.add_claim(other);
         }
         let mut scheduler = scheduler();
-        settle(&mut scheduler, &mut cluster);
+        converge(&mut scheduler, &mut cluster);
         gang(&mut cluster, "gang", "team", 10, &whole(8));
         bencher.iter_custom(|times| (0..times).map(|_| cycle(&mut scheduler, &mut cluster).1).sum());
     });
@@ -192,7 +192,7 @@ fn large_cluster(criterion: &mut Criterion) {
         queue(&mut cluster, "guest", None, 0);
         (0..NODES * DEVICES).for_each(|_| _ = claim(&mut cluster, "guest", whole(1)));
         let mut scheduler = scheduler();
-        settle(&mut scheduler, &mut cluster);
+        converge(&mut scheduler, &mut cluster);
         bencher.iter_custom(|times| {
             let mut took = Duration::ZERO;
             for _ in 0..times {
@@ -201,7 +201,7 @@ fn large_cluster(criterion: &mut Criterion) {
                 assert_eq!(plan.steps.len(), 2, "one is evicted, one is placed");
                 took += once;
                 cluster.event(Event::ClaimRemoved(back));
-                settle(&mut scheduler, &mut cluster);
+                converge(&mut scheduler, &mut cluster);
             }
             took
         });

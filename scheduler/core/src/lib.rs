@@ -47,7 +47,7 @@ pub use state::cluster::Cluster;
 pub use state::group::Group;
 pub use state::node::{Device, Node};
 pub use state::queue::Queue;
-pub use state::statement::{Checkpoint, Statement};
+pub use state::statement::{Savepoint, Statement};
 pub use state::topology::{Domain, DomainId, Topology};
 pub use state::usage::DecayedUsage;
 pub use vocabulary::allowance::Allowance;

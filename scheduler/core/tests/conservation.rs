@@ -160,10 +160,10 @@ fn trial(
 ) {
     let before = picture(cluster);
     let mut statement = Statement::new(cluster);
-    let mut at_checkpoint = None;
+    let mut at_savepoint = None;
     for (number, (claim, node, first)) in moves.iter().enumerate() {
         if number == rollback_to {
-            at_checkpoint = Some((statement.checkpoint(), picture(statement.cluster())));
+            at_savepoint = Some((statement.savepoint(), picture(statement.cluster())));
         }
         let (Some(claim), Some(node)) = (nth(claims, *claim), nth(nodes, *node)) else { continue };
         let placed = allocation(statement.cluster(), claim, node, *first).map(|at| statement.place(claim, at));
@@ -172,7 +172,7 @@ fn trial(
         }
         assert_conserved(statement.cluster());
     }
-    if let Some((checkpoint, picture_then)) = at_checkpoint {
+    if let Some((checkpoint, picture_then)) = at_savepoint {
         statement.rollback(checkpoint);
         assert_eq!(picture(statement.cluster()), picture_then);
     }

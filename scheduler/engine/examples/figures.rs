@@ -16,8 +16,8 @@ use aliquot_scheduler_core::{
     Request, Scheduler,
 };
 use aliquot_scheduler_engine::{
-    AtOnce, Backend, Batch, Command, Decisions, Engine, MemoryStore, NodeReport, Observation, Order, Running, Saved,
-    Settings, Store, Turn,
+    AtOnce, Backend, Batch, Command, Decisions, Engine, MemoryStore, NodeReport, Observation, Order, Ready, Running,
+    Saved, Settings, Store,
 };
 use aliquot_scheduler_kit::{self as kit, Build};
 
@@ -107,7 +107,7 @@ impl Live {
         for number in 0..nodes {
             live.tell(report(number, 1, Vec::new()));
         }
-        live.settle();
+        live.converge();
         live
     }
 
@@ -120,7 +120,7 @@ impl Live {
 
     fn poll(&mut self) -> Vec<Command> {
         let began = Instant::now();
-        let Turn { save, commands, view } = self.engine.poll(self.now_ms);
+        let Ready { save, commands, view } = self.engine.poll(self.now_ms);
         drop(view);
         self.spent += began.elapsed();
         self.turns += 1;
@@ -137,7 +137,7 @@ impl Live {
     }
 
     /// Until nothing is sent any more; all that is sent succeeds.
-    fn settle(&mut self) {
+    fn converge(&mut self) {
         loop {
             let commands = self.poll();
             if commands.is_empty() {
@@ -214,7 +214,7 @@ fn per_decision() {
             .map(|core| core_alone(core, nodes, claims, batch, rounds).as_secs_f64());
         let mut live = Live::new(nodes, 1);
         (0..claims).for_each(|number| live.want(number, 1));
-        live.settle();
+        live.converge();
         (live.spent, live.records, live.batches, live.turns) = (Duration::ZERO, 0, 0, 0);
         for round in 0..rounds {
             live.now_ms += 1;
@@ -223,7 +223,7 @@ fn per_decision() {
                 live.want(claims + round * batch + number, 1);
                 live.end(round * batch + number);
             }
-            live.settle();
+            live.converge();
         }
         let decisions = u32::try_from(batch * rounds).unwrap_or(u32::MAX);
         let spent = live.spent.as_secs_f64();
@@ -247,7 +247,7 @@ fn visible() {
     live.store = MemoryStore::default();
     let with_nodes = live_bytes();
     (0..claims).for_each(|number| live.want(number, 1));
-    live.settle();
+    live.converge();
     (live.store, live.nodes) = (MemoryStore::default(), AtOnce::default());
     let with_claims = live_bytes();
     let mut seen = Vec::new();
@@ -258,7 +258,7 @@ fn visible() {
         let turn = live.engine.poll(live.now_ms);
         seen.push(began.elapsed());
         assert!(turn.view.is_some());
-        live.settle();
+        live.converge();
     }
     seen.sort_unstable();
     // One percent of the claims end and as many others come, all at once.
@@ -272,7 +272,7 @@ fn visible() {
         let began = Instant::now();
         held = live.engine.poll(live.now_ms).view.or(held);
         rounds.push(began.elapsed());
-        live.settle();
+        live.converge();
     }
     rounds.sort_unstable();
     println!(
@@ -307,7 +307,7 @@ fn restart() {
     let (nodes, claims, parts) = (1000, 100_000, 10);
     let mut live = Live::new(nodes, parts);
     (0..claims).for_each(|number| live.want(number, parts));
-    live.settle();
+    live.converge();
     let mut store = live.store.clone();
     let running: Vec<Vec<Running>> = {
         let turn = live.engine.poll(live.now_ms);

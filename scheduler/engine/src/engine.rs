@@ -33,10 +33,10 @@ use collected::Collected;
 use cycles::Pacing;
 pub(crate) use steps::amounts_in;
 
-/// What the engine wants done after a [poll](Engine::poll), in this order.
+/// What is ready to be done after a [poll](Engine::poll), in this order.
 #[derive(Debug, Default)]
-pub struct Turn {
-    /// To be made durable first. If that fails, whoever runs the engine ends, and nothing else of the turn is done.
+pub struct Ready {
+    /// To be made durable first. If that fails, whoever runs the engine ends, and nothing else of this is done.
     pub save: Option<Batch>,
     /// To be carried out then.
     pub commands: Vec<Command>,
@@ -78,7 +78,7 @@ pub struct Engine {
     pacing: Pacing,
     plan: Arc<Plan>,
     /// Claims whose instance may not be what the books say.
-    unsettled: VecDeque<ClaimId>,
+    touched: VecDeque<ClaimId>,
     commands: Vec<Command>,
     unsaved: Unsaved,
     next_memory_ms: u64,
@@ -143,7 +143,7 @@ impl Engine {
             timers: BTreeSet::new(),
             pacing: Pacing::default(),
             plan: Arc::default(),
-            unsettled: VecDeque::new(),
+            touched: VecDeque::new(),
             commands: Vec::new(),
             unsaved: Unsaved::default(),
             next_memory_ms: 0,
@@ -168,7 +168,7 @@ impl Engine {
             }
             (None, observation) => {
                 let done = self.take(observation);
-                self.settle();
+                self.issue_commands();
                 done
             }
         }
@@ -202,15 +202,15 @@ impl Engine {
     }
 
     /// Does what time has come for, and says what is to be done outside.
-    pub fn poll(&mut self, now_ms: u64) -> Turn {
+    pub fn poll(&mut self, now_ms: u64) -> Ready {
         self.advance(now_ms);
         if self.collected.is_some() {
-            return Turn::default();
+            return Ready::default();
         }
         self.expire();
         self.cycle_if_due();
         let save = self.batch();
-        Turn { save, commands: std::mem::take(&mut self.commands), view: self.publish_if_due() }
+        Ready { save, commands: std::mem::take(&mut self.commands), view: self.publish_if_due() }
     }
 
     /// When [poll](Engine::poll) has something to do if nothing is seen until then.
@@ -252,8 +252,8 @@ impl Engine {
         let outcome = self.cluster.apply(event)?;
         self.changed();
         if let Outcome::Claims { displaced, ready } = &outcome {
-            self.unsettled.extend(displaced);
-            self.unsettled.extend(ready);
+            self.touched.extend(displaced);
+            self.touched.extend(ready);
         }
         Ok(outcome)
     }
@@ -289,7 +289,7 @@ impl Engine {
                 Timer::Silence(node) => self.maybe_silent(node),
                 Timer::Lapse(node) => self.maybe_lapsed(node),
             }
-            self.settle();
+            self.issue_commands();
         }
     }
 }

@@ -2,12 +2,12 @@
 //! outlive the process is saved.
 //!
 //! An [`Engine`] owns the one `Cluster` and the one `Scheduler`. It is a state machine: [`Engine::handle`] takes in an
-//! [`Observation`], and [`Engine::poll`] says what is to be done now, as a [`Turn`]. It knows no clock, no network, no
+//! [`Observation`], and [`Engine::poll`] says what is to be done now, as a [`Ready`]. It knows no clock, no network, no
 //! thread and no file. [`run`] drives it where there are some, and the tests drive it through thousands of virtual
 //! worlds.
 //!
 //! ```text
-//!  nodes, users ── Observation ──► handle ─► books (core) ─► cycle ─► settle ── Command ──► Backend
+//!  nodes, users ── Observation ──► handle ─► books (core) ─► cycle ─► issue ── Command ──► Backend
 //!                                                │                       │
 //!                            readers ◄── View ◄──┘                       └──► Batch ──► Store, before the commands
 //! ```
@@ -15,8 +15,8 @@
 //! # Names
 //!
 //! Outside, claims have UIDs, nodes names, and devices UUIDs; the books have numbers. A claim is looked up in constant
-//! time, a node in the logarithm of their number, and a device among those of its node. A device keeps its number as long as its node is known: one that is not reported any more is
-//! unhealthy.
+//! time, a node in the logarithm of their number, and a device among those of its node. A device keeps its number as
+//! long as its node is known: one that is not reported any more is unhealthy.
 //!
 //! # From plan to truth
 //!
@@ -96,7 +96,7 @@ mod view;
 
 pub use at_once::AtOnce;
 pub use command::{Amounts, Backend, Command, DevicePart, Order};
-pub use engine::{Decisions, Engine, Turn};
+pub use engine::{Decisions, Engine, Ready};
 pub use names::{ClaimUid, Generation, NodeName};
 pub use observation::{Heartbeat, NodeReport, Observation, Report, Running, StepOutcome};
 pub use runner::{Acknowledge, Message, run};

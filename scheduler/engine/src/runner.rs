@@ -6,7 +6,7 @@ use std::time::Duration;
 use aliquot_scheduler_core::EventError;
 
 use crate::command::Backend;
-use crate::engine::{Engine, Turn};
+use crate::engine::{Engine, Ready};
 use crate::observation::Observation;
 use crate::store::{Store, StoreError};
 use crate::view::Shown;
@@ -61,7 +61,7 @@ pub fn run(
             let done = engine.handle(clock(), observation);
             acknowledged.extend(acknowledge.map(|acknowledge| (acknowledge, done)));
         }
-        let Turn { save, commands, view } = engine.poll(clock());
+        let Ready { save, commands, view } = engine.poll(clock());
         if let Some(batch) = save {
             store.save(&batch)?;
         }

@@ -7,8 +7,8 @@ use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{Claim, NodeSpec};
 use aliquot_scheduler_engine::conformance::{CHECKS, Rig};
 use aliquot_scheduler_engine::{
-    AtOnce, Backend, ClaimUid, Decisions, Engine, Generation, MemoryStore, NodeName, Observation, Settings, Store,
-    Turn, View,
+    AtOnce, Backend, ClaimUid, Decisions, Engine, Generation, MemoryStore, NodeName, Observation, Ready, Settings,
+    Store, View,
 };
 
 /// How often nodes report what runs.
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn turn(&mut self) {
-        let Turn { save, commands, view } = self.engine.poll(self.now_ms);
+        let Ready { save, commands, view } = self.engine.poll(self.now_ms);
         save.iter().for_each(|batch| self.store.save(batch).expect("the store is in memory"));
         self.view = view.or(self.view.take());
         for command in commands.into_iter().filter(|command| !self.cut.contains(&command.node)) {

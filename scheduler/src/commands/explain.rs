@@ -22,6 +22,6 @@ pub(crate) fn explain(args: &ExplainArgs) -> Result<()> {
     let mut session = Session::new(&snapshot).with_context(|| args.snapshot.display().to_string())?;
     let claim = session.claim_named(&args.claim);
     let claim = claim.with_context(|| format!("{}: there is no claim {:?}", args.snapshot.display(), args.claim))?;
-    session.settle(CYCLES_MAX);
+    session.converge(CYCLES_MAX);
     super::print_text(&session.scheduler().explain(session.cluster(), claim)?.to_string())
 }

@@ -42,8 +42,8 @@ pub(crate) fn replay(args: &ReplayArgs) -> Result<()> {
 fn replay_snapshot(path: &Path, args: &ReplayArgs) -> Result<()> {
     let snapshot = File::load(path)?;
     let mut session = Session::new(&snapshot).with_context(|| path.display().to_string())?;
-    let settled = session.settle(args.cycles.unwrap_or(CYCLES_MAX));
-    let report = Report::new(&session, settled);
+    let converged = session.converge(args.cycles.unwrap_or(CYCLES_MAX));
+    let report = Report::new(&session, converged);
     if let Some(path) = &args.dump {
         super::write_file(path, &snapshot.later(session.scheduler(), session.cluster())?.render()?)?;
     }

@@ -21,7 +21,7 @@ pub(crate) fn place_unit(
     let preemptible = unit.is_preemptible(statement.cluster());
     let least = unit.least_charge(statement.cluster());
     limits::check(statement.cluster(), unit.queue, &least, preemptible, false).map_err(Unplaceable::Limit)?;
-    let start = statement.checkpoint();
+    let start = statement.savepoint();
     let placed = match rules::Rules::of(statement.cluster(), unit) {
         Some(rules) => rules.place(statement, engine, unit, room),
         None => place_anywhere(statement, engine, unit, preemptible, room),

@@ -17,9 +17,9 @@ enum Undo {
 
 /// How far a [`Statement`] had come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Checkpoint(usize);
+pub struct Savepoint(usize);
 
-/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any checkpoint, and
+/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any savepoint, and
 /// are all undone when it is dropped without having been committed. A gang, a reclaim and a preemption are one
 /// statement each.
 #[derive(Debug)]
@@ -62,13 +62,13 @@ impl<'a> Statement<'a> {
 
     /// A point to come back to.
     #[must_use]
-    pub fn checkpoint(&self) -> Checkpoint {
-        Checkpoint(self.changes.len())
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.changes.len())
     }
 
-    /// Undoes everything since a checkpoint of this statement.
-    pub fn rollback(&mut self, checkpoint: Checkpoint) {
-        while self.changes.len() > checkpoint.0 {
+    /// Undoes everything since a savepoint of this statement.
+    pub fn rollback(&mut self, savepoint: Savepoint) {
+        while self.changes.len() > savepoint.0 {
             // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
             let undone = match self.changes.pop() {
                 Some(Undo::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
@@ -139,6 +139,6 @@ impl<'a> Statement<'a> {
 
 impl Drop for Statement<'_> {
     fn drop(&mut self) {
-        self.rollback(Checkpoint(0));
+        self.rollback(Savepoint(0));
     }
 }

@@ -139,7 +139,7 @@ impl Kit {
     }
 
     /// Cycles until nothing changes any more; who is evicted goes at once. Returns what was done.
-    pub(crate) fn settle(&mut self) -> Vec<(Action, Step)> {
+    pub(crate) fn converge(&mut self) -> Vec<(Action, Step)> {
         let mut done = Vec::new();
         for _ in 0..CYCLES_MAX {
             let plan = self.cycle();

@@ -21,9 +21,9 @@ impl Engine {
                 return Err(format!("{id:?} is in the books and nobody wants it"));
             }
         }
-        match self.unsettled.is_empty() {
+        match self.touched.is_empty() {
             true => Ok(()),
-            false => Err(format!("not settled: {:?}", self.unsettled)),
+            false => Err(format!("no commands yet for {:?}", self.touched)),
         }
     }
 

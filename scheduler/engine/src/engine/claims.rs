@@ -114,7 +114,7 @@ impl Engine {
             (_, None) => self.forget(id),
             (Some(claim), Some(_)) => {
                 self.apply_sure(Event::ClaimWithdrawn(claim));
-                self.unsettled.push_back(claim);
+                self.touched.push_back(claim);
             }
             (None, Some(_)) => {}
         }

@@ -50,14 +50,14 @@ impl Engine {
         self.pacing.last_ms = Some(self.now_ms);
         self.pacing.cycles += 1;
         let plan = self.scheduler.cycle(&mut self.cluster);
-        self.unsettled.extend(plan.steps.iter().map(|planned| planned.step.claim()));
+        self.touched.extend(plan.steps.iter().map(|planned| planned.step.claim()));
         if !plan.steps.is_empty() {
             // One more cycle says whether this was all.
             self.pacing.note_change(self.now_ms);
         }
         self.plan = Arc::new(plan);
         self.published.note_cycle();
-        self.settle();
+        self.issue_commands();
     }
 
     /// Notes that a claim is tried again after a while, or may be evicted again.

@@ -52,7 +52,7 @@ impl Engine {
         }
         engine.unsaved = Unsaved::default();
         engine.changed();
-        engine.settle();
+        engine.issue_commands();
         Ok(engine)
     }
 
@@ -101,7 +101,7 @@ impl Engine {
             self.note_instance(id, Some(running_instance(node, SESSION, generation)));
         }
         if self.cluster.leaving(claim).is_some() {
-            self.unsettled.push_back(claim);
+            self.touched.push_back(claim);
         }
         self.note_retry(claim);
         Ok(())

@@ -27,12 +27,12 @@ impl Engine {
             let is_known = instance.session < report.session || instance.generation <= report.handled;
             if is_known && !is_running.contains(&(&entry.key.uid, instance.generation)) {
                 self.lose(*id, Loss::Gone);
-                self.settle();
+                self.issue_commands();
             }
         }
         for running in &report.running {
             self.seen(node, report.session, running);
-            self.settle();
+            self.issue_commands();
         }
     }
 
@@ -100,7 +100,7 @@ impl Engine {
         let id = self.entries.insert(entry);
         self.note_instance(id, Some(running_instance(node, session, generation)));
         match claim {
-            Some(claim) => self.unsettled.push_back(claim),
+            Some(claim) => self.touched.push_back(claim),
             // The books have no word for what it holds.
             None => self.stop(id),
         }

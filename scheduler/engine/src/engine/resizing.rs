@@ -144,20 +144,20 @@ impl Engine {
     pub(super) fn resized(&mut self, id: EntryId) {
         if let Some((claim, resize)) = self.resize_under_way(id) {
             self.complain(id, None);
-            self.settle_resize(id, claim, resize.to.clone(), resize);
+            self.close_resize(id, claim, resize.to.clone(), resize);
         }
     }
 
     /// A node does not resize a claim, which goes on with what it had.
     pub(super) fn resize_refused(&mut self, id: EntryId) {
         if let Some((claim, resize)) = self.resize_under_way(id) {
-            self.settle_resize(id, claim, resize.from.clone(), resize);
+            self.close_resize(id, claim, resize.from.clone(), resize);
         }
     }
 
     /// Books what a claim holds now that its node has answered. Where the books do not take that, because its namespace
     /// has other bounds by now, they go on holding the larger amounts, also after a restart.
-    fn settle_resize(&mut self, id: EntryId, claim: ClaimId, holds: Request, resize: Resize) {
+    fn close_resize(&mut self, id: EntryId, claim: ClaimId, holds: Request, resize: Resize) {
         let is_done = holds == resize.to;
         let held = match self.apply(Event::ClaimResized(claim, holds.clone())) {
             Ok(_) if is_done => return self.note_resize(id, None),

@@ -75,11 +75,11 @@ impl Engine {
             let _ = self.enter(id, claim);
         }
         self.changed();
-        self.settle();
+        self.issue_commands();
         let mut reported = Ok(());
         for (_, report) in reports {
             let done = self.node_reported(report);
-            self.settle();
+            self.issue_commands();
             reported = reported.and(done);
         }
         configured.and(reported)
@@ -293,7 +293,7 @@ impl Engine {
                 }
             }
             self.note_retry(claim);
-            self.unsettled.push_back(claim);
+            self.touched.push_back(claim);
         }
     }
 

@@ -21,14 +21,14 @@ pub(super) enum Loss {
 
 impl Engine {
     /// Makes commands of what the books say of all claims that something has happened to.
-    pub(super) fn settle(&mut self) {
-        while let Some(claim) = self.unsettled.pop_front() {
-            self.settle_one(claim);
+    pub(super) fn issue_commands(&mut self) {
+        while let Some(claim) = self.touched.pop_front() {
+            self.issue_commands_of(claim);
         }
     }
 
     /// Starts what is to run and has no instance, and stops what is to leave.
-    fn settle_one(&mut self, claim: ClaimId) {
+    fn issue_commands_of(&mut self, claim: ClaimId) {
         let Some(id) = self.entries.of_claim(claim) else { return };
         let Some(entry) = self.entries.get(id) else { return };
         let (is_ended, instance) = (entry.is_ended, entry.instance);
@@ -197,7 +197,7 @@ impl Engine {
             return;
         }
         let Some(claim) = claim else { return };
-        self.unsettled.push_back(claim);
+        self.touched.push_back(claim);
         self.apply_sure(match (instance.phase, loss) {
             (Phase::Stopping, _) => Event::ClaimGone(claim),
             (_, Loss::Gone) => Event::ClaimFailed(claim),
@@ -235,7 +235,7 @@ impl Engine {
         self.parked.remove(&id);
         self.unsaved.entries.remove(&id);
         let own = self.entries.of_uid(&entry.key.uid).and_then(|own| self.entries.get(own)?.id);
-        self.unsettled.extend(own);
+        self.touched.extend(own);
         self.unsaved.removed.push(entry.key);
         self.changed();
         if let Some(claim) = entry.id {

@@ -9,8 +9,8 @@ use aliquot_scheduler_core::{
     Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, NodeSpec, PodGroup, QueueSpec, Request,
 };
 use aliquot_scheduler_engine::{
-    ClaimUid, Command, Decisions, Engine, Generation, Lease, NodeName, Observation, Order, Phase, Settings, Store,
-    Turn, View, Whereabouts,
+    ClaimUid, Command, Decisions, Engine, Generation, Lease, NodeName, Observation, Order, Phase, Ready, Settings,
+    Store, View, Whereabouts,
 };
 use aliquot_scheduler_kit as kit;
 
@@ -215,7 +215,7 @@ impl World {
 
     fn poll(&mut self) -> Result<(), String> {
         let Some(engine) = &mut self.engine else { return Ok(()) };
-        let Turn { save, commands, view } = engine.poll(self.now_ms);
+        let Ready { save, commands, view } = engine.poll(self.now_ms);
         engine.check().map_err(|wrong| format!("after a poll: {wrong}"))?;
         let faults = self.has_faults();
         if faults && self.random.chance(2) {

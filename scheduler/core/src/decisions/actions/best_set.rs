@@ -45,7 +45,7 @@ impl Evicting<'_> {
                 self.finder.search.stop(NodeId(0));
                 return Some(Err(Refusal::SearchExhausted));
             }
-            let start = statement.checkpoint();
+            let start = statement.savepoint();
             set.iter().for_each(|number| self.evict(statement, *number));
             if place_unit(statement, engine, self.bounds.unit, &mut FreeRoom).is_ok() {
                 match self.bounds.judge(statement.cluster(), self.sum(&set)) {
@@ -64,7 +64,7 @@ impl Evicting<'_> {
         engine: &mut Engine<Box<dyn Policy>>,
         all: &[usize],
     ) -> Result<(), Unplaceable> {
-        let start = statement.checkpoint();
+        let start = statement.savepoint();
         all.iter().for_each(|number| self.evict(statement, *number));
         let fits = place_unit(statement, engine, self.bounds.unit, &mut FreeRoom);
         statement.rollback(start);

@@ -199,7 +199,7 @@ impl Moving<'_> {
         node: NodeId,
         victims: &[usize],
     ) -> Option<Allocation> {
-        let start = statement.checkpoint();
+        let start = statement.savepoint();
         let allocation = self.try_way(statement, engine, claim, node, victims);
         if allocation.is_none() {
             statement.rollback(start);

@@ -90,9 +90,9 @@ impl Attempt<'_> {
 
 impl Evicting<'_> {
     fn place(&mut self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>) -> Result<(), Refusal> {
-        let (start, unit) = (statement.checkpoint(), self.bounds.unit);
+        let (start, unit) = (statement.savepoint(), self.bounds.unit);
         self.keep_limits(statement).map_err(Refusal::Limit)?;
-        let is_bounded = statement.checkpoint() != start;
+        let is_bounded = statement.savepoint() != start;
         if !is_bounded && let Some(found) = self.place_by_best_set(statement, engine) {
             return found;
         }
@@ -127,7 +127,7 @@ impl Evicting<'_> {
             // Without its core no member beyond it is placed. What is left of a gang is not started elsewhere: it would
             // do no work there either.
             for placed in &victim.units {
-                let before = statement.checkpoint();
+                let before = statement.savepoint();
                 let is_placed = place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_ok();
                 let cluster = statement.cluster();
                 let is_whole = cluster.group(placed.unit.group).is_some_and(Group::has_minimum);

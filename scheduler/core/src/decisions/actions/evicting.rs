@@ -8,7 +8,7 @@ use crate::decisions::queue_share::share;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
-use crate::state::statement::{Checkpoint, Statement};
+use crate::state::statement::{Savepoint, Statement};
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
@@ -150,7 +150,7 @@ impl Evicting<'_> {
         &mut self,
         statement: &mut Statement<'_>,
         engine: &mut Engine<Box<dyn Policy>>,
-        start: Checkpoint,
+        start: Savepoint,
     ) {
         let unit = self.bounds.unit;
         let mut taken = self.taken(statement.cluster());

@@ -50,7 +50,7 @@ pub(crate) fn round_up(totals: &[Option<u64>], queues: &[RoundedQueue], shares: 
             rounding.take(leaf, unit);
         }
     }
-    rounding.settle(shares);
+    rounding.assign(shares);
 }
 
 struct Rounding<'a> {
@@ -149,7 +149,7 @@ impl<'a> Rounding<'a> {
 
     /// Sets shares to no less than what is used. What has become too much by that is taken of what is not used, from
     /// the youngest queues first.
-    fn settle(&self, shares: &mut [Vec<u64>]) {
+    fn assign(&self, shares: &mut [Vec<u64>]) {
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.queues.len()];
         let mut roots = Vec::new();
         for (index, queue) in self.queues.iter().enumerate() {

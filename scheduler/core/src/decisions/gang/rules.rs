@@ -8,7 +8,7 @@ use crate::decisions::placement::{Engine, GroupScope, MemberNodes, Policy, room}
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
-use crate::state::statement::{Checkpoint, Statement};
+use crate::state::statement::{Savepoint, Statement};
 use crate::state::topology::DomainId;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
@@ -73,7 +73,7 @@ impl Rules {
         room: &mut dyn MakeRoom,
     ) -> Result<(), Unplaceable> {
         let mut trial = Placing { statement, engine, room };
-        let start = trial.statement.checkpoint();
+        let start = trial.statement.savepoint();
         let mut last = match unit.claims.first() {
             Some(claim) => Unplaceable::Topology { claim: *claim },
             None => return Ok(()),
@@ -151,14 +151,14 @@ impl Rules {
     ) -> Result<(), Unplaceable> {
         let (parts, rest) = self.parts(trial, claims, within);
         // Those that are placed: where each began, and the domains that it has not tried.
-        let mut begun: Vec<(Checkpoint, IntoIter<DomainId>)> = Vec::new();
+        let mut begun: Vec<(Savepoint, IntoIter<DomainId>)> = Vec::new();
         let mut first_obstacle = None;
         let mut ways_left = WAYS_MAX;
         loop {
             let obstacle = match parts.get(begun.len()) {
                 Some(part) => {
                     let domains = self.domains_of(trial, part, within).into_iter();
-                    begun.push((trial.statement.checkpoint(), domains));
+                    begun.push((trial.statement.savepoint(), domains));
                     self.go_on(trial, &parts, &mut begun).err()
                 }
                 None => match self.place_rest(trial, &rest, within) {
@@ -194,7 +194,7 @@ impl Rules {
         &self,
         trial: &mut Placing<'_, '_>,
         parts: &[Part],
-        begun: &mut Vec<(Checkpoint, IntoIter<DomainId>)>,
+        begun: &mut Vec<(Savepoint, IntoIter<DomainId>)>,
     ) -> Result<(), Unplaceable> {
         let number = begun.len().saturating_sub(1);
         let (Some(part), Some((start, domains))) = (parts.get(number), begun.last_mut()) else { return Ok(()) };
@@ -294,7 +294,7 @@ impl Rules {
             let known: BTreeSet<NodeId> = nodes.iter().copied().collect();
             nodes.extend(scope.nodes(cluster).filter(|node| !known.contains(node)).filter(large_enough));
         }
-        let start = trial.statement.checkpoint();
+        let start = trial.statement.savepoint();
         let mut last = Unplaceable::Topology { claim: *first };
         for node in nodes {
             match self.place_each(trial, claims, within, Some(node)) {

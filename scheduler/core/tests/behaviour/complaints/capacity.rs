@@ -26,7 +26,7 @@ fn tasks_of_2000_mib_beyond_what_a_card_of_46068_mib_has() {
     let card = DeviceSpec { memory: Bytes::from_mib(46_068), ..DeviceSpec::default() };
     kit.node(NodeSpec { devices: vec![card], ..node("l40s", 0) });
     let claims = kit.claims(24, &train("default", memory(1, 2000)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 23);
 }
 
@@ -37,7 +37,7 @@ fn memory_on_several_devices_that_exceeds_the_quota() {
     let limit = Allowance { limit: Some(40_000 << 20), ..quota(0) };
     kit.queue_of("team", BTreeMap::from([(Resource::DeviceMemory, limit)]), |_| {});
     let (too_much, fits) = (kit.claim(train("team", memory(3, 15_000))), kit.claim(train("team", memory(4, 10_000))));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&[too_much]), kit.running(&[fits])), (0, 1));
 }
 
@@ -55,7 +55,7 @@ fn half_a_device_that_is_half_of_its_memory_but_all_of_its_time() {
         ..Request::default()
     };
     let (first, second) = (kit.claim(train("default", ask(100, 500))), kit.claim(train("default", ask(1, 500))));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&[first]), kit.running(&[second])), (1, 0), "no time is left");
 }
 
@@ -75,7 +75,7 @@ fn no_quota_by_kind_of_device() {
         train("students", request)
     };
     let (new, old) = (kit.claims(4, &on("H100")), kit.claims(4, &on("T4")));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&new), kit.running(&old)), (3, 4));
 }
 
@@ -86,12 +86,12 @@ fn cards_of_different_sizes_taken_for_equal_ones() {
     let card = |mib| DeviceSpec { memory: Bytes::from_mib(mib), ..DeviceSpec::default() };
     kit.node(NodeSpec { devices: vec![card(8_000), card(24_000)], ..node("mixed", 0) });
     let large = kit.claims(2, &train("default", memory(1, 16_000)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&large), 1, "32,000 MiB together, but only one card has 16,000");
     let at = kit.cluster.allocation(large[0]).or(kit.cluster.allocation(large[1])).expect("one is placed");
     assert_eq!(at.devices[0].device, 1);
     let half = kit.claim(train("default", part(50)));
-    kit.settle();
+    kit.converge();
     let at = kit.cluster.allocation(half).expect("half of the small card is free");
     assert_eq!((at.devices[0].device, at.devices[0].memory), (0, Bytes::from_mib(4_000)));
 }
@@ -105,7 +105,7 @@ fn devices_on_one_switch_that_are_not_seen_as_connected() {
     kit.node(NodeSpec { devices: vec![device(None), device(Some(0)), device(None), device(Some(0))], ..node("n", 0) });
     let rules = PlacementRules { nvlink: Alignment::Required, ..PlacementRules::default() };
     let pair = kit.claim(train("default", Request { rules, ..whole(2) }));
-    kit.settle();
+    kit.converge();
     let at = kit.cluster.allocation(pair).expect("two devices are connected");
     assert_eq!(at.devices.iter().map(|part| part.device).collect::<Vec<_>>(), [1, 3]);
 }
@@ -127,7 +127,7 @@ fn nobody_can_ask_about_a_node_that_does_not_exist_yet() {
 fn a_stale_allocation_that_blocks_devices() {
     let mut kit = Kit::of_nodes(1, 8);
     let claim = kit.claim(train("default", whole(8)));
-    kit.settle();
+    kit.converge();
     let at = kit.cluster.allocation(claim).cloned().expect("it fits");
     // A new state, of what the node says that runs there.
     let mut fresh = Kit::of_nodes(1, 8);
@@ -137,10 +137,10 @@ fn a_stale_allocation_that_blocks_devices() {
     for end in [Event::ClaimRemoved, Event::ClaimEvicted, Event::ClaimFailed] {
         let mut kit = Kit::of_nodes(1, 8);
         let claim = kit.claim(train("default", whole(8)));
-        kit.settle();
+        kit.converge();
         kit.event(end(claim));
         let next = kit.claim(Claim { priority: 1000, ..train("default", whole(8)) });
-        kit.settle();
+        kit.converge();
         assert_eq!(kit.running(&[next]), 1, "after {:?}", end(claim));
     }
 }

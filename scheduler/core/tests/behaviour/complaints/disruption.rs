@@ -19,11 +19,11 @@ fn reclaim_that_ignores_disruption_budgets() {
     kit.event(Event::BudgetChanged(budget));
     let protected = Claim { disruption_budget: Some("quorum".into()), ..train("guest", whole(1)) };
     let running = kit.claims(8, &protected);
-    kit.settle();
+    kit.converge();
     let gang = kit.gang(gang("all", "owner", 4), 4, &whole(1));
-    assert!(kit.settle().is_empty(), "four would have to go, three may");
+    assert!(kit.converge().is_empty(), "four would have to go, three may");
     let singles = kit.claims(4, &train("owner", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&running), kit.running(&singles), kit.running(&gang)), (5, 3, 0));
 }
 
@@ -35,12 +35,12 @@ fn reclaim_that_stops_at_the_quota_or_is_given_up_too_early() {
     kit.queue("a", quota(1));
     kit.queue("b", quota(1));
     let running = kit.claims(8, &train("b", whole(1)));
-    kit.settle();
+    kit.converge();
     let back = kit.claims(8, &train("a", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&back), kit.running(&running)), (4, 4), "one is deserved, and half of the rest");
     kit.claims(8, &train("b", whole(1)));
-    assert!(kit.settle().is_empty(), "and the other way round there is nothing to take");
+    assert!(kit.converge().is_empty(), "and the other way round there is nothing to take");
 }
 
 /// A request for 48 devices evicted 376. Nobody is evicted whose staying would not have been in the way, and no more
@@ -51,10 +51,10 @@ fn a_request_for_48_devices_that_evicts_376() {
     kit.queue("owner", quota(60));
     kit.queue("guest", quota(0));
     let running = kit.claims(376, &train("guest", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&running), 376);
     let large = kit.gang(gang("large", "owner", 6), 6, &whole(8));
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!((kit.running(&large), evicted(&steps).len()), (6, 48));
 }
 
@@ -66,10 +66,10 @@ fn evictions_that_free_nothing_of_use() {
     kit.queue("owner", quota(2));
     kit.queue("guest", quota(0));
     let parts = kit.claims(16, &train("guest", part(50)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&parts), 16);
     kit.claim(train("owner", whole(1)));
-    assert_eq!(evicted(&kit.settle()).len(), 2, "the two that share one device");
+    assert_eq!(evicted(&kit.converge()).len(), 2, "the two that share one device");
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn a_plan_that_would_evict_far_more_than_is_asked_for_is_not_made() {
         ..Request::default()
     };
     let running = kit.claims(4, &train("guest", spread));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&running), 4);
     kit.claim(train("owner", whole(1)));
-    assert!(kit.settle().is_empty(), "eight devices for one");
+    assert!(kit.converge().is_empty(), "eight devices for one");
     assert_eq!(kit.running(&running), 4);
 }
 
@@ -106,10 +106,10 @@ fn preemption_that_does_not_know_parts_of_devices() {
     };
     let much_time = kit.claims(2, &train("default", memory(60, 10)));
     let much_memory = kit.claims(2, &train("default", memory(10, 60)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&much_time) + kit.running(&much_memory), 4);
     let needs_memory = kit.claim(Claim { priority: 100, ..train("default", memory(10, 70)) });
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!(evicted(&steps).len(), 1, "only who holds the memory: {steps:?}");
     assert!(much_memory.contains(&evicted(&steps)[0]));
     assert_eq!(kit.running(&[needs_memory]), 1);
@@ -129,7 +129,7 @@ fn claims_that_evict_each_other_for_ever() {
             kit.claims(4, &train(queue, whole(devices)));
             kit.claims(4, &Claim { priority: 75, ..train(queue, part(40)) });
             // Comes to rest, or panics.
-            kit.settle();
+            kit.converge();
         }
         assert!(kit.cycle().steps.is_empty());
     }
@@ -154,7 +154,7 @@ fn a_large_claim_that_small_ones_pass_by_for_ever() {
     let mut kit = Kit::with(Box::new(BestFit), Settings { hold_after_ms: Some(60_000), ..Settings::default() });
     kit.node(node("only", 4));
     let mut small = kit.claims(4, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let large = kit.claim(train("default", whole(4)));
     for _ in 0..20 {
         kit.advance(10_000);
@@ -174,7 +174,7 @@ fn a_large_claim_that_small_ones_pass_by_for_ever() {
 fn nodes_added_while_room_is_being_made() {
     let mut kit = Kit::of_nodes(1, 1);
     kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let important = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
     let plan = kit.cycle();
     let group = kit.cluster.group_of(important).expect("it is known");
@@ -188,9 +188,9 @@ fn nodes_added_while_room_is_being_made() {
 fn evictions_that_leave_half_a_job() {
     let mut kit = Kit::of_nodes(1, 4);
     let job = kit.gang(gang("job", "default", 4), 4, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.gang(PodGroup { priority: 100, ..gang("small", "default", 1) }, 1, &whole(1));
-    let mut out = evicted(&kit.settle());
+    let mut out = evicted(&kit.converge());
     out.sort_unstable();
     assert_eq!(out, job);
 }

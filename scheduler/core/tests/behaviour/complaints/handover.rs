@@ -62,7 +62,7 @@ fn equal_claims_that_are_given_each_others_devices() {
 fn a_device_that_is_handed_on_before_it_is_free() {
     let mut kit = Kit::of_nodes(1, 1);
     let halves = kit.claims(2, &train("default", part(50)));
-    kit.settle();
+    kit.converge();
     let next = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
     kit.cycle();
     assert_eq!((kit.machines.stopping().count(), kit.running(&[next])), (2, 0));
@@ -76,7 +76,7 @@ fn a_device_that_is_handed_on_before_it_is_free() {
 fn a_place_that_is_kept_for_a_claim_that_is_gone() {
     let mut kit = Kit::of_nodes(1, 1);
     let first = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let second = kit.claim(Claim { priority: 75, ..train("default", whole(1)) });
     kit.cycle();
     let third = kit.claim(train("default", whole(1)));
@@ -92,7 +92,7 @@ fn a_place_that_is_kept_for_a_claim_that_is_gone() {
 fn a_claim_that_waits_for_a_node_that_is_gone() {
     let mut kit = Kit::of_nodes(2, 1);
     let low = kit.claims(2, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let mut group = gang("gang", "default", 2);
     group.priority = 100;
     let members = kit.gang(group, 2, &whole(1));
@@ -109,10 +109,10 @@ fn a_claim_that_waits_for_a_node_that_is_gone() {
     let outcome = kit.event(Event::NodeRemoved(failed));
     let displaced = at_second.into_iter().chain(at_first).collect();
     assert_eq!(outcome, Outcome::Claims { displaced, ready: vec![] }, "who is left is too few, and waits again");
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 0);
     kit.node(node("node-2", 1));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 2);
 }
 
@@ -123,22 +123,22 @@ fn capacity_that_comes_back_and_nobody_is_asked_again() {
     let mut kit = Kit::new();
     kit.queue("team", limited(0, 1));
     let claims = kit.claims(4, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 0);
     kit.node(node("late", 2));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 1);
     let spec = kit.cluster.queue_named("team").and_then(|id| kit.cluster.queue(id)).map(|queue| queue.spec().clone());
     let mut spec = spec.expect("it was added");
     spec.allowances.values_mut().for_each(|allowance| allowance.limit = Some(3000));
     kit.event(Event::QueueChanged(spec));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 2);
     kit.node(node("later", 2));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 3);
     kit.remove(claims[0]);
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims[1..]), 3);
 }
 
@@ -149,7 +149,7 @@ fn a_claim_that_grows_past_its_device_or_its_queues_limit() {
     kit.queue("team", limited(0, 1));
     let other = kit.claim(train("default", part(40)));
     let claim = kit.claim(train("team", part(50)));
-    kit.settle();
+    kit.converge();
     let grow = |kit: &mut Kit, claim, request: &Request| kit.try_event(Event::ClaimResized(claim, request.clone()));
     let two_halves = Request {
         devices: DeviceRequest { count: 1, core: DeviceCore::from_percent(61), ..part(61).devices },
@@ -162,7 +162,7 @@ fn a_claim_that_grows_past_its_device_or_its_queues_limit() {
     assert_eq!(kit.cluster.claim(claim).map(|claim| &claim.request), Some(&part(50)));
     assert!(grow(&mut kit, claim, &part(60)).is_ok());
     let second = kit.claim(train("team", part(40)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[second]), 1);
     assert!(grow(&mut kit, second, &part(41)).is_err(), "the queue's limit is one device");
 }
@@ -174,7 +174,7 @@ fn a_claim_that_grows_into_what_is_not_free_yet() {
     kit.queue("owner", quota(1));
     kit.queue("guest", quota(0));
     let guests = kit.claims(2, &train("guest", part(50)));
-    kit.settle();
+    kit.converge();
     let back = kit.claim(train("owner", part(30)));
     let out = evicted(&kit.cycle().steps.into_iter().map(|planned| (planned.action, planned.step)).collect::<Vec<_>>());
     assert_eq!(out.len(), 1);
@@ -192,7 +192,7 @@ fn a_claim_that_grows_into_what_others_wait_for() {
     let first = kit.claim(train("default", part(10)));
     let second = kit.claim(train("default", part(60)));
     let grows = kit.claim(build("default", part(10)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claim(Claim { priority: 100, ..train("default", part(30)) });
     kit.cycle();
     assert_eq!(kit.cluster.starts_after(waits), [first]);

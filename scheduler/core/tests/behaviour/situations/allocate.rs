@@ -17,7 +17,7 @@ fn a_limit_of_a_queue_or_of_one_above_it_holds_although_there_is_room() {
     kit.queue("division/wide", limited(0, 8));
     let narrow = kit.claims(3, &train("narrow", whole(1)));
     let wide = kit.claims(3, &train("wide", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&narrow), kit.running(&wide)), (1, 2));
 }
 
@@ -26,7 +26,7 @@ fn a_queue_with_a_limit_of_nothing_stands_still() {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue("closed", limited(0, 0));
     let claims = kit.claims(2, &train("closed", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 0);
 }
 
@@ -38,7 +38,7 @@ fn who_may_be_evicted_borrows_beyond_the_quota_and_who_may_not_does_not() {
     kit.queue("division/b", quota(2));
     let (fixed_a, fixed_b) = (kit.claims(2, &build("a", whole(1))), kit.claims(4, &build("b", whole(1))));
     let loose = kit.claims(2, &train("a", whole(1)));
-    kit.settle();
+    kit.converge();
     // One within a's own quota, and one more within what is left of the division's quota of two.
     assert_eq!((kit.running(&fixed_a), kit.running(&fixed_b), kit.running(&loose)), (1, 1, 2));
 }
@@ -54,7 +54,7 @@ fn bounds_of_cpu_hold_for_claims_without_devices() {
     kit.queue_of("division/team", cpu(4, 100), |_| {});
     let fixed = kit.claims(3, &build("team", cores(2)));
     let loose = kit.claims(5, &train("team", cores(2)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&fixed), kit.running(&loose)), (2, 3), "4 cores of quota, 10 of the division's limit");
 }
 
@@ -68,7 +68,7 @@ fn a_bound_on_one_model_leaves_the_others_alone() {
     let bound = Allowance { limit: Some(1000), ..quota(0) };
     kit.queue_of("team", BTreeMap::from([(Resource::ModelCore("A".into()), bound)]), |_| {});
     let claims = kit.claims(4, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     let on_a = claims.iter().filter(|claim| kit.node_of(**claim) == Some("a")).count();
     assert_eq!((kit.running(&claims), on_a), (3, 1));
 }
@@ -83,7 +83,7 @@ fn a_part_of_a_small_device_fits_a_bound_on_memory_that_one_of_a_large_device_do
     let bound = Allowance { limit: Some(20 << 30), ..quota(0) };
     kit.queue_of("team", BTreeMap::from([(Resource::DeviceMemory, bound)]), |_| {});
     let claim = kit.claim(train("team", part(50)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.node_of(claim), Some("small"));
 }
 
@@ -93,7 +93,7 @@ fn within_a_queue_priority_goes_first_and_then_age() {
     let old = kit.claim(train("default", whole(1)));
     let young = kit.claim(train("default", whole(1)));
     let important = kit.claim(Claim { priority: 75, ..train("default", whole(1)) });
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&[important, old]), kit.running(&[young])), (2, 0));
 }
 
@@ -187,7 +187,7 @@ fn claims_wait_in_leaves_of_any_depth() {
         kit.queue(path, quota(1));
     }
     let claim = kit.claim(train("four", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[claim]), 1);
 }
 
@@ -196,7 +196,7 @@ fn parts_of_a_device_share_it_up_to_the_last_percent_and_no_further() {
     let mut kit = Kit::of_nodes(1, 1);
     let claims = kit.claims(4, &train("default", part(30)));
     let last = kit.claims(2, &train("default", part(10)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&claims), kit.running(&last)), (3, 1));
 }
 
@@ -213,7 +213,7 @@ fn time_and_memory_of_a_device_run_out_each_by_itself() {
     let busy = kit.claim(ask(80, gib(1)));
     let no_time_left = kit.claim(ask(11, gib(1)));
     let both_fit = kit.claim(ask(10, gib(19)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[large, busy, both_fit]), 3);
     assert_eq!(kit.running(&[no_memory_left, no_time_left]), 0);
 }
@@ -233,7 +233,7 @@ fn a_gang_above_its_queues_limit_is_not_placed_in_part() {
     kit.queue("team", limited(0, 3));
     let gang = kit.gang(gang("gang", "team", 4), 4, &whole(1));
     let single = kit.claim(train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&gang), kit.running(&[single])), (0, 1));
 }
 
@@ -252,12 +252,12 @@ fn constraints_cordons_and_health_are_respected() {
     let west = kit
         .claim(on(Constraints { labels: BTreeMap::from([("zone".into(), "west".into())]), ..Constraints::default() }));
     let other_model = kit.claim(on(Constraints { models: BTreeSet::from(["B".into()]), ..Constraints::default() }));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.node_of(anywhere[0]), kit.node_of(anywhere[1])), (Some("east"), None));
     assert_eq!(kit.node_of(tolerant), Some("tainted"));
     assert_eq!(kit.running(&[west, other_model]), 0);
     kit.event(Event::DeviceHealthChanged { node: sick, device: 0, health: Health::Healthy });
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.node_of(anywhere[1]), Some("sick"), "a device that is well again is given out again");
 }
 

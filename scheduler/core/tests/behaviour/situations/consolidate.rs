@@ -9,7 +9,7 @@ use crate::kit::{Kit, build, evicted, gang, node, part, train, whole};
 fn scattered(mut kit: Kit, nodes: usize, claim: &Claim) -> (Kit, Vec<ClaimId>) {
     (0..nodes).for_each(|number| _ = kit.node(node(&format!("node-{number}"), 2)));
     let claims = kit.claims(2 * nodes, claim);
-    kit.settle();
+    kit.converge();
     let mut left = Vec::new();
     for number in 0..nodes {
         let name = format!("node-{number}");
@@ -25,7 +25,7 @@ fn scattered(mut kit: Kit, nodes: usize, claim: &Claim) -> (Kit, Vec<ClaimId>) {
 fn claims_are_moved_together_for_one_that_needs_room_in_one_place() {
     let (mut kit, running) = scattered(Kit::new(), 2, &train("default", whole(1)));
     let large = kit.claim(train("default", whole(2)));
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert!(steps.iter().all(|(action, _)| *action == Action::Consolidate), "{steps:?}");
     assert!(evicted(&steps).is_empty());
     assert_eq!((kit.running(&running), kit.running(&[large])), (2, 1));
@@ -35,7 +35,7 @@ fn claims_are_moved_together_for_one_that_needs_room_in_one_place() {
 fn one_move_is_enough_where_one_is() {
     let (mut kit, _) = scattered(Kit::new(), 4, &train("default", whole(1)));
     kit.claim(train("default", whole(2)));
-    let moves = kit.settle().iter().filter(|(_, step)| matches!(step, Step::Move { .. })).count();
+    let moves = kit.converge().iter().filter(|(_, step)| matches!(step, Step::Move { .. })).count();
     assert_eq!(moves, 1);
 }
 
@@ -55,7 +55,7 @@ fn a_moved_claim_starts_when_its_old_container_is_gone_and_not_before() {
 fn who_may_not_be_evicted_is_not_moved() {
     let (mut kit, running) = scattered(Kit::new(), 2, &build("default", whole(1)));
     let large = kit.claim(train("default", whole(2)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&running), kit.running(&[large])), (2, 0));
 }
 
@@ -63,7 +63,7 @@ fn who_may_not_be_evicted_is_not_moved() {
 fn parts_are_moved_onto_one_device_for_a_whole_one() {
     let mut kit = Kit::of_nodes(1, 2);
     let parts = kit.claims(4, &train("default", part(50)));
-    kit.settle();
+    kit.converge();
     let on = |kit: &Kit, device: u16| {
         let devices = |claim: &ClaimId| kit.cluster.allocation(*claim).map(|at| at.devices[0].device);
         parts.iter().copied().find(|claim| devices(claim) == Some(device))
@@ -73,7 +73,7 @@ fn parts_are_moved_onto_one_device_for_a_whole_one() {
         kit.remove(gone);
     }
     let large = kit.claim(train("default", whole(1)));
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert!(evicted(&steps).is_empty());
     assert_eq!(kit.running(&[large]), 1);
 }
@@ -82,7 +82,7 @@ fn parts_are_moved_onto_one_device_for_a_whole_one() {
 fn nothing_is_moved_when_moving_would_not_be_enough() {
     let (mut kit, running) = scattered(Kit::new(), 3, &train("default", whole(1)));
     let too_large = kit.gang(gang("gang", "default", 2), 2, &whole(2));
-    assert!(kit.settle().is_empty(), "three devices are free, four are wanted");
+    assert!(kit.converge().is_empty(), "three devices are free, four are wanted");
     assert_eq!((kit.running(&running), kit.running(&too_large)), (3, 0));
 }
 
@@ -90,7 +90,7 @@ fn nothing_is_moved_when_moving_would_not_be_enough() {
 fn a_gang_finds_room_in_several_places_by_moves() {
     let (mut kit, running) = scattered(Kit::new(), 4, &train("default", whole(1)));
     let members = kit.gang(gang("gang", "default", 2), 2, &whole(2));
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert!(evicted(&steps).is_empty());
     assert_eq!((kit.running(&running), kit.running(&members)), (4, 2));
 }
@@ -100,7 +100,7 @@ fn no_more_is_moved_in_a_cycle_than_the_settings_say() {
     let settings = Settings { moves_per_cycle: 1, ..Settings::default() };
     let (mut kit, running) = scattered(Kit::with(Box::new(BestFit), settings), 4, &train("default", whole(1)));
     let members = kit.gang(gang("gang", "default", 2), 2, &whole(2));
-    assert!(kit.settle().is_empty(), "two moves at once are needed");
+    assert!(kit.converge().is_empty(), "two moves at once are needed");
     assert_eq!((kit.running(&running), kit.running(&members)), (4, 0));
 }
 
@@ -109,7 +109,7 @@ fn what_is_spread_on_purpose_is_not_moved_together() {
     let kit = Kit::with(Box::new(Spread), Settings::default());
     let (mut kit, running) = scattered(kit, 2, &train("default", whole(1)));
     let large = kit.claim(train("default", whole(2)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&running), kit.running(&[large])), (2, 0));
 }
 
@@ -117,14 +117,14 @@ fn what_is_spread_on_purpose_is_not_moved_together() {
 fn members_of_a_gang_are_moved_for_one_that_needs_room_in_one_place() {
     let mut kit = Kit::of_nodes(2, 3);
     let filler = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let members = kit.gang(gang("gang", "default", 3), 3, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.remove(filler);
     let alone = members.iter().filter(|member| kit.node_of(**member) == Some("node-1")).count();
     assert_eq!((kit.running(&members), alone), (3, 1));
     let large = kit.claim(train("default", whole(3)));
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!((kit.running(&members), kit.running(&[large])), (3, 1));
     assert!(evicted(&steps).is_empty());
     assert_eq!(steps.iter().filter(|(_, step)| matches!(step, Step::Move { .. })).count(), 1, "{steps:?}");
@@ -134,14 +134,14 @@ fn members_of_a_gang_are_moved_for_one_that_needs_room_in_one_place() {
 fn a_single_claim_is_moved_rather_than_a_member_of_a_gang_that_would_stop_with_it() {
     let mut kit = Kit::of_nodes(3, 2);
     let [single, other] = [(); 2].map(|()| kit.claim(train("default", whole(1))));
-    kit.settle();
+    kit.converge();
     let members = kit.gang(gang("gang", "default", 3), 3, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.remove(other);
     kit.advance(1000);
     let large = kit.claim(train("default", whole(2)));
     let moved: Vec<ClaimId> = kit
-        .settle()
+        .converge()
         .into_iter()
         .filter(|(_, step)| matches!(step, Step::Move { .. }))
         .map(|(_, step)| step.claim())

@@ -18,10 +18,10 @@ fn victims(kit: &mut Kit) -> Vec<ClaimId> {
 fn another_victim_is_chosen_while_one_is_left_alone_and_then_it_is_its_turn_again() {
     let mut kit = Kit::of_nodes(1, 2);
     let old = kit.claim(Claim { name: "old".into(), ..train("default", whole(1)) });
-    kit.settle();
+    kit.converge();
     kit.advance(1000);
     let young = kit.claim(Claim { name: "young".into(), ..train("default", whole(1)) });
-    kit.settle();
+    kit.converge();
     let started_ms = kit.cluster.started_ms(young);
     kit.advance(1000);
     let important = kit.claim(build("default", whole(1)));
@@ -46,7 +46,7 @@ fn another_victim_is_chosen_while_one_is_left_alone_and_then_it_is_its_turn_agai
 fn a_claim_is_left_alone_ever_longer_up_to_a_bound() {
     let mut kit = Kit::of_nodes(1, 1);
     let victim = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     kit.claim(build("default", whole(1)));
     let mut waited = Vec::new();
     for _ in 0..9 {
@@ -65,7 +65,7 @@ fn a_claim_is_left_alone_ever_longer_up_to_a_bound() {
 fn a_claim_whose_move_is_refused_gives_up_its_new_place() {
     let mut kit = Kit::of_nodes(2, 2);
     let claims = kit.claims(4, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     // One device is free on each node.
     for node in ["node-0", "node-1"] {
         let there = claims.iter().find(|claim| kit.node_of(**claim) == Some(node));
@@ -88,7 +88,7 @@ fn why_nothing_can_be_reclaimed_names_refused_evictions() {
     kit.queue("left", quota(1));
     kit.queue("right", quota(1));
     let running = kit.claims(2, &train("left", whole(1)));
-    kit.settle();
+    kit.converge();
     let owner = kit.claim(train("right", whole(1)));
     assert_eq!(victims(&mut kit), [running[1]]);
     kit.event(Event::EvictionRefused(running[1]));
@@ -102,7 +102,7 @@ fn what_is_left_of_a_gang_is_left_alone_after_a_refusal() {
     let mut kit = Kit::of_nodes(1, 2);
     let group = aliquot_scheduler_core::PodGroup { staleness_grace_ms: Some(0), ..gang("gang", "default", 2) };
     let members = kit.gang(group, 2, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.remove(members[0]);
     kit.advance(1);
     assert_eq!(victims(&mut kit), [members[1]]);
@@ -116,7 +116,7 @@ fn what_is_left_of_a_gang_is_left_alone_after_a_refusal() {
 fn only_a_claim_that_is_leaving_can_be_refused_and_none_that_was_withdrawn() {
     let mut kit = Kit::of_nodes(1, 1);
     let claim = kit.claim(train("default", part(50)));
-    kit.settle();
+    kit.converge();
     assert!(kit.try_event(Event::EvictionRefused(claim)).is_err());
     kit.event(Event::ClaimWithdrawn(claim));
     assert!(kit.try_event(Event::EvictionRefused(claim)).is_err());

@@ -29,9 +29,9 @@ fn a_quota_of_a_model_is_not_cut_down_by_a_total_that_nobody_named() {
         kit.queue_of(name, BTreeMap::from([(of_model("A100"), quota(devices))]), |_| {});
     }
     let small = kit.claims(8, &wants_model("small", "A100"));
-    kit.settle();
+    kit.converge();
     let large = kit.claims(8, &wants_model("large", "A100"));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&large), kit.running(&small)), (6, 2));
 }
 
@@ -44,9 +44,9 @@ fn weights_of_a_model_are_not_evened_out_by_a_total_that_nobody_named() {
         kit.queue_of(name, BTreeMap::from([(of_model("A100"), allowance)]), |_| {});
     }
     let small = kit.claims(8, &wants_model("small", "A100"));
-    kit.settle();
+    kit.converge();
     let large = kit.claims(8, &wants_model("large", "A100"));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&large), kit.running(&small)), (6, 2));
 }
 
@@ -57,9 +57,9 @@ fn where_one_queue_names_the_total_another_keeps_its_quota_of_a_model() {
     kit.queue_of("by-model", BTreeMap::from([(of_model("A100"), quota(6))]), |_| {});
     kit.queue("in-total", quota(2));
     let borrowed = kit.claims(8, &train("in-total", whole(1)));
-    kit.settle();
+    kit.converge();
     let back = kit.claims(8, &wants_model("by-model", "A100"));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&back), kit.running(&borrowed)), (6, 2));
 }
 
@@ -71,9 +71,9 @@ fn devices_of_a_model_that_nobody_named_are_still_shared_equally() {
     kit.queue_of("first", BTreeMap::from([(of_model("A100"), quota(2))]), |_| {});
     ["second", "third"].iter().for_each(|name| kit.queue_of(name, BTreeMap::new(), |_| {}));
     let second = kit.claims(4, &wants_model("second", "T4"));
-    kit.settle();
+    kit.converge();
     let third = kit.claims(4, &wants_model("third", "T4"));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&second), kit.running(&third)), (2, 2));
 }
 
@@ -86,9 +86,9 @@ fn a_claim_that_may_be_on_any_model_takes_back_what_is_above_the_share_of_one() 
         kit.queue_of(name, BTreeMap::from([(of_model("A100"), quota(2)), (of_model("T4"), quota(2))]), |_| {});
     }
     let first = kit.claims(8, &train("first", whole(1)));
-    kit.settle();
+    kit.converge();
     let second = kit.claims(4, &train("second", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&first), kit.running(&second)), (4, 4));
 }
 
@@ -98,9 +98,9 @@ fn of_quotas_that_are_more_than_there_is_who_is_under_its_own_goes_before_who_is
     kit.queue("over", Allowance { weight: 6, ..quota(6) });
     kit.queue("under", Allowance { weight: 5, ..quota(5) });
     let running = kit.claim(train("over", whole(8)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claim(train("under", whole(5)));
-    assert_eq!(evicted(&kit.settle()), [running]);
+    assert_eq!(evicted(&kit.converge()), [running]);
     assert_eq!(kit.running(&[waits]), 1);
     assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
 }
@@ -118,7 +118,7 @@ fn quota_in_pieces(is_divided: bool) -> (Kit, Vec<ClaimId>) {
     }
     let low = kit.claim(train("borrower", whole(2)));
     let high = kit.claim(Claim { priority: 100, ..train("borrower", whole(2)) });
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[low, high]), 2);
     (kit, vec![low, high])
 }
@@ -129,7 +129,7 @@ fn a_quota_whose_free_devices_are_in_pieces_is_made_whole_by_who_is_beyond_its_o
         let (mut kit, running) = quota_in_pieces(is_divided);
         let waits = kit.claim(train("owner", whole(2)));
         assert_eq!(
-            evicted(&kit.settle()),
+            evicted(&kit.converge()),
             running[..1],
             "the one of lower priority, though it is within the fair share"
         );
@@ -144,9 +144,9 @@ fn nothing_is_taken_for_a_quota_from_who_is_within_its_own() {
     kit.queue("neighbour", quota(4));
     kit.queue("owner", quota(2));
     let running = kit.claims(2, &train("neighbour", whole(2)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claim(Claim { priority: 100, ..train("owner", whole(2)) });
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&running), kit.running(&[waits])), (2, 0));
 }
 
@@ -156,9 +156,9 @@ fn a_claim_beyond_its_queue_s_quota_takes_nothing_that_is_within_a_fair_share() 
     kit.queue("borrower", quota(2));
     kit.queue("other", quota(0));
     let running = [2, 2].map(|count| kit.claim(train("borrower", whole(count))));
-    kit.settle();
+    kit.converge();
     let waits = kit.claim(train("other", whole(2)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&running), kit.running(&[waits])), (2, 0));
 }
 
@@ -172,9 +172,9 @@ fn who_has_all_there_is_for_a_quota_is_never_over_it() {
     kit.queue("unlimited", unlimited());
     kit.queue("owner", quota(2));
     let running = kit.claims(8, &train("unlimited", whole(1)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claims(2, &train("owner", whole(1)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&running), kit.running(&waits)), (8, 0));
 }
 
@@ -185,9 +185,9 @@ fn below_a_division_with_a_quota_a_team_s_quota_without_a_bound_is_bounded_by_th
     kit.queue("division/team", unlimited());
     kit.queue("owner", quota(2));
     let running = kit.claims(8, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claims(2, &train("owner", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&running), kit.running(&waits)), (6, 2));
 }
 
@@ -210,9 +210,9 @@ fn what_holds_memory_without_a_quota_of_it_makes_way_for_queues_that_are_never_o
     };
     let first = [(2, 2), (3, 3)].map(|(devices, cpu)| kit.claim(build("first", request(devices, cpu))));
     let guest = [(1, 1), (0, 4)].map(|(devices, cpu)| kit.claim(train("guest", request(devices, cpu))));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&first), kit.running(&guest)), (2, 2));
     let second = [(3, 1), (0, 3), (2, 1)].map(|(devices, cpu)| kit.claim(build("second", request(devices, cpu))));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&first), kit.running(&guest), kit.running(&second)), (2, 0, 3));
 }

@@ -15,10 +15,10 @@ fn nine_wait_for_one_that_holds_all(nodes: usize, devices: usize, request: u16) 
     names.iter().for_each(|name| kit.queue(name, quota(0)));
     let claim = |name: &String| train(name, whole(request));
     let mut running: Vec<Vec<ClaimId>> = vec![kit.claims(9, &claim(&names[0]))];
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&running[0]), 9);
     running.extend(names[1..].iter().map(|name| kit.claims(1, &claim(name))));
-    kit.settle();
+    kit.converge();
     running.iter().map(|claims| kit.running(claims)).collect()
 }
 
@@ -40,9 +40,9 @@ fn the_same_holds_of_gangs() {
         (0..count).map(|number| kit.gang(gang(&format!("{queue}-{number}"), queue, 2), 2, &whole(1))).collect()
     };
     let first = gangs(&mut kit, "first", 3);
-    kit.settle();
+    kit.converge();
     let others = ["second", "third"].map(|queue| gangs(&mut kit, queue, 1));
-    kit.settle();
+    kit.converge();
     assert_eq!(first.iter().filter(|gang| kit.running(gang) == 2).count(), 1);
     assert!(others.iter().all(|gangs| kit.running(&gangs[0]) == 2));
 }
@@ -55,9 +55,9 @@ fn what_two_shares_leave_over_makes_a_claim_of_three_fit() {
     kit.queue("idle", weighted(2, 2));
     let large = kit.claim(train("holder", whole(5)));
     let small = kit.claims(2, &train("holder", whole(1)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claim(train("idle", whole(3)));
-    assert_eq!(evicted(&kit.settle()).len(), 2);
+    assert_eq!(evicted(&kit.converge()).len(), 2);
     assert_eq!((kit.running(&[large, waits]), kit.running(&small)), (2, 0));
     assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
 }
@@ -68,9 +68,9 @@ fn a_share_is_not_rounded_up_where_the_others_can_use_theirs() {
     kit.queue("holder", weighted(2, 2));
     kit.queue("other", weighted(1, 1));
     let running = kit.claim(train("holder", whole(3)));
-    kit.settle();
+    kit.converge();
     let waits = kit.claim(train("other", whole(2)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!(kit.running(&[running, waits]), 1);
 }
 
@@ -82,10 +82,10 @@ fn the_claim_that_is_least_beyond_its_share_goes_first() {
     kit.queue("second", weighted(1, 1));
     let four = kit.claim(train("first", whole(4)));
     let three = kit.claim(train("second", whole(3)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[four, three]), 2);
     let one = kit.claim(train("first", whole(1)));
-    assert_eq!(evicted(&kit.settle()), [three]);
+    assert_eq!(evicted(&kit.converge()), [three]);
     assert_eq!(kit.running(&[four, one]), 2);
 }
 
@@ -96,10 +96,10 @@ fn halves_of_devices_are_rounded_as_halves() {
     kit.queue("above", weighted(2, 1));
     let below = [kit.claim(train("below", whole(1))), kit.claim(train("below", part(50)))];
     let above = [kit.claim(train("above", whole(2))), kit.claim(train("above", part(50)))];
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&below), kit.running(&above)), (2, 2));
     let waits = kit.claim(train("below", part(50)));
-    assert_eq!(evicted(&kit.settle()), [above[1]]);
+    assert_eq!(evicted(&kit.converge()), [above[1]]);
     assert_eq!(kit.running(&[waits]), 1);
 }
 
@@ -113,8 +113,8 @@ fn below_a_division_claims_are_rounded_within_what_the_division_has() {
     let teams = ["waiting/one", "waiting/two", "waiting/three"];
     teams.iter().for_each(|path| kit.queue(path, quota(0)));
     let running = kit.claims(9, &train("holder", whole(1)));
-    kit.settle();
+    kit.converge();
     let waiting: Vec<ClaimId> = ["one", "two", "three"].map(|team| kit.claim(train(team, whole(2)))).to_vec();
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&running), kit.running(&waiting)), (5, 2));
 }

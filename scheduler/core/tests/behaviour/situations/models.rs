@@ -23,7 +23,7 @@ fn a_bound_on_one_model_leaves_devices_of_others_on_the_same_node() {
     kit.node(NodeSpec { devices: devices.to_vec(), ..node("mixed", 0) });
     kit.queue_of("team", bounds(&[("A", 1)]), |_| {});
     let claims = kit.claims(4, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&claims), 3, "one of A, and both of B");
 }
 
@@ -36,7 +36,7 @@ fn bounds_on_two_models_of_a_node_leave_the_third() {
     let of_a_or_b = Constraints { models: ["A", "B"].map(str::to_owned).into(), ..Constraints::default() };
     let none = kit.claim(train("team", Request { constraints: of_a_or_b, ..whole(1) }));
     let claims = kit.claims(2, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&[none]), kit.running(&claims)), (0, 1));
 }
 
@@ -53,7 +53,7 @@ fn what_parts_of_devices_mean_does_not_depend_on_models_that_are_gone() {
     kit.event(Event::NodeRemoved(large));
     kit.claims(2, &train("red", whole(1)));
     let blue = kit.claims(2, &train("blue", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&blue), 2);
     let queue = kit.cluster.queue_named("blue").expect("it was added");
     let standings = kit.scheduler.standings(&kit.cluster, queue);

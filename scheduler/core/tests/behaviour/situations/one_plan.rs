@@ -14,7 +14,7 @@ fn who_is_given_free_room_and_makes_way_again_is_not_started() {
     kit.queue("red", quota(2));
     kit.queue("blue", quota(0));
     let first = kit.claim(train("blue", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[first]), 1);
     let entitled = kit.claim(train("red", whole(2)));
     let second = kit.claim(train("blue", whole(1)));
@@ -31,7 +31,7 @@ fn who_is_given_free_room_and_makes_way_again_is_not_started() {
 fn who_finds_free_room_starts_at_once_even_if_others_leave_the_same_device_later_in_the_plan() {
     let mut kit = Kit::of_nodes(1, 1);
     let low = kit.claim(train("default", part(60)));
-    kit.settle();
+    kit.converge();
     let fits = kit.claim(train("default", part(40)));
     let high = kit.claim(Claim { priority: 100, ..train("default", part(60)) });
     // It goes first, but finds no room as it is.
@@ -45,7 +45,7 @@ fn who_finds_free_room_starts_at_once_even_if_others_leave_the_same_device_later
 fn who_was_to_start_and_makes_way_first_is_evicted_without_having_run() {
     let mut kit = Kit::of_nodes(1, 1);
     let low = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let middle = kit.claim(Claim { priority: 75, ..train("default", whole(1)) });
     kit.cycle();
     let high = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });

@@ -11,9 +11,9 @@ fn a_claim_of_higher_priority_displaces_as_few_as_it_needs() {
     let mut kit = Kit::of_nodes(1, 3);
     kit.queue("team", quota(3));
     let running = kit.claims(3, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     let important = kit.claim(build("team", whole(1)));
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!(evicted(&steps), [running[2]], "the youngest");
     assert!(steps.iter().all(|(action, _)| *action == Action::Preempt));
     assert_eq!(kit.running(&[important]), 1);
@@ -23,9 +23,9 @@ fn a_claim_of_higher_priority_displaces_as_few_as_it_needs() {
 fn equal_priority_displaces_nobody() {
     let mut kit = Kit::of_nodes(1, 1);
     let first = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let second = kit.claim(train("default", whole(1)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&[first]), kit.running(&[second])), (1, 0));
 }
 
@@ -35,9 +35,9 @@ fn priority_counts_within_a_queue_only() {
     kit.queue("a", quota(1));
     kit.queue("b", quota(1));
     let (own, theirs) = (kit.claim(build("a", whole(1))), kit.claim(train("b", whole(1))));
-    kit.settle();
+    kit.converge();
     let important = kit.claim(Claim { priority: 1000, ..train("a", whole(1)) });
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&[own, theirs]), kit.running(&[important])), (2, 0));
 }
 
@@ -45,7 +45,7 @@ fn priority_counts_within_a_queue_only() {
 fn nobody_is_displaced_where_that_would_not_help() {
     let mut kit = Kit::of_nodes(2, 4);
     let small = kit.claims(8, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let too_large = kit.claim(Claim { priority: 125, ..train("default", whole(5)) });
     let other_model = kit.claim(Claim {
         priority: 125,
@@ -55,7 +55,7 @@ fn nobody_is_displaced_where_that_would_not_help() {
             request
         })
     });
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&small), kit.running(&[too_large, other_model])), (8, 0));
 }
 
@@ -64,9 +64,9 @@ fn a_claim_that_stays_displaces_nobody_beyond_its_queues_quota() {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue("team", quota(3));
     let running = kit.claims(4, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     let fixed = kit.claims(4, &build("team", whole(1)));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&fixed), kit.running(&running)), (3, 1));
 }
 
@@ -75,9 +75,9 @@ fn a_queue_at_its_limit_makes_room_for_its_own_important_claims() {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue("team", limited(2, 2));
     let running = kit.claims(2, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     let important = kit.claim(Claim { priority: 100, ..train("team", whole(1)) });
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&running), kit.running(&[important])), (1, 1), "two other devices stay free");
 }
 
@@ -86,11 +86,11 @@ fn the_lowest_priority_is_displaced_first() {
     let mut kit = Kit::of_nodes(1, 3);
     let of = |priority| Claim { priority, ..train("default", whole(1)) };
     let (low, lowest, middle) = (kit.claim(of(50)), kit.claim(of(10)), kit.claim(of(75)));
-    kit.settle();
+    kit.converge();
     kit.claim(of(100));
-    assert_eq!(evicted(&kit.settle()), [lowest]);
+    assert_eq!(evicted(&kit.converge()), [lowest]);
     kit.claim(of(100));
-    assert_eq!(evicted(&kit.settle()), [low]);
+    assert_eq!(evicted(&kit.converge()), [low]);
     assert_eq!(kit.running(&[middle]), 1);
 }
 
@@ -99,9 +99,9 @@ fn of_two_nodes_that_is_emptied_which_costs_less() {
     let mut kit = Kit::of_nodes(2, 4);
     let big = kit.claim(train("default", whole(4)));
     let small = kit.claims(3, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let important = kit.claim(Claim { priority: 100, ..train("default", whole(2)) });
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!(evicted(&steps).len(), 1, "one of the small ones beside a free device: {steps:?}");
     assert_eq!((kit.running(&[big, important]), kit.running(&small)), (2, 2));
 }
@@ -112,7 +112,7 @@ fn what_is_borrowed_since_somebody_was_placed_in_the_same_cycle_may_be_displaced
     let alone = Allowance { weight: 0, ..quota(1) };
     kit.queue_of("team", BTreeMap::from([(Resource::DeviceCore, alone)]), |_| {});
     let running = kit.claims(4, &train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     // The first takes the team's share, and so the second, who borrows, may take what was within it before.
     let first = kit.claim(Claim { priority: 100, ..train("team", whole(1)) });
     let second = kit.claim(Claim { priority: 75, ..train("team", whole(3)) });
@@ -125,14 +125,14 @@ fn what_is_borrowed_since_somebody_was_placed_in_the_same_cycle_may_be_displaced
 fn parts_of_a_device_are_displaced_like_whole_ones() {
     let mut kit = Kit::of_nodes(1, 1);
     let parts = kit.claims(4, &train("default", part(25)));
-    kit.settle();
+    kit.converge();
     let half = kit.claim(Claim { priority: 100, ..train("default", part(50)) });
-    let mut out = evicted(&kit.settle());
+    let mut out = evicted(&kit.converge());
     out.sort_unstable();
     assert_eq!(out, parts[2..], "the youngest");
     assert_eq!(kit.running(&[half]), 1);
     let all = kit.claim(Claim { priority: 125, ..train("default", whole(1)) });
-    assert_eq!(evicted(&kit.settle()).len(), 3);
+    assert_eq!(evicted(&kit.converge()).len(), 3);
     assert_eq!(kit.running(&[all]), 1);
 }
 
@@ -141,12 +141,12 @@ fn a_gang_displaces_for_all_of_its_members_or_for_none() {
     let mut kit = Kit::of_nodes(2, 2);
     let fixed = kit.claim(Claim { priority: 50, ..build("default", whole(1)) });
     let running = kit.claims(3, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let important = |name: &str, members| PodGroup { priority: 100, ..gang(name, "default", members) };
     let too_many = kit.gang(important("four", 4), 4, &whole(1));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     let fits = kit.gang(important("three", 3), 3, &whole(1));
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&fits), kit.running(&running)), (3, 0));
     assert_eq!((kit.running(&[fixed]), kit.running(&too_many)), (1, 0));
 }
@@ -155,12 +155,12 @@ fn a_gang_displaces_for_all_of_its_members_or_for_none() {
 fn what_a_gang_does_not_need_is_displaced_before_what_it_needs() {
     let mut kit = Kit::of_nodes(1, 4);
     let members = kit.gang(gang("gang", "default", 2), 4, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.claim(Claim { priority: 100, ..train("default", whole(2)) });
-    assert_eq!(evicted(&kit.settle()).len(), 2);
+    assert_eq!(evicted(&kit.converge()).len(), 2);
     assert_eq!(kit.running(&members), 2);
     kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
-    assert_eq!(evicted(&kit.settle()).len(), 2, "one alone would be no gang");
+    assert_eq!(evicted(&kit.converge()).len(), 2, "one alone would be no gang");
 }
 
 #[test]
@@ -169,31 +169,31 @@ fn a_queue_may_say_how_long_its_claims_run_before_they_are_displaced() {
     let allowances = BTreeMap::from([(Resource::DeviceCore, quota(1))]);
     kit.queue_of("team", allowances, |queue| queue.preempt_min_runtime_ms = Some(10_000));
     let running = kit.claim(train("team", whole(1)));
-    kit.settle();
+    kit.converge();
     kit.claim(Claim { priority: 100, ..train("team", whole(1)) });
     kit.advance(9_999);
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     kit.advance(1);
-    assert_eq!(evicted(&kit.settle()), [running]);
+    assert_eq!(evicted(&kit.converge()), [running]);
 }
 
 #[test]
 fn a_claim_may_say_how_long_it_runs_before_it_is_displaced() {
     let mut kit = Kit::of_nodes(1, 1);
     let running = kit.claim(Claim { min_runtime_ms: 5_000, ..train("default", whole(1)) });
-    kit.settle();
+    kit.converge();
     kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
     kit.advance(4_999);
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     kit.advance(1);
-    assert_eq!(evicted(&kit.settle()), [running]);
+    assert_eq!(evicted(&kit.converge()), [running]);
 }
 
 #[test]
 fn who_is_on_the_way_out_already_is_not_told_again() {
     let mut kit = Kit::of_nodes(1, 2);
     let running = kit.claims(2, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let first = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });
     kit.cycle();
     let second = kit.claim(Claim { priority: 100, ..train("default", whole(1)) });

@@ -47,7 +47,7 @@ fn pod_groups_that_could_never_run() {
     let id = kit.cluster.group_of(members[0]).expect("it is a gang's member");
     let said = refused(&mut kit, Event::PodGroupChanged(id, gang("gang", "default", u32::MAX)));
     assert!(said.contains("lower the minimum"), "{said}");
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 1, "it is as it was");
 }
 

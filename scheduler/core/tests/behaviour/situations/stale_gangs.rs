@@ -8,7 +8,7 @@ use crate::kit::{Kit, build, evicted, gang, train, whole};
 fn stale() -> (Kit, Vec<ClaimId>) {
     let mut kit = Kit::of_nodes(2, 2);
     let members = kit.gang(PodGroup { staleness_grace_ms: Some(60_000), ..gang("gang", "default", 4) }, 4, &whole(1));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 4);
     let node = kit.cluster.node_named("node-1").expect("it is there");
     kit.event(Event::NodeRemoved(node));
@@ -19,10 +19,10 @@ fn stale() -> (Kit, Vec<ClaimId>) {
 fn what_is_left_of_a_gang_is_evicted_when_its_grace_is_over() {
     let (mut kit, members) = stale();
     kit.advance(60_000);
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!(kit.running(&members), 2);
     kit.advance(1);
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!(evicted(&steps).len(), 2);
     assert!(steps.iter().all(|(action, _)| *action == Action::StaleGang));
     assert_eq!(kit.running(&members), 0);
@@ -33,17 +33,17 @@ fn a_gang_that_is_completed_in_time_goes_on() {
     let (mut kit, members) = stale();
     kit.advance(30_000);
     kit.node(crate::kit::node("node-2", 2));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 4);
     kit.advance(100_000);
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
 }
 
 #[test]
 fn members_that_are_replaced_come_back_together() {
     let (mut kit, members) = stale();
     kit.node(crate::kit::node("node-2", 1));
-    assert!(kit.settle().is_empty(), "one of the two that are missing would not help");
+    assert!(kit.converge().is_empty(), "one of the two that are missing would not help");
     assert_eq!(kit.running(&members), 2);
 }
 
@@ -51,10 +51,10 @@ fn members_that_are_replaced_come_back_together() {
 fn a_gang_without_a_grace_runs_on_for_ever() {
     let mut kit = Kit::of_nodes(1, 3);
     let members = kit.gang(gang("gang", "default", 3), 3, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.remove(members[0]);
     kit.advance(10_000_000);
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!(kit.running(&members[1..]), 2);
 }
 
@@ -63,10 +63,10 @@ fn a_member_beyond_the_minimum_may_be_lost() {
     let mut kit = Kit::of_nodes(1, 3);
     let grace = PodGroup { staleness_grace_ms: Some(0), ..gang("gang", "default", 2) };
     let members = kit.gang(grace, 3, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.remove(members[0]);
     kit.advance(1);
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!(kit.running(&members[1..]), 2);
 }
 
@@ -74,10 +74,10 @@ fn a_member_beyond_the_minimum_may_be_lost() {
 fn what_a_stale_gang_leaves_is_there_for_others() {
     let (mut kit, _) = stale();
     let other = kit.claim(train("default", whole(2)));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[other]), 0);
     kit.advance(60_001);
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&[other]), 1);
 }
 
@@ -85,16 +85,16 @@ fn what_a_stale_gang_leaves_is_there_for_others() {
 fn what_is_left_of_a_gang_is_not_started_elsewhere() {
     let mut kit = Kit::of_nodes(1, 2);
     let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.node(crate::kit::node("node-1", 1));
     kit.event(Event::ClaimFailed(members[0]));
     let high = kit.claim(Claim { priority: 100, ..train("default", whole(2)) });
-    let steps = kit.settle();
+    let steps = kit.converge();
     assert_eq!(evicted(&steps), [members[1]], "there is room for it elsewhere, but it would be alone there");
     assert_eq!((kit.running(&members), kit.running(&[high])), (0, 1));
     kit.advance(10_000);
     kit.node(crate::kit::node("node-2", 1));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 2);
 }
 
@@ -103,13 +103,13 @@ fn what_is_left_of_a_gang_is_not_moved() {
     let mut kit = Kit::of_nodes(3, 2);
     let members = kit.gang(gang("gang", "default", 2), 2, &whole(1));
     let others = kit.claims(4, &build("default", whole(1)));
-    kit.settle();
+    kit.converge();
     kit.remove(members[0]);
     let alone = kit.node_of(members[1]).map(str::to_owned);
     // One device is free on the node of the one that is left, and one elsewhere.
     let elsewhere = others.iter().find(|other| kit.node_of(**other).map(str::to_owned) != alone).copied();
     kit.remove(elsewhere.expect("four do not fit on one node"));
     let large = kit.claim(train("default", whole(2)));
-    assert!(kit.settle().is_empty());
+    assert!(kit.converge().is_empty());
     assert_eq!((kit.running(&[members[1]]), kit.running(&[large])), (1, 0));
 }

@@ -21,7 +21,7 @@ impl Setting {
     fn of_group(nodes: usize, group: PodGroup) -> Self {
         let mut kit = Kit::of_nodes(nodes, 1);
         let low = kit.claims(nodes, &train("default", whole(1)));
-        kit.settle();
+        kit.converge();
         let members = kit.gang(group, nodes, &whole(1));
         kit.cycle();
         assert!(members.iter().all(|member| kit.cluster.allocation(*member).is_some()), "each has a place");
@@ -59,7 +59,7 @@ impl Setting {
         // Whoever has failed is tried again later.
         self.kit.advance(10_000);
         self.kit.node(node("spare", 2));
-        self.kit.settle();
+        self.kit.converge();
         assert_eq!(self.running(), 2);
     }
 }
@@ -104,7 +104,7 @@ fn a_claim_does_not_start_on_a_device_that_has_failed() {
 fn what_runs_on_a_device_that_has_failed_is_for_others_to_end() {
     let mut kit = Kit::of_nodes(1, 1);
     let claims = kit.claims(1, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let node = kit.cluster.node_named("node-0").expect("it is there");
     kit.event(Event::DeviceHealthChanged { node, device: 0, health: Health::Unhealthy });
     assert_eq!(kit.running(&claims), 1);
@@ -119,7 +119,7 @@ fn a_gang_does_not_start_without_a_member_that_was_removed() {
     assert_eq!(setting.running(), 0);
     let member = Claim { request: whole(1), pod_group: Some("gang".into()), ..Claim::default() };
     setting.members[1] = setting.kit.claim(member);
-    setting.kit.settle();
+    setting.kit.converge();
     assert_eq!(setting.running(), 2);
 }
 
@@ -186,7 +186,7 @@ fn a_gang_does_not_start_without_a_sort_of_member() {
     let sub_group = |name: &str, min_members| SubGroup { name: name.into(), min_members, ..SubGroup::default() };
     let mut kit = Kit::of_nodes(3, 1);
     let low = kit.claims(3, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let sub_groups = vec![sub_group("head", 1), sub_group("worker", 1)];
     kit.group(PodGroup { priority: 100, sub_groups, ..gang("gang", "default", 2) });
     let member = |sort: &str| Claim {
@@ -202,7 +202,7 @@ fn a_gang_does_not_start_without_a_sort_of_member() {
     assert!(members.iter().all(|member| kit.cluster.allocation(*member).is_none()), "workers without a head");
     kit.let_go();
     kit.advance(10_000);
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 3);
 }
 
@@ -211,11 +211,11 @@ fn replacements_do_not_start_for_a_gang_that_has_lost_more_meanwhile() {
     let mut kit = Kit::of_nodes(2, 1);
     let group = PodGroup { priority: 100, ..gang("gang", "default", 2) };
     let members = kit.gang(group, 2, &whole(1));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 2);
     kit.node(node("node-2", 1));
     let low = kit.claims(1, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let of = |kit: &Kit, member: usize| kit.cluster.allocation(members[member]).expect("it is placed").node;
     let first = of(&kit, 0);
     kit.event(Event::NodeRemoved(first));
@@ -225,10 +225,10 @@ fn replacements_do_not_start_for_a_gang_that_has_lost_more_meanwhile() {
     kit.event(Event::NodeRemoved(second));
     assert_eq!(kit.cluster.allocation(members[0]), None, "one of two is too few");
     kit.let_go();
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 0);
     kit.node(node("node-3", 1));
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 2);
 }
 
@@ -272,10 +272,10 @@ fn a_worker_that_is_replaced_starts_beside_the_head_that_runs() {
         ..Claim::default()
     };
     let members: Vec<ClaimId> = ["head", "worker"].iter().map(|sort| kit.claim(member(sort))).collect();
-    kit.settle();
+    kit.converge();
     kit.node(node("node-2", 1));
     let low = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let lost = kit.cluster.allocation(members[1]).expect("it is placed").node;
     kit.event(Event::NodeRemoved(lost));
     kit.cycle();

@@ -11,7 +11,7 @@ use crate::kit::{Kit, build, gang, part, quota, train, whole};
 fn nobody_is_evicted_for_room_that_a_withdrawn_claim_is_leaving() {
     let mut kit = Kit::of_nodes(1, 2);
     let running = kit.claims(2, &train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     kit.event(Event::ClaimWithdrawn(running[0]));
     let important = kit.claim(build("default", whole(1)));
     let steps: Vec<Step> = kit.cycle().steps.into_iter().map(|planned| planned.step).collect();
@@ -31,7 +31,7 @@ fn a_withdrawn_claim_counts_in_no_share_and_no_demand() {
     kit.queue("left", quota(0));
     kit.queue("right", quota(0));
     let withdrawn = kit.claims(4, &train("left", whole(1)));
-    kit.settle();
+    kit.converge();
     withdrawn.iter().for_each(|claim| _ = kit.event(Event::ClaimWithdrawn(*claim)));
     kit.claims(4, &train("right", whole(1)));
     let plan = kit.cycle();
@@ -49,7 +49,7 @@ fn a_withdrawn_claim_waits_for_nothing_and_says_so() {
     let mut kit = Kit::of_nodes(1, 1);
     let running = kit.claim(Claim { name: "old".into(), ..train("default", whole(1)) });
     let waiting = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     let explained = |kit: &Kit| kit.scheduler.explain(&kit.cluster, running).map(|found| found.to_string());
     kit.event(Event::ClaimWithdrawn(running));
     kit.event(Event::ClaimWithdrawn(running));
@@ -72,14 +72,14 @@ fn a_gang_without_a_withdrawn_member_waits_for_another_one() {
     let mut kit = Kit::of_nodes(1, 3);
     let group = PodGroup { staleness_grace_ms: Some(1000), ..gang("gang", "default", 2) };
     let members = kit.gang(group, 2, &whole(1));
-    kit.settle();
+    kit.converge();
     kit.event(Event::ClaimWithdrawn(members[0]));
     let other = kit.claim(Claim { pod_group: Some("gang".into()), ..train("", whole(1)) });
-    kit.settle();
+    kit.converge();
     assert_eq!((kit.running(&[members[1]]), kit.running(&[other])), (1, 1));
     kit.event(Event::ClaimWithdrawn(other));
     kit.advance(2000);
-    kit.settle();
+    kit.converge();
     assert_eq!(kit.running(&members), 0, "what is left of the gang does no work");
 }
 
@@ -87,7 +87,7 @@ fn a_gang_without_a_withdrawn_member_waits_for_another_one() {
 fn a_withdrawn_claim_is_in_a_dump_and_cannot_be_placed_there() {
     let mut kit = Kit::of_nodes(1, 1);
     let running = kit.claim(train("default", whole(1)));
-    kit.settle();
+    kit.converge();
     kit.event(Event::ClaimWithdrawn(running));
     kit.claim(train("default", whole(1)));
     kit.cycle();
