@@ -3,6 +3,8 @@
 //! The `.proto` files beside this crate are the contracts and carry their documentation. This crate holds the code
 //! generated from them. It imports none of our crates.
 
+mod image;
+
 /// The node manager's API, `aliquot/node/v1/node.proto`.
 pub mod node {
     /// Version 1.
@@ -27,6 +29,8 @@ pub mod agent {
 
         /// The descriptors of this API, for server reflection.
         pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
+
+        pub use crate::image::is_image_reference;
     }
 }
 

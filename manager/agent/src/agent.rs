@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{error, info, warn};
 
+use crate::container;
 use crate::files;
 use crate::instance::{InstanceDir, Number, number};
 use crate::lease::{Lease, LeaseFile};
@@ -108,6 +109,8 @@ enum News {
     Prepared(Number, Result<Prepared, String>),
     /// The slice of an instance that has ended is gone.
     Released(Number),
+    /// Podman can be used for jobs with an image.
+    RunsImages,
 }
 
 /// The agent.
@@ -132,6 +135,7 @@ struct Agent {
     node: Option<Node>,
     spec: Option<NodeSpec>,
     local_address: Option<String>,
+    runs_images: bool,
     last_report: Instant,
     last_heartbeat: Instant,
     news: mpsc::UnboundedSender<News>,
@@ -171,6 +175,7 @@ impl Agent {
             node: None,
             spec: None,
             local_address: None,
+            runs_images: false,
             last_report: Instant::now(),
             last_heartbeat: Instant::now(),
             news,
@@ -189,6 +194,7 @@ impl Agent {
 
     async fn run(mut self, mut ended: oneshot::Receiver<()>) {
         let Some(mut inbox) = self.inbox.take() else { return };
+        self.look_for_podman();
         let (link_events, mut link) = mpsc::channel(64);
         let mut link_events = Some(link_events);
         let mut looks = tokio::time::interval(LOOK_INTERVAL);
@@ -242,6 +248,12 @@ impl Agent {
             }
             News::Prepared(number, prepared) => self.prepared(number, prepared),
             News::Released(number) => self.released(number),
+            News::RunsImages => {
+                self.runs_images = true;
+                if self.refresh_spec(&BTreeSet::new()) {
+                    self.report();
+                }
+            }
         }
     }
 
@@ -256,7 +268,8 @@ impl Agent {
         let Some(node) = &self.node else { return false };
         let own = self.own_slices();
         let is_own = |slice: &str| own.contains(slice) || own_slices.contains(slice);
-        let spec = report::spec(&self.config, self.machine, node, self.local_address.as_deref(), is_own);
+        let spec =
+            report::spec(&self.config, self.machine, node, self.local_address.as_deref(), self.runs_images, is_own);
         let has_changed = self.spec.as_ref() != Some(&spec);
         self.spec = Some(spec);
         has_changed
@@ -270,6 +283,20 @@ impl Agent {
                 // An error means that the agent has ended.
                 Ok(node) => _ = news.send(News::Node(Box::new(node), own)),
                 Err(status) => warn!(%status, "the node manager does not say which devices there are"),
+            }
+        });
+    }
+
+    fn look_for_podman(&self) {
+        if self.config.settings.podman.is_empty() {
+            return;
+        }
+        let (config, news) = (Arc::clone(&self.config), self.news.clone());
+        tokio::spawn(async move {
+            match container::check(&config.settings).await {
+                // An error means that the agent has ended.
+                Ok(()) => _ = news.send(News::RunsImages),
+                Err(why) => warn!(why, "this node runs no jobs with an image"),
             }
         });
     }

@@ -2,7 +2,12 @@
 //!
 //! Podman runs as the user of the node manager, and the processes in the container are the job's user's: with that user's
 //! rights and no others, whatever the image contains. So a container reads and writes what its user may, of the
-//! directories that the node permits.
+//! directories that the node permits. The user's supplementary groups are left out: podman would look their numbers up as
+//! names in the image's own file of groups.
+//!
+//! What a user says reaches podman, a program of root's, in few places: the image's name, mounts, the working directory,
+//! and what stands behind the image. Each is checked here, whatever the scheduler has checked before. Because a mistake
+//! here would give root's rights away, a node runs images only if its administrator says so.
 //!
 //! Docker is not used: its containers are children of its daemon, and would outlive the supervisor that holds the end of
 //! the lease.
@@ -13,27 +18,77 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use aliquot_proto::agent::v1::{Image, Mount, Process};
+use aliquot_proto::agent::v1::{Image, Mount, Process, is_image_reference};
 use nix::unistd::geteuid;
 use tokio::process::Command;
 use tracing::{debug, warn};
 
 use crate::settings::Settings;
 use crate::slice_environment::NVIDIA_VISIBLE_DEVICES;
-use crate::supervise::{Credentials, LaunchSpec, VARIABLES_FILE};
+use crate::supervise::{ContainerVariables, Credentials, LaunchSpec};
 use crate::users::JobUser;
 
+/// How long podman may take to say what it is.
+const INFO_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long podman may take to remove what is left of a container.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
-const REMOVE_ATTEMPTS: usize = 3;
+/// The waits between attempts to remove it: the first, and the longest.
+const REMOVE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
+/// The line of a variable has at most so many bytes: podman up to 4.6 reads no longer ones.
+const VARIABLE_BYTES_MAX: usize = 60_000;
+/// Where podman looks for the devices that slices are published as.
+const CDI_DIRS: [&str; 3] = ["/etc/cdi", "/var/run/cdi", "/run/cdi"];
+/// Variables of the manager that podman gets. Of the others, one would have it speak to systemd in the manager's name.
+const PODMAN_VARIABLES: [&str; 10] = [
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "REGISTRY_AUTH_FILE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
 
-/// Whether this node has what runs images.
-pub(crate) fn is_possible(settings: &Settings) -> bool {
-    let Some(program) = settings.podman.first() else { return false };
-    if program.contains('/') {
-        return Path::new(program).is_file();
+/// Says why this node runs no images, if it does not.
+pub(crate) async fn check(settings: &Settings) -> Result<(), String> {
+    let (program, options) = settings.podman.split_first().ok_or("cluster.podman is not set")?;
+    let mut command = Command::new(program);
+    command.args(options).args(["info", "--format", "{{.Version.Version}} {{.Host.OCIRuntime.Name}}"]);
+    let output = tokio::time::timeout(INFO_TIMEOUT, command.kill_on_drop(true).output()).await;
+    let output = output.map_err(|_| format!("{program} does not answer"))?;
+    let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{program} fails: {}", String::from_utf8_lossy(&output.stderr).trim_end()));
     }
-    env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+    is_safe(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+/// Whether images of strangers can be run by a podman that says this of itself: its version and its runtime.
+///
+/// Up to 4.5.0 podman hands an image's annotations to the runtime, and crun lets some of them write files as root
+/// (containers/podman, pull request 18542). 4.7 reads quotes in a file of variables, so a value could hide those below it
+/// (issue 19565).
+fn is_safe(said: &str) -> Result<(), String> {
+    let (version, runtime) = said.split_once(' ').unwrap_or((said, ""));
+    let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u32>().ok());
+    let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
+        return Err(format!("podman says {said:?} of itself, which is no version"));
+    };
+    if (major, minor) < (4, 1) || (runtime != "runc" && (major, minor) < (4, 6)) || (major, minor) == (4, 7) {
+        return Err(format!(
+            "podman {version} with the runtime {runtime:?} is not safe for images of others; use 4.6, 4.8 or later, or the \
+             runtime runc with 4.1 or later"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether podman finds slices that are published in this directory.
+pub(crate) fn finds_slices_in(cdi_dir: &str) -> bool {
+    CDI_DIRS.contains(&cdi_dir.trim_end_matches('/'))
 }
 
 /// Names a container. No other process of this machine has the id of the supervisor as long as that lives.
@@ -63,12 +118,19 @@ pub(crate) fn contain(
     cdi_device: Option<&str>,
 ) -> Result<LaunchSpec, String> {
     if settings.podman.is_empty() {
-        return Err("the node runs no images: cluster.podman is empty in its manager's configuration".into());
+        return Err("the node runs no images: cluster.podman is not set in its manager's configuration".into());
+    }
+    if !is_image_reference(&image.reference) {
+        return Err(format!("{:?} cannot be an image on this node", image.reference));
     }
     let mut command = settings.podman.clone();
+    // What the job writes goes to its log, and not to the machine's journal as well.
+    command.extend(
+        ["run", "--rm", "--log-driver", "none", "--sdnotify", "ignore", "--http-proxy=false"].map(str::to_owned),
+    );
     let mut add = |words: &[&str]| command.extend(words.iter().map(|&word| word.to_owned()));
-    add(&["run", "--rm", "--name", &name.to_string()]);
-    add(&["--env-file", VARIABLES_FILE]);
+    // Images for NVIDIA's own runtime ask for all devices.
+    add(&["--name", &name.to_string(), "--env", &format!("{NVIDIA_VISIBLE_DEVICES}=void")]);
     for words in user_options(&user.credentials) {
         add(&words.iter().map(String::as_str).collect::<Vec<_>>());
     }
@@ -79,19 +141,27 @@ pub(crate) fn contain(
         add(&["--shm-size", &format!("{}b", image.shm_bytes)]);
     }
     if !process.work_dir.is_empty() {
+        if !is_plain_path(&process.work_dir) {
+            return Err(format!("{:?} cannot be the working directory in a container", process.work_dir));
+        }
         add(&["--workdir", &process.work_dir]);
     }
     if let Some(device) = cdi_device {
         add(&["--device", device]);
     }
     command.extend(settings.podman_run.iter().cloned());
+    command.push("--env-file".into());
+    let lines = variables(process, user, settings)?;
+    let container_variables = Some(ContainerVariables { lines, word: command.len() });
+    // Stands for the file's path.
+    command.push(String::new());
     command.push("--".into());
     command.push(image.reference.clone());
     command.extend(process.command.iter().cloned());
     Ok(LaunchSpec {
         command,
         environment: podmans_environment(),
-        container_variables: Some(variables(process, user, settings)?),
+        container_variables,
         work_dir: "/".into(),
         user: Credentials::of_this_process(),
         ..spec
@@ -104,25 +174,28 @@ fn podmans_environment() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    env::vars_os().filter_map(text).filter(|(name, _)| name != "LD_PRELOAD").collect()
+    let is_for_podman = |name: &str| {
+        name.starts_with("CONTAINERS_") || PODMAN_VARIABLES.iter().any(|known| known.eq_ignore_ascii_case(name))
+    };
+    env::vars_os().filter_map(text).filter(|(name, _)| is_for_podman(name)).collect()
 }
 
 /// The variables of the container, a line each.
 fn variables(process: &Process, user: &JobUser, settings: &Settings) -> Result<String, String> {
     let mut variables: BTreeMap<&str, &str> = BTreeMap::from([("USER", user.name.as_str()), ("LOGNAME", &user.name)]);
-    let text = |(name, value): (&'static str, &'static str)| (name, value);
     variables.extend(settings.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     variables.extend(process.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    // Images for NVIDIA's own runtime ask for all devices.
-    variables.extend([(NVIDIA_VISIBLE_DEVICES, "void")].map(text));
+    variables.remove(NVIDIA_VISIBLE_DEVICES);
     let mut lines = String::new();
     for (name, value) in variables {
         if name.is_empty()
             || name.contains(|c: char| !c.is_ascii_alphanumeric() && c != '_')
             || value.contains(['\n', '\r'])
+            || name.len() + value.len() > VARIABLE_BYTES_MAX
         {
             return Err(format!(
-                "the variable {name:?} cannot be handed to a container: its name or value has other than plain characters"
+                "the variable {name:?} cannot be handed to a container: write its name with letters, digits and '_', and a \
+                 value without line breaks of at most {VARIABLE_BYTES_MAX} bytes"
             ));
         }
         lines += &format!("{name}={value}\n");
@@ -139,12 +212,19 @@ fn user_options(user: &Credentials) -> Vec<Vec<String>> {
         options.push(words(&["--userns", "keep-id"]));
         return options;
     }
-    options.extend(user.groups.iter().map(|group| words(&["--group-add", &group.to_string()])));
     // Root's jobs are only where an administrator permits them.
     if user.uid != 0 {
         options.push(words(&["--cap-drop", "all"]));
     }
     options
+}
+
+/// A path from the root that says the same to everybody who reads it.
+fn is_plain_path(path: &str) -> bool {
+    path.starts_with('/')
+        && !path.contains([',', ':', '"', '\'', '\\'])
+        && !path.contains(char::is_control)
+        && path.split('/').all(|part| part != "..")
 }
 
 /// A mount as podman takes it. Only the named directories themselves can be mounted: what is below them could be replaced
@@ -167,6 +247,12 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
         return Err(format!("{source:?} is to be mounted, and is no directory of this node"));
     }
     let target = if mount.target.is_empty() { &source } else { &mount.target };
+    // Podman takes a comma for the end of the path, and what follows for an option.
+    if let Some(path) = [&source, target].into_iter().find(|path| !is_plain_path(path)) {
+        return Err(format!(
+            "{path:?} cannot be part of a mount: write a path from the root, without commas, colons and quotes"
+        ));
+    }
     let mut text = format!("type=bind,source={source},target={target}");
     if mount.read_only {
         text += ",readonly";
@@ -176,25 +262,32 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
 
 impl Name {
     /// Removes what is left of the container. Podman does so itself when a container ends, but not if podman was killed.
+    ///
+    /// It returns when podman says that the container is gone: until then the container may run, and its room is not free.
     pub(crate) async fn remove(&self, settings: &Settings) {
         let Some((program, options)) = settings.podman.split_first() else { return };
         let name = self.to_string();
-        // Where podman and its monitor were killed, the first call fails: it finds a container that runs, and nothing to
-        // stop. It notes that, and the next one removes the container.
-        for _ in 0..REMOVE_ATTEMPTS {
+        let [mut pause, longest] = REMOVE_PAUSES;
+        loop {
             let mut command = Command::new(program);
-            command.args(options).args(["rm", "--force", "--ignore", "--time", "0", &name]).kill_on_drop(true);
-            match tokio::time::timeout(REMOVE_TIMEOUT, command.output()).await {
+            command.args(options).args(["rm", "--force", "--volumes", "--ignore", "--time", "0", &name]);
+            let why = match tokio::time::timeout(REMOVE_TIMEOUT, command.kill_on_drop(true).output()).await {
                 Ok(Ok(output)) if output.status.success() => return,
-                Ok(Ok(output)) => {
-                    let error = String::from_utf8_lossy(&output.stderr);
-                    debug!(name, error = error.trim_end(), "podman has not removed a job's container");
-                }
-                Ok(Err(error)) => debug!(name, %error, "cannot run podman to remove a job's container"),
-                Err(_) => debug!(name, "podman does not answer"),
+                Ok(Ok(output)) => String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
+                // Without podman nothing was started.
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it does not answer".to_owned(),
+            };
+            // Where podman and its monitor were killed, the first call fails: it finds a container that runs, and nothing
+            // to stop. It notes that, and the next call removes the container.
+            match pause > REMOVE_PAUSES[0] {
+                true => warn!(name, why, "podman does not remove a job's container, so its room is not free yet"),
+                false => debug!(name, why, "podman does not remove a job's container at once"),
             }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(longest);
         }
-        warn!(name, "a job's container may still be there; see what podman says: podman rm --force {name}");
     }
 }
 
@@ -235,8 +328,9 @@ mod tests {
 
     fn process() -> Process {
         Process {
-            command: vec!["train".into(), "--privileged".into()],
-            environment: [("LD_PRELOAD".to_owned(), "/x.so".to_owned()), ("TOKEN".to_owned(), "secret".to_owned())]
+            command: vec!["train".into(), "--privileged".into(), "{variables}".into()],
+            environment: [("LD_PRELOAD", "/x.so"), ("TOKEN", "secret"), (NVIDIA_VISIBLE_DEVICES, "all")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
             ..Process::default()
         }
@@ -245,22 +339,27 @@ mod tests {
     #[test]
     fn what_a_user_says_reaches_the_container_and_not_podman() {
         let image = Image { reference: "debian:12".into(), shm_bytes: 5, ..Image::default() };
-        let spec = contained(&process(), &image, &settings("podman_run = ['--network', 'none']")).unwrap();
+        let spec = contained(&process(), &image, &settings("podman = ['podman']\npodman_run = ['--network', 'none']"))
+            .unwrap();
         let line = spec.command.join(" ");
-        assert!(line.starts_with("podman run --rm --name aliquot-job-1-2-3 --env-file "), "{line}");
+        assert!(line.starts_with("podman run --rm --log-driver none "), "{line}");
+        assert!(line.contains("--name aliquot-job-1-2-3 --env NVIDIA_VISIBLE_DEVICES=void "), "{line}");
+        assert_eq!(line.contains("--cap-drop all"), geteuid().is_root(), "{line}");
+        assert!(!line.contains("--group-add"), "podman would look the number up as a name in the image: {line}");
         assert!(
             line.contains("--user 7:8") && line.contains("--shm-size 5b") && line.contains("no-new-privileges"),
             "{line}"
         );
         assert!(
-            line.ends_with("--device aliquot.dev/slice=job-1-2 --network none -- debian:12 train --privileged"),
+            line.ends_with("slice=job-1-2 --network none --env-file  -- debian:12 train --privileged {variables}"),
             "{line}"
         );
         assert!(!line.contains("secret"), "every user of the machine can read it: {line}");
         assert!(spec.environment.iter().all(|(name, _)| name != "LD_PRELOAD"), "podman runs as the manager's user");
-        let variables = spec.container_variables.unwrap();
+        let ContainerVariables { lines: variables, word } = spec.container_variables.unwrap();
+        assert_eq!((spec.command[word - 1].as_str(), spec.command[word].as_str()), ("--env-file", ""));
         assert!(variables.contains("TOKEN=secret\n") && variables.contains("LD_PRELOAD=/x.so\n"), "{variables}");
-        assert!(variables.contains("NVIDIA_VISIBLE_DEVICES=void\n") && variables.contains("USER=ada\n"), "{variables}");
+        assert!(!variables.contains("NVIDIA_VISIBLE_DEVICES") && variables.contains("USER=ada\n"), "{variables}");
         assert_eq!(spec.user.uid, geteuid().as_raw());
     }
 
@@ -269,7 +368,7 @@ mod tests {
         let mount =
             |source: &str, target: &str| Mount { source: source.into(), target: target.into(), read_only: true };
         let with = |mount| Image { reference: "a".into(), mounts: vec![mount], ..Image::default() };
-        let permitting = settings("mounts = ['/usr/', '~', '/nowhere']");
+        let permitting = settings("podman = ['podman']\nmounts = ['/usr/', '~', '/nowhere']");
         let line = contained(&process(), &with(mount("/usr", "/in")), &permitting).unwrap().command.join(" ");
         assert!(line.contains("--mount type=bind,source=/usr,target=/in,readonly"), "{line}");
         let line = contained(&process(), &with(mount("~", "")), &permitting).unwrap().command.join(" ");
@@ -280,7 +379,34 @@ mod tests {
         assert!(refused("/usr/lib", &permitting).contains("\"/usr/lib\""));
         assert!(refused("/usr/../etc", &permitting).contains("cannot be mounted"));
         assert!(refused("/nowhere", &permitting).contains("no directory"));
-        assert!(refused("/usr", &Settings::default()).contains("cluster.mounts"));
+        assert!(refused("/usr", &settings("podman = ['podman']")).contains("cluster.mounts"));
+        assert!(refused("/usr", &Settings::default()).contains("cluster.podman"));
+        for target in ["/in,U=true", "/in:/etc", "in", "/in/../etc", "/in\"", "/in\n"] {
+            let why = contained(&process(), &with(mount("/usr", target)), &permitting).unwrap_err();
+            assert!(why.contains("cannot be part of a mount"), "{target}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_or_directory_is_refused_here_too() {
+        let permitting = settings("podman = ['podman']");
+        let image = |reference: &str| Image { reference: reference.into(), ..Image::default() };
+        let why = contained(&process(), &image("oci-archive:/home/bob/x.tar"), &permitting).unwrap_err();
+        assert!(why.contains("oci-archive"), "{why}");
+        let elsewhere = Process { work_dir: "/a:b".into(), ..process() };
+        assert!(contained(&elsewhere, &image("debian"), &permitting).unwrap_err().contains("/a:b"));
+    }
+
+    #[test]
+    fn images_run_only_where_podman_keeps_strangers_from_root_s_rights() {
+        for safe in ["4.3.1 runc", "4.6.0 crun", "4.9.3 crun", "5.2.1-dev crun"] {
+            assert_eq!(is_safe(safe), Ok(()), "{safe}");
+        }
+        for unsafe_ in
+            ["4.3.1 crun", "4.5.0 crun", "4.7.2 crun", "4.7.0 runc", "4.0.3 runc", "3.4.4 runc", "", "podman"]
+        {
+            assert!(is_safe(unsafe_).is_err(), "{unsafe_}");
+        }
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub(crate) fn spec(
     machine: Machine,
     node: &Node,
     address: Option<&str>,
+    runs_images: bool,
     is_own: impl Fn(&str) -> bool,
 ) -> cluster::NodeSpec {
     let settings = &config.settings;
@@ -78,7 +79,8 @@ pub(crate) fn spec(
     }
     cluster::NodeSpec {
         version: node.manager_version.clone(),
-        labels: labels(config, node),
+        // Containers can be run here, and find their slices.
+        labels: labels(config, node, runs_images && container::finds_slices_in(&node.cdi_dir)),
         taints: settings
             .taints
             .iter()
@@ -93,21 +95,16 @@ pub(crate) fn spec(
     }
 }
 
-fn labels(config: &Config, node: &Node) -> std::collections::HashMap<String, String> {
+fn labels(config: &Config, node: &Node, runs_images: bool) -> std::collections::HashMap<String, String> {
     let own = [
         ("hostname", node.name.clone()),
         ("arch", std::env::consts::ARCH.to_owned()),
         ("driver-version", node.driver_version.clone()),
         ("cuda-version", node.cuda_version.clone()),
-        ("images", if runs_images(config, node) { "podman".to_owned() } else { String::new() }),
+        ("images", if runs_images { "podman".to_owned() } else { String::new() }),
     ];
     let own = own.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
     own.chain(config.settings.labels.clone()).collect()
-}
-
-/// Whether containers can be run here, and find their slices.
-fn runs_images(config: &Config, node: &Node) -> bool {
-    !node.cdi_dir.is_empty() && container::is_possible(&config.settings)
 }
 
 fn attributes(device: &Device) -> std::collections::HashMap<String, String> {
@@ -170,11 +167,24 @@ mod tests {
     #[test]
     fn jobs_get_what_is_not_reserved() {
         let config = config("reserved_cpu_millis = 500\nlabels = { disk = 'ssd' }\naddress = 'n1'");
-        let spec = spec(&config, MACHINE, &Node { name: "n".into(), ..Node::default() }, Some("10.0.0.1"), |_| true);
+        let spec =
+            spec(&config, MACHINE, &Node { name: "n".into(), ..Node::default() }, Some("10.0.0.1"), true, |_| true);
         assert_eq!((spec.cpu_millis, spec.memory_bytes, spec.address.as_str()), (7500, 3 << 30, "n1"));
         assert_eq!((spec.labels["disk"].as_str(), spec.labels["hostname"].as_str()), ("ssd", "n"));
         assert_eq!(total_memory("MemFree: 1 kB\nMemTotal:       16 kB\n"), Some(16384));
         assert!(Machine::this().cpu_millis > 0 && Machine::this().memory_bytes > 0);
+    }
+
+    #[test]
+    fn jobs_with_images_come_only_where_podman_finds_their_slices() {
+        let images = |cdi_dir: &str, runs_images| {
+            let node = Node { cdi_dir: cdi_dir.into(), ..Node::default() };
+            spec(&config(""), MACHINE, &node, None, runs_images, |_| true).labels.get("images").cloned()
+        };
+        assert_eq!(images("/var/run/cdi", true).as_deref(), Some("podman"));
+        for (cdi_dir, runs_images) in [("/var/run/cdi", false), ("", true), ("/srv/cdi", true)] {
+            assert_eq!(images(cdi_dir, runs_images), None, "{cdi_dir:?} {runs_images}");
+        }
     }
 
     #[test]
@@ -186,7 +196,7 @@ mod tests {
             Device { mig_enabled: true, ..device("d", &[]) },
         ];
         let node = Node { devices, ..Node::default() };
-        let spec = spec(&config(""), MACHINE, &node, None, |slice| slice.starts_with("job-"));
+        let spec = spec(&config(""), MACHINE, &node, None, false, |slice| slice.starts_with("job-"));
         let healthy: Vec<_> = spec.devices.iter().map(|device| (device.uuid.as_str(), device.healthy)).collect();
         assert_eq!(healthy, [("a", true), ("b", false), ("c", false)]);
         assert!(spec.problem.contains("train") && spec.problem.contains("Xid 79"), "{}", spec.problem);

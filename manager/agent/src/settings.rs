@@ -41,8 +41,8 @@ pub struct Settings {
     pub allowed_uids: Option<Vec<u32>>,
     /// Variables that every job gets, unless it sets them itself.
     pub environment: BTreeMap<String, String>,
-    /// How podman is called for jobs with an image: the program, and options before its subcommand. Empty: the node runs
-    /// no images.
+    /// How podman is called for jobs with an image: the program, and options before its subcommand. Not set: the node runs
+    /// no images. Podman does so as the manager's user, who is root on most nodes.
     pub podman: Vec<String>,
     /// Further options of `podman run`, for every job. Without the node's network, members of a gang do not find each
     /// other.
@@ -85,7 +85,7 @@ impl Default for Settings {
             allow_root: false,
             allowed_uids: None,
             environment: BTreeMap::new(),
-            podman: vec!["podman".into()],
+            podman: Vec::new(),
             podman_run: ["--network", "host"].map(str::to_owned).into(),
             mounts: Vec::new(),
             log_bytes_max: 64 << 20,
@@ -124,7 +124,9 @@ pub enum SettingsError {
     #[error("cluster.log_bytes_max is {0}: a log needs at least 65536 bytes")]
     LogBytes(u64),
     /// A directory that images may mount must be named from the root.
-    #[error("cluster.mounts names {0:?}, which is neither an absolute path without colons and commas nor \"~\"")]
+    #[error(
+        "cluster.mounts names {0:?}; write \"~\", or a directory below the root, without colons, commas, quotes and \"..\""
+    )]
     Mount(String),
     /// An empty variable, or one that the system cannot take.
     #[error("cluster.environment names a variable {0:?}, which cannot be one")]
@@ -189,7 +191,10 @@ impl Settings {
         if self.log_bytes_max < 1 << 16 {
             return Err(SettingsError::LogBytes(self.log_bytes_max));
         }
-        let is_mount = |mount: &str| mount == "~" || (mount.starts_with('/') && !mount.contains([':', ',']));
+        let is_plain = |mount: &str| !mount.contains([':', ',', '"', '\'', '\\']) && !mount.contains("..");
+        let is_mount = |mount: &str| {
+            mount == "~" || (mount.starts_with('/') && !mount.trim_matches('/').is_empty() && is_plain(mount))
+        };
         if let Some(mount) = self.mounts.iter().find(|mount| !is_mount(mount)) {
             return Err(SettingsError::Mount(mount.clone()));
         }
@@ -244,7 +249,9 @@ mod tests {
         assert!(wrong("node_name = 'A_b'").contains("--node-name"));
         assert!(wrong("key = '/k'").contains("cluster.authority"));
         assert!(wrong("key = '/k'\ncertificate = 'c'\nauthority = '/a'").contains("absolute"));
-        assert!(wrong("mounts = ['data']").contains("\"data\""));
+        for mount in ["data", "/", "/a,b", "/a/../b"] {
+            assert!(wrong(&format!("mounts = ['{mount}']")).contains(&format!("{mount:?}")));
+        }
         assert!(wrong("log_bytes_max = 1").contains("65536"));
         assert!(wrong("environment = { 'A=B' = '' }").contains("A=B"));
     }

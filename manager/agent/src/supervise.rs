@@ -55,9 +55,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) command: Vec<String>,
     /// All of its environment.
     pub(crate) environment: Vec<(String, String)>,
-    /// The variables of a container, a line each, if the command is podman; it finds them in a file whose path stands in
-    /// the command in place of [`VARIABLES_FILE`]. On podman's command line every user of the machine could read them.
-    pub(crate) container_variables: Option<String>,
+    /// Set if the command is podman.
+    pub(crate) container_variables: Option<ContainerVariables>,
     pub(crate) work_dir: PathBuf,
     pub(crate) user: Credentials,
     /// 0: none.
@@ -70,8 +69,15 @@ pub(crate) struct LaunchSpec {
     pub(crate) agent_socket: PathBuf,
 }
 
-/// See [`LaunchSpec::container_variables`].
-pub(crate) const VARIABLES_FILE: &str = "{variables}";
+/// The variables of a container. On podman's command line every user of the machine could read them, so podman finds them
+/// in a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ContainerVariables {
+    /// A line each.
+    pub(crate) lines: String,
+    /// The word of the command in place of which the file's path stands.
+    pub(crate) word: usize,
+}
 
 /// Whose processes a job's are.
 #[derive(Clone, Debug, Serialize, Deserialize)]

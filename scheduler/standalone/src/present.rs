@@ -181,7 +181,7 @@ fn spec(spec: &JobSpec, is_private: bool) -> wire::JobSpec {
             .map(|(key, value)| wire::Toleration { key: key.clone(), value: value.clone() })
             .collect(),
         after: spec.after.clone(),
-        image: spec.image.as_ref().map(|image| image.reference.clone()).unwrap_or_default(),
+        image: spec.image.as_ref().map(|image| seen(&image.reference)).unwrap_or_default(),
         mounts: spec.image.iter().filter(|_| !is_private).flat_map(|image| &image.mounts).map(mount).collect(),
         shm_bytes: spec.image.as_ref().map_or(0, |image| image.shm_bytes),
     }

@@ -107,7 +107,7 @@ impl Scheduler {
     /// The keys of a manager's configuration with which a node of this name joins.
     #[must_use]
     pub fn joins(&self, node: &str) -> String {
-        format!("cdi_dir = 'off'\n{}podman = []\n", self.membership(node))
+        format!("cdi_dir = 'off'\n{}", self.membership(node))
     }
 
     /// The same for a node that runs images with podman, in which the devices are those of `gpu`. `keys` are further keys

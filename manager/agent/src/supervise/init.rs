@@ -21,7 +21,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Gid, Pid, Uid, chdir, geteuid, setgid, setgroups, setuid};
 use serde::{Deserialize, Serialize};
 
-use super::{Credentials, LaunchSpec, VARIABLES_FILE};
+use super::{ContainerVariables, Credentials, LaunchSpec};
 use crate::clock;
 use crate::process::kill_descendants;
 
@@ -114,15 +114,15 @@ fn mount_proc() {
 }
 
 fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, String> {
-    let variables = spec.container_variables.as_deref().map(variables_file).transpose()?;
-    let words: Vec<String> = match &variables {
+    let mut words = spec.command.clone();
+    // Open until the command has started.
+    let mut file = None;
+    if let Some(ContainerVariables { lines, word }) = &spec.container_variables {
+        let made = file.insert(variables_file(lines)?);
         // Podman opens it as a descriptor of its own.
-        Some(file) => {
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            spec.command.iter().map(|word| if word == VARIABLES_FILE { path.clone() } else { word.clone() }).collect()
-        }
-        None => spec.command.clone(),
-    };
+        let path = format!("/proc/self/fd/{}", made.as_raw_fd());
+        *words.get_mut(*word).ok_or("the command has no place for the container's variables")? = path;
+    }
     let (program, arguments) = words.split_first().ok_or("no command is given")?;
     let copy = output.try_clone().map_err(|error| format!("cannot copy a descriptor: {error}"))?;
     let mut command = Command::new(program);

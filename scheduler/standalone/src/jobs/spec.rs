@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_proto::agent::v1::is_image_reference;
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Taint};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ const GANG_MAX: u32 = 10_000;
 const COMMAND_BYTES_MAX: usize = 128 << 10;
 /// Bytes of a name at most.
 const NAME_BYTES_MAX: usize = 128;
+/// Bytes of /dev/shm at most: a tebibyte for each of a thousand processes.
+const SHM_BYTES_MAX: u64 = 1 << 50;
 /// Mounts of one image at most.
 const MOUNTS_MAX: usize = 64;
 /// The label of nodes that run images, and its value.
@@ -197,9 +200,13 @@ impl JobSpec {
 
     fn check_image(&self, image: &Image) -> Result<(), String> {
         let reference = &image.reference;
-        // Podman would take it for an option.
-        if reference.starts_with('-') || reference.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(format!("{reference:?} cannot be an image; write for example docker.io/library/debian:12"));
+        if !is_image_reference(reference) {
+            return Err(format!(
+                "{reference:?} is no image of a registry or of the node; write for example docker.io/library/debian:12"
+            ));
+        }
+        if image.shm_bytes > SHM_BYTES_MAX {
+            return Err(format!("/dev/shm of {} bytes is more than any node has", image.shm_bytes));
         }
         if image.mounts.len() > MOUNTS_MAX {
             return Err(format!("{} mounts are more than {MOUNTS_MAX}", image.mounts.len()));
@@ -401,7 +408,8 @@ mod tests {
         wrong(wire::JobSpec { mounts: vec![mount("/data", "")], ..Default::default() }, "no image");
         wrong(wire::JobSpec { shm_bytes: 5, ..Default::default() }, "5 bytes");
         wrong(wire::JobSpec { image: "--privileged".into(), ..Default::default() }, "--privileged");
-        wrong(wire::JobSpec { image: "a b".into(), ..Default::default() }, "a b");
+        wrong(wire::JobSpec { image: "oci:/home/b".into(), ..Default::default() }, "oci:/home/b");
+        wrong(with(wire::JobSpec { shm_bytes: u64::MAX, ..Default::default() }), "18446744073709551615 bytes");
         wrong(with(wire::JobSpec { mounts: vec![mount("data", "")], ..Default::default() }), "\"data\"");
         wrong(with(wire::JobSpec { mounts: vec![mount("/a:/b", "/c")], ..Default::default() }), "/a:/b");
         wrong(with(wire::JobSpec { mounts: vec![mount("/a", "c")], ..Default::default() }), "\"c\"");
