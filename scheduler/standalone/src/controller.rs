@@ -232,8 +232,8 @@ impl Controller {
                 let value = Some(self.next_id.to_string());
                 effects.changes.push(Change { kind: NUMBERS, key: JOB_NUMBERS.to_owned(), value });
                 job.id = id;
-                self.counters.submitted.inc();
                 let done = self.seen.book.write().submit(now_ms, *job, effects);
+                self.counters.submitted.inc_by(done.is_ok().into());
                 batch.replies.push(Box::new(move || _ = reply.send(done.map(|()| id).map_err(Refusal::from))));
             }
             Inbox::Cancel { id, tasks, reply } => {

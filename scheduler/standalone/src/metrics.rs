@@ -1,7 +1,6 @@
 //! Metrics for Prometheus: what waits and why, what queues hold, how nodes are. All but a few counters are computed when
 //! somebody asks, so they cost nothing as long as nobody does.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
@@ -40,6 +39,20 @@ const JOB_STATES: [(JobState, &str); 6] = [
     (JobState::Cancelled, "cancelled"),
 ];
 
+/// All tiers of reasons.
+const TIERS: [Tier; 10] = [
+    Tier::Members,
+    Tier::Namespace,
+    Tier::Quota,
+    Tier::FairShare,
+    Tier::Topology,
+    Tier::Search,
+    Tier::Waiting,
+    Tier::Device,
+    Tier::Model,
+    Tier::Size,
+];
+
 type Level = Gauge<i64, AtomicI64>;
 type Amount = Gauge<f64, AtomicU64>;
 
@@ -74,7 +87,7 @@ pub(crate) struct Counters {
     pub(crate) submitted: Counter,
     pub(crate) starts: Counter,
     pub(crate) stops: Counter,
-    /// Seconds from the submission of a job until a task of it runs for the first time.
+    /// Seconds from the submission of a job until a task of it runs in its first attempt.
     pub(crate) start_wait: Histogram,
 }
 
@@ -109,7 +122,7 @@ impl Metrics {
         registry.register("stops", "Commands to nodes to stop a member of a task", stops);
         registry.register_with_unit(
             "start_wait",
-            "Time from the submission of a job until a task of it runs for the first time",
+            "Time from the submission of a job until a task of it runs in its first attempt, also while it waits for other jobs",
             Unit::Seconds,
             start_wait,
         );
@@ -121,7 +134,7 @@ impl Metrics {
         }
         let build = Family::<Build, Level>::default();
         build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION") }).set(1);
-        registry.register("build", "The scheduler's version; the value is 1", build);
+        registry.register("build_info", "The scheduler's version; the value is 1", build);
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode(&mut text, &registry);
@@ -179,15 +192,15 @@ impl Metrics {
 
 fn waiting(registry: &mut Registry, view: &View) {
     let reasons = view.plan().reasons(view.cluster());
-    let mut counts: BTreeMap<&'static str, i64> = BTreeMap::new();
+    let waiting = Family::<OfReason, Level>::default();
+    // An alert on a reason that nothing waits for must see 0.
+    for tier in TIERS {
+        let _ = waiting.get_or_create(&OfReason { reason: word(tier) });
+    }
     for number in reasons.numbers() {
         if let Some(reason) = reasons.distinct().get(*number) {
-            *counts.entry(word(reason.tier())).or_default() += 1;
+            waiting.get_or_create(&OfReason { reason: word(reason.tier()) }).inc();
         }
-    }
-    let waiting = Family::<OfReason, Level>::default();
-    for (reason, count) in counts {
-        waiting.get_or_create(&OfReason { reason }).set(count);
     }
     registry.register("waiting", "Tasks and gangs that wait for a place, by what is most in the way", waiting);
 }
@@ -244,9 +257,9 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
     let _ = axum::serve(listener, router.with_state(Arc::new(metrics))).await;
 }
 
-async fn scrape(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
-    let text = tokio::task::spawn_blocking(move || metrics.text()).await.unwrap_or_default();
-    ([(CONTENT_TYPE, OPENMETRICS)], text)
+async fn scrape(State(metrics): State<Arc<Metrics>>) -> Result<impl IntoResponse, StatusCode> {
+    let text = tokio::task::spawn_blocking(move || metrics.text()).await;
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], text.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?))
 }
 
 /// The scheduler is ready when it decides: when the engine has shown what it knows.

@@ -159,6 +159,7 @@ impl Server {
             touched: broadcast::channel(WATCHED).0,
         };
         let (tcp, listens, unix) = runtime.block_on(listen(config))?;
+        let metrics = runtime.block_on(listen_for_metrics(config))?;
         let address = address(config, listens);
         let counters = Counters::default();
 
@@ -212,11 +213,8 @@ impl Server {
             controller: to_controller.clone(),
             clock: Arc::clone(&clock),
         };
-        if let Some(address) = config.metrics_address {
-            let listener = runtime.block_on(TcpListener::bind(address));
-            let listener = listener.map_err(io_error(format!("cannot serve metrics on {address}")))?;
+        if let Some(listener) = metrics {
             let metrics = Metrics { counters, seen: seen.clone(), shown: shown.clone(), sessions: sessions.clone() };
-            info!(%address, "serving metrics");
             runtime.spawn(metrics::serve(listener, metrics));
         }
         let is_first_start = membership.is_empty();
@@ -357,6 +355,16 @@ async fn listen(config: &Config) -> Result<(TcpListener, SocketAddr, UnixListene
     // Every user of this machine may submit jobs; the kernel says who calls.
     fs::set_permissions(&config.socket, Permissions::from_mode(0o666)).map_err(failed())?;
     Ok((tcp, listens, unix))
+}
+
+async fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, ServeError> {
+    let Some(address) = config.metrics_address else { return Ok(None) };
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(io_error(format!("cannot serve metrics on {address}")))?;
+    // Port 0 stands for a free one.
+    let address = listener.local_addr().unwrap_or(address);
+    info!(%address, "serving metrics");
+    Ok(Some(listener))
 }
 
 fn address(config: &Config, listens: SocketAddr) -> String {

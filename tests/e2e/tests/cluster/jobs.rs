@@ -1,6 +1,8 @@
 //! What jobs get, and what their users see.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use aliquot_harness::GIB;
 use aliquot_proto::scheduler::v1::{JobSpec, JobState, Queue};
@@ -33,6 +35,42 @@ fn a_job_runs_in_its_exact_part_of_a_device() {
         cluster.nodes[0].client().slices().is_ok_and(|slices| slices.is_empty())
     });
     assert_eq!(cluster.client().log(id, 0).expect("the log outlives the job"), log);
+}
+
+/// What the scheduler answers to `GET` of this path, after its headers.
+fn get(cluster: &Cluster, path: &str) -> String {
+    let log = cluster.scheduler.log();
+    let (_, address) = log.split_once("serving metrics address=").unwrap_or_else(|| panic!("no address:\n{log}"));
+    let mut stream = TcpStream::connect(address.lines().next().expect("a whole line")).expect("metrics are served");
+    let mut text = String::new();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").and_then(|()| stream.read_to_string(&mut text)).expect("an answer");
+    assert!(text.starts_with("HTTP/1.0 200 OK"), "{text}");
+    text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+}
+
+#[test]
+fn metrics_tell_what_runs_and_what_waits() {
+    let cluster = Cluster::start(1, "metrics_address = '127.0.0.1:0'");
+    assert_eq!(get(&cluster, "/healthz"), "ok\n");
+    let running = cluster.submit(JobSpec { gpu_core_percent: 30, ..endless() });
+    cluster.wait_for(running, JobState::Running);
+    cluster.submit(JobSpec { gpus: 3, ..endless() });
+    let metrics = aliquot_harness::wait::until("both are told", || {
+        let metrics = get(&cluster, "/metrics");
+        metrics.contains("aliquot_scheduler_waiting{reason=").then_some(metrics)
+    });
+    for line in [
+        "aliquot_scheduler_jobs{state=\"running\"} 1",
+        "aliquot_scheduler_jobs{state=\"pending\"} 1",
+        "aliquot_scheduler_jobs_submitted_total 2",
+        "aliquot_scheduler_start_wait_seconds_count 1",
+        "aliquot_scheduler_waiting{reason=\"too-large\"} 1",
+        "aliquot_scheduler_queue_held_gpus{queue=\"default\"} 0.3",
+        "aliquot_scheduler_nodes{state=\"up\"} 1",
+    ] {
+        assert!(metrics.lines().any(|told| told == line), "{line:?} is not in:\n{metrics}");
+    }
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
 }
 
 #[test]
