@@ -33,7 +33,6 @@ fn a_job_is_forgotten_when_its_end_was_acknowledged() {
     let mut process = shell("echo \"rank $RANK of $USER\"; echo twice >&2; exit 7");
     process.environment.insert("RANK".into(), "3".into());
     scheduler.start_job(1, process);
-    scheduler.started(1);
     let ended = scheduler.ended(1);
     assert_eq!((ended.exit_code, ended.signal, ended.reason()), (Some(7), 0, EndReason::Exited));
     assert!(ended.started_unix_ms > 0 && ended.ended_unix_ms >= ended.started_unix_ms);
@@ -62,7 +61,6 @@ fn a_job_has_the_rights_of_its_user_and_no_others() {
     let script =
         "id -u; id -ru; if test -w /etc/passwd; then echo root; fi; ulimit -Sn; cat /proc/self/oom_score_adj; umask";
     scheduler.start_job(1, Process { uid, ..shell(script) });
-    scheduler.started(1);
     assert_eq!(scheduler.ended(1).exit_code, Some(0));
     scheduler.ask_for_log(of_log("d"));
     assert_eq!(scheduler.log("d"), format!("{uid}\n{uid}\n1024\n0\n0022\n"));
@@ -123,7 +121,6 @@ fn what_a_job_leaves_behind_ends_with_it() {
     let mut pipe = node.pipe("pipe");
     let script = format!("exec 3>{}; setsid sleep 1000 & echo up >&3; exit 0", pipe.path());
     scheduler.start_job(1, shell(&script));
-    scheduler.started(1);
     pipe.wait_for("up");
     assert_eq!(scheduler.ended(1).exit_code, Some(0));
     assert!(!pipe.is_open());
@@ -133,7 +130,6 @@ fn what_a_job_leaves_behind_ends_with_it() {
 fn a_job_ends_with_its_time_limit() {
     let (mut scheduler, _node) = joined();
     scheduler.start_job(1, Process { time_limit_ms: 100, ..shell("sleep 1000") });
-    scheduler.started(1);
     assert_eq!(scheduler.ended(1).reason(), EndReason::TimeLimit);
 }
 
@@ -144,9 +140,8 @@ fn a_job_has_a_slice_with_exactly_its_parts() {
     let amounts = Some(Amounts { devices, ..Amounts::default() });
     let process = shell("echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES $LD_PRELOAD");
     scheduler.say(Message::Start(Start { amounts: amounts.clone(), ..start(1, process) }));
-    scheduler.started(1);
-    let supervisor = node.supervisor(1);
     assert_eq!(scheduler.ended(1).exit_code, Some(0));
+    let supervisor = node.supervisor(1);
     node.manager.asked(|asked| {
         let part = &asked.made[0].parts[0];
         assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (30, 30, 12_345));
@@ -231,7 +226,6 @@ fn nothing_is_started_that_cannot_be_written_down() {
     assert!(scheduler.trouble(1).contains("cannot write its state"));
     fs::remove_file(&instances).unwrap();
     scheduler.start_job(2, shell("true"));
-    scheduler.started(2);
     assert_eq!(scheduler.ended(2).exit_code, Some(0));
     assert!(!mark.exists());
 }
@@ -250,7 +244,6 @@ fn the_end_of_a_session_stops_all_and_begins_another() {
     scheduler.report_after(session);
     assert!(!pipe.is_open());
     scheduler.start_job(2, shell("exit 4"));
-    scheduler.started(2);
     assert_eq!(scheduler.ended(2).exit_code, Some(4));
 }
 

@@ -173,10 +173,12 @@ impl Scheduler {
         assert!(matches!(outcome.outcome, Some(outcome::Outcome::Started(_))), "{outcome:?}");
     }
 
+    /// Waits for the end of an instance. That it has started is told before, unless it ends at once.
     #[track_caller]
     pub(crate) fn ended(&mut self, number: u64) -> Ended {
         match self.outcome(number).outcome {
             Some(outcome::Outcome::Ended(ended)) => ended,
+            Some(outcome::Outcome::Started(_)) => self.ended(number),
             other => panic!("{other:?}"),
         }
     }

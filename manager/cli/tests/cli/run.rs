@@ -68,8 +68,9 @@ fn an_installed_program_finds_the_simulated_gpu() {
         lines.filter(|line| line.starts_with("install ") && line.contains("/usr/local")).collect();
     assert_eq!(installs.len(), 2, "{installs:?}");
     for install in installs {
-        // The daemon is not built for this test.
-        let own = install.replace("target/release/aliquot-manager ", "");
+        // The others are not built for this test.
+        let own =
+            install.replace("target/release/aliquot-manager ", "").replace("target/release/aliquot-scheduler ", "");
         let own = own.replace("target/release", program.parent().unwrap().to_str().unwrap());
         let own = own.replace("/usr/local", prefix.path().to_str().unwrap());
         let installed = Command::new("sh").args(["-c", &own]).output().unwrap();
