@@ -150,6 +150,7 @@ impl Agent {
         for dir in [&state, &runtime, &state.join("instances"), &state.join("logs")] {
             files::create_private_dir(dir).map_err(failed(format!("cannot make {}", dir.display())))?;
         }
+        container::write_groups(&runtime).map_err(failed("cannot write the file of groups for containers"))?;
         let promises = Promises::open(&state.join("promises.json")).map_err(failed("cannot keep its promises"))?;
         let lease_file = LeaseFile::create(&runtime.join("lease")).map_err(failed("cannot keep the lease"))?;
         let socket = runtime.join("agent.sock");

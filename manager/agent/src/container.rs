@@ -2,8 +2,9 @@
 //!
 //! Podman runs as the user of the node manager, and the processes in the container are the job's user's: with that user's
 //! rights and no others, whatever the image contains. So a container reads and writes what its user may, of the
-//! directories that the node permits. The user's supplementary groups are left out: podman would look their numbers up as
-//! names in the image's own file of groups.
+//! directories that the node permits. Podman looks every group up as a name in the image's file of groups, also one that is
+//! given as a number, so an image could name its user's group root's. So the container has a file of groups of the node's,
+//! and the user's supplementary groups are left out.
 //!
 //! What a user says reaches podman, a program of root's, in few places: the image's name, mounts, the working directory,
 //! and what stands behind the image. Each is checked here, whatever the scheduler has checked before. Because a mistake
@@ -15,6 +16,9 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -91,6 +95,19 @@ pub(crate) fn finds_slices_in(cdi_dir: &str) -> bool {
     CDI_DIRS.contains(&cdi_dir.trim_end_matches('/'))
 }
 
+/// What stands in a container's file of groups: nothing that a user's group could be taken for.
+const GROUPS: &str = "root:x:0:\n";
+/// The file's name in the directory of what does not outlive a restart of the machine.
+pub(crate) const GROUPS_FILE: &str = "groups";
+
+/// Writes the file of groups that all containers share.
+pub(crate) fn write_groups(runtime_dir: &Path) -> io::Result<()> {
+    let file = runtime_dir.join(GROUPS_FILE);
+    fs::write(&file, GROUPS)?;
+    // Every user of a container reads it, whatever this process's umask is.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644))
+}
+
 /// Names a container. No other process of this machine has the id of the supervisor as long as that lives.
 pub(crate) struct Name {
     pub(crate) slice: String,
@@ -108,6 +125,7 @@ impl fmt::Display for Name {
 ///
 /// # Errors
 /// Says what this node does not permit or cannot do.
+#[allow(clippy::too_many_arguments, reason = "each is said by somebody else")]
 pub(crate) fn contain(
     spec: LaunchSpec,
     process: &Process,
@@ -116,6 +134,7 @@ pub(crate) fn contain(
     settings: &Settings,
     name: &Name,
     cdi_device: Option<&str>,
+    groups_file: &Path,
 ) -> Result<LaunchSpec, String> {
     if settings.podman.is_empty() {
         return Err("the node runs no images: cluster.podman is not set in its manager's configuration".into());
@@ -134,6 +153,9 @@ pub(crate) fn contain(
     for words in user_options(&user.credentials) {
         add(&words.iter().map(String::as_str).collect::<Vec<_>>());
     }
+    let groups = groups_file.to_str().filter(|path| is_plain_path(path));
+    let groups = groups.ok_or_else(|| format!("podman cannot mount {}", groups_file.display()))?;
+    add(&["--mount", &format!("type=bind,source={groups},target=/etc/group,readonly")]);
     for mount in &image.mounts {
         add(&["--mount", &bind(mount, user, settings)?]);
     }
@@ -253,6 +275,10 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
             "{path:?} cannot be part of a mount: write a path from the root, without commas, colons and quotes"
         ));
     }
+    let parts: Vec<&str> = target.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if matches!(parts.as_slice(), [] | ["etc"] | ["etc", "group" | "passwd", ..]) {
+        return Err(format!("nothing can be mounted at {target:?} in a container: it says who its users are"));
+    }
     let mut text = format!("type=bind,source={source},target={target}");
     if mount.read_only {
         text += ",readonly";
@@ -323,7 +349,8 @@ mod tests {
             agent_socket: "/agent".into(),
         };
         let name = Name { slice: "job-1-2".into(), supervisor: 3 };
-        contain(spec, process, image, &user(7), settings, &name, Some("aliquot.dev/slice=job-1-2"))
+        let device = Some("aliquot.dev/slice=job-1-2");
+        contain(spec, process, image, &user(7), settings, &name, device, Path::new("/run/aliquot/cluster/groups"))
     }
 
     fn process() -> Process {
@@ -345,6 +372,7 @@ mod tests {
         assert!(line.starts_with("podman run --rm --log-driver none "), "{line}");
         assert!(line.contains("--name aliquot-job-1-2-3 --env NVIDIA_VISIBLE_DEVICES=void "), "{line}");
         assert_eq!(line.contains("--cap-drop all"), geteuid().is_root(), "{line}");
+        assert!(line.contains("type=bind,source=/run/aliquot/cluster/groups,target=/etc/group,readonly"), "{line}");
         assert!(!line.contains("--group-add"), "podman would look the number up as a name in the image: {line}");
         assert!(
             line.contains("--user 7:8") && line.contains("--shm-size 5b") && line.contains("no-new-privileges"),
@@ -384,6 +412,17 @@ mod tests {
         for target in ["/in,U=true", "/in:/etc", "in", "/in/../etc", "/in\"", "/in\n"] {
             let why = contained(&process(), &with(mount("/usr", target)), &permitting).unwrap_err();
             assert!(why.contains("cannot be part of a mount"), "{target}: {why}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_mounted_where_it_would_say_who_users_are() {
+        let permitting = settings("podman = ['podman']\nmounts = ['/usr']");
+        for target in ["/", "/etc", "/etc/", "//etc//group", "/./etc/passwd", "/etc/group/x"] {
+            let mount = Mount { source: "/usr".into(), target: target.into(), read_only: true };
+            let image = Image { reference: "a".into(), mounts: vec![mount], ..Image::default() };
+            let why = contained(&process(), &image, &permitting).unwrap_err();
+            assert!(why.contains("nothing can be mounted"), "{target}: {why}");
         }
     }
 

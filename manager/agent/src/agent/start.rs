@@ -170,7 +170,8 @@ async fn put_into_slice(
             return Err("the node manager publishes no slices for containers: see cdi_dir in its configuration".into());
         }
         let name = container::Name { slice: slice_name(number), supervisor: pid.cast_signed() };
-        return container::contain(spec, &process, image, &user, &config.settings, &name, device);
+        let groups = config.runtime_dir.join(container::GROUPS_FILE);
+        return container::contain(spec, &process, image, &user, &config.settings, &name, device, &groups);
     }
     let Some(slice) = slice else {
         // Without a slice a job gets nothing of a device.

@@ -51,7 +51,7 @@ fn has_its_exact_part(cluster: &Cluster, data: &Path) {
         command: [
             "/bin/sh",
             "-c",
-            &format!("echo $GREETING $ALIQUOT_JOB_ID; echo kept >/data/file; exec /bin/exact-linked {}", 64 * MIB),
+            &format!("echo $GREETING $ALIQUOT_JOB_ID; read groups </etc/group; echo $groups; echo kept >/data/file; exec /bin/exact-linked {}", 64 * MIB),
         ]
         .map(str::to_owned)
         .into(),
@@ -64,7 +64,7 @@ fn has_its_exact_part(cluster: &Cluster, data: &Path) {
     });
     let log = cluster.client().log(id, 0).expect("there is a log");
     assert_eq!(ended.state(), JobState::Succeeded, "{log}\n{ended:?}");
-    let expected = format!("hello {id}\nfree: {}\none byte more than all: 2\n", 64 * MIB);
+    let expected = format!("hello {id}\nroot:x:0:\nfree: {}\none byte more than all: 2\n", 64 * MIB);
     assert!(log.starts_with(&expected), "{log}");
     assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "kept\n");
     wait::until_true("the slice is gone", || cluster.nodes[0].client().slices().is_ok_and(|slices| slices.is_empty()));
