@@ -1,4 +1,4 @@
-//! The gRPC contracts of Aliquot, and nothing else.
+//! The gRPC contracts of Aliquot, and what their fields may be where a type does not say it.
 //!
 //! The `.proto` files beside this crate are the contracts and carry their documentation. This crate holds the code
 //! generated from them. It imports none of our crates.

@@ -69,7 +69,7 @@ fn a_program_that_interposes_string_functions_is_unharmed() {
 
 /// UCX, which MPI is built on, overwrites the functions that it finds, which are the hooks in a slice.
 #[test]
-fn a_program_that_overwrites_the_beginnings_of_functions_is_limited() {
+fn a_program_that_patches_functions_is_limited() {
     let gpu = SimulatedGpu::exact();
     let program = HostProgram::linked(&gpu, "overwrites_functions");
     let said = "one byte more: 2, on a handle: 2, by look-up: 2\n4 allocations and 1 frees seen\n";

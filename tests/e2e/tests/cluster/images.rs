@@ -32,7 +32,7 @@ fn containers_of(supervised: &str) -> String {
 
 /// One test: podman looks in one directory only, where the slices of two clusters would have the same names.
 #[test]
-fn a_job_with_an_image_has_its_exact_part_and_its_container_ends_with_it() {
+fn a_job_with_an_image_has_its_part_and_ends_whole() {
     let data = tempfile::tempdir().unwrap();
     let cluster = start(&format!("{:?}", data.path()));
     has_its_exact_part(&cluster, data.path());
