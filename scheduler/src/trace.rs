@@ -1,9 +1,8 @@
 //! Traces in files: nodes, and tasks in the order in which they arrive.
 //!
-//! Comma-separated values with a line of column names, without quotes; columns that are not named here are passed over.
+//! Comma-separated values (RFC 4180) with a line of column names. Columns that are not named here are passed over.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -11,6 +10,7 @@ use aliquot_scheduler_core::{
     Allocation, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, Request,
 };
 use anyhow::{Context, Result, bail, ensure};
+use csv::{Position, StringRecord};
 
 /// A task of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,49 +85,47 @@ pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
 
 /// Where tasks were placed, as `pod,node,gpus`: the devices' indexes joined by `-`; empty for a task that was not
 /// placed.
-#[must_use]
-pub fn placements<'a>(placed: impl IntoIterator<Item = (&'a Task, Option<(&'a str, &'a Allocation)>)>) -> String {
-    let mut text = String::from("pod,node,gpus\n");
+///
+/// # Errors
+/// If the list cannot be written; no cause is known, as it is written to memory.
+pub fn placements<'a>(
+    placed: impl IntoIterator<Item = (&'a Task, Option<(&'a str, &'a Allocation)>)>,
+) -> Result<String> {
+    let mut list = csv::Writer::from_writer(Vec::new());
+    list.write_record(["pod", "node", "gpus"])?;
     for (task, placement) in placed {
-        text.push_str(&task.name);
-        text.push(',');
-        if let Some((node, allocation)) = placement {
-            text.push_str(node);
-            text.push(',');
-            for (number, part) in allocation.devices.iter().enumerate() {
-                let joint = if number > 0 { "-" } else { "" };
-                let _ = write!(text, "{joint}{}", part.device);
-            }
-        } else {
-            text.push(',');
-        }
-        text.push('\n');
+        let (node, devices) = placement.map_or_else(Default::default, |(node, allocation)| {
+            let indexes: Vec<String> = allocation.devices.iter().map(|part| part.device.to_string()).collect();
+            (node, indexes.join("-"))
+        });
+        list.write_record([task.name.as_str(), node, &devices])?;
     }
-    text
+    Ok(String::from_utf8(list.into_inner()?)?)
 }
 
 /// A line's fields by column name.
 struct Row<'a> {
-    columns: &'a [&'a str],
-    fields: Vec<&'a str>,
+    columns: &'a StringRecord,
+    fields: &'a StringRecord,
 }
 
 impl<'a> Row<'a> {
     fn index(&self, column: &str) -> Option<usize> {
-        self.columns.iter().position(|name| *name == column)
+        self.columns.iter().position(|name| name == column)
     }
 
     fn text(&self, column: &str) -> Result<&'a str> {
         let index = self.index(column).with_context(|| {
-            format!("there is no column {column:?}; the first line names {}", self.columns.join(","))
+            let names: Vec<&str> = self.columns.iter().collect();
+            format!("there is no column {column:?}; the first line names {}", names.join(","))
         })?;
-        let text = self.fields.get(index).copied().unwrap_or_default();
+        let text = self.fields.get(index).unwrap_or_default();
         ensure!(!text.is_empty(), "nothing in column {column}");
         Ok(text)
     }
 
     fn text_or_empty(&self, column: &str) -> &'a str {
-        self.index(column).and_then(|index| self.fields.get(index)).copied().unwrap_or_default()
+        self.index(column).and_then(|index| self.fields.get(index)).unwrap_or_default()
     }
 
     fn number(&self, column: &str) -> Result<u64> {
@@ -145,17 +143,15 @@ impl<'a> Row<'a> {
 
 fn read<T>(path: &Path, parse: impl Fn(&Row<'_>) -> Result<T>) -> Result<Vec<T>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // Some programs begin a file with a mark of its byte order.
-    let mut lines = text.trim_start_matches('\u{feff}').lines();
-    let Some(first) = lines.next() else {
-        bail!("{} is empty; its first line must name the columns", path.display());
-    };
-    let columns: Vec<&str> = first.split(',').collect();
-    let lines = (2usize..).zip(lines).filter(|(_, line)| !line.is_empty());
-    lines
-        .map(|(number, line)| {
-            let row = Row { columns: &columns, fields: line.split(',').collect() };
-            parse(&row).with_context(|| format!("{}, line {number}", path.display()))
-        })
-        .collect()
+    // A line may end early: absent fields are empty.
+    let mut list = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
+    let columns = list.headers().with_context(|| path.display().to_string())?.clone();
+    ensure!(!columns.is_empty(), "{} is empty; its first line must name the columns", path.display());
+    let rows = list.records().map(|fields| {
+        let fields = fields.with_context(|| path.display().to_string())?;
+        let line = fields.position().map_or(0, Position::line);
+        let row = Row { columns: &columns, fields: &fields };
+        parse(&row).with_context(|| format!("{}, line {line}", path.display()))
+    });
+    rows.collect()
 }

@@ -145,6 +145,15 @@ fn a_trace_can_begin_with_a_byte_order_mark_and_end_its_lines_as_windows_does() 
 }
 
 #[test]
+fn a_name_with_a_comma_is_read_and_written_in_quotes() {
+    let folder = Folder::new("quotes");
+    let arrivals = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n\"a, b\",1000,1024,1,500\n";
+    let out = replay(&folder, NODES, arrivals, &[]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(placements(&folder).lines().nth(1).is_some_and(|line| line.starts_with("\"a, b\",")));
+}
+
+#[test]
 fn what_a_trace_leaves_goes_on_as_a_snapshot() {
     let folder = Folder::new("dump");
     let arrivals = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n\

@@ -1,5 +1,8 @@
 //! Tables of text with aligned columns.
 
+use comfy_table::{CellAlignment, presets};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use crate::output::{Colour, Look, paint};
 
 /// The alignment of a column's cells.
@@ -87,34 +90,33 @@ impl Table {
         let headings: Vec<Cell> =
             self.columns.iter().map(|&(heading, _)| Cell::coloured(heading, Colour::Bold)).collect();
         let rows = || std::iter::once(&headings).chain(&self.rows);
-        let widths: Vec<usize> = (0..self.columns.len())
-            .map(|column| rows().map(|row| width(&row[column].text)).max().unwrap_or(0))
-            .collect();
         let last = self.columns.len().saturating_sub(1);
-        let before_last: usize = widths[..last].iter().map(|width| width + GAP).sum();
+        let before_last: usize = (0..last)
+            .map(|column| rows().map(|row| width(&row[column].text)).max().unwrap_or(0) + GAP)
+            .sum();
         let last_width_min = self.columns.last().map_or(0, |(heading, _)| width(heading)).max(LAST_WIDTH_MIN);
         let last_width = look.width.map(|width| width.saturating_sub(before_last).max(last_width_min));
-        let mut text = String::new();
+
+        let mut table = comfy_table::Table::new();
+        table.load_preset(presets::NOTHING);
         for row in rows() {
-            let mut line = String::new();
-            for (column, (cell, &(_, align))) in row.iter().zip(&self.columns).enumerate() {
-                let shown = match last_width {
+            table.add_row(row.iter().enumerate().map(|(column, cell)| {
+                let text = match last_width {
                     Some(width_max) if column == last => cut(&cell.text, width_max),
                     _ => cell.text.clone(),
                 };
-                let padding = " ".repeat(widths[column].saturating_sub(width(&shown)));
-                let colours = look.colours && cell.colour.is_some() && !shown.is_empty();
-                let shown = cell.colour.map_or(shown.clone(), |colour| paint(&shown, colour, colours));
-                match align {
-                    Align::Left => line.extend([shown.as_str(), &padding]),
-                    Align::Right => line.extend([padding.as_str(), &shown]),
-                }
-                line.push_str(&" ".repeat(GAP));
-            }
-            text.push_str(line.trim_end());
-            text.push('\n');
+                let is_painted = look.colours && !text.is_empty();
+                cell.colour.map_or(text.clone(), |colour| paint(&text, colour, is_painted))
+            }));
         }
-        text
+        for (column, &(_, align)) in table.column_iter_mut().zip(&self.columns) {
+            column.set_padding((0, GAP as u16));
+            column.set_cell_alignment(match align {
+                Align::Left => CellAlignment::Left,
+                Align::Right => CellAlignment::Right,
+            });
+        }
+        table.trim_fmt() + "\n"
     }
 }
 
@@ -123,12 +125,19 @@ pub(crate) fn cut(text: &str, width_max: usize) -> String {
     if width(text) <= width_max {
         return text.to_owned();
     }
-    text.chars().take(width_max.saturating_sub(1)).chain(['…']).collect()
+    let mut shown = String::new();
+    let mut left = width_max.saturating_sub(1);
+    for character in text.chars() {
+        let Some(rest) = left.checked_sub(character.width().unwrap_or(0)) else { break };
+        left = rest;
+        shown.push(character);
+    }
+    shown + "…"
 }
 
-/// Width on a terminal, assuming one column per character.
+/// Columns of a terminal that `text` takes: two for each character of East Asian scripts.
 fn width(text: &str) -> usize {
-    text.chars().count()
+    UnicodeWidthStr::width(text)
 }
 
 /// `text` without control characters: command lines and descriptions are foreign text and could control the terminal.
@@ -205,10 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn width_counts_characters_not_bytes() {
+    fn width_counts_columns_of_the_terminal() {
         let mut table = Table::new([("X", Align::Left), ("Y", Align::Left)]);
         table.row(["µµ".to_owned(), "1".to_owned()]);
         assert_eq!(table.render(), "X   Y\nµµ  1\n");
+        table.row(["训练".to_owned(), "2".to_owned()]);
+        assert_eq!(table.render(), "X     Y\nµµ    1\n训练  2\n");
+        assert_eq!(cut("训练", 4), "训练");
+        assert_eq!(cut("训练", 3), "训…");
     }
 
     #[test]

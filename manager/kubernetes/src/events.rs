@@ -1,4 +1,8 @@
 //! What went wrong, and what is well again, as events that `kubectl describe` shows.
+//!
+//! `kube::runtime::events::Recorder` does not serve here. It counts events of one reason as one, and keeps the first
+//! text: a claim that is refused for another reason than before would go on showing the old one. And it forgets at the
+//! manager's end what it has written. Here an event's name says its text, so the API server itself finds it again.
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};

@@ -84,7 +84,7 @@ pub(crate) fn replay_trace(args: &TraceArgs, dump: Option<&Path>) -> Result<()> 
             let (node, allocation) = placement.as_ref()?;
             Some((nodes.get(*node)?.name.as_str(), allocation))
         });
-        super::write_file(path, &placements(tasks.iter().zip(placed)))?;
+        super::write_file(path, &placements(tasks.iter().zip(placed))?)?;
     }
     if let Some(path) = &args.plot {
         let series = [

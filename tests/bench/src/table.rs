@@ -1,7 +1,6 @@
 //! The printed tables, in Markdown.
 
 use std::fmt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::statistics::Compared;
 
@@ -59,38 +58,13 @@ pub(crate) fn print_machine() {
         .map_or("?", |(_, model)| model.trim());
     let count = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    println!("{}, {count} × {model}, Linux {kernel}", today());
-}
-
-/// Today's date in UTC.
-fn today() -> String {
-    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
-    let (year, month, day) = civil(days as i64);
-    format!("{year}-{month:02}-{day:02}")
-}
-
-/// The date `days` days after 1970-01-01. Calculates in years that begin in March, so that leap days come last.
-fn civil(days: i64) -> (i64, i64, i64) {
-    const DAYS_OF_400_YEARS: i64 = 146_097;
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(DAYS_OF_400_YEARS), shifted.rem_euclid(DAYS_OF_400_YEARS));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day_of_year - (153 * from_march + 2) / 5 + 1)
+    let today = jiff::Timestamp::now().strftime("%Y-%m-%d");
+    println!("{today}, {count} × {model}, Linux {kernel}");
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(civil(0), (1970, 1, 1));
-        assert_eq!(civil(19_782), (2024, 2, 29));
-        assert_eq!(civil(20_453), (2025, 12, 31));
-    }
 
     #[test]
     fn an_aim_that_is_missed_is_said() {
