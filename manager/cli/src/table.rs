@@ -91,9 +91,8 @@ impl Table {
             self.columns.iter().map(|&(heading, _)| Cell::coloured(heading, Colour::Bold)).collect();
         let rows = || std::iter::once(&headings).chain(&self.rows);
         let last = self.columns.len().saturating_sub(1);
-        let before_last: usize = (0..last)
-            .map(|column| rows().map(|row| width(&row[column].text)).max().unwrap_or(0) + GAP)
-            .sum();
+        let before_last: usize =
+            (0..last).map(|column| rows().map(|row| width(&row[column].text)).max().unwrap_or(0) + GAP).sum();
         let last_width_min = self.columns.last().map_or(0, |(heading, _)| width(heading)).max(LAST_WIDTH_MIN);
         let last_width = look.width.map(|width| width.saturating_sub(before_last).max(last_width_min));
 

@@ -13,6 +13,8 @@ use crate::view::{View, Whereabouts};
 
 /// An engine with a backend, and the world behind that, which a test can change and look at.
 pub trait Rig {
+    /// The uid of the claim with this number, as the backend's world names claims.
+    fn uid(&self, number: u64) -> ClaimUid;
     /// A machine is there, and works.
     fn add_node(&mut self, spec: NodeSpec);
     /// A user wants this. Called again with the same, it is told again.
@@ -67,9 +69,12 @@ fn machine(number: usize, devices: usize) -> NodeSpec {
     }
 }
 
-fn claim(name: &str, devices: u16) -> (ClaimUid, Claim) {
+/// The number of the claim that most checks are about.
+const FIRST: u64 = 1;
+
+fn claim(uid: &ClaimUid, devices: u16) -> Claim {
     let request = Request { devices: DeviceRequest::whole(devices), ..Request::default() };
-    (name.into(), Claim { name: name.into(), request, priority: 50, preemptible: true, ..Claim::default() })
+    Claim { name: uid.to_string(), request, priority: 50, preemptible: true, ..Claim::default() }
 }
 
 fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
@@ -81,9 +86,9 @@ fn rest(rig: &mut dyn Rig) {
     rig.pass(patience_ms);
 }
 
-fn want(rig: &mut dyn Rig, name: &str, devices: u16) -> ClaimUid {
-    let (uid, claim) = claim(name, devices);
-    rig.want(&uid, &claim);
+fn want(rig: &mut dyn Rig, number: u64, devices: u16) -> ClaimUid {
+    let uid = rig.uid(number);
+    rig.want(&uid, &claim(&uid, devices));
     uid
 }
 
@@ -106,7 +111,7 @@ fn runs(rig: &dyn Rig, uid: &ClaimUid) -> Result<(NodeName, Generation), String>
 
 fn starts(rig: &mut dyn Rig) -> Result<(), String> {
     rig.add_node(machine(0, 2));
-    let uid = want(rig, "claim", 2);
+    let uid = want(rig, FIRST, 2);
     rest(rig);
     let (node, _) = runs(rig, &uid)?;
     require(node.as_str() == "node-0", || format!("it runs on {node}"))
@@ -114,7 +119,7 @@ fn starts(rig: &mut dyn Rig) -> Result<(), String> {
 
 fn ends(rig: &mut dyn Rig) -> Result<(), String> {
     starts(rig)?;
-    let uid = ClaimUid::from("claim");
+    let uid = rig.uid(FIRST);
     rig.end(&uid);
     rest(rig);
     require(rig.running().is_empty(), || format!("still there: {:?}", rig.running()))?;
@@ -123,7 +128,7 @@ fn ends(rig: &mut dyn Rig) -> Result<(), String> {
 
 fn waits(rig: &mut dyn Rig) -> Result<(), String> {
     rig.add_node(machine(0, 1));
-    let uid = want(rig, "claim", 2);
+    let uid = want(rig, FIRST, 2);
     rest(rig);
     let shown = rig.view().claim(&uid).map(|claim| claim.whereabouts);
     require(shown == Some(Whereabouts::Waiting), || format!("it does not wait: {shown:?}"))?;
@@ -136,9 +141,9 @@ fn waits(rig: &mut dyn Rig) -> Result<(), String> {
 
 fn told_twice(rig: &mut dyn Rig) -> Result<(), String> {
     starts(rig)?;
-    let (uid, claim) = claim("claim", 2);
+    let uid = rig.uid(FIRST);
     let before = runs(rig, &uid)?;
-    rig.want(&uid, &claim);
+    rig.want(&uid, &claim(&uid, 2));
     rest(rig);
     let after = runs(rig, &uid)?;
     require(before == after, || format!("it ran at {before:?} and runs at {after:?}"))
@@ -146,9 +151,9 @@ fn told_twice(rig: &mut dyn Rig) -> Result<(), String> {
 
 fn restarts(rig: &mut dyn Rig) -> Result<(), String> {
     rig.add_node(machine(0, 2));
-    let runs_before: Vec<ClaimUid> = ["one", "two"].into_iter().map(|name| want(rig, name, 1)).collect();
+    let runs_before: Vec<ClaimUid> = [1, 2].into_iter().map(|number| want(rig, number, 1)).collect();
     rest(rig);
-    let waiting = want(rig, "three", 2);
+    let waiting = want(rig, 3, 2);
     rest(rig);
     let before: Result<Vec<_>, String> = runs_before.iter().map(|uid| runs(rig, uid)).collect();
     rig.restart();
@@ -162,7 +167,7 @@ fn restarts(rig: &mut dyn Rig) -> Result<(), String> {
 
 fn dies(rig: &mut dyn Rig) -> Result<(), String> {
     starts(rig)?;
-    let uid = ClaimUid::from("claim");
+    let uid = rig.uid(FIRST);
     let (_, before) = runs(rig, &uid)?;
     rig.die(&uid);
     rest(rig);
@@ -172,15 +177,15 @@ fn dies(rig: &mut dyn Rig) -> Result<(), String> {
 
 fn makes_room(rig: &mut dyn Rig) -> Result<(), String> {
     starts(rig)?;
-    let (uid, important) = claim("important", 2);
-    rig.want(&uid, &Claim { priority: 90, ..important });
+    let (first, uid) = (rig.uid(FIRST), rig.uid(2));
+    rig.want(&uid, &Claim { priority: 90, ..claim(&uid, 2) });
     let patience_ms = rig.patience_ms();
     for _ in 0..100 {
         rig.pass(patience_ms / 100);
         require(rig.running().len() <= 1, || format!("two hold the same devices: {:?}", rig.running()))?;
     }
     runs(rig, &uid)?;
-    require(place(rig, &"claim".into())?.is_none(), || "the other one still runs".into())
+    require(place(rig, &first)?.is_none(), || "the other one still runs".into())
 }
 
 fn is_cut_off(rig: &mut dyn Rig) -> Result<(), String> {
@@ -195,12 +200,13 @@ fn is_cut_off(rig: &mut dyn Rig) -> Result<(), String> {
     }
     rig.cut(&node, false);
     rest(rig);
-    runs(rig, &"claim".into()).map(|_| ())
+    let uid = rig.uid(FIRST);
+    runs(rig, &uid).map(|_| ())
 }
 
 fn ends_while_cut_off(rig: &mut dyn Rig) -> Result<(), String> {
     starts(rig)?;
-    let (uid, node) = (ClaimUid::from("claim"), NodeName::from("node-0"));
+    let (uid, node) = (rig.uid(FIRST), NodeName::from("node-0"));
     rig.cut(&node, true);
     rig.end(&uid);
     rest(rig);

@@ -86,6 +86,10 @@ impl World {
 }
 
 impl Rig for World {
+    fn uid(&self, number: u64) -> ClaimUid {
+        ClaimUid::from(format!("claim-{number}"))
+    }
+
     fn add_node(&mut self, spec: NodeSpec) {
         self.specs.insert(spec.name.as_str().into(), spec);
         self.report();

@@ -54,3 +54,22 @@ impl Backend for Nodes {
         self.sessions.send(node.as_str(), wire::message(session, message));
     }
 }
+
+/// What tells a node to start a claim.
+pub(crate) fn start_message(
+    order: &StartOrder,
+    process: wire_types::Process,
+    now_ms: u64,
+) -> wire_types::SchedulerMessage {
+    let start = wire_types::Start {
+        claim: order.claim.to_string(),
+        generation: Some(wire::to_generation(order.generation)),
+        amounts: Some(wire::to_amounts(&order.amounts)),
+        deadline_ms: order.deadline_ms.saturating_sub(now_ms),
+        process: Some(process),
+    };
+    wire::message(order.session, Message::Start(start))
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,13 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use aliquot_proto::agent::v1 as wire_types;
-use aliquot_proto::agent::v1::scheduler_message::Message as NodeOrder;
 use aliquot_scheduler_core::QueueSpec;
-use aliquot_scheduler_engine::{Acknowledge, Message, NodeName, Observation, Report, Shown, StepOutcome};
+use aliquot_scheduler_engine::{Acknowledge, Message, NodeName, Observation, Report, Shown};
 use aliquot_scheduler_store::{Change, Database, StoreError};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, oneshot};
 
+use crate::backend::start_message;
 use crate::clock::Clock;
 use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Instance, Job, JobId, StartOrder, Unknown};
 use crate::metrics::Counters;
@@ -306,14 +306,14 @@ impl Controller {
         let name = ClaimName::parse(&uid);
         let of = name.map(|claim| Instance { node, claim, generation: instance });
         let fault = if matches!(what, What::Failed(_)) { Fault::Job } else { Fault::Node };
-        let step = match what {
+        let outcome = wire::step_outcome(&what);
+        match what {
             What::Started(_) => {
                 if let Some(of) = of {
                     let wait_ms = book.started(now_ms, of, effects);
                     let wait_ms = wait_ms.filter(|_| of.claim.attempt == 1 && of.claim.rank == 0);
                     wait_ms.into_iter().for_each(|wait_ms| self.counters.start_wait.observe(wait_ms as f64 / 1000.0));
                 }
-                StepOutcome::Started
             }
             What::Refused(why) | What::Failed(why) => {
                 // Only what is about the start says that the instance does not run.
@@ -321,22 +321,17 @@ impl Controller {
                     book.not_started(now_ms, of, &why, fault, effects);
                     batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
                 }
-                match fault {
-                    Fault::Node => StepOutcome::Refused(why),
-                    Fault::Job => StepOutcome::Failed(why),
-                }
             }
             What::Ended(ended) => {
                 if let Some(of) = of {
                     book.ended(now_ms, of, how(&ended), effects);
                     batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
                 }
-                StepOutcome::Gone
             }
-        };
+        }
         drop(book);
         let (node, claim) = (node.into(), uid.into());
-        let report = Report { node, session, sequence, claim, instance, generation, outcome: step };
+        let report = Report { node, session, sequence, claim, instance, generation, outcome };
         batch.effects.observations.push(Observation::Outcome(report));
     }
 
@@ -436,15 +431,8 @@ impl Controller {
         let Some(entry) = book.entry(id) else { return };
         let Some(process) = entry.process(order.claim, book.first_address(id, index)) else { return };
         drop(book);
-        let start = wire_types::Start {
-            claim: order.claim.to_string(),
-            generation: Some(wire::to_generation(order.generation)),
-            amounts: Some(wire::to_amounts(&order.amounts)),
-            deadline_ms: order.deadline_ms.saturating_sub(self.clock.now_ms()),
-            process: Some(process),
-        };
         self.counters.starts.inc();
-        self.sessions.send(order.node.as_str(), wire::message(order.session, NodeOrder::Start(start)));
+        self.sessions.send(order.node.as_str(), start_message(order, process, self.clock.now_ms()));
     }
 }
 

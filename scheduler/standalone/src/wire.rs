@@ -2,7 +2,7 @@
 
 use aliquot_proto::agent::v1 as wire;
 use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceSpec, Health, MilliCpu, NodeSpec, Taint};
-use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, NodeReport, Running};
+use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, NodeReport, Running, StepOutcome};
 
 use crate::jobs::ClaimName;
 
@@ -55,7 +55,7 @@ fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
     }
 }
 
-fn amounts(from: wire::Amounts) -> Amounts {
+pub(crate) fn amounts(from: wire::Amounts) -> Amounts {
     let part = |from: wire::DevicePart| DevicePart {
         uuid: from.uuid,
         core: DeviceCore::new(from.core_millis),
@@ -78,6 +78,16 @@ pub(crate) fn to_amounts(from: &Amounts) -> wire::Amounts {
         cpu_millis: from.cpu.get(),
         memory_bytes: from.memory.get(),
         devices: from.devices.iter().map(part).collect(),
+    }
+}
+
+pub(crate) fn step_outcome(from: &wire::outcome::Outcome) -> StepOutcome {
+    use wire::outcome::Outcome;
+    match from {
+        Outcome::Started(_) => StepOutcome::Started,
+        Outcome::Refused(why) => StepOutcome::Refused(why.clone()),
+        Outcome::Failed(why) => StepOutcome::Failed(why.clone()),
+        Outcome::Ended(_) => StepOutcome::Gone,
     }
 }
 

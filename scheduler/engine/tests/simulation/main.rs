@@ -2,13 +2,15 @@
 
 #![expect(clippy::disallowed_methods, reason = "who runs the tests says which worlds")]
 
+mod direct;
 mod node;
 mod random;
 mod rig;
 mod world;
 
 use aliquot_scheduler_engine::{MemoryStore, Store};
-use world::{Kind, World};
+use direct::Direct;
+use world::{Kind, Wire, World};
 
 /// Worlds of each kind in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the
 /// first.
@@ -17,6 +19,11 @@ const WORLDS: u64 = 500;
 /// Where the engine of a world saves. Tests of other stores include these modules, and have a function of their own.
 fn new_store() -> Box<dyn Store> {
     Box::new(MemoryStore::default())
+}
+
+/// What carries messages in a world, likewise.
+fn new_wire() -> Box<dyn Wire> {
+    Box::new(Direct)
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -9,7 +9,7 @@ use aliquot_scheduler_engine::{
     StepOutcome,
 };
 
-use crate::random::Random;
+use super::random::Random;
 
 /// An instance of a claim on the simulated node.
 #[derive(Clone, Debug)]

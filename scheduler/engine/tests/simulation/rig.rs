@@ -6,9 +6,13 @@ use aliquot_scheduler_core::{Claim, NodeSpec};
 use aliquot_scheduler_engine::conformance::{CHECKS, Rig};
 use aliquot_scheduler_engine::{ClaimUid, Generation, NodeName, Observation, View};
 
-use crate::world::{Kind, World};
+use super::world::{Kind, World};
 
 impl Rig for World {
+    fn uid(&self, number: u64) -> ClaimUid {
+        self.uid(number)
+    }
+
     fn add_node(&mut self, spec: NodeSpec) {
         self.join(spec);
     }

@@ -14,8 +14,8 @@ use aliquot_scheduler_engine::{
 };
 use aliquot_scheduler_kit as kit;
 
-use crate::node::{Node, Troubles};
-use crate::random::Random;
+use super::node::{Node, Troubles};
+use super::random::Random;
 
 const GIB: u64 = 1 << 30;
 /// How often nodes look at what they run, and users and faults may come.
@@ -45,6 +45,22 @@ enum Message {
     ToEngine(usize, Observation),
 }
 
+/// Carries messages between the engine and the nodes.
+pub(crate) trait Wire {
+    /// What a node gets of a command; `None`: nothing.
+    fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Option<Command>;
+    /// What the engine gets of what a node says; `None`: nothing.
+    fn carry_to_engine(&mut self, observation: Observation) -> Option<Observation>;
+    /// Whether nodes can be told to resize what runs.
+    fn can_resize(&self) -> bool {
+        true
+    }
+    /// The uid of the claim with this number.
+    fn uid(&self, number: u64) -> ClaimUid {
+        ClaimUid::from(format!("claim-{number}"))
+    }
+}
+
 pub(crate) struct World {
     kind: Kind,
     random: Random,
@@ -53,6 +69,7 @@ pub(crate) struct World {
     /// When a crashed engine starts again.
     starts_ms: u64,
     store: Box<dyn Store>,
+    wire: Box<dyn Wire>,
     view: Option<Arc<View>>,
     nodes: Vec<Node>,
     /// By how much each node's clock is fast, in thousandths, and what it showed at the beginning.
@@ -119,7 +136,8 @@ impl World {
             now_ms: 1000,
             engine: None,
             starts_ms: 0,
-            store: crate::new_store(),
+            store: super::new_store(),
+            wire: super::new_wire(),
             view: None,
             nodes,
             clocks,
@@ -201,7 +219,10 @@ impl World {
                 self.check_nodes()?;
                 said.into_iter().for_each(|observation| self.send(Message::ToEngine(node, observation)));
             }
-            Message::ToEngine(_, observation) => self.tell(observation)?,
+            Message::ToEngine(_, observation) => {
+                let heard = self.wire.carry_to_engine(observation);
+                heard.map_or(Ok(()), |observation| self.tell(observation))?;
+            }
         }
         Ok(())
     }
@@ -254,7 +275,9 @@ impl World {
             self.last_step_ms = self.now_ms;
         }
         if let Some(node) = self.nodes.iter().position(|node| node.name() == command.node) {
-            self.send(Message::ToNode(node, command));
+            if let Some(command) = self.wire.carry_to_node(self.now_ms, command) {
+                self.send(Message::ToNode(node, command));
+            }
         }
     }
 
@@ -376,7 +399,7 @@ impl World {
                     self.report(node);
                 }
             }
-            32..=36 => self.resize()?,
+            32..=36 if self.wire.can_resize() => self.resize()?,
             29 => self.nodes[node].reboot(),
             30 => self.nodes[node].restart(),
             31 if self.kind == Kind::Witness => {
@@ -462,7 +485,7 @@ impl World {
     }
 
     fn want(&mut self, claim: Claim) -> Result<(), String> {
-        self.submit_as(ClaimUid::from(claim.name.as_str()), claim)
+        self.submit_as(self.wire.uid(self.submitted), claim)
     }
 
     pub(crate) fn submit_as(&mut self, uid: ClaimUid, claim: Claim) -> Result<(), String> {
@@ -497,6 +520,10 @@ impl World {
             self.run_until(self.now_ms + TICK_MS)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn uid(&self, number: u64) -> ClaimUid {
+        self.wire.uid(number)
     }
 
     pub(crate) fn shown(&self) -> Option<Arc<View>> {

@@ -1,6 +1,8 @@
 //! The engine's own worlds and its checks of backends, with a database in place of memory. Each crash of an engine
 //! closes the database, and the next engine opens it again.
 
+#[path = "../../../engine/tests/simulation/direct.rs"]
+mod direct;
 #[path = "../../../engine/tests/simulation/node.rs"]
 mod node;
 #[path = "../../../engine/tests/simulation/random.rs"]
@@ -12,8 +14,9 @@ mod world;
 
 use aliquot_scheduler_engine::{Batch, Saved, Store, StoreError};
 use aliquot_scheduler_store::{Database, EngineStore};
+use direct::Direct;
 use tempfile::TempDir;
-use world::{Kind, World};
+use world::{Kind, Wire, World};
 
 /// Worlds of each kind. The engine's tests play many more; here the store is what is new.
 const WORLDS: u64 = 8;
@@ -38,6 +41,10 @@ impl Store for Reopened {
 
 fn new_store() -> Box<dyn Store> {
     Box::new(Reopened { store: None, folder: tempfile::tempdir().expect("there is room for a folder") })
+}
+
+fn new_wire() -> Box<dyn Wire> {
+    Box::new(Direct)
 }
 
 fn play_all(kind: Kind) {
