@@ -17,6 +17,7 @@ pub(crate) fn measure() -> Table {
         "200 pods with a claim each",
         "prepared, median ms",
         "p99 ms",
+        "claims a second",
         "given back, median ms",
         "p99 ms",
         "wrong identity",
@@ -35,13 +36,22 @@ pub(crate) fn measure() -> Table {
         world.wait_until_empty();
         let kubelet = world.cluster.kubelet();
         let ms = |method| -> Vec<f64> {
-            kubelet.durations(method).iter().map(|duration| duration.as_secs_f64() * 1e3).collect()
+            kubelet.calls(method).iter().map(|call| (call.ended - call.began).as_secs_f64() * 1e3).collect()
         };
         let (prepared, given_back) = (ms("NodePrepareResources"), ms("NodeUnprepareResources"));
+        let prepares = kubelet.calls("NodePrepareResources");
+        let began = prepares.iter().map(|call| call.began).min();
+        let ended = prepares.iter().map(|call| call.ended).max();
+        let per_second = match began.zip(ended).filter(|_| at_once) {
+            Some((began, ended)) => format!("{:.0}", prepares.len() as f64 / (ended - began).as_secs_f64()),
+            // Each waits for the pod before it.
+            None => "–".to_owned(),
+        };
         table.row(vec![
             what.to_owned(),
             format!("{:.2}", median(prepared.clone())),
             format!("{:.2}", quantile(prepared, 0.99)),
+            per_second,
             format!("{:.2}", median(given_back.clone())),
             format!("{:.2}", quantile(given_back, 0.99)),
             wrong.to_string(),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
@@ -32,6 +32,22 @@ pub struct Kubelet {
     runtime: Option<Runtime>,
 }
 
+/// When a call of a driver began and ended.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverCall {
+    /// When kubelet called.
+    pub began: Instant,
+    /// When the driver had answered.
+    pub ended: Instant,
+}
+
+impl DriverCall {
+    /// A call that ends now.
+    fn since(began: Instant) -> DriverCall {
+        DriverCall { began, ended: Instant::now() }
+    }
+}
+
 /// What the kubelet's parts share.
 struct Shared {
     settings: Settings,
@@ -43,8 +59,8 @@ struct Shared {
     pods: PodWorkers,
     /// What plugins have done that they must not do, and that no answer tells them.
     complaints: Mutex<Vec<String>>,
-    /// How long each call of a driver took, by method.
-    durations: Mutex<BTreeMap<&'static str, Vec<Duration>>>,
+    /// The calls of a driver that succeeded, by method.
+    calls: Mutex<BTreeMap<&'static str, Vec<DriverCall>>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -71,7 +87,7 @@ impl Kubelet {
             plugins: Plugins::default(),
             pods: PodWorkers::default(),
             complaints: Mutex::default(),
-            durations: Mutex::default(),
+            calls: Mutex::default(),
             settings,
             store,
             containers,
@@ -135,11 +151,11 @@ impl Kubelet {
         self.shared.complaints.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How long the calls of `method` took that succeeded.
+    /// The calls of `method` that succeeded.
     #[must_use]
-    pub fn durations(&self, method: &str) -> Vec<Duration> {
-        let durations = self.shared.durations.lock().unwrap_or_else(PoisonError::into_inner);
-        durations.get(method).cloned().unwrap_or_default()
+    pub fn calls(&self, method: &str) -> Vec<DriverCall> {
+        let calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.get(method).cloned().unwrap_or_default()
     }
 }
 
@@ -156,8 +172,8 @@ impl Shared {
         self.complaints.lock().unwrap_or_else(PoisonError::into_inner).push(complaint);
     }
 
-    fn took(&self, method: &'static str, duration: Duration) {
-        let mut durations = self.durations.lock().unwrap_or_else(PoisonError::into_inner);
-        durations.entry(method).or_default().push(duration);
+    fn note_call(&self, method: &'static str, call: DriverCall) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.entry(method).or_default().push(call);
     }
 }

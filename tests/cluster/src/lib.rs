@@ -24,6 +24,6 @@ pub use aliquot_test_api_server::{
     Resource, SLICES, Store,
 };
 pub use cluster::{Cluster, NAMESPACE, NODE_NAME};
-pub use kubelet::{Kubelet, Settings, Timing};
+pub use kubelet::{DriverCall, Kubelet, Settings, Timing};
 pub use runtime::{ContainerRuntime, ContainerSpec, ContainerState, Paper, Podman};
 pub use world::{DRIVER, Share, World, request, share};

@@ -11,8 +11,8 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use super::Shared;
 use super::checkpoint::Checkpoint;
+use super::{DriverCall, Shared};
 use crate::pod::{claim_names, extended_claim, uid_of};
 use aliquot_test_api_server::CLAIMS;
 
@@ -168,7 +168,7 @@ async fn prepare_by(shared: &Shared, driver: &str, claims: &[Claim]) -> Result<(
     let answered = tokio::time::timeout(shared.settings.timing.driver_call, call).await;
     let answered = answered.map_err(|_| "NodePrepareResources: deadline exceeded".to_owned())?;
     let answer = answered.map_err(|status| format!("NodePrepareResources: {status}"))?.into_inner();
-    let took = begin.elapsed();
+    let call = DriverCall::since(begin);
     let mut known = shared.claims.known.lock().await;
     for (uid, result) in &answer.claims {
         let claim = claims.iter().find(|claim| claim.uid == *uid);
@@ -190,7 +190,7 @@ async fn prepare_by(shared: &Shared, driver: &str, claims: &[Claim]) -> Result<(
     if answer.claims.len() != claims.len() {
         return Err(format!("NodePrepareResources skipped {} ResourceClaims", claims.len() - answer.claims.len()));
     }
-    shared.took("NodePrepareResources", took);
+    shared.note_call("NodePrepareResources", call);
     Ok(())
 }
 
@@ -234,7 +234,7 @@ pub(super) async fn unprepare(shared: &Shared, pod: &Pod) -> Result<(), String> 
         if answer.claims.len() != claims.len() {
             return Err("NodeUnprepareResources returned result for unknown claims".to_owned());
         }
-        shared.took("NodeUnprepareResources", begin.elapsed());
+        shared.note_call("NodeUnprepareResources", DriverCall::since(begin));
     }
     let mut known = shared.claims.known.lock().await;
     for key in unused {

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Value, json};
 
 use super::{Endpoint, Given, HEALTHY, Owner, Shared, State, shuffled};
+use crate::kubelet::DriverCall;
 use crate::kubelet::checkpoint::Checkpoint;
 use crate::pod::{all_containers_of, extended_resources, init_containers_of, is_sidecar, uid_of};
 
@@ -73,7 +74,7 @@ async fn allocate_container(
         let begin = Instant::now();
         let answer = client.clone().allocate(request).await;
         let answer = answer.map_err(|status| format!("Allocate failed due to {status}, which is unexpected"))?;
-        shared.took("Allocate", begin.elapsed());
+        shared.note_call("Allocate", DriverCall::since(begin));
         let answer = answer.into_inner().container_responses.into_iter().next();
         let answer = answer.ok_or("no containers return in allocation response")?;
         let mut state = shared.devices.lock();
@@ -167,7 +168,7 @@ pub(in super::super) async fn pre_start(shared: &Shared, pod: &Pod, container: &
         let answered = called.map_err(|_| failed("deadline exceeded".to_owned()))?;
         answered
             .map_err(|status| failed(format!("rpc error: code = {:?} desc = {}", status.code(), status.message())))?;
-        shared.took("PreStartContainer", begin.elapsed());
+        shared.note_call("PreStartContainer", DriverCall::since(begin));
     }
     let mut admitted = Admitted::default();
     for Given { answer, .. } in given.into_values() {
