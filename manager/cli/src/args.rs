@@ -187,7 +187,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) simulated: bool,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -207,7 +207,7 @@ pub(crate) struct ExecArgs {
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) name: String,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 

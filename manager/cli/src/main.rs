@@ -132,6 +132,27 @@ mod tests {
     }
 
     #[test]
+    fn an_unknown_option_is_not_taken_for_the_command() {
+        let parse = |words: &str| Cli::try_parse_from(words.split(' '));
+        for wrong in [
+            "aliquot run --gpu-cor 30 -- true",
+            "aliquot run --gpu-core 30 --bogus true",
+            "aliquot exec train --bogus true",
+            "aliquot submit --bogus true",
+        ] {
+            let refused = parse(wrong).expect_err(wrong);
+            assert_eq!(refused.kind(), clap::error::ErrorKind::UnknownArgument, "{wrong}: {refused}");
+        }
+        for right in
+            ["aliquot run --gpu-core 30 prog -x --gpu-core 5", "aliquot run --gpu-core 30 -- prog -x --gpu-core 5"]
+        {
+            let Command::Run(args) = parse(right).expect(right).command else { panic!("{right} is another command") };
+            assert_eq!(args.command, ["prog", "-x", "--gpu-core", "5"], "{right}");
+        }
+        assert!(parse("aliquot exec train -- --odd").is_ok(), "after two dashes anything is a command");
+    }
+
+    #[test]
     fn a_run_with_wrong_options_is_still_a_run() {
         let asks = |words: &str| asks_to_run(words.split(' ').map(OsString::from));
         assert!(asks("aliquot run --gpu-core 0 -- true"));
