@@ -201,7 +201,7 @@ struct Belonging {
 }
 
 /// The pids of the processes that use the region of slice `id`: processes that have its ledger mapped, and processes of
-/// containers in which it is mounted.
+/// containers in which it is mounted. The manager, which maps the ledgers of all slices, is none of them.
 ///
 /// # Errors
 /// The processes cannot be listed.
@@ -214,7 +214,8 @@ pub(crate) fn users_of(id: SliceId) -> io::Result<Vec<u32>> {
         ledgers.iter().any(|ledger| procfs::maps(*pid, ledger) == Mapped::Yes)
             || (is_elsewhere() && procfs::find_mount(*pid, |mount| is_mount_of(mount, id).then_some(())).is_some())
     };
-    Ok(procfs::list()?.filter(uses).collect())
+    let manager = std::process::id();
+    Ok(procfs::list()?.filter(|pid| *pid != manager).filter(uses).collect())
 }
 
 /// The mount namespaces of the host: that of process 1, and the manager's own, which differs where its service unit

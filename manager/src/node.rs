@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aliquot_node::{Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, Slice, SliceRequest};
 use tokio::sync::watch;
 
+use crate::attribution;
 use crate::inventory::DeviceUuid;
 use crate::manager::{CreateSliceError, Manager, RemoveSliceError, SliceView};
 use crate::slices::{self, CreateRequest, PartRequest, Published, RemoveError};
@@ -104,6 +105,20 @@ impl Node for ManagedNode {
     fn remove(&self, name: &str) -> Result<(), NodeError> {
         match self.manager.remove(name, true) {
             Ok(()) | Err(RemoveSliceError::Refused(RemoveError::NotFound { .. })) => Ok(()),
+            Err(error) => Err(NodeError(error.to_string())),
+        }
+    }
+
+    fn remove_unused(&self, name: &str) -> Result<bool, NodeError> {
+        let Some(view) = self.manager.get(name) else { return Ok(true) };
+        let users = attribution::users_of(view.slice.id)
+            .map_err(|error| NodeError(format!("cannot list the processes that have slice {name:?}: {error}")))?;
+        if !users.is_empty() {
+            return Ok(false);
+        }
+        match self.manager.remove(name, false) {
+            Ok(()) | Err(RemoveSliceError::Refused(RemoveError::NotFound { .. })) => Ok(true),
+            Err(RemoveSliceError::Refused(RemoveError::InUse { .. })) => Ok(false),
             Err(error) => Err(NodeError(error.to_string())),
         }
     }

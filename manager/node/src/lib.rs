@@ -73,6 +73,13 @@ pub trait Node: Send + Sync + 'static {
     /// It cannot be removed; then nothing has changed.
     fn remove(&self, name: &str) -> Result<(), NodeError>;
 
+    /// Removes a slice unless a process has it: one that is in it, or one of a container that was given it, whether that
+    /// has used a device or not. Whether there is no slice of that name any more.
+    ///
+    /// # Errors
+    /// It cannot be removed, or it is not known who has it; then nothing has changed.
+    fn remove_unused(&self, name: &str) -> Result<bool, NodeError>;
+
     /// The slice of that name.
     fn get(&self, name: &str) -> Option<Slice>;
 

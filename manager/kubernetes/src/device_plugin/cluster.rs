@@ -38,7 +38,8 @@ pub trait Cluster: Send + Sync + 'static {
     /// Why it is not known.
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<KnownPod>, String>;
 
-    /// Whether the pod of that name has gone or ended; `None` if that is not known now. It is not asked for twice.
+    /// Whether the pod of that name that was on this node has gone or ended; `None` if that is not known now. It is not
+    /// asked for twice.
     async fn has_gone(&self, namespace: &str, name: &str) -> Option<bool>;
 
     /// Says why a container of the pod with this UID gets no slice.
@@ -117,7 +118,7 @@ impl Cluster for ApiServer {
     async fn has_gone(&self, namespace: &str, name: &str) -> Option<bool> {
         let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), namespace);
         match timeout(LOOK_TIMEOUT, pods.get(name)).await {
-            Ok(Ok(pod)) => Some(has_ended(&pod)),
+            Ok(Ok(pod)) => Some(has_ended(&pod) || !is_on(&pod, &self.node_name)),
             Ok(Err(error)) if is_not_found(&error) => Some(true),
             Ok(Err(_)) | Err(_) => None,
         }
@@ -179,6 +180,12 @@ impl Cluster for ApiServer {
 fn has_ended(pod: &core::Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase.is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase))
+}
+
+/// Whether the pod is bound to this node. No pod is ever bound to another node than before: one that is elsewhere, or
+/// nowhere yet, is another pod than the one of its name that was here.
+fn is_on(pod: &core::Pod, node_name: &str) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(node_name))
 }
 
 /// The controller that makes another pod in place of this one if it is deleted, and lets that go to another node.
@@ -383,6 +390,17 @@ mod tests {
         assert_eq!(found.containers[0].resources["aliquot.dev/gpu-core"], "30");
         assert_eq!(found.annotations["a"], "b");
         assert_eq!(known(core::Pod::default()), KnownPod::default());
+    }
+
+    #[tokio::test]
+    async fn a_pod_has_gone_when_the_one_of_its_name_is_not_on_this_node() {
+        let server = Arc::new(Server::default());
+        let cluster = server.cluster();
+        for (node_name, has_gone) in [("node".into(), false), ("other".into(), true), (Value::Null, true)] {
+            let spec = json!({"nodeName": node_name, "containers": []});
+            *server.pod.lock().unwrap() = json!({"metadata": {"name": "p"}, "spec": spec});
+            assert_eq!(cluster.has_gone("default", "p").await, Some(has_gone), "{node_name}");
+        }
     }
 
     #[test]

@@ -386,12 +386,15 @@ impl Preparer {
         let slices = node::blocking(&self.node, |node| node.list()).await;
         // Asked for after the slices were looked at: whose slice is among them is among these.
         let holders = self.pod_resources.list().await?;
-        let stale = of_nobody(&slices, &holders);
-        for slice in &stale {
-            info!(slice = slice.content.name, "removing the slice of a container that is gone, to make room");
-            self.remove(&slice.content.name).await?;
+        let mut is_any_gone = false;
+        for slice in of_nobody(&slices, &holders) {
+            let name = slice.content.name.clone();
+            if node::blocking(&self.node, move |node| node.remove_unused(&name)).await? {
+                info!(slice = slice.content.name, "removed the slice of a container that is gone, to make room");
+                is_any_gone = true;
+            }
         }
-        Ok(!stale.is_empty())
+        Ok(is_any_gone)
     }
 
     /// Removes the slice that these units were for: kubelet is giving them to a new container.

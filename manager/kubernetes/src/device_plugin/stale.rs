@@ -1,8 +1,13 @@
 //! Slices whose container is gone.
 //!
-//! Kubelet may have forgotten a container for a moment only: while it starts, it does not know all of its pods. So the API
-//! server is asked as well: where both say that the pod is gone, its slices go at the next look. If the API server has
-//! the pod, or does not answer, they go after a while in which kubelet did not know it.
+//! A slice goes when three agree:
+//!
+//! 1. Kubelet: no container has the slice's units.
+//! 2. The API server, because kubelet may have forgotten the pod for a moment only: while it starts, it does not know all
+//!    of its pods. The pod is gone, has ended, or there is another one of its name. If the API server has the pod, or
+//!    does not answer, kubelet must not have known it for a while.
+//! 3. The node's kernel: no process has the slice. A pod that was deleted by force, and a static pod whose mirror was,
+//!    may be unknown to both others while its container runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +15,14 @@ use std::time::Duration;
 
 use aliquot_node::{self as node, Consumer, Node, Slice};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::cluster::Cluster;
 use super::prepare::ChoiceLock;
 use super::slice_name::made_for;
 use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
-use crate::pod_resources::{Holder, Holders, PodResources};
+use crate::pod_resources::{Holder, Holders, PodName, PodResources};
 
 /// The containers' slices that no container has, and in which nothing runs.
 pub(super) fn of_nobody<'a>(slices: &'a [Slice], holders: &Holders) -> Vec<&'a Slice> {
@@ -83,7 +88,7 @@ impl Sweeper {
     pub(super) async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
         let of_nobody_now = of_nobody(slices, holders);
         let mut deserted = self.deserted.for_long(&of_nobody_now, Instant::now(), self.grace);
-        deserted.extend(self.of_gone_pods(&of_nobody_now).await);
+        deserted.extend(self.of_gone_pods(&of_nobody_now, holders).await);
         if deserted.is_empty() {
             return;
         }
@@ -97,18 +102,27 @@ impl Sweeper {
                 continue;
             }
             let removed = name.clone();
-            match node::blocking(&self.node, move |node| node.remove(&name)).await {
-                Ok(()) => info!(slice = removed, "removed the slice of a container that is gone"),
+            match node::blocking(&self.node, move |node| node.remove_unused(&name)).await {
+                Ok(true) => info!(slice = removed, "removed the slice of a container that is gone"),
+                Ok(false) => debug!(slice = removed, "a container runs that kubelet does not know: its slice stays"),
                 Err(error) => warn!(slice = removed, "cannot remove the slice of a container that is gone: {error}"),
             }
         }
     }
 
-    /// Those of these slices of whose pods the API server says that they are gone.
-    async fn of_gone_pods(&self, slices: &[&Slice]) -> BTreeSet<String> {
+    /// Those of these slices, which are nobody's, whose pods are not away for a moment only.
+    async fn of_gone_pods(&self, slices: &[&Slice], holders: &Holders) -> BTreeSet<String> {
+        let known: BTreeSet<&PodName> = holders.pods().collect();
         let mut found = BTreeSet::new();
         for slice in slices {
             let Some(Consumer { namespace, pod, .. }) = made_for(slice) else { continue };
+            let pod_name = (namespace, pod);
+            // Kubelet knows a pod of that name and what it has given to its containers, which is not this slice.
+            if known.contains(&pod_name) && holders.unread().is_none() {
+                found.insert(slice.content.name.clone());
+                continue;
+            }
+            let (namespace, pod) = pod_name;
             match self.cluster.has_gone(&namespace, &pod).await {
                 Some(true) => _ = found.insert(slice.content.name.clone()),
                 Some(false) => {}

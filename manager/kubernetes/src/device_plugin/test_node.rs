@@ -96,6 +96,8 @@ pub(crate) struct TestNode {
     devices: watch::Sender<Arc<Devices>>,
     slices: Mutex<BTreeMap<String, Slice>>,
     refuses_slices: AtomicBool,
+    /// Slices of containers that run.
+    running: Mutex<BTreeSet<String>>,
     /// How many slices it has looked at to answer.
     looked_at: AtomicUsize,
 }
@@ -107,6 +109,7 @@ impl TestNode {
             devices,
             slices: Mutex::default(),
             refuses_slices: AtomicBool::new(false),
+            running: Mutex::default(),
             looked_at: AtomicUsize::new(0),
         })
     }
@@ -124,6 +127,16 @@ impl TestNode {
     /// Says that so many processes run in a slice.
     pub(crate) fn set_processes(&self, name: &str, processes: usize) {
         self.slices().get_mut(name).expect("a slice of that name").processes = processes;
+    }
+
+    /// Says whether a container runs that was given a slice, without a process in it.
+    pub(crate) fn set_running(&self, name: &str, runs: bool) {
+        let mut running = self.running.lock().expect("no test panics while it holds this");
+        if runs {
+            running.insert(name.into())
+        } else {
+            running.remove(name)
+        };
     }
 
     /// How many slices it has looked at so far to answer.
@@ -233,6 +246,16 @@ impl Node for TestNode {
     fn remove(&self, name: &str) -> Result<(), NodeError> {
         self.slices().remove(name);
         Ok(())
+    }
+
+    fn remove_unused(&self, name: &str) -> Result<bool, NodeError> {
+        let runs = self.running.lock().expect("no test panics while it holds this").contains(name);
+        let mut slices = self.slices();
+        let is_used = runs || slices.get(name).is_some_and(|slice| slice.processes > 0);
+        if !is_used {
+            slices.remove(name);
+        }
+        Ok(!is_used)
     }
 
     fn get(&self, name: &str) -> Option<Slice> {

@@ -421,6 +421,47 @@ async fn slices_of_a_pod_that_is_gone_for_kubelet_and_the_api_server_are_removed
 }
 
 #[tokio::test]
+async fn the_slice_of_an_earlier_pod_of_the_same_name_is_removed_at_once() {
+    let world = World::new(1, &[], LONG);
+    world.admit("web-0", &THIRD, &[]).await;
+    world.start("web-0").await.unwrap();
+    // The API server has the later one, which has other units and has not started.
+    world.kubelet.forget("web-0");
+    world.kubelet.give("web-0", CORE, &[unit_id::unit_id(&device(0, 16).uuid, 99)]);
+    while world.slice("web-0").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn no_slice_is_removed_under_a_container_that_runs() {
+    let world = World::new(1, &[], Duration::ZERO);
+    for pod in ["a-runs", "b-ended"] {
+        world.admit(pod, &THIRD, &[]).await;
+        world.start(pod).await.unwrap();
+    }
+    world.node.set_running("pod.default.a-runs.main", true);
+    // Neither kubelet nor the API server has them, and both are looked at, in this order.
+    for pod in ["a-runs", "b-ended"] {
+        world.cluster.pods.lock().unwrap().remove(pod);
+        world.kubelet.forget(pod);
+    }
+    while world.slice("b-ended").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(world.slice("a-runs").is_some());
+    // Nor does it make room for others.
+    world.admit("needs-all", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
+    let refusal = world.start("needs-all").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");
+    assert!(world.slice("a-runs").is_some());
+    world.node.set_running("pod.default.a-runs.main", false);
+    while world.slice("a-runs").is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
 async fn the_plugin_registers_again_when_kubelet_was_restarted() {
     let mut world = World::new(1, &[], LONG);
     world.admit("a", &THIRD, &[]).await;

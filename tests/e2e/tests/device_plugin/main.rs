@@ -7,5 +7,6 @@ mod identity;
 mod real_containers;
 mod refusals;
 mod relay;
+mod removal;
 mod restarts;
 mod stage;

@@ -1,0 +1,94 @@
+//! Slices go with their containers, neither later nor earlier, although the plugin waits long for a kubelet that does not
+//! know a pod any more.
+
+use std::process::{Child, Command, Stdio};
+
+use aliquot_harness::wait;
+use aliquot_test_cluster::{NAMESPACE, PODS, World};
+use serde_json::json;
+
+use crate::stage::{CORE, container, create, delete, part, slice_of, spec, wait_for_plugin, with_settings};
+
+/// A cluster in which no test ends if it waits until kubelet has not known a pod for long enough.
+fn with_long_grace() -> World {
+    let world = with_settings(1, "gone_grace_seconds = 3600");
+    wait_for_plugin(&world, 1);
+    world
+}
+
+#[track_caller]
+fn create_running(world: &World, name: &str) {
+    create(world, name, &part(10, 2));
+    world.cluster.wait_for_phase(name, "Running");
+}
+
+#[track_caller]
+fn wait_for_slices_of(world: &World, pods: &[&str]) {
+    wait::until_true(&format!("these and no others have slices: {pods:?}"), || {
+        world.slices().len() == pods.len() && pods.iter().all(|pod| slice_of(world, pod, "main").is_some())
+    });
+}
+
+#[test]
+fn a_slice_goes_when_its_pod_is_deleted() {
+    let world = with_long_grace();
+    ["goes", "stays"].iter().for_each(|name| create_running(&world, name));
+    delete(&world, ["goes"]);
+    wait_for_slices_of(&world, &["stays"]);
+}
+
+#[test]
+fn a_slice_goes_when_its_pod_was_deleted_while_kubelet_was_down() {
+    let mut world = with_long_grace();
+    ["goes", "stays"].iter().for_each(|name| create_running(&world, name));
+    world.cluster.kill_kubelet();
+    world.cluster.store().delete(&PODS, NAMESPACE, "goes", true).expect("the pod is there");
+    world.cluster.start_kubelet();
+    wait_for_slices_of(&world, &["stays"]);
+}
+
+#[test]
+fn a_slice_goes_although_a_new_pod_of_its_pod_s_name_waits_for_a_node() {
+    let world = with_long_grace();
+    ["stays", "web-0"].iter().for_each(|name| create_running(&world, name));
+    delete(&world, ["web-0"]);
+    // No node has as much.
+    world.cluster.create_pod("web-0", &spec(&[], &[container(&world, "main", &json!({CORE: "5000"}), &[])]));
+    wait_for_slices_of(&world, &["stays"]);
+}
+
+/// A process in a mount namespace of its own that has a region mounted, as those of a container have.
+struct Bystander(Child);
+
+impl Bystander {
+    fn with_region(region: &str, mounted_at: &str) -> Bystander {
+        let script = format!("mount --bind {region} {mounted_at} && touch {mounted_at}.mounted && exec sleep infinity");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation=private", "sh", "-c", &script]);
+        let child = command.stdin(Stdio::null()).spawn().expect("unshare of util-linux");
+        Bystander(child)
+    }
+
+    fn end(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it is a child");
+    }
+}
+
+#[test]
+fn a_slice_stays_as_long_as_a_process_of_its_container_runs() {
+    let world = with_long_grace();
+    ["a-runs", "b-ended"].iter().for_each(|name| create_running(&world, name));
+    let slice = slice_of(&world, "a-runs", "main").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mount_point = dir.path().join("region");
+    std::fs::create_dir(&mount_point).unwrap();
+    // It has used no device, so the manager knows nothing else of it.
+    let process = Bystander::with_region(&slice.region_path, mount_point.to_str().unwrap());
+    wait::until_true("the region is mounted", || dir.path().join("region.mounted").exists());
+    delete(&world, ["a-runs", "b-ended"]);
+    // Slices are looked at in the order of their names.
+    wait_for_slices_of(&world, &["a-runs"]);
+    process.end();
+    wait_for_slices_of(&world, &[]);
+}
