@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::pod::NodeFacts;
 use crate::refusal::Refusal;
 use crate::request::Request;
-use crate::systems::{cgpu, elastic_gpu, gpu_manager, gpushare, hami, kai, nvidia, own, qgpu, volcano};
+use crate::systems::{aws_vgpu, cgpu, elastic_gpu, gpu_manager, gpushare, hami, kai, nvidia, own, qgpu, volcano};
 use crate::wish::Wish;
 
 /// A system whose resource names and annotations a pod can use to ask for devices.
@@ -32,6 +32,8 @@ pub enum Dialect {
     Kai,
     /// Elastic GPU.
     ElasticGpu,
+    /// AWS's virtual GPU device plugin.
+    AwsVgpu,
 }
 
 /// Which component chooses the device of a container.
@@ -68,6 +70,11 @@ pub enum Unit {
     /// Room for one container on a device. Other resources or annotations say how much of the device it gets.
     Slot {
         /// The number of slots of a device.
+        per_device: u32,
+    },
+    /// An equal part of a device's time and memory.
+    Part {
+        /// The number of parts of a device, 1 to 100.
         per_device: u32,
     },
     /// A whole device that is not a MIG instance.
@@ -117,7 +124,7 @@ pub(crate) struct System {
 
 impl Dialect {
     /// All dialects.
-    pub const ALL: [Dialect; 10] = [
+    pub const ALL: [Dialect; 11] = [
         Dialect::Own,
         Dialect::Nvidia,
         Dialect::GpuManager,
@@ -128,6 +135,7 @@ impl Dialect {
         Dialect::Volcano,
         Dialect::Kai,
         Dialect::ElasticGpu,
+        Dialect::AwsVgpu,
     ];
 
     pub(crate) fn system(self) -> &'static System {
@@ -142,6 +150,7 @@ impl Dialect {
             Dialect::Volcano => &volcano::SYSTEM,
             Dialect::Kai => &kai::SYSTEM,
             Dialect::ElasticGpu => &elastic_gpu::SYSTEM,
+            Dialect::AwsVgpu => &aws_vgpu::SYSTEM,
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `volcano` | `volcano.sh/vgpu-number` and its kind, `/gpu-memory`, `/gpu-number` | Volcano, or see below |
 //! | `kai` | annotations `gpu-fraction`, `gpu-memory`, and those of NvFractions | Aliquot's scheduler: such pods request nothing from kubelet |
 //! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has decided; else as `aliquot` |
+//! | `aws-vgpu` | `k8s.amazonaws.com/vgpu` | as `aliquot` |
 //!
 //! Requests of HAMi and Volcano are per device, which kube-scheduler cannot count. Where kube-scheduler decides alone,
 //! it counts containers per device, and the sums over a node's devices of what else they ask for ([`Counted`]); the node

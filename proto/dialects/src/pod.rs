@@ -65,6 +65,8 @@ pub struct NodeFacts {
     /// The number of `nvidia.com/gpu.shared` that one device counts as, 1 to 100. 1: devices are whole, and this
     /// resource is not advertised.
     pub nvidia_replicas: u32,
+    /// The number of `k8s.amazonaws.com/vgpu` that one device counts as, 1 to 48.
+    pub aws_vgpus: u32,
 }
 
 impl Default for NodeFacts {
@@ -77,6 +79,7 @@ impl Default for NodeFacts {
             qgpu_policy: QgpuPolicy::default(),
             slots_per_device: 10,
             nvidia_replicas: 1,
+            aws_vgpus: 10,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The translators, one file for each system.
 
+pub(crate) mod aws_vgpu;
 pub(crate) mod cgpu;
 pub(crate) mod elastic_gpu;
 pub(crate) mod gpu_manager;

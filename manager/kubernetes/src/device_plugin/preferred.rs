@@ -37,7 +37,7 @@ pub(super) fn preferred(
     let begun: BTreeSet<String> = must.iter().filter_map(|id| device_of(id)).map(str::to_owned).collect();
     let missing = size - chosen.len();
     let more = match resource.unit {
-        Unit::CorePercent | Unit::MemoryBytes(_) => of_few_devices(&free, &begun, missing),
+        Unit::CorePercent | Unit::MemoryBytes(_) | Unit::Part { .. } => of_few_devices(&free, &begun, missing),
         Unit::Slot { .. } => of_different_devices(&free, &begun, missing),
         Unit::Device | Unit::MigInstance => close_together(&free, &begun, devices, missing),
     };

@@ -69,7 +69,7 @@ impl Resource {
         match self.unit {
             Unit::CorePercent => 100,
             Unit::MemoryBytes(unit_bytes) => device.memory_bytes / unit_bytes.max(1),
-            Unit::Slot { per_device } => per_device.into(),
+            Unit::Slot { per_device } | Unit::Part { per_device } => per_device.into(),
             Unit::Device => device.mig_instance.is_none().into(),
             Unit::MigInstance => (self.profile.is_some() && profile(device) == self.profile.as_deref()).into(),
         }
@@ -87,6 +87,12 @@ impl Resource {
             Unit::CorePercent | Unit::MemoryBytes(_) => 0,
             Unit::Slot { per_device } if room.core_percent > 0 && room.memory_bytes > 0 => per_device.into(),
             Unit::Slot { .. } => 0,
+            Unit::Part { per_device } => {
+                let of_time = u64::from(room.core_percent) * u64::from(per_device) / 100;
+                let memory = u128::from(room.memory_beside(self.kept_percent)) * u128::from(per_device);
+                let of_memory = memory / u128::from(room.device_memory_bytes.max(1));
+                of_time.min(u64::try_from(of_memory).unwrap_or(u64::MAX))
+            }
             Unit::Device | Unit::MigInstance => room.is_untouched.into(),
         }
     }
@@ -94,7 +100,7 @@ impl Resource {
     /// Whether a unit is an amount, of which a container takes some from one device.
     #[must_use]
     pub(super) fn is_share(&self) -> bool {
-        matches!(self.unit, Unit::CorePercent | Unit::MemoryBytes(_))
+        matches!(self.unit, Unit::CorePercent | Unit::MemoryBytes(_) | Unit::Part { .. })
     }
 
     /// Whether the units say which devices a container gets. Of other resources they only count, and the node chooses.
@@ -201,6 +207,18 @@ mod tests {
         assert_eq!(counts(10, 16 * GIB - (100 << 20)), [0, 0]);
         assert_eq!(counts(10, 16 * GIB), [0, 0]);
         assert_eq!(counts(100, GIB), [0, 0]);
+    }
+
+    #[test]
+    fn parts_of_a_device_are_on_offer_as_long_as_both_time_and_memory_are_left() {
+        let spoken = Spoken::new([Dialect::AwsVgpu]).unwrap();
+        let resources = Resource::all(&spoken, &NodeFacts::default(), &Devices::default());
+        let vgpu = resources.iter().find(|resource| resource.name == "k8s.amazonaws.com/vgpu").unwrap();
+        let device = device(0, 20);
+        let left = |core, memory_bytes| vgpu.units_in(Room::of(&device, &[slice_of("a", &device, core, memory_bytes)]));
+        assert_eq!((vgpu.units_of(&device), vgpu.units_in(Room::of(&device, &[]))), (10, 10));
+        assert_eq!([left(10, 2 * GIB), left(30, 2 * GIB), left(31, 2 * GIB), left(10, 8 * GIB)], [9, 7, 6, 6]);
+        assert_eq!([left(100, GIB), left(1, 20 * GIB)], [0, 0]);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Settings {
     pub slots_per_device: u32,
     /// How many `nvidia.com/gpu.shared` one device is; 1: devices are whole, `nvidia.com/gpu`.
     pub nvidia_replicas: u32,
+    /// How many `k8s.amazonaws.com/vgpu` one device is.
+    pub aws_vgpus: u32,
     /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
     pub gone_grace_seconds: u64,
     /// How long a pod waits for room on the node's devices before it is evicted. It is evicted only if it is of a
@@ -46,6 +48,7 @@ impl Default for Settings {
             qgpu_policy: "best-effort".into(),
             slots_per_device: 10,
             nvidia_replicas: 1,
+            aws_vgpus: 10,
             gone_grace_seconds: 30,
             room_grace_seconds: 60,
         }
@@ -113,6 +116,8 @@ impl Settings {
         let (slots, replicas) = (self.slots_per_device, self.nvidia_replicas);
         check(to_hundred.contains(&slots), "slots_per_device", slots.to_string(), "1 to 100")?;
         check(to_hundred.contains(&replicas), "nvidia_replicas", replicas.to_string(), "1 to 100")?;
+        let vgpus = self.aws_vgpus;
+        check((1..=48).contains(&vgpus), "aws_vgpus", vgpus.to_string(), "1 to 48")?;
         let qgpu_policy = QgpuPolicy::parse(&self.qgpu_policy).ok_or_else(|| SettingsError::Value {
             key: "qgpu_policy",
             found: format!("{:?}", self.qgpu_policy),
@@ -128,6 +133,7 @@ impl Settings {
                 qgpu_policy,
                 slots_per_device: slots,
                 nvidia_replicas: replicas,
+                aws_vgpus: vgpus,
             },
             gone_grace: Duration::from_secs(self.gone_grace_seconds),
             room_grace: Duration::from_secs(self.room_grace_seconds),
@@ -165,6 +171,7 @@ mod tests {
             (refused(|s| s.core_memory_percent = Some(101)), "core_memory_percent is 101; it must be 0 to 100"),
             (refused(|s| s.slots_per_device = 0), "slots_per_device is 0; it must be 1 to 100"),
             (refused(|s| s.nvidia_replicas = 101), "nvidia_replicas is 101; it must be 1 to 100"),
+            (refused(|s| s.aws_vgpus = 49), "aws_vgpus is 49; it must be 1 to 48"),
             (refused(|s| s.qgpu_policy = "fair".into()), "qgpu_policy is \"fair\"; it must be best-effort"),
         ] {
             assert!(found.contains(words), "{found}");

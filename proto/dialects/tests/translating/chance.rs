@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 /// Names of resources that the translators read, and one that they do not read.
-const RESOURCES: [&str; 29] = [
+const RESOURCES: [&str; 30] = [
     "aliquot.dev/gpu-core",
     "aliquot.dev/gpu-memory",
     "aliquot.dev/gpu",
@@ -37,6 +37,7 @@ const RESOURCES: [&str; 29] = [
     "elasticgpu.io/gpu-core",
     "elasticgpu.io/gpu-memory",
     "gpushare.provisioner.elasticgpu.io/gpu-core",
+    "k8s.amazonaws.com/vgpu",
     "cpu",
 ];
 const ANNOTATIONS: [&str; 12] = [
@@ -88,12 +89,13 @@ fn nodes() -> impl Strategy<Value = NodeFacts> {
             qgpu_policy: policy,
             slots_per_device: slots,
             nvidia_replicas: replicas,
+            aws_vgpus: slots,
         },
     )
 }
 
 fn spoken() -> impl Strategy<Value = Spoken> {
-    let dialects = prop::array::uniform10(any::<bool>());
+    let dialects = prop::array::uniform11(any::<bool>());
     dialects.prop_filter_map("two dialects that clash", |chosen| {
         let chosen = Dialect::ALL.into_iter().zip(chosen).filter(|(_, chosen)| *chosen);
         Spoken::new(chosen.map(|(dialect, _)| dialect)).ok()

@@ -1,6 +1,7 @@
 //! Translations of requests, one table for each system.
 
 mod asking;
+mod aws_vgpu;
 mod chance;
 mod cloud_vendors;
 mod elastic_gpu;

@@ -68,7 +68,7 @@ fn only_the_names_of_dialects_are_parsed() {
 fn each_dialect_names_what_chooses_the_device() {
     for dialect in Dialect::ALL {
         let expected = match dialect {
-            Dialect::Own | Dialect::Nvidia | Dialect::Cgpu | Dialect::Qgpu => Placement::Node,
+            Dialect::Own | Dialect::Nvidia | Dialect::Cgpu | Dialect::Qgpu | Dialect::AwsVgpu => Placement::Node,
             Dialect::GpuManager => Placement::Theirs { annotation: "tencent.com/predicate-gpu-idx-" },
             Dialect::GpuShare => Placement::Theirs { annotation: "ALIYUN_COM_GPU_MEM_IDX" },
             Dialect::Hami => Placement::Theirs { annotation: "hami.io/vgpu-devices-allocated" },
@@ -94,7 +94,7 @@ fn advertised_resources_are_understood() {
                 Unit::MigInstance => format!("{}1g.10gb", advertised.resource),
                 _ => advertised.resource.to_owned(),
             };
-            let pod = pod(&[container("a", &[(&name, "20")])], &[]);
+            let pod = pod(&[container("a", &[(&name, "10")])], &[]);
             let answer = spoken.translate(&pod, 0, &node);
             assert!(!matches!(answer, Ok(None) | Err(Refusal::NotSpoken { .. })), "{name}: {answer:?}");
         }

@@ -86,6 +86,13 @@ fn cases() -> Vec<Case> {
             memory_bytes: 1_024_000_000,
             variables: &[],
         },
+        Case {
+            dialect: "aws-vgpu",
+            limits: json!({"k8s.amazonaws.com/vgpu": "3"}),
+            core_percent: 30,
+            memory_bytes: 12 * GIB,
+            variables: &[],
+        },
     ]
 }
 
