@@ -63,8 +63,10 @@ impl Manager<'_> {
                 Some("DaemonSet") => {
                     let pod = &mut object["spec"]["template"]["spec"];
                     for kind in ["initContainers", "containers"] {
-                        pod[kind][0]["image"] = image.reference().into();
-                        pod[kind][0]["imagePullPolicy"] = "Never".into();
+                        for container in pod[kind].as_array_mut().unwrap() {
+                            container["image"] = image.reference().into();
+                            container["imagePullPolicy"] = "Never".into();
+                        }
                     }
                     if let Some(gpu) = gpu {
                         simulate(pod, gpu);
@@ -113,8 +115,8 @@ impl Manager<'_> {
     pub(crate) fn upgrade(&self) {
         let image = manager_image(artifacts::manager_with_another_shim());
         self.cluster.import(&image);
-        let (init, main) = (format!("runtime-dir={}", image.reference()), format!("manager={}", image.reference()));
-        self.cluster.kubectl(&["set", "image", DAEMON_SET, &init, &main, "--namespace", NAMESPACE], "");
+        let of_all = format!("*={}", image.reference());
+        self.cluster.kubectl(&["set", "image", DAEMON_SET, &of_all, "--namespace", NAMESPACE], "");
         self.wait();
     }
 
