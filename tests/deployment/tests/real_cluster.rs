@@ -9,7 +9,7 @@
 //! | variable | |
 //! | --- | --- |
 //! | `KUBECONFIG` | the cluster, of Kubernetes 1.36 or later, and an administrator's rights in it; `kubectl` is used |
-//! | `ALIQUOT_TEST_IMPORT` | a command that brings an image's archive, its last argument, to the cluster's nodes |
+//! | `ALIQUOT_TEST_IMPORT` | a command that brings an image's archive, its last argument, to the cluster's nodes: `ctr -n k8s.io images import` for containerd, `podman load --input` for CRI-O |
 //! | `ALIQUOT_TEST_GPU` | `simulated` where the cluster's only node is this machine and has no GPU |
 //! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default |
 //! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node |
@@ -91,8 +91,7 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
         tests.nothing_is_broken_in_a_manager_s_pod();
         tests.what_pods_use_is_told_with_their_names();
         tests.a_container_that_is_restarted_is_in_its_slice_again();
-        tests.a_device_that_is_lost_is_given_to_nobody_until_it_is_back();
-        tests.a_device_with_a_critical_error_is_given_to_nobody_for_a_while();
+        tests.devices_that_go_bad_are_given_to_nobody_until_they_are_well();
         tests.pods_that_start_at_once_have_each_its_own(50);
         tests.pods_wait_for_a_manager_that_is_away();
         tests.restarts_in_any_order_disturb_nobody();
@@ -110,8 +109,7 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
         tests.nothing_is_broken_in_a_manager_s_pod();
         tests.what_pods_use_is_told_with_their_names();
         tests.a_container_that_is_restarted_is_in_its_slice_again();
-        tests.a_device_that_is_lost_is_given_to_nobody_until_it_is_back();
-        tests.a_device_with_a_critical_error_is_given_to_nobody_for_a_while();
+        tests.devices_that_go_bad_are_given_to_nobody_until_they_are_well();
         tests.pods_that_start_at_once_have_each_its_own(30);
         tests.restarts_in_any_order_disturb_nobody();
         tests.an_upgrade_disturbs_nobody();
@@ -142,6 +140,7 @@ fn on_the_cluster(deployment: Deployment, steps: impl FnOnce(&Tests<'_>)) {
     let cluster = Cluster::of_kubeconfig();
     let mode = deployment.mode;
     println!("cluster: {}, managers as in {}", cluster.version(), mode.directory());
+    cluster.nodes().iter().for_each(|node| println!("node: {node}"));
     let gpu = SimulatedGpu::with(deployment.machine);
     let simulated = std::env::var("ALIQUOT_TEST_GPU").is_ok_and(|gpu| gpu == "simulated");
     let programs = ["devices", "exact", "hold"].map(|name| HostProgram::linked(&gpu, name));

@@ -32,6 +32,21 @@ impl Cluster {
         version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// Of each node the container runtime, the kernel, and how kubelet makes cgroups.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        let describe = |node: Value| {
+            let path = format!("/api/v1/nodes/{}/proxy/configz", node["metadata"]["name"].as_str().unwrap_or_default());
+            let kubelet = self.try_kubectl(&["get", "--raw", &path], "").unwrap_or_default();
+            let kubelet: Value = serde_json::from_str(&kubelet).unwrap_or_default();
+            let info = &node["status"]["nodeInfo"];
+            let [runtime, kernel] = ["containerRuntimeVersion", "kernelVersion"].map(|field| info[field].as_str());
+            let driver = kubelet["kubeletconfig"]["cgroupDriver"].as_str();
+            let [runtime, kernel, driver] = [runtime, kernel, driver].map(|found| found.unwrap_or("unknown"));
+            format!("{runtime}, Linux {kernel}, cgroup driver {driver}")
+        };
+        self.list("nodes", None).into_iter().map(describe).collect()
+    }
+
     /// What `kubectl` with these arguments and this input prints.
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
@@ -128,6 +143,24 @@ impl Namespace<'_> {
         if status["phase"] == "Succeeded" { Ok(self.log(pod, MAIN)) } else { Err(status) }
     }
 
+    /// Begins to delete an object.
+    pub(crate) fn begin_to_delete(&self, kind: &str, name: &str) {
+        self.cluster.kubectl(&["delete", kind, name, "--wait=false", "--namespace", &self.name], "");
+    }
+
+    /// Waits until all pods run: one question for all, where one for each takes longer than the pods.
+    pub(crate) fn wait_until_all_run(&self) {
+        let runs = |pod: &Value| pod["status"]["phase"] == "Running";
+        let end = std::time::Instant::now() + PATIENCE;
+        loop {
+            let missing: Vec<Value> = self.list("pods").into_iter().filter(|pod| !runs(pod)).collect();
+            let Some(first) = missing.first() else { return };
+            let (name, status) = (&first["metadata"]["name"], &first["status"]);
+            assert!(std::time::Instant::now() < end, "{} pods do not run, as {name}: {status:#}", missing.len());
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+
     /// Waits until the pod has printed `text`.
     pub(crate) fn wait_for_output(&self, pod: &str, text: &str) {
         self.wait(pod, "runs", |phase| phase == "Running");
@@ -147,9 +180,10 @@ impl Namespace<'_> {
             if is_there(found["status"]["phase"].as_str().unwrap_or_default()) {
                 return;
             }
-            let events: Vec<Value> = self.list("events").into_iter().map(|event| event["message"].clone()).collect();
-            let late = std::time::Instant::now() > end;
-            assert!(!late, "the pod {pod} never {what}: {:#}\n{events:#?}", found["status"]);
+            if std::time::Instant::now() > end {
+                let events = self.list("events").into_iter().map(|event| event["message"].clone());
+                panic!("the pod {pod} never {what}: {:#}\n{:#?}", found["status"], events.collect::<Vec<_>>());
+            }
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
     }

@@ -26,6 +26,8 @@ impl Tests<'_> {
             let mut pod = pod_with(name, self.image, &holds(16 * MIB), &units(60, 2));
             pod["spec"]["initContainers"] = json!([init, sidecar]);
             self.namespace.apply(&[pod]);
+        }
+        for name in &names {
             self.namespace.wait_for_output(name, "held");
             let said = self.namespace.log(name, "init");
             assert!(said.starts_with(&format!("free: {}\none byte more than all: 2\n", bytes(3))), "{said}");

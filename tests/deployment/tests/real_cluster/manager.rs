@@ -88,11 +88,8 @@ impl Manager<'_> {
         // Who is in a namespace comes after it.
         objects.sort_by_key(|object| object["kind"] != "Namespace");
         cluster.apply(&objects);
+        // Pods that a former run has left are replaced: their image has another name.
         let manager = Manager { cluster, mode };
-        // Pods that a former run has left have another simulated GPU.
-        if gpu.is_some() {
-            manager.restart();
-        }
         manager.wait();
         manager
     }
@@ -123,7 +120,7 @@ impl Manager<'_> {
     /// Takes the managers from all nodes, and returns when they are gone.
     pub(crate) fn take_away(&self) {
         self.select_nodes(&json!("taken-away"));
-        wait::until_true("the managers are gone", || self.pods().is_empty());
+        wait::until_true("the managers are gone", || self.cluster.list("pods", Some(NAMESPACE)).is_empty());
     }
 
     /// Brings them back.
@@ -138,21 +135,24 @@ impl Manager<'_> {
         self.cluster.kubectl(&["patch", DAEMON_SET, "--type=merge", &patch, "--namespace", NAMESPACE], "");
     }
 
-    /// The names of the managers' pods.
+    /// The names of the managers' pods. Those that end after a rollout answer no more.
     fn pods(&self) -> Vec<String> {
         let pods = self.cluster.list("pods", Some(NAMESPACE)).into_iter();
-        pods.map(|pod| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
+        let stay = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        stay.map(|pod| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
     /// How many devices are published; waits for the first.
     pub(crate) fn devices(&self) -> usize {
-        wait::until("devices are published", || {
-            let devices = match self.mode {
-                Mode::Claims => self.cluster.list("resourceslices", None).iter().map(devices_of).sum(),
-                Mode::Units => self.cluster.list("nodes", None).iter().map(whole_cores_of).sum(),
-            };
-            (devices > 0).then_some(devices)
-        })
+        wait::until("devices are published", || Some(self.published()).filter(|devices| *devices > 0))
+    }
+
+    /// How many devices are published now: by claims all, by units those that are well.
+    pub(crate) fn published(&self) -> usize {
+        match self.mode {
+            Mode::Claims => self.cluster.list("resourceslices", None).iter().map(devices_of).sum(),
+            Mode::Units => self.cluster.list("nodes", None).iter().map(whole_cores_of).sum(),
+        }
     }
 
     /// The slices on all nodes and what they use, as `aliquot ps` shows it.
@@ -199,7 +199,12 @@ impl Manager<'_> {
     /// What the command line in a manager's pod says.
     fn aliquot(&self, pod: &str, arguments: &[&str]) -> String {
         let exec = ["exec", pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];
-        self.cluster.kubectl(&[&exec, arguments].concat(), "")
+        let arguments = [&exec, arguments].concat();
+        // After a rollout there is none for the moment in which the new one takes over from the old one.
+        wait::until("a manager answers", || match self.cluster.try_kubectl(&arguments, "") {
+            Err(error) if error.contains("no node manager runs here") => None,
+            said => Some(said.unwrap_or_else(|error| panic!("{}: {error}", arguments.join(" ")))),
+        })
     }
 }
 

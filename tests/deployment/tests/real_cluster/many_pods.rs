@@ -31,6 +31,7 @@ impl Tests<'_> {
             .flat_map(|number| self.asks(&name(number), &holds((number + 1) * MIB), core(number), asked_mib(number)))
             .collect();
         self.namespace.apply(&objects);
+        self.namespace.wait_until_all_run();
         for number in 0..count {
             self.namespace.wait_for_output(&name(number), "held");
         }

@@ -33,18 +33,19 @@ impl Tests<'_> {
             println!("ok: refused: {}", error.trim());
         }
         // What is wrong only beside what was asked for, the driver.
+        // Kubelet asks again after a while only, so both wait for that together.
         let name = "limit-below-request";
         self.namespace.apply(&[
             claim(name, &requests, &with(json!({"coreLimitPercent": 20}))),
             pod(name, self.image, &prints_devices(), &json!({"resourceClaimName": name})),
         ]);
-        self.expect_refusal(name, &["coreLimitPercent is 20", "30 percent"]);
         let mut pod = pod("two", self.image, &prints_devices(), &json!({"resourceClaimName": "two"}));
         pod["spec"]["resourceClaims"] =
             json!([{"name": "gpu", "resourceClaimName": "two"}, {"name": "other", "resourceClaimName": "other"}]);
         pod["spec"]["containers"][0]["resources"]["claims"] = json!([{"name": "gpu"}, {"name": "other"}]);
         let requests = json!([device_request("gpu", 10, 64)]);
         self.namespace.apply(&[claim("two", &requests, &json!([])), claim("other", &requests, &json!([])), pod]);
+        self.expect_refusal(name, &["coreLimitPercent is 20", "30 percent"]);
         self.expect_refusal("two", &["container \"main\"", "\"two\"", "\"other\"", "one slice"]);
         self.namespace.delete("resourceclaim", "other");
         wait::until_true("nothing of them is left", || self.manager.slices().is_empty());

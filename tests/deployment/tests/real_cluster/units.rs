@@ -47,6 +47,14 @@ impl Tests<'_> {
         }
     }
 
+    /// Begins to remove them. That they go, too, is seen at the end.
+    pub(crate) fn begin_to_remove(&self, name: &str) {
+        self.namespace.begin_to_delete("pod", name);
+        if self.mode == Mode::Claims {
+            self.namespace.begin_to_delete("resourceclaim", name);
+        }
+    }
+
     pub(crate) fn a_pod_with_units_has_its_part(&self) {
         self.namespace.apply(&self.asks("part", &prints_devices(), 30, 2 * MEMORY_UNIT_MIB));
         let said = self.namespace.output("part");
