@@ -274,10 +274,9 @@ impl World {
         if !matches!(command.order, Order::Renew { .. }) {
             self.last_step_ms = self.now_ms;
         }
-        if let Some(node) = self.nodes.iter().position(|node| node.name() == command.node) {
-            if let Some(command) = self.wire.carry_to_node(self.now_ms, command) {
-                self.send(Message::ToNode(node, command));
-            }
+        let Some(node) = self.nodes.iter().position(|node| node.name() == command.node) else { return };
+        if let Some(command) = self.wire.carry_to_node(self.now_ms, command) {
+            self.send(Message::ToNode(node, command));
         }
     }
 

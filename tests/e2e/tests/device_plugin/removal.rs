@@ -3,7 +3,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use aliquot_harness::wait;
+use aliquot_harness::{tool, wait};
 use aliquot_test_cluster::{NAMESPACE, PODS, World};
 use serde_json::json;
 
@@ -63,9 +63,9 @@ struct Bystander(Child);
 impl Bystander {
     fn with_region(region: &str, mounted_at: &str) -> Bystander {
         let script = format!("mount --bind {region} {mounted_at} && touch {mounted_at}.mounted && exec sleep infinity");
-        let mut command = Command::new("unshare");
+        let mut command = Command::new(tool("unshare", "util-linux"));
         command.args(["--mount", "--propagation=private", "sh", "-c", &script]);
-        let child = command.stdin(Stdio::null()).spawn().expect("unshare of util-linux");
+        let child = command.stdin(Stdio::null()).spawn().expect("unshare starts");
         Bystander(child)
     }
 
