@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use aliquot_harness::{HostProgram, MIB, Region, SimulatedGpu, run, tool, unchanged_in_a_slice};
+use aliquot_harness::{
+    EXACT_MEMORY, HostProgram, MIB, PythonEnvironment, Region, SimulatedGpu, run, tool, unchanged_in_a_slice,
+};
 
 /// The program's look-ups of the driver behave as without the shim, and in a slice one byte more than the limit is
 /// refused.
@@ -76,6 +78,37 @@ fn a_program_that_patches_functions_is_limited() {
     unchanged_in_a_slice(&gpu, || program.on(&gpu)).success().assert_said(said);
     let region = Region::new(&gpu, 64 * MIB);
     run(region.preload_into(&mut program.on(&gpu))).success().assert_said(said);
+    assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB));
+}
+
+/// UCX asks the driver where memory lies, exports it to other processes, and allocates some itself.
+#[test]
+fn ucx_registers_memory_within_the_limit() {
+    let small = SimulatedGpu::with(&format!("{EXACT_MEMORY}[[device]]\nmemory = '64MiB'\n"));
+    let large = SimulatedGpu::exact();
+    let ucx = PythonEnvironment::ucx().package("libucx");
+    let [headers, libraries] = ["include", "lib"].map(|part| ucx.join(part).display().to_string());
+    let drivers = large.library_dir().display().to_string();
+    let search = [format!("-isystem{headers}"), format!("-L{libraries}"), format!("-L{drivers}")];
+    let mut arguments: Vec<&str> = search.iter().map(String::as_str).collect();
+    arguments.extend(["-lucp", "-lucs", "-lucm", "-luct", "-lcuda"]);
+    let program = HostProgram::variant("maps_memory", "ucx", &arguments);
+    let command = |gpu: &SimulatedGpu| {
+        let mut command = program.on(gpu);
+        let drivers = gpu.library_dir().display().to_string();
+        command.env("LD_LIBRARY_PATH", format!("{drivers}:{libraries}")).env("UCX_LOG_LEVEL", "fatal");
+        command
+    };
+    let bare = unchanged_in_a_slice(&small, || command(&small)).success();
+    bare.assert_said(
+        "host memory: Success, host, short key\n\
+         cuMemAlloc: Success, device, longer key\n\
+         by UCX: Success, device, longer key\n\
+         by UCX, too much: Out of memory\n\
+         by UCX, when there is room: Success, device, longer key\n",
+    );
+    let region = Region::new(&large, 64 * MIB);
+    run(region.preload_into(&mut command(&large))).success().assert_said(&bare.stdout);
     assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 64 * MIB));
 }
 

@@ -30,6 +30,21 @@ impl PythonEnvironment {
         MADE.get_or_init(|| PythonEnvironment::make("python-grpc", "requirements-grpc.txt"))
     }
 
+    /// The environment with UCX. The first call makes it, as for [`PythonEnvironment::get`].
+    #[must_use]
+    pub fn ucx() -> &'static PythonEnvironment {
+        static MADE: OnceLock<PythonEnvironment> = OnceLock::new();
+        MADE.get_or_init(|| PythonEnvironment::make("python-ucx", "requirements-ucx.txt"))
+    }
+
+    /// The directory of the package `name`.
+    #[must_use]
+    pub fn package(&self, name: &str) -> PathBuf {
+        let versions = fs::read_dir(self.dir.join("lib")).expect("the environment's libraries");
+        let found = versions.flatten().map(|version| version.path().join("site-packages").join(name));
+        found.into_iter().find(|dir| dir.is_dir()).unwrap_or_else(|| panic!("no Python package {name}"))
+    }
+
     fn make(name: &str, requirements: &str) -> PythonEnvironment {
         let requirements = artifacts::workspace().join("tests/e2e").join(requirements);
         let pinned = fs::read_to_string(&requirements).expect("the list of Python packages");
