@@ -77,6 +77,23 @@ fn overhead_of_a_process_is_shown_in_its_slot() {
     wait::until_true("only the other's is left", || (overhead(), slice.used_bytes(0)) == (0, 7 * MIB));
 }
 
+/// Programs ask for bytes, and the driver takes whole blocks of 2 MiB. What it takes beyond the ledger is in the
+/// overhead as soon as the manager has looked.
+#[test]
+fn memory_that_the_driver_rounds_up_counts_against_the_limit() {
+    let gpu = SimulatedGpu::with("context_memory = '6MiB'\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice("rounded", 50, 16 * MIB);
+    let program = HostProgram::linked(&gpu, "hold");
+    let mut holder = Process::start(slice.preload_into(program.on(&gpu).arg((3 * MIB).to_string())));
+    holder.wait_for("held");
+    let overhead = || slice.limits().devices[0].memory_overhead_bytes.load(Ordering::Relaxed);
+    wait::until_true("the fourth MiB is found", || (overhead(), slice.used_bytes(0)) == (7 * MIB, 3 * MIB));
+    // 10 MiB are used. Another context takes the rest, and there would be room for one more MiB without the rounding.
+    let refused = run(slice.preload_into(program.on(&gpu).arg("1")));
+    assert!(refused.stderr.contains("cuMemAlloc") && refused.stderr.contains("answers 2"), "{refused:?}");
+}
+
 #[test]
 fn host_memory_and_copies_are_told_of_programs_that_have_ended() {
     let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}pool_chunk = '2MiB'\n"));
