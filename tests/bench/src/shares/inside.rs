@@ -1,7 +1,7 @@
 //! Several processes, several streams, and graphs under one cap.
 
 use crate::shares::judgement::{self, Wanted};
-use crate::shares::stage::{Stage, share};
+use crate::shares::stage::{Stage, share, with_room};
 use crate::shares::{Depth, MS, US};
 use crate::table::Table;
 
@@ -25,7 +25,7 @@ pub(super) fn measure(depth: Depth) -> Table {
     ];
     for (name, processes, arguments, longest_ns) in depth.of(cases, 3) {
         let stage = Stage::new();
-        let tenant = stage.tenant("capped", share(PERCENT), processes, arguments);
+        let tenant = stage.tenant("capped", with_room(share(PERCENT)), processes, arguments);
         let recording = stage.play(&[&tenant], depth.window_ns());
         let percent = f64::from(PERCENT);
         let wanted = Wanted { what: format!("{PERCENT} %, {name}"), percent, longest_ns: Some(longest_ns) };

@@ -69,18 +69,13 @@ impl Scene {
         let part = bursting(REQUESTED_PERCENT, REQUESTED_PERCENT);
         let created = stage.node.client().create(slice("requests".to_owned(), self.class.1, part));
         let slice = Slice::open(created.unwrap_or_else(|status| panic!("{}", status.message())));
-        let mut command = HostProgram::linked(&stage.gpu, "requests").on(&stage.gpu);
-        command.args([requests, REQUEST_NS as u32, self.mean_pause_us, SEED].map(|number: u32| number.to_string()));
-        let mut process = Process::start(slice.preload_into(&mut command));
-        process.wait_for("ready");
+        let process = start(&stage, Some(&slice), requests, self.mean_pause_us);
         if !self.comes_later {
             batches.iter().for_each(Tenant::begin);
         }
         let lost_ns = stage.witness.lost_ns();
-        process.signal(Signal::USR1);
-        let said = process.wait().success().stdout;
+        let waits = waits(process);
         let lost_ms = (stage.witness.lost_ns() - lost_ns) as f64 / MS as f64;
-        let waits: Vec<f64> = said.lines().filter_map(|line| line.parse().ok()).map(wait_ms).collect();
         let late = quantile(waits.clone(), 0.99);
         let later = if self.comes_later { ", which had the device for itself before" } else { "" };
         let pause_ms = (u64::from(self.mean_pause_us) * US + REQUEST_NS) / MS;
@@ -97,7 +92,26 @@ impl Scene {
     }
 }
 
-fn slice(name: String, class: PriorityClass, part: Part) -> CreateSliceRequest {
+/// Starts the program that answers requests, in a slice or outside of all. It waits for [`waits`].
+pub(super) fn start(stage: &Stage, slice: Option<&Slice>, requests: u32, mean_pause_us: u32) -> Process {
+    let mut command = HostProgram::linked(&stage.gpu, "requests").on(&stage.gpu);
+    command.args([requests, REQUEST_NS as u32, mean_pause_us, SEED].map(|number: u32| number.to_string()));
+    if let Some(slice) = slice {
+        slice.preload_into(&mut command);
+    }
+    let mut process = Process::start(&mut command);
+    process.wait_for("ready");
+    process
+}
+
+/// Lets it begin, waits for its end, and returns how many milliseconds each request waited.
+pub(super) fn waits(process: Process) -> Vec<f64> {
+    process.signal(Signal::USR1);
+    let said = process.wait().success().stdout;
+    said.lines().filter_map(|line| line.parse().ok()).map(wait_ms).collect()
+}
+
+pub(super) fn slice(name: String, class: PriorityClass, part: Part) -> CreateSliceRequest {
     let part = Part { memory_limit_bytes: GIB, ..part };
     CreateSliceRequest { name, parts: vec![part], priority_class: class.into(), ..CreateSliceRequest::default() }
 }

@@ -37,6 +37,11 @@ pub(super) fn bursting(request_percent: u32, limit_percent: u32) -> Part {
     }
 }
 
+/// The part with memory for the contexts of several processes.
+pub(super) fn with_room(part: Part) -> Part {
+    Part { memory_limit_bytes: 4 * GIB, ..part }
+}
+
 impl Stage {
     /// A stage with one device.
     pub(super) fn new() -> Stage {
