@@ -135,7 +135,7 @@ pub(crate) fn cut(text: &str, width_max: usize) -> String {
 }
 
 /// Columns of a terminal that `text` takes: two for each character of East Asian scripts.
-fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 

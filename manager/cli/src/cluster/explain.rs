@@ -9,7 +9,7 @@ use super::{TaskId, connect_to_running, failed};
 use crate::args::ExplainArgs;
 use crate::error::Result;
 use crate::output::{self, Colour, Look, paint};
-use crate::table::printable;
+use crate::table::{self, printable};
 
 /// Prints the reasons and the remedies.
 pub(crate) async fn explain(socket: Option<&Path>, args: &ExplainArgs) -> Result<()> {
@@ -53,7 +53,7 @@ fn point(sentence: &str, width: Option<usize>) -> String {
     let width_max = width.map_or(usize::MAX, |width| width.saturating_sub(DASH.len()).max(20));
     let (mut lines, mut line): (Vec<String>, String) = (Vec::new(), String::new());
     for word in sentence.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width_max {
+        if !line.is_empty() && table::width(&line) + 1 + table::width(word) > width_max {
             lines.push(std::mem::take(&mut line));
         }
         if !line.is_empty() {

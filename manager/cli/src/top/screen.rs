@@ -15,7 +15,7 @@ use super::chart::{self, Chart};
 use super::history::History;
 use crate::ps::short_uuid;
 use crate::quantity::{bytes_human, duration_human, millipercent_human};
-use crate::table::printable;
+use crate::table::{self, printable};
 use crate::{bar, consumers, priority, waits};
 
 /// Lines of one part: a heading, the chart, and a line of figures.
@@ -166,7 +166,7 @@ impl Screen {
         greatest_limit: u64,
     ) {
         let state = format!(" {} ", state(part, history.waited_permille(&slice.id, &part.device_uuid)));
-        let title = title(slice, part, area.width.saturating_sub(state.chars().count() as u16));
+        let title = title(slice, part, area.width.saturating_sub(table::width(&state) as u16));
         let block = Block::new()
             .borders(Borders::TOP)
             .title_top(Line::from(title).style(Style::new().add_modifier(Modifier::BOLD)))
@@ -244,7 +244,7 @@ fn line_of(words: impl IntoIterator<Item = String>, between: &str, width: u16) -
     let mut line = String::new();
     for word in words {
         let gap = if line.is_empty() { " " } else { between };
-        if line.chars().count() + gap.len() + word.chars().count() > usize::from(width) {
+        if table::width(&line) + gap.len() + table::width(&word) > usize::from(width) {
             break;
         }
         line.push_str(gap);
