@@ -87,7 +87,7 @@ pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
 /// placed.
 ///
 /// # Errors
-/// If the list cannot be written; no cause is known, as it is written to memory.
+/// None in practice: the list is written to memory.
 pub fn placements<'a>(
     placed: impl IntoIterator<Item = (&'a Task, Option<(&'a str, &'a Allocation)>)>,
 ) -> Result<String> {

@@ -7,8 +7,8 @@ use super::world::Wire;
 pub(crate) struct Direct;
 
 impl Wire for Direct {
-    fn carry_to_node(&mut self, _now_ms: u64, command: Command) -> Option<Command> {
-        Some(command)
+    fn carry_to_node(&mut self, _now_ms: u64, command: Command) -> Command {
+        command
     }
 
     fn carry_to_engine(&mut self, observation: Observation) -> Option<Observation> {

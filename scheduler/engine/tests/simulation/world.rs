@@ -47,8 +47,8 @@ enum Message {
 
 /// Carries messages between the engine and the nodes.
 pub(crate) trait Wire {
-    /// What a node gets of a command; `None`: nothing.
-    fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Option<Command>;
+    /// What a node gets of a command.
+    fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Command;
     /// What the engine gets of what a node says; `None`: nothing.
     fn carry_to_engine(&mut self, observation: Observation) -> Option<Observation>;
     /// Whether nodes can be told to resize what runs.
@@ -275,9 +275,8 @@ impl World {
             self.last_step_ms = self.now_ms;
         }
         let Some(node) = self.nodes.iter().position(|node| node.name() == command.node) else { return };
-        if let Some(command) = self.wire.carry_to_node(self.now_ms, command) {
-            self.send(Message::ToNode(node, command));
-        }
+        let command = self.wire.carry_to_node(self.now_ms, command);
+        self.send(Message::ToNode(node, command));
     }
 
     fn crash(&mut self) {

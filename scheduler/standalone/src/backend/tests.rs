@@ -53,7 +53,7 @@ impl Wire for Contract {
         ClaimName { job: number, index: 0, rank: 0, attempt: 1 }.to_string().into()
     }
 
-    fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Option<Command> {
+    fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Command {
         let node = command.node.clone();
         let sessions = self.nodes.sessions.clone();
         let connection = self.connections.entry(node.clone()).or_insert_with(|| sessions.connect(node.as_str()).1);
@@ -66,7 +66,7 @@ impl Wire for Contract {
             Err(_) => connection.try_recv().expect("each command is sent to the controller or to the node"),
         };
         let sent = wire_types::SchedulerMessage::decode(&*sent.encode_to_vec()).expect("a message");
-        Some(Command { node, session: sent.session, order: order(now_ms, sent.message.expect("it says something")) })
+        Command { node, session: sent.session, order: order(now_ms, sent.message.expect("it says something")) }
     }
 
     fn carry_to_engine(&mut self, observation: Observation) -> Option<Observation> {
