@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_device_are_on_offer_as_long_as_both_time_and_memory_are_left() {
+    fn parts_need_both_time_and_memory_that_are_left() {
         let spoken = Spoken::new([Dialect::AwsVgpu]).unwrap();
         let resources = Resource::all(&spoken, &NodeFacts::default(), &Devices::default());
         let vgpu = resources.iter().find(|resource| resource.name == "k8s.amazonaws.com/vgpu").unwrap();

@@ -421,7 +421,7 @@ async fn slices_of_a_pod_that_is_gone_for_kubelet_and_the_api_server_are_removed
 }
 
 #[tokio::test]
-async fn the_slice_of_an_earlier_pod_of_the_same_name_is_removed_at_once() {
+async fn the_slice_of_an_earlier_pod_of_the_name_is_removed() {
     let world = World::new(1, &[], LONG);
     world.admit("web-0", &THIRD, &[]).await;
     world.start("web-0").await.unwrap();

@@ -6,7 +6,7 @@ use crate::asking::{GIB, ask, ask_of, assert_refused, part};
 const VGPU: &str = "k8s.amazonaws.com/vgpu";
 
 #[test]
-fn a_virtual_gpu_is_an_equal_part_of_time_and_memory_and_idle_time_may_be_used() {
+fn a_virtual_gpu_is_an_equal_part_that_may_use_idle_time() {
     let share_of = |vgpus| ask(AwsVgpu, &[(VGPU, vgpus)], &[]).unwrap().share.on(40 * GIB);
     assert_eq!(share_of("1"), part(10, 100, 4 * GIB));
     assert_eq!(share_of("5"), part(50, 100, 20 * GIB));

@@ -1,9 +1,9 @@
 //! Slices go with their containers, neither later nor earlier, although the plugin waits long for a kubelet that does not
 //! know a pod any more.
 
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
-use aliquot_harness::{tool, wait};
+use aliquot_harness::{Process, tool, wait};
 use aliquot_test_cluster::{NAMESPACE, PODS, World};
 use serde_json::json;
 
@@ -48,7 +48,7 @@ fn a_slice_goes_when_its_pod_was_deleted_while_kubelet_was_down() {
 }
 
 #[test]
-fn a_slice_goes_although_a_new_pod_of_its_pod_s_name_waits_for_a_node() {
+fn a_slice_goes_although_a_new_pod_of_that_name_waits() {
     let world = with_long_grace();
     ["stays", "web-0"].iter().for_each(|name| create_running(&world, name));
     delete(&world, ["web-0"]);
@@ -57,22 +57,13 @@ fn a_slice_goes_although_a_new_pod_of_its_pod_s_name_waits_for_a_node() {
     wait_for_slices_of(&world, &["stays"]);
 }
 
-/// A process in a mount namespace of its own that has a region mounted, as those of a container have.
-struct Bystander(Child);
-
-impl Bystander {
-    fn with_region(region: &str, mounted_at: &str) -> Bystander {
-        let script = format!("mount --bind {region} {mounted_at} && touch {mounted_at}.mounted && exec sleep infinity");
-        let mut command = Command::new(tool("unshare", "util-linux"));
-        command.args(["--mount", "--propagation=private", "sh", "-c", &script]);
-        let child = command.stdin(Stdio::null()).spawn().expect("unshare starts");
-        Bystander(child)
-    }
-
-    fn end(mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("it is a child");
-    }
+/// Starts a process in a mount namespace of its own that has a region mounted, as those of a container have.
+fn start_with_region(region: &str, mount_point: &str) -> Process {
+    let script = format!("mount --bind {region} {mount_point} && echo mounted && exec sleep infinity");
+    let mut command = Command::new(tool("unshare", "util-linux"));
+    let mut process = Process::start(command.args(["--mount", "--propagation=private", "sh", "-c", &script]));
+    process.wait_for("mounted");
+    process
 }
 
 #[test]
@@ -81,14 +72,11 @@ fn a_slice_stays_as_long_as_a_process_of_its_container_runs() {
     ["a-runs", "b-ended"].iter().for_each(|name| create_running(&world, name));
     let slice = slice_of(&world, "a-runs", "main").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mount_point = dir.path().join("region");
-    std::fs::create_dir(&mount_point).unwrap();
     // It has used no device, so the manager knows nothing else of it.
-    let process = Bystander::with_region(&slice.region_path, mount_point.to_str().unwrap());
-    wait::until_true("the region is mounted", || dir.path().join("region.mounted").exists());
+    let process = start_with_region(&slice.region_path, dir.path().to_str().unwrap());
     delete(&world, ["a-runs", "b-ended"]);
     // Slices are looked at in the order of their names.
     wait_for_slices_of(&world, &["a-runs"]);
-    process.end();
+    process.kill();
     wait_for_slices_of(&world, &[]);
 }
