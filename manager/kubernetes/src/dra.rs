@@ -47,10 +47,10 @@ pub(crate) use sockets::{Sockets, keep_serving};
 
 use aliquot_node::Node;
 
-use crate::events::Events;
 use crate::pod_resources::Has;
 use crate::relay::Meeting;
 use crate::unix_socket::SocketError;
+use aliquot_api_server::Events;
 
 /// What the driver is told before it starts.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_node::{Device, Devices, Node};
 use kube::Client;
 
-use crate::events::Events;
+use aliquot_api_server::Events;
 
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/manager";

@@ -9,15 +9,12 @@
 
 #![forbid(unsafe_code)]
 
-mod api_server;
 pub mod device_plugin;
 pub mod dra;
-mod events;
 pub mod health;
 pub mod pod_resources;
 pub mod relay;
 mod unix_socket;
 
-pub use api_server::{ConnectError, connect};
-pub use kube::Client;
+pub use aliquot_api_server::{Client, ConnectError, connect};
 pub use unix_socket::SocketError;

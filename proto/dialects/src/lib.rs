@@ -25,6 +25,8 @@
 //! kube-scheduler to ignore those names, nothing changes.
 //! How the schedulers of cGPU and qGPU write their decisions is not public, so the node does not read them.
 //!
+//! Aliquot's own scheduler writes its [`Decision`] beside a request in any dialect.
+//!
 //! A wish never exceeds the request: amounts that must be rounded are rounded down.
 
 #![forbid(unsafe_code)]
@@ -32,6 +34,7 @@
 
 mod constraints;
 mod decimal;
+mod decision;
 mod dialect;
 mod environment;
 mod pod;
@@ -43,9 +46,11 @@ mod translate;
 mod wish;
 
 pub use constraints::{Constraints, Decided, DeviceFacts};
+pub use decision::{DECISION, DecidedPart, Decision, NoDecision};
 pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownDialect};
 pub use environment::Placed;
 pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};
 pub use refusal::Refusal;
+pub use systems::own::{GANG, GANG_SIZE, GENERATION};
 pub use translate::{Clash, Spoken};
 pub use wish::{Core, MILLION, Memory, Part, Priority, Share, Wish};

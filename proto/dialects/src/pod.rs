@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::systems::own::ANNOTATIONS;
+use crate::systems::own::{ANNOTATIONS, OF_SCHEDULER};
 
 /// Aliquot's domain.
 const DOMAIN: &str = "aliquot.dev";
@@ -21,7 +21,8 @@ impl Pod {
     /// nothing and be noticed by nobody. `None` if it has none.
     #[must_use]
     pub fn unknown_annotations(&self) -> Option<String> {
-        let unknown = own_annotations(self.annotations.keys()).filter(|key| !ANNOTATIONS.contains(key));
+        let unknown = own_annotations(self.annotations.keys())
+            .filter(|key| !ANNOTATIONS.contains(key) && !OF_SCHEDULER.contains(key));
         let unknown: Vec<&str> = unknown.collect();
         let listed = || format!("{} changes nothing; there are {}", unknown.join(", "), ANNOTATIONS.join(" and "));
         (!unknown.is_empty()).then(listed)
@@ -97,6 +98,16 @@ pub enum QgpuPolicy {
 }
 
 impl QgpuPolicy {
+    /// The long form of its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            QgpuPolicy::BestEffort => "best-effort",
+            QgpuPolicy::FixedShare => "fixed-share",
+            QgpuPolicy::BurstShare => "burst-share",
+        }
+    }
+
     /// The policy that a label's value names, in its long or short form.
     #[must_use]
     pub fn parse(label: &str) -> Option<QgpuPolicy> {
@@ -119,7 +130,8 @@ mod tests {
             annotations: keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())).collect(),
             ..Pod::default()
         };
-        let known = ["aliquot.dev/gpu-core-limit", "aliquot.dev/priority-class"];
+        let known =
+            ["aliquot.dev/gpu-core-limit", "aliquot.dev/priority-class", "aliquot.dev/devices", "aliquot.dev/gang"];
         assert_eq!(pod(&known).unknown_annotations(), None);
         assert_eq!(pod(&["note", "example.com/aliquot.dev", "notaliquot.dev/x", ""]).unknown_annotations(), None);
         let wrong = ["aliquot.dev/gpu-core-limt", "aliquot.dev/priority-class", "gpu.aliquot.dev/x"];

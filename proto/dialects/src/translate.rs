@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::constraints::Decided;
+use crate::decision::{DECISION, Decision, NoDecision};
 use crate::dialect::Dialect;
 use crate::pod::{NodeFacts, Pod};
 use crate::refusal::Refusal;
@@ -70,8 +72,24 @@ impl Spoken {
                 second_dialect,
             });
         }
-        (dialect.system().translate)(&request).map(Some)
+        let mut wish = (dialect.system().translate)(&request)?;
+        if let Some(decided) = decided(&request)? {
+            wish.constraints.decided = Some(decided);
+        }
+        Ok(Some(wish))
     }
+}
+
+/// The devices that Aliquot's scheduler has chosen for the container, in whatever words it asks.
+fn decided(request: &Request<'_>) -> Result<Option<Decided>, Refusal> {
+    let Some(text) = request.annotation(DECISION) else { return Ok(None) };
+    let decision: Decision = text.parse().map_err(|error: NoDecision| Refusal::Value {
+        key: DECISION.to_owned(),
+        value: text.to_owned(),
+        must: format!("what Aliquot's scheduler writes there ({error}); leave it out"),
+    })?;
+    let parts = decision.containers.get(&request.container.name);
+    Ok(parts.map(|parts| Decided::Uuids(parts.iter().map(|part| part.uuid.clone()).collect())))
 }
 
 /// A resource or annotation that asks for devices, and the dialects that it belongs to: at least one.

@@ -36,10 +36,11 @@ const RULES: &[Rule] = &[
         ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"],
         others: None,
     },
+    Rule { name: "aliquot-api-server", ours: &["aliquot-dialects"], others: None },
     // The Kubernetes adapters do not know the manager.
     Rule {
         name: "aliquot-kubernetes",
-        ours: &["aliquot-node", "aliquot-proto", "aliquot-dialects", "aliquot-durable"],
+        ours: &["aliquot-api-server", "aliquot-node", "aliquot-proto", "aliquot-dialects", "aliquot-durable"],
         others: None,
     },
     // Nor does the agent: it speaks to it over its socket.

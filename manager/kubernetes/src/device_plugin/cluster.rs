@@ -14,8 +14,7 @@ use serde_json::json;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::api_server::{Patience, is_not_found, message};
-use crate::events::{Events, NOT_READ, pod_reference};
+use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
 
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/device-plugin";

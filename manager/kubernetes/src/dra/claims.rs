@@ -32,8 +32,7 @@ use super::names::{ClaimUid, ClaimUidError};
 use super::partitions::View;
 use super::pods::{Misfit, Seen};
 use super::{pods, status};
-use crate::api_server::{Patience, is_not_found, message};
-use crate::events::{Events, NOT_READ, pod_reference};
+use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
 use register::{Known, Register};
 
 /// A claim as kubelet names it.

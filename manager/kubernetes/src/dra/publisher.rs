@@ -16,7 +16,7 @@ use super::claims::Claims;
 use super::names::DRIVER;
 use super::pool::{Layout, is_whole, specs};
 use super::resource_slices::{Content, Support, content};
-use crate::api_server::{is_not_found, message};
+use aliquot_api_server::{is_not_found, message};
 
 /// Between two looks at what others may have done to the resource slices.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::claims::Claims;
 use super::names::ClaimUid;
-use crate::api_server::{is_not_found, message};
+use aliquot_api_server::{is_not_found, message};
 
 /// Between two looks. Kubelet itself gives a claim up within seconds, so one that is found gone twice is forgotten.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use tracing::warn;
 use super::allocation::AllocatedDevice;
 use super::checkpoint::Record;
 use super::names::{DRIVER, device_name};
-use crate::api_server::message;
+use aliquot_api_server::message;
 
 /// Says in the claim's status what its slices are: `made`, in the record's order. A failure is logged, and nothing
 /// else: the pod runs without it.

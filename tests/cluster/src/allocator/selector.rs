@@ -60,7 +60,7 @@ fn by_domain<'a>(driver: &'a str, values: impl Iterator<Item = (&'a str, Value)>
 }
 
 fn attribute(attribute: &DeviceAttribute) -> Value {
-    let DeviceAttribute { bool, int, string, version } = attribute;
+    let DeviceAttribute { bool, int, string, version, .. } = attribute;
     match (bool, int, string.as_ref().or(version.as_ref())) {
         (Some(bool), _, _) => (*bool).into(),
         (_, Some(int), _) => (*int).into(),

@@ -116,7 +116,8 @@ fn device(device: &Device, per_device: bool, path: &str) -> Result<(), Failure> 
 }
 
 fn attribute(attribute: &DeviceAttribute, path: &str) -> Result<(), Failure> {
-    let DeviceAttribute { bool, int, string, version } = attribute;
+    // Lists of values are behind a feature that is off.
+    let DeviceAttribute { bool, int, string, version, .. } = attribute;
     let given = [bool.is_some(), int.is_some(), string.is_some(), version.is_some()];
     require(given.into_iter().filter(|given| *given).count() == 1, path, || "exactly one value must be given".into())?;
     if let Some(text) = string.as_ref().or(version.as_ref()) {

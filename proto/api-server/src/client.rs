@@ -70,14 +70,14 @@ async fn from_file(path: &Path) -> Result<Config, kube::config::KubeconfigError>
 
 /// What is left of the time in which a server is asked again that cannot answer now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub struct Patience {
     end: Instant,
 }
 
 impl Patience {
     /// It begins now.
     #[must_use]
-    pub(crate) fn begin() -> Patience {
+    pub fn begin() -> Patience {
         Patience { end: Instant::now() + PATIENCE }
     }
 
@@ -85,7 +85,7 @@ impl Patience {
     ///
     /// # Errors
     /// What it refuses, or why it still cannot answer.
-    pub(crate) async fn ask<T, F>(self, ask: impl Fn() -> F) -> kube::Result<T>
+    pub async fn ask<T, F>(self, ask: impl Fn() -> F) -> kube::Result<T>
     where
         F: Future<Output = kube::Result<T>>,
     {
@@ -112,7 +112,7 @@ fn is_passing(error: &kube::Error) -> bool {
 
 /// What the API server says, without the structure around it.
 #[must_use]
-pub(crate) fn message(error: &kube::Error) -> String {
+pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         other => {
@@ -129,13 +129,13 @@ pub(crate) fn message(error: &kube::Error) -> String {
 
 /// Whether what was asked for is not there.
 #[must_use]
-pub(crate) fn is_not_found(error: &kube::Error) -> bool {
+pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// Whether somebody else was faster.
 #[must_use]
-pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 

@@ -13,17 +13,17 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-use crate::api_server::{is_conflict, message};
+use crate::client::{is_conflict, message};
 
 /// As long as an event's text may be.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
 /// Why an event is written about what a pod says and nobody reads.
-pub(crate) const NOT_READ: &str = "AnnotationNotRead";
+pub const NOT_READ: &str = "AnnotationNotRead";
 
 /// A pod, for events about it.
 #[must_use]
-pub(crate) fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
+pub fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".into()),
         kind: Some("Pod".into()),
@@ -36,7 +36,7 @@ pub(crate) fn pod_reference(namespace: &str, name: &str, uid: &str) -> ObjectRef
 
 /// Writes events of one component.
 #[derive(Clone)]
-pub(crate) struct Events {
+pub struct Events {
     client: Client,
     component: &'static str,
     node_name: String,
@@ -45,24 +45,24 @@ pub(crate) struct Events {
 impl Events {
     /// Of `component` on the node.
     #[must_use]
-    pub(crate) fn new(client: Client, component: &'static str, node_name: String) -> Events {
+    pub fn new(client: Client, component: &'static str, node_name: String) -> Events {
         Events { client, component, node_name }
     }
 
     /// Says what went wrong with `about`. Said again, it is counted, not repeated. A failure is logged: whoever needs
     /// to know it was told of it in another way as well.
-    pub(crate) async fn warn(&self, about: ObjectReference, reason: &str, text: &str) {
+    pub async fn warn(&self, about: ObjectReference, reason: &str, text: &str) {
         self.say("Warning", about, reason, text).await;
     }
 
     /// Says what is well again with `about`, in the same way.
-    pub(crate) async fn note(&self, about: ObjectReference, reason: &str, text: &str) {
+    pub async fn note(&self, about: ObjectReference, reason: &str, text: &str) {
         self.say("Normal", about, reason, text).await;
     }
 
     /// The node, for events about it.
     #[must_use]
-    pub(crate) fn node(&self) -> ObjectReference {
+    pub fn node(&self) -> ObjectReference {
         ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
