@@ -1,5 +1,7 @@
 //! Which devices may serve a wish.
 
+use std::fmt::{self, Display, Formatter};
+
 /// Conditions on the devices of a wish. The default allows every device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Constraints {
@@ -28,6 +30,28 @@ pub enum Decided {
     Indexes(Vec<u32>),
 }
 
+impl Decided {
+    /// The place of a device among those that were chosen.
+    #[must_use]
+    pub fn place(&self, device: &DeviceFacts<'_>) -> Option<usize> {
+        match self {
+            Decided::Uuids(uuids) => uuids.iter().position(|uuid| uuid == device.uuid),
+            Decided::Indexes(indexes) => indexes.iter().position(|index| *index == device.index),
+        }
+    }
+}
+
+/// The devices, with commas.
+impl Display for Decided {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let devices: Vec<String> = match self {
+            Decided::Uuids(uuids) => uuids.clone(),
+            Decided::Indexes(indexes) => indexes.iter().map(u32::to_string).collect(),
+        };
+        f.write_str(&devices.join(", "))
+    }
+}
+
 /// The facts of a device that constraints are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceFacts<'a> {
@@ -45,11 +69,7 @@ impl Constraints {
     /// Whether this device meets the constraints. `one_numa_node` concerns several devices and is not checked here.
     #[must_use]
     pub fn allow(&self, device: &DeviceFacts<'_>) -> bool {
-        let decided = match &self.decided {
-            None => true,
-            Some(Decided::Uuids(uuids)) => uuids.iter().any(|uuid| uuid == device.uuid),
-            Some(Decided::Indexes(indexes)) => indexes.contains(&device.index),
-        };
+        let decided = self.decided.as_ref().is_none_or(|decided| decided.place(device).is_some());
         let model = device.model.to_lowercase();
         let is_of = |models: &[String]| models.iter().any(|wanted| model.contains(&wanted.to_lowercase()));
         let names = |uuids: &[String]| uuids.iter().any(|uuid| uuid == device.uuid);

@@ -9,11 +9,18 @@ use super::resource::{Room, kept_bytes, profile};
 
 /// Why no devices will do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} found that will do{}: {}", counted(*.found, *.wanted), together(*.on_one_numa_node), .reasons.join("; "))]
+#[error(
+    "{} found that will do{}{}: {}",
+    counted(*.found, *.wanted),
+    together(*.on_one_numa_node),
+    of_decided(.decided.as_ref()),
+    .reasons.join("; ")
+)]
 pub(super) struct NoDevice {
     wanted: u32,
     found: usize,
     on_one_numa_node: bool,
+    decided: Option<Decided>,
     /// Why not, device by device.
     reasons: Vec<String>,
 }
@@ -27,6 +34,10 @@ fn counted(found: usize, wanted: u32) -> String {
 
 fn together(on_one_numa_node: bool) -> &'static str {
     if on_one_numa_node { " on one NUMA node" } else { "" }
+}
+
+fn of_decided(decided: Option<&Decided>) -> String {
+    decided.map(|decided| format!(" of those that the scheduler has decided on ({decided})")).unwrap_or_default()
 }
 
 /// Where kubelet's choice of units points to.
@@ -65,8 +76,8 @@ pub(super) fn choose(
     let wanted = usize::try_from(wish.devices).unwrap_or(usize::MAX);
     let chosen = if wish.constraints.one_numa_node { of_one_numa_node(fits, wanted) } else { fits };
     if chosen.len() < wanted {
-        let on_one_numa_node = wish.constraints.one_numa_node;
-        return Err(NoDevice { wanted: wish.devices, found: chosen.len(), on_one_numa_node, reasons });
+        let (on_one_numa_node, decided) = (wish.constraints.one_numa_node, wish.constraints.decided.clone());
+        return Err(NoDevice { wanted: wish.devices, found: chosen.len(), on_one_numa_node, decided, reasons });
     }
     Ok(chosen.into_iter().take(wanted).map(|(_, _, part)| part).collect())
 }
@@ -87,6 +98,10 @@ fn fit(
     if let Some(problem) = &device.problem {
         return Err(format!("it is unhealthy: {problem}"));
     }
+    let decided = match &wish.constraints.decided {
+        None => 0,
+        Some(decided) => decided.place(&facts).ok_or("the scheduler has decided on another one")?,
+    };
     if !wish.constraints.allow(&facts) {
         return Err("it is not among those that were asked for".to_owned());
     }
@@ -94,13 +109,6 @@ fn fit(
     let hinted = match hint {
         Hint::Exactly(uuids) => place(uuids).ok_or("kubelet has chosen another one")?,
         Hint::Rather(uuids) => place(uuids).unwrap_or(usize::MAX),
-    };
-    let decided = match &wish.constraints.decided {
-        None => 0,
-        Some(Decided::Uuids(uuids)) => place(uuids).unwrap_or(usize::MAX),
-        Some(Decided::Indexes(indexes)) => {
-            indexes.iter().position(|index| *index == device.index).unwrap_or(usize::MAX)
-        }
     };
     let part = wish.share.on(device.memory_bytes);
     let room = Room::of(device, slices);
@@ -145,7 +153,7 @@ fn of_one_numa_node(fits: Vec<(Rank, &Device, Part)>, wanted: usize) -> Vec<(Ran
 
 #[cfg(test)]
 mod tests {
-    use aliquot_dialects::{Dialect, NodeFacts, Pod, Spoken};
+    use aliquot_dialects::{DECISION, Dialect, NodeFacts, Pod, Spoken};
     use proptest::prelude::*;
 
     use super::*;
@@ -246,6 +254,32 @@ mod tests {
         );
         let hinted = [devices.devices[0].uuid.clone()];
         assert_eq!(numbers(choose(&wish, &devices, &[], 0, Hint::Rather(&hinted)), &devices), [2, 1]);
+    }
+
+    #[test]
+    fn the_scheduler_s_decision_is_followed_in_each_dialect() {
+        let devices = node(3);
+        let [zero, one, two] = [0, 1, 2].map(|number: usize| devices.devices[number].uuid.clone());
+        let decided = format!("main={two}/300/4294967296,{one}/300/4294967296");
+        let asked = |resource, amount: &str| wish(Dialect::Qgpu, &[(resource, amount)], &[(DECISION, &decided)]);
+        let found = |wish: &Wish, slices: &[Slice]| {
+            choose(wish, &devices, slices, 0, Hint::Rather(std::slice::from_ref(&zero)))
+        };
+        assert_eq!(numbers(found(&asked("tke.cloud.tencent.com/qgpu-core", "200"), &[]), &devices), [2, 1]);
+        // How much of them, the request says.
+        let parts = found(&asked(CORE, "50"), &[]).unwrap();
+        assert_eq!((parts.len(), parts[0].core_request_percent), (1, 50));
+        assert_eq!(parts[0].device_uuid, two);
+        let full = [slice_of("a", &devices.devices[1], 60, GIB), slice_of("b", &devices.devices[2], 90, GIB)];
+        let error = found(&asked(CORE, "50"), &full).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "no device found that will do of those that the scheduler has decided on ({two}, {one}): {zero}: the \
+                 scheduler has decided on another one; {one}: 50 percent of its time are wanted, 40 are left; {two}: 50 \
+                 percent of its time are wanted, 10 are left"
+            )
+        );
     }
 
     #[test]

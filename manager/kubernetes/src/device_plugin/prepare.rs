@@ -231,11 +231,20 @@ impl Preparer {
             let uid = known.uid.clone();
             tokio::spawn(async move { cluster.not_read(&consumer, &uid, &text).await });
         }
-        let outcome = self.make_for(starting, name, &known).await;
-        match &outcome {
-            Err(error) if error.is_want_of_room() && self.fits_an_empty_node(&starting.consumer, &known) => {
-                let slices = node::blocking(&self.node, |node| node.list()).await;
-                self.waits.refused(&known.uid, &starting.consumer, error.to_string(), &slices);
+        let (wish, outcome) = match self.wish(&starting.consumer, &known) {
+            Ok(wish) => {
+                let outcome = self.make_for(starting, name, &wish).await;
+                (Some(wish), outcome)
+            }
+            Err(error) => (None, Err(error)),
+        };
+        match (&outcome, &wish) {
+            (Err(error), Some(wish)) if error.is_want_of_room() && self.fits_an_empty_node(wish) => {
+                self.waits.refused(&known.uid, &starting.consumer, error.to_string());
+                // Who was sent to certain devices finds out nothing about the others.
+                if wish.constraints.decided.is_none() {
+                    self.waits.found_split(&node::blocking(&self.node, |node| node.list()).await);
+                }
             }
             _ => self.waits.served(&known.uid),
         }
@@ -249,12 +258,14 @@ impl Preparer {
     }
 
     /// Whether the container would find devices if all were well and nobody else had a part of them. If not, it waits for
-    /// no room, and what others give back does not help it.
-    fn fits_an_empty_node(&self, consumer: &Consumer, pod: &KnownPod) -> bool {
+    /// no room, and what others give back does not help it. On which devices a scheduler has decided does not matter: it
+    /// decides anew for the pod that comes in place of this one.
+    fn fits_an_empty_node(&self, wish: &Wish) -> bool {
         let mut devices = Devices::clone(&self.node.devices().borrow());
         devices.devices.iter_mut().for_each(|device| device.problem = None);
-        let wish = self.wish(consumer, pod);
-        wish.is_ok_and(|wish| choose(&wish, &devices, &[], kept_percent(&self.facts), Hint::Rather(&[])).is_ok())
+        let mut undecided = wish.clone();
+        undecided.constraints.decided = None;
+        choose(&undecided, &devices, &[], kept_percent(&self.facts), Hint::Rather(&[])).is_ok()
     }
 
     /// Whom room is short for.
@@ -262,13 +273,12 @@ impl Preparer {
         &self.waits
     }
 
-    async fn make_for(&self, starting: &Starting, name: String, pod: &KnownPod) -> Result<(), PrepareError> {
-        let wish = self.wish(&starting.consumer, pod)?;
+    async fn make_for(&self, starting: &Starting, name: String, wish: &Wish) -> Result<(), PrepareError> {
         let _held = self.choice_lock.lock().await;
         if self.is_there(&name, &starting.aliases).await {
             return Ok(());
         }
-        self.make(&wish, starting, name).await
+        self.make(wish, starting, name).await
     }
 
     /// Units of what is served here.

@@ -273,6 +273,9 @@ async fn only_who_would_find_room_on_the_empty_node_waits_for_room() {
     assert!(!waits("too-big", &[(CORE, "10"), (MEMORY, "65")], &[]).await);
     let elsewhere = [("nvidia.com/use-gpuuuid", "GPU-of-another-node")];
     assert!(!waits("bound", &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1000")], &elsewhere).await);
+    // Who was sent to a device that is full says nothing about the others, which may have room.
+    let decided = format!("main={}/800/1", device(0, 16).uuid);
+    assert!(!waits("sent", &[(CORE, "80")], &[("aliquot.dev/devices", &decided)]).await);
     // Who waits for a device to become well waits for room.
     world.node.change(0, |device| device.problem = Some("Xid 79".into()));
     assert!(waits("ill", &[(CORE, "10")], &[]).await);
@@ -584,6 +587,24 @@ async fn after_a_failure_the_node_s_status_is_written_again_only_after_a_pause()
     // What is new is written at once.
     publisher.publish(&devices, amounts(19)).await;
     assert_eq!(counted_memory(&cluster), Some(19));
+}
+
+#[tokio::test]
+async fn who_was_sent_to_a_full_device_is_refused_and_told_so() {
+    let world = World::new(2, &[], LONG);
+    let decided = format!("main={}/300/1", device(1, 16).uuid);
+    let sent = [("aliquot.dev/devices", decided.as_str())];
+    world.admit("a", &[(CORE, "90"), (MEMORY, "16")], &sent).await;
+    world.start("a").await.unwrap();
+    let part = world.slice("a").unwrap().content.parts[0].clone();
+    // How much it gets, the pod itself says.
+    assert_eq!((part.device_uuid, part.core_request_percent), (device(1, 16).uuid, 90));
+    world.admit("b", &THIRD, &sent).await;
+    let refusal = world.start("b").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::ResourceExhausted);
+    let says =
+        format!("no device found that will do of those that the scheduler has decided on ({})", device(1, 16).uuid);
+    assert!(refusal.message().starts_with(&says), "{refusal}");
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@
 //!
 //! Not every offer becomes smaller by that: HAMi's and Volcano's say only how many containers a device takes. So of each
 //! owner no second pod is evicted for an hour. And a pod that would find no devices on the empty node does not wait for
-//! room: it is not evicted, and nothing is taken off the offer for it.
+//! room: it is not evicted, and nothing is taken off the offer for it. Nor is anything taken off for a pod for which a
+//! scheduler has decided on devices: it says nothing about the others, and its scheduler does not go by the offer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ pub(super) struct Waits(Mutex<State>);
 struct State {
     /// By the pod's UID.
     pods: BTreeMap<String, Waiting>,
-    /// The slices that took the room when a container was refused last.
+    /// The slices that took the room when it was found split last.
     in_the_way: BTreeSet<String>,
 }
 
@@ -43,8 +44,8 @@ pub(super) struct Waiting {
 }
 
 impl Waits {
-    /// A container of this pod was refused for want of room, which these slices have.
-    pub(super) fn refused(&self, pod_uid: &str, container: &Consumer, reason: String, slices: &[Slice]) {
+    /// A container of this pod was refused for want of room.
+    pub(super) fn refused(&self, pod_uid: &str, container: &Consumer, reason: String) {
         let mut state = self.lock();
         let waiting = state.pods.entry(pod_uid.to_owned());
         let waiting = waiting.or_insert_with(|| Waiting {
@@ -53,7 +54,11 @@ impl Waits {
             since: Instant::now(),
         });
         waiting.reason = reason;
-        state.in_the_way = slices.iter().map(|slice| slice.content.name.clone()).collect();
+    }
+
+    /// No device had room for a container, beside these slices.
+    pub(super) fn found_split(&self, slices: &[Slice]) {
+        self.lock().in_the_way = slices.iter().map(|slice| slice.content.name.clone()).collect();
     }
 
     /// A container of this pod has its slice.
@@ -108,10 +113,10 @@ mod tests {
     async fn who_has_waited_for_long_is_named_once_unless_he_was_served_or_is_gone() {
         let (waits, minute) = (Waits::default(), Duration::from_secs(60));
         for uid in ["waits", "served", "gone"] {
-            waits.refused(uid, &consumer(), "first".into(), &[]);
+            waits.refused(uid, &consumer(), "first".into());
         }
         tokio::time::advance(minute / 2).await;
-        waits.refused("waits", &consumer(), "last".into(), &[]);
+        waits.refused("waits", &consumer(), "last".into());
         waits.served("served");
         assert!(waits.for_long(minute, &known(&["waits", "served", "gone"])).is_empty());
         tokio::time::advance(minute / 2).await;
@@ -126,7 +131,7 @@ mod tests {
         let slices = ["a", "b"].map(|name| slice_of(name, &device(0, 16), 60, GIB));
         let waits = Waits::default();
         assert!(!waits.are_split(&slices));
-        waits.refused("p", &consumer(), "no room".into(), &slices);
+        waits.found_split(&slices);
         assert!(waits.are_split(&slices));
         let more = [&slices[..], &[slice_of("c", &device(0, 16), 10, GIB)]].concat();
         assert!(waits.are_split(&more));

@@ -1,6 +1,7 @@
 //! The device plugin on the test cluster: pods that ask for GPU shares by resources.
 
 mod containers_of_a_pod;
+mod decisions;
 mod dialects;
 mod health;
 mod identity;

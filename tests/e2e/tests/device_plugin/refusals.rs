@@ -1,24 +1,13 @@
 //! Refused pods: the reason is in kubelet's event and in the plugin's own.
 
 use aliquot_harness::wait;
-use aliquot_test_cluster::{PODS, World};
-use serde_json::{Value, json};
+use aliquot_test_cluster::PODS;
+use serde_json::json;
 
 use crate::stage::{
-    CORE, MEMORY, container, create_annotated, delete, on_paper, part, spec, wait_for_units, with_settings,
+    CORE, MEMORY, assert_refused, container, create_annotated, delete, on_paper, part, spec, wait_for_units,
+    with_settings,
 };
-
-/// Creates a pod, and waits until both kubelet and the plugin have reported `reason` for it.
-fn assert_refused(world: &World, limits: &Value, annotations: &Value, reason: &str) {
-    create_annotated(world, "pod", limits, annotations);
-    let error = world.cluster.wait_for_error("pod", reason);
-    assert!(error.contains("PreStartContainer rpc failed"), "{error}");
-    wait::until_true(&format!("an event with {reason:?}"), || {
-        world.cluster.events().iter().any(|event| event.starts_with("SliceRefused: ") && event.contains(reason))
-    });
-    assert!(world.slices().is_empty());
-    delete(world, ["pod"]);
-}
 
 #[test]
 fn what_can_never_be_given_is_refused_with_a_reason() {

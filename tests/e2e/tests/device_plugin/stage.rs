@@ -138,3 +138,15 @@ pub(crate) fn delete<'a>(world: &World, pods: impl IntoIterator<Item = &'a str>)
     }
     wait::until_true("the pods are gone", || names.iter().all(|name| world.cluster.pod(name).is_none()));
 }
+
+/// Creates a pod, and waits until both kubelet and the plugin have reported `reason` for it.
+pub(crate) fn assert_refused(world: &World, limits: &Value, annotations: &Value, reason: &str) {
+    create_annotated(world, "pod", limits, annotations);
+    let error = world.cluster.wait_for_error("pod", reason);
+    assert!(error.contains("PreStartContainer rpc failed"), "{error}");
+    wait::until_true(&format!("an event with {reason:?}"), || {
+        world.cluster.events().iter().any(|event| event.starts_with("SliceRefused: ") && event.contains(reason))
+    });
+    assert!(world.slices().is_empty());
+    delete(world, ["pod"]);
+}

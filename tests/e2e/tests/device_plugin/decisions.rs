@@ -1,0 +1,62 @@
+//! Pods for which a scheduler has decided on devices, in an annotation.
+
+use aliquot_harness::wait;
+use aliquot_test_cluster::PODS;
+use serde_json::{Value, json};
+
+use crate::stage::{
+    CORE, assert_refused, container, create_annotated, on_paper, part, share_of, slice_of, spec, wait_for_units,
+    with_settings,
+};
+
+/// A decision for the container `main`: so much of a device, whatever it asks for.
+fn decided(device: &str) -> Value {
+    json!({"aliquot.dev/devices": format!("main={device}/300/2147483648")})
+}
+
+#[test]
+fn a_pod_gets_the_device_that_the_scheduler_has_decided_on() {
+    let world = on_paper(2);
+    let device_of = |pod: &str| slice_of(&world, pod, "main").unwrap().parts.remove(0).device_uuid;
+    create_annotated(&world, "undecided", &part(30, 8), &json!({}));
+    world.cluster.wait_for_phase("undecided", "Running");
+    // Both would have room on the first device, too.
+    assert_eq!(device_of("undecided"), world.gpu.uuid(0));
+    for (name, device) in [("second", 1), ("first", 0)] {
+        create_annotated(&world, name, &part(20, 8), &decided(&world.gpu.uuid(device)));
+        world.cluster.wait_for_phase(name, "Running");
+        assert_eq!(device_of(name), world.gpu.uuid(device), "{name}");
+        // How much of it, the pod itself says.
+        assert_eq!(share_of(&world, name, "main"), Some((20, 8 * crate::stage::UNIT_BYTES)));
+    }
+    world.assert_no_complaints();
+}
+
+#[test]
+fn a_decision_that_cannot_be_read_is_refused_with_a_reason() {
+    let world = on_paper(1);
+    let annotation = json!({"aliquot.dev/devices": "main=GPU-1"});
+    let reason = "aliquot.dev/devices is \"main=GPU-1\"; it must be what Aliquot's scheduler writes there";
+    assert_refused(&world, &part(30, 8), &annotation, reason);
+}
+
+#[test]
+fn a_pod_that_was_sent_to_a_full_device_makes_way_for_another() {
+    let world = with_settings(2, "room_grace_seconds = 0");
+    wait_for_units(&world, CORE, 200);
+    create_annotated(&world, "before", &part(60, 8), &decided(&world.gpu.uuid(1)));
+    world.cluster.wait_for_phase("before", "Running");
+    let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "u", "controller": true});
+    let spec = spec(&[], &[container(&world, "main", &part(60, 8), &[])]);
+    let metadata = json!({"name": "sent", "annotations": decided(&world.gpu.uuid(1)), "ownerReferences": [owner]});
+    world.cluster.create(&PODS, json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}));
+    wait::until_true("the pod is evicted", || world.cluster.pod("sent").is_none());
+    let says = format!("that the scheduler has decided on ({})", world.gpu.uuid(1));
+    wait::until_true("an event says why", || {
+        world.cluster.events().iter().any(|event| event.starts_with("Evicted: ") && event.contains(&says))
+    });
+    // The other device has room, and nothing was taken off the offer.
+    create_annotated(&world, "successor", &part(90, 8), &decided(&world.gpu.uuid(0)));
+    world.cluster.wait_for_phase("successor", "Running");
+    world.assert_no_complaints();
+}
