@@ -18,6 +18,9 @@
 //! An init container that ends before the others start has a slice of its own, which makes way for theirs: kubelet
 //! gives them the same units. Who asks for exactly the same gets the same slice. A sidecar is a container like others.
 //!
+//! Units do not say what the devices are like. So a scheduler that chooses devices reads them in an annotation of the node
+//! ([`aliquot_api_server::Inventory`]), and says in one of the pod which it has chosen.
+//!
 //! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,9 +41,11 @@ use crate::relay::Meeting;
 mod choice;
 mod cluster;
 mod counted;
+mod inventory;
 mod listeners;
 mod preferred;
 mod prepare;
+mod publisher;
 mod registration;
 mod resource;
 mod server;
@@ -70,6 +75,7 @@ pub(crate) use server::{UNHEALTHY, options};
 pub(crate) use starting::RecordedNames;
 
 use prepare::{ChoiceLock, Preparer};
+use publisher::{Publisher, withdraw_inventory};
 use resource::Resource;
 use server::{Server, Units};
 use stale::{Sweeper, of_nobody};
@@ -111,7 +117,7 @@ pub async fn run(
         choice_lock,
         config.gone_grace,
     );
-    let publisher = counted::Publisher::new(Arc::clone(&cluster));
+    let publisher = Publisher::new(Arc::clone(&cluster));
     let mut plugin = Plugin {
         config,
         serves,
@@ -129,9 +135,18 @@ pub async fn run(
     plugin.run().await;
 }
 
-/// Removes the slices that a plugin has left behind on a node that it does not serve any more, once their pods are gone or
-/// nobody has had them for as long as `grace`. It goes on until this is dropped.
+/// Removes what a plugin has left behind on a node that it does not serve any more: the node's inventory, and the slices
+/// once their pods are gone or nobody has had them for as long as `grace`. It goes on until this is dropped.
 pub async fn clear_up(
+    node: Arc<dyn Node>,
+    cluster: Arc<dyn Cluster>,
+    pod_resources: Arc<PodResources>,
+    grace: Duration,
+) {
+    tokio::join!(withdraw_inventory(&*cluster), sweep_for_ever(node, Arc::clone(&cluster), pod_resources, grace));
+}
+
+async fn sweep_for_ever(
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,
     pod_resources: Arc<PodResources>,
@@ -166,7 +181,7 @@ struct Plugin {
     /// What kubelet said last.
     holders: Arc<Holders>,
     sweeper: Sweeper,
-    publisher: counted::Publisher,
+    publisher: Publisher,
 }
 
 impl Plugin {
@@ -201,8 +216,9 @@ impl Plugin {
         }
         let devices = self.node.devices().borrow().clone();
         let amounts = counted::counted(&self.config.spoken, &self.config.facts, &devices, &slices);
+        let inventory = inventory::inventory(&self.config.spoken, &self.config.facts, &devices);
         self.offer(slices);
-        self.publisher.publish(&devices, amounts).await;
+        self.publisher.publish(&devices, amounts, inventory).await;
     }
 
     /// Ends the pods that have waited for room for long.

@@ -16,5 +16,5 @@ pub mod pod_resources;
 pub mod relay;
 mod unix_socket;
 
-pub use aliquot_api_server::{Client, ConnectError, connect};
+pub use aliquot_api_server::{Client, ConnectError, INVENTORY, connect};
 pub use unix_socket::SocketError;

@@ -56,7 +56,7 @@ pub struct InventoryDevice {
     /// UUIDs of the devices that NVLink connects it to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nvlink_peers: Vec<String>,
-    /// Its profile, if it is a MIG instance.
+    /// Its profile, if it is a MIG instance; empty if the driver does not tell it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_profile: Option<String>,
     /// Why it is not given out now.

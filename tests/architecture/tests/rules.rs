@@ -100,7 +100,7 @@ const RULES: &[Rule] = &[
         ours: &["aliquot-proto", "aliquot-harness", "aliquot-test-api-server"],
         others: None,
     },
-    Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-proto"], others: None },
+    Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-api-server", "aliquot-proto"], others: None },
     Rule {
         name: "aliquot-deployment",
         ours: &["aliquot-dialects", "aliquot-manager", "aliquot-kubernetes"],

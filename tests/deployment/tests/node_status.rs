@@ -1,9 +1,12 @@
 //! The admission policy for the status of nodes: a manager writes its own node's, and there how much the node has of
-//! resources.
+//! resources, and its inventory.
 
 mod expressions;
 
+use std::collections::HashMap;
+
 use aliquot_deployment::object;
+use aliquot_kubernetes::INVENTORY;
 use cel::Value as CelValue;
 use expressions::{evaluate, value};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
@@ -11,17 +14,23 @@ use serde_json::{Value, json};
 
 /// What the policy says where the manager of `own_node` makes `after` of the node `before`; `None` if it admits it.
 fn refusal(own_node: &str, before: &Value, after: &Value) -> Option<String> {
-    let policy: ValidatingAdmissionPolicy = object("device-plugin", "aliquot-manager-nodes");
-    let evaluate = |expression: &str| {
-        let variables = json!({"ownNode": own_node});
-        let given = [("object", value(after)), ("oldObject", value(before)), ("variables", value(&variables))];
-        evaluate(expression, given)
+    let policy: ValidatingAdmissionPolicy = object("base", "aliquot-manager-nodes");
+    let spec = policy.spec.unwrap();
+    let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
+        let variables = variables.clone().into();
+        evaluate(expression, [("object", value(after)), ("oldObject", value(before)), ("variables", variables)])
     };
+    let mut variables = HashMap::from([("ownNode".to_owned(), own_node.into())]);
+    // Who asks is given.
+    for variable in spec.variables.unwrap().into_iter().filter(|variable| variable.name != "ownNode") {
+        variables.insert(variable.name, evaluate(&variable.expression, &variables));
+    }
+    let evaluate = |expression: &str| evaluate(expression, &variables);
     let is_broken = |expression: &str| match evaluate(expression) {
         CelValue::Bool(holds) => !holds,
         other => panic!("{expression}: {other:?}"),
     };
-    let broken = policy.spec.unwrap().validations.unwrap().into_iter().find(|it| is_broken(&it.expression))?;
+    let broken = spec.validations.unwrap().into_iter().find(|it| is_broken(&it.expression))?;
     match broken.message_expression.map(|expression| evaluate(&expression)) {
         None => Some(broken.message.unwrap()),
         Some(CelValue::String(text)) => Some(text.to_string()),
@@ -66,9 +75,32 @@ fn how_much_the_own_node_has_is_the_manager_s_to_write() {
     }
 }
 
+/// What the policy says against a change of anything else.
+const NOTHING_ELSE: &str = "a manager writes nothing of a node but how much it has of resources, and its inventory";
+
+#[test]
+fn the_own_node_s_inventory_is_the_manager_s_to_write() {
+    for without in [node(), bare_node()] {
+        let mut with = without.clone();
+        with["metadata"]["annotations"][INVENTORY] = "{}".into();
+        let mut changed = with.clone();
+        changed["metadata"]["annotations"][INVENTORY] = "{\"devices\": []}".into();
+        for (before, after) in [(&without, &with), (&with, &changed), (&changed, &without)] {
+            assert_eq!(refusal("n", before, after), None, "{before} {after}");
+            assert!(refusal("another", before, after).unwrap().ends_with("must not write the status of node n"));
+        }
+        for (key, text) in [("c", "another"), ("aliquot.dev/inventory2", "{}"), ("aliquot.dev", "{}")] {
+            let mut after = with.clone();
+            after["metadata"]["annotations"][key] = text.into();
+            assert_eq!(refusal("n", &without, &after).as_deref(), Some(NOTHING_ELSE), "{key}");
+            let [before, after] = [after, with.clone()];
+            assert_eq!(refusal("n", &before, &after).as_deref(), Some(NOTHING_ELSE), "{key} goes");
+        }
+    }
+}
+
 #[test]
 fn nothing_else_of_the_own_node_is() {
-    let words = "a manager writes nothing of a node but how much it has of resources";
     let full = node();
     let fields = |part: &'static str| full[part].as_object().unwrap().keys().map(move |field| (part, field.as_str()));
     let all: Vec<(&str, &str)> = fields("metadata").chain(fields("status")).collect();
@@ -81,10 +113,10 @@ fn nothing_else_of_the_own_node_is() {
         let mut emptied = full.clone();
         emptied[part][field] = if full[part][field].is_array() { json!([]) } else { json!({}) };
         for changed in [taken, emptied] {
-            assert_eq!(refusal("n", &full, &changed).as_deref(), Some(words), "{part}.{field} goes");
+            assert_eq!(refusal("n", &full, &changed).as_deref(), Some(NOTHING_ELSE), "{part}.{field} goes");
         }
         let (bare, mut added) = (bare_node(), bare_node());
         added[part][field] = full[part][field].clone();
-        assert_eq!(refusal("n", &bare, &added).as_deref(), Some(words), "{part}.{field} comes");
+        assert_eq!(refusal("n", &bare, &added).as_deref(), Some(NOTHING_ELSE), "{part}.{field} comes");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aliquot_deployment::{object, objects};
 use aliquot_harness::{Node, SimulatedGpu, wait};
-use aliquot_test_cluster::{CLAIMS, Cluster, DEVICE_CLASSES, NAMESPACE, Paper, SLICES};
+use aliquot_test_cluster::{CLAIMS, Cluster, DEVICE_CLASSES, NAMESPACE, PODS, Paper, SLICES};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde_json::{Value, json};
@@ -24,6 +24,12 @@ fn allowed(mode: &str) -> BTreeSet<Right> {
         }
     }
     rights
+}
+
+/// What was asked for by HTTP.
+fn used_in(cluster: &Cluster) -> BTreeSet<Right> {
+    let calls = cluster.api_server().calls().into_iter();
+    calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect()
 }
 
 fn claim(name: &str, config: &Value) -> Value {
@@ -97,12 +103,48 @@ fn the_driver_has_exactly_the_rights_that_it_uses() {
         cluster.store().delete(&CLAIMS, NAMESPACE, name, false).unwrap();
     }
 
-    let calls = cluster.api_server().calls().into_iter();
-    let used: BTreeSet<Right> =
-        calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect();
     let mut allowed = allowed("dra");
     // Asked for by the API server itself when the status of a claim's devices changes.
     let of_status = ("resource.k8s.io".into(), "resourceclaims/driver".into(), "associated-node:patch".into());
     assert!(allowed.remove(&of_status), "{allowed:?}");
-    assert_eq!(allowed, used);
+    assert_eq!(allowed, used_in(&cluster));
+}
+
+#[test]
+fn the_plugin_has_exactly_the_rights_that_it_uses() {
+    let gpu = SimulatedGpu::new();
+    let cdi = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(Arc::new(Paper::new(cdi.path().into())));
+    let settings = format!(
+        "cdi_dir = {:?}\n{}[kubernetes.device_plugin]\nroom_grace_seconds = 0\n",
+        cdi.path(),
+        cluster.manager_settings("device-plugin")
+    );
+    let _node = Node::with(&gpu, &settings);
+    let core = "aliquot.dev/gpu-core";
+    wait::until_true("the units are on offer", || cluster.kubelet().capacity(core) == Some((100, 100)));
+    let of_set = |name: &str, percent: &str, annotations: &Value| {
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "u", "controller": true});
+        let limits = json!({"limits": {core: percent}});
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "ownerReferences": [owner], "annotations": annotations},
+            "spec": {"containers": [{"name": "main", "image": "any", "resources": limits}]},
+        })
+    };
+    cluster.create(&PODS, of_set("good", "30", &json!({})));
+    cluster.wait_for_phase("good", "Running");
+    // What can never be given is refused again and again, which is counted; who waits for room is evicted.
+    cluster.create(&PODS, of_set("bad", "10", &json!({"aliquot.dev/gpu-core-limit": "none"})));
+    cluster.wait_for_error("bad", "gpu-core-limit");
+    wait::until_true("the event is counted", || {
+        used_in(&cluster).contains(&(String::new(), "events".into(), "patch".into()))
+    });
+    let elsewhere = json!({"aliquot.dev/devices": "main=GPU-elsewhere/100/1"});
+    cluster.create(&PODS, of_set("waits", "10", &elsewhere));
+    wait::until_true("the pod is evicted", || cluster.pod("waits").is_none());
+    cluster.delete_pod("bad");
+    cluster.delete_pod("good");
+    assert_eq!(allowed("device-plugin"), used_in(&cluster));
 }

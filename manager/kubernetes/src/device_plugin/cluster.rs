@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::{self as core, ContainerStatus, ObjectReference}
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
+use aliquot_api_server::{Events, INVENTORY, Inventory, NOT_READ, Patience, is_not_found, message, pod_reference};
 
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/device-plugin";
@@ -56,6 +56,12 @@ pub trait Cluster: Send + Sync + 'static {
     /// # Errors
     /// Why it does not say so.
     async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String>;
+
+    /// Says in an annotation of the node which devices it has; `None` takes back what was said.
+    ///
+    /// # Errors
+    /// Why it does not say so.
+    async fn describe(&self, inventory: Option<&Inventory>) -> Result<(), String>;
 
     /// Says why the node offers no units of a resource.
     async fn not_offered(&self, reason: &str);
@@ -100,6 +106,17 @@ impl ApiServer {
 
     fn evictions(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.evictions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the node's status, and its annotations: who may write the one writes the others with it.
+    async fn patch_node(&self, patch: Value) -> Result<(), String> {
+        let nodes: Api<core::Node> = Api::all(self.client.clone());
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        match timeout(LOOK_TIMEOUT, nodes.patch_status(&self.node_name, &params, &patch)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(message(&error)),
+            Err(late) => Err(late.to_string()),
+        }
     }
 }
 
@@ -156,18 +173,15 @@ impl Cluster for ApiServer {
     }
 
     async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String> {
-        let nodes: Api<core::Node> = Api::all(self.client.clone());
         let quantities: BTreeMap<&str, String> =
             amounts.iter().map(|(resource, amount)| (*resource, amount.to_string())).collect();
         // Kubelet makes the latter of the former, up to ten seconds later.
-        let status = json!({"status": {"capacity": quantities, "allocatable": quantities}});
-        let patch = Patch::Merge(status);
-        let params = PatchParams::default();
-        match timeout(LOOK_TIMEOUT, nodes.patch_status(&self.node_name, &params, &patch)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(message(&error)),
-            Err(late) => Err(late.to_string()),
-        }
+        self.patch_node(json!({"status": {"capacity": quantities, "allocatable": quantities}})).await
+    }
+
+    async fn describe(&self, inventory: Option<&Inventory>) -> Result<(), String> {
+        let text = inventory.map(serde_json::to_string).transpose().map_err(|error| error.to_string())?;
+        self.patch_node(json!({"metadata": {"annotations": {INVENTORY: text}}})).await
     }
 
     async fn not_offered(&self, reason: &str) {

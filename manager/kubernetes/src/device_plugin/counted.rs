@@ -1,22 +1,11 @@
 //! Resources that only the scheduler counts: what a container asks for in other systems' words beside the units that
-//! kubelet hands out. They stand in the node's status, as Kubernetes lets anybody with the right add extended resources;
-//! kubelet leaves there what no plugin serves, unless the machine was started anew. So they are written again and again.
+//! kubelet hands out. They stand in the node's status, as Kubernetes lets anybody with the right add extended resources.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 use aliquot_dialects::{Count, NodeFacts, Spoken};
 use aliquot_node::{Device, Devices, Part, Slice};
-use tokio::time::Instant;
-use tracing::warn;
 
-use super::cluster::Cluster;
-
-/// How often what is the same is written again.
-const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// After the first failure; then twice as long each time, up to the interval.
-const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const MIB: u64 = 1 << 20;
 
 /// How much of each such resource the node has: the sums over the devices that can be used. Of those that are ill it has
@@ -60,50 +49,6 @@ fn held(count: Count, device: &Device, slices: &[Slice]) -> u64 {
     };
     let parts = slices.iter().flat_map(|slice| &slice.content.parts).filter(|part| part.device_uuid == device.uuid);
     parts.map(of_part).fold(0, u64::saturating_add)
-}
-
-/// Keeps the node's status up to date.
-pub(super) struct Publisher {
-    cluster: Arc<dyn Cluster>,
-    has_seen_devices: bool,
-    /// What was written last; `None` if that failed.
-    written: Option<BTreeMap<&'static str, u64>>,
-    /// When it is written again.
-    due: Option<Instant>,
-    /// How long after the next failure.
-    pause: Duration,
-}
-
-impl Publisher {
-    pub(super) fn new(cluster: Arc<dyn Cluster>) -> Publisher {
-        Publisher { cluster, has_seen_devices: false, written: None, due: None, pause: FIRST_PAUSE }
-    }
-
-    /// Writes these amounts, which these devices have, if they are new, or were written long ago. Until it has seen a
-    /// device it writes nothing: the driver may not answer yet, and kubelet does not take back pods that run on a node
-    /// which has nothing.
-    pub(super) async fn publish(&mut self, devices: &Devices, amounts: BTreeMap<&'static str, u64>) {
-        self.has_seen_devices |= !devices.devices.is_empty();
-        let is_due = self.due.is_none_or(|due| Instant::now() >= due);
-        let is_new = self.written.as_ref().is_some_and(|written| *written != amounts);
-        if amounts.is_empty() || !self.has_seen_devices || !(is_due || is_new) {
-            return;
-        }
-        match self.cluster.count(&amounts).await {
-            Ok(()) => {
-                (self.written, self.pause) = (Some(amounts), FIRST_PAUSE);
-                self.due = Some(Instant::now() + REPEAT_INTERVAL);
-            }
-            Err(reason) => {
-                if self.pause == FIRST_PAUSE {
-                    warn!("cannot say in the node's status what other systems' pods ask for, will try again: {reason}");
-                }
-                self.written = None;
-                self.due = Some(Instant::now() + self.pause);
-                self.pause = REPEAT_INTERVAL.min(self.pause * 2);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -224,9 +224,13 @@ pub(super) fn delete(objects: &Objects, target: Target<'_>, options: &Value) -> 
 fn merged(live: &Value, object: &Value, target: Target<'_>) -> Result<Value, Failure> {
     let mut new = object.clone();
     if target.status {
-        let status = new["status"].take();
         new = live.clone();
-        new["status"] = status;
+        new["status"] = object["status"].clone();
+        if target.resource.metadata_with_status {
+            for field in ["labels", "annotations"] {
+                new["metadata"][field] = object["metadata"][field].clone();
+            }
+        }
         // A claim that is no longer allocated has no devices whose status could be told.
         let was_allocated = live["status"]["allocation"].is_object();
         if was_allocated && !new["status"]["allocation"].is_object() {

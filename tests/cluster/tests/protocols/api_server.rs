@@ -1,6 +1,6 @@
 //! The API server: what it refuses, and what clients find by HTTP.
 
-use aliquot_test_cluster::{CLAIMS, DEVICE_CLASSES, EVENTS, NAMESPACE, Resource, SLICES};
+use aliquot_test_cluster::{CLAIMS, DEVICE_CLASSES, EVENTS, NAMESPACE, NODE_NAME, NODES, Resource, SLICES};
 use serde_json::{Value, json};
 
 use crate::stage::{DRIVER, Stage, part, shared_device, slice};
@@ -17,6 +17,26 @@ fn with(key: &str, value: Value) -> Value {
     let mut device = shared_device("gpu-0");
     device[key] = value;
     slice("slice-1", 1, &json!([device]))
+}
+
+#[test]
+fn annotations_of_a_node_are_written_with_its_status() {
+    let stage = Stage::new();
+    let store = stage.cluster.store();
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "claim"},
+        "spec": {"devices": {}},
+    });
+    stage.cluster.create(&CLAIMS, claim);
+    let patch = json!({"metadata": {"annotations": {"example.com/a": "b"}}});
+    let annotated = |resource, namespace, name, patch: &Value| {
+        store.merge(resource, namespace, name, true, patch).unwrap()["metadata"]["annotations"].clone()
+    };
+    assert_eq!(annotated(&NODES, "", NODE_NAME, &patch), json!({"example.com/a": "b"}));
+    // What is not named stays.
+    let capacity = json!({"status": {"capacity": {"example.com/c": "1"}}});
+    assert_eq!(annotated(&NODES, "", NODE_NAME, &capacity), json!({"example.com/a": "b"}));
+    assert_eq!(annotated(&CLAIMS, NAMESPACE, "claim", &patch), Value::Null);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod decisions;
 mod dialects;
 mod health;
 mod identity;
+mod inventory;
 mod real_containers;
 mod refusals;
 mod relay;

@@ -2,6 +2,7 @@
 
 mod claims;
 mod health;
+mod inventory;
 mod killed;
 mod many_pods;
 mod real_containers;
