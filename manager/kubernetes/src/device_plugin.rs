@@ -11,7 +11,7 @@
 //!    kubelet was told for each.
 //!
 //! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
-//! units of shares only count. Units of whole devices are the devices. A refusal is PreStartContainer's error, which
+//! units of shares only count. Units of whole devices are the devices, unless a scheduler has decided on others. A refusal is PreStartContainer's error, which
 //! kubelet writes into an event of the pod, and an event of the plugin's own. Kubelet hands out each resource by
 //! itself, so a container's units of time and of memory need not be of one device.
 //!
@@ -41,6 +41,7 @@ use crate::relay::Meeting;
 mod choice;
 mod cluster;
 mod counted;
+mod held;
 mod inventory;
 mod listeners;
 mod preferred;
@@ -74,6 +75,7 @@ pub(crate) use registration::{MESSAGE_BYTES_MAX, Plugin as RegisteredPlugin, SOC
 pub(crate) use server::{UNHEALTHY, options};
 pub(crate) use starting::RecordedNames;
 
+use held::Held;
 use prepare::{ChoiceLock, Preparer};
 use publisher::{Publisher, withdraw_inventory};
 use resource::Resource;
@@ -245,7 +247,7 @@ impl Plugin {
             }
         }
         for resource in resources {
-            let held = self.holders.held(&resource.name);
+            let held = Held::new(&resource, &self.holders, &slices);
             let units = match units_of(&resource, &devices, &slices, &held, is_split) {
                 Ok(units) => Arc::new(units),
                 Err(error) => {

@@ -355,6 +355,8 @@ impl Preparer {
         slices: &[Slice],
     ) -> Result<Vec<Part>, NoDevice> {
         let (uuids, exactly) = self.hinted(units, devices);
+        // Kubelet does not know what a scheduler has decided.
+        let exactly = exactly && wish.constraints.decided.is_none();
         let hint = if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) };
         choose(wish, devices, slices, kept_percent(&self.facts), hint)
     }

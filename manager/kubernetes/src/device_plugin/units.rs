@@ -4,10 +4,9 @@
 //! free units are healthy as fit into what is left of the devices: what is given out in one way is not on offer in
 //! another one. Which unit that is does not matter where units only count.
 
-use std::collections::BTreeSet;
-
 use aliquot_node::{Device, Devices, Slice};
 
+use super::held::Held;
 use super::resource::{Resource, Room};
 use super::unit_id::unit_id;
 
@@ -36,7 +35,7 @@ pub(super) struct TooManyUnits {
     unit_min_mib: Option<u64>,
 }
 
-/// All units of a resource. `held` are those that containers have. If `is_split`, no more of a share is offered than
+/// All units of a resource. If `is_split`, no more of a share is offered than
 /// one container can have: the room of the device with the most of it, or all devices that are free as a whole.
 ///
 /// # Errors
@@ -45,7 +44,7 @@ pub(super) fn units_of(
     resource: &Resource,
     devices: &Devices,
     slices: &[Slice],
-    held: &BTreeSet<&str>,
+    held: &Held<'_>,
     is_split: bool,
 ) -> Result<Vec<Unit>, TooManyUnits> {
     let of_devices: Vec<(&Device, u64)> =
@@ -66,31 +65,31 @@ pub(super) fn units_of(
         keep_what_is_together(&mut fits, &rooms);
     }
     let mut units: Vec<Unit> = Vec::new();
-    // How many free units there is room for that none of the device's own stands for.
+    // How many free units there is room for that none of the device's own stands for. Of whole devices these are the
+    // devices whose unit somebody has who is on another one.
     let mut spare = 0_u64;
     for ((device, count), fits) in of_devices.iter().zip(&fits) {
-        let mut left = *fits;
+        let (mut left, mut only_counts) = (*fits, !resource.is_of_whole_devices());
         for number in 0..*count {
             let id = unit_id(&device.uuid, number);
-            let is_held = held.contains(id.as_str());
+            let is_held = held.units.contains(id.as_str());
+            only_counts |= held.elsewhere.contains(id.as_str());
             let is_offered = !is_held && left > 0;
             left -= u64::from(is_offered);
             let is_healthy = device.problem.is_none() && (is_held || is_offered);
             units.push(Unit { id, is_healthy, numa_node: device.numa_node });
         }
-        spare += left;
+        spare += if only_counts { left } else { 0 };
     }
-    if !resource.is_of_whole_devices() {
-        let mut all = units.iter_mut();
-        for (device, count) in &of_devices {
-            let count = usize::try_from(*count).unwrap_or(usize::MAX);
-            for unit in all.by_ref().take(count).filter(|unit| device.problem.is_none() && !unit.is_healthy) {
-                if spare == 0 {
-                    break;
-                }
-                spare -= 1;
-                unit.is_healthy = true;
+    let mut all = units.iter_mut();
+    for (device, count) in &of_devices {
+        let count = usize::try_from(*count).unwrap_or(usize::MAX);
+        for unit in all.by_ref().take(count).filter(|unit| device.problem.is_none() && !unit.is_healthy) {
+            if spare == 0 {
+                break;
             }
+            spare -= 1;
+            unit.is_healthy = true;
         }
     }
     Ok(units)
@@ -114,11 +113,15 @@ fn keep_what_is_together(fits: &mut [u64], rooms: &[Option<Room>]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use aliquot_dialects::{NodeFacts, Spoken};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::device_plugin::test_node::{GIB, device, slice_of};
+    use crate::device_plugin::test_node::{GIB, device, holder, slice_of};
+    use crate::device_plugin::unit_id::CdiName;
+    use crate::pod_resources::Holders;
 
     fn resources() -> Vec<Resource> {
         let facts = NodeFacts { whole_devices: true, memory_unit_bytes: GIB, ..NodeFacts::default() };
@@ -126,7 +129,7 @@ mod tests {
     }
 
     fn healthy(resource: &Resource, devices: &Devices, slices: &[Slice], held: &[String]) -> Vec<String> {
-        let held = held.iter().map(String::as_str).collect();
+        let held = Held { units: held.iter().map(String::as_str).collect(), ..Held::default() };
         let units = units_of(resource, devices, slices, &held, false).unwrap();
         units.into_iter().filter(|unit| unit.is_healthy).map(|unit| unit.id).collect()
     }
@@ -157,6 +160,32 @@ mod tests {
         assert_eq!(healthy(whole, &devices, &[taken], &held).len(), 2);
         let part = slice_of("part", &first, 1, GIB);
         assert_eq!(healthy(whole, &devices, &[part], &[]), [unit_id(&second.uuid, 0)]);
+    }
+
+    #[test]
+    fn a_whole_device_is_counted_where_its_holder_is() {
+        let [_, _, whole] = &resources()[..] else { panic!("there are three") };
+        let devices = node(&[0, 1, 2].map(|number| device(number, 4)));
+        let ids = devices.devices.iter().map(|device| unit_id(&device.uuid, 0)).collect::<Vec<_>>();
+        // Somebody has the unit of the first device, and nothing yet.
+        let holders: Holders = [holder("a", &whole.name, &[&ids[0]])].into_iter().collect();
+        let offered = |slices: &[Slice]| -> Vec<bool> {
+            let held = Held::new(whole, &holders, slices);
+            let units = units_of(whole, &devices, slices, &held, false).unwrap();
+            units.into_iter().map(|unit| unit.is_healthy).collect()
+        };
+        let part = slice_of("part", &devices.devices[1], 1, GIB);
+        assert_eq!(offered(std::slice::from_ref(&part)), [true, false, true]);
+        let on = |device: usize| {
+            let mut slice = slice_of("a", &devices.devices[device], 100, 4 * GIB);
+            let units = BTreeSet::from([ids[0].clone()]);
+            slice.content.aliases.insert(CdiName::of_units(&whole.name, &units).alias().to_owned());
+            slice
+        };
+        assert_eq!(offered(&[part.clone(), on(0)]), [true, false, true]);
+        // On the third device: one of the others' units stands for the first one, which is free.
+        assert_eq!(offered(&[part, on(2)]), [true, true, false]);
+        assert_eq!(offered(&[on(2)]), [true, true, true]);
     }
 
     #[test]
@@ -192,7 +221,7 @@ mod tests {
         let [core, memory, whole] = &resources()[..] else { panic!("there are three") };
         let all: Vec<Device> = (0..3).map(|number| device(number, 4)).collect();
         let free = |resource: &Resource, slices: &[Slice]| {
-            let units = units_of(resource, &node(&all), slices, &BTreeSet::new(), true).unwrap();
+            let units = units_of(resource, &node(&all), slices, &Held::default(), true).unwrap();
             units.iter().filter(|unit| unit.is_healthy).count()
         };
         let slice = |on: usize, core, memory| slice_of("s", &all[on], core, memory * GIB);
@@ -212,7 +241,7 @@ mod tests {
         // Who has time alone took what was kept for it, so as much memory as before is free beside the rest of the time.
         let slices = [slice_of("a", &devices.devices[1], 60, 16 * GIB * 6 / 20)];
         let free = |resource: &Resource| {
-            let units = units_of(resource, &devices, &slices, &BTreeSet::new(), true).unwrap();
+            let units = units_of(resource, &devices, &slices, &Held::default(), true).unwrap();
             units.iter().filter(|unit| unit.is_healthy).count()
         };
         assert_eq!((free(&all[0]), free(&all[1])), (200, 16));
@@ -226,7 +255,7 @@ mod tests {
         };
         // Eight devices of 141 GiB, the largest node that there is.
         let devices = node(&(0..8).map(|number| device(number, 141)).collect::<Vec<_>>());
-        let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &BTreeSet::new(), false);
+        let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &Held::default(), false);
         let error = units(1).unwrap_err().to_string();
         assert!(error.contains("aliquot.dev/gpu-memory would have 1155072 units"), "{error}");
         assert!(error.ends_with("a unit of 24 MiB or more will do"), "{error}");

@@ -86,12 +86,11 @@ impl Holders {
         self.listed.iter().find(|holder| holder.devices.get(resource).is_some_and(has_one))
     }
 
-    /// All units of a resource that somebody has.
-    #[must_use]
-    pub fn held(&self, resource: &str) -> BTreeSet<&str> {
+    /// The units of a resource that each container has.
+    pub fn units<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a BTreeSet<String>> {
         let listed = self.listed.iter().map(|holder| &holder.devices);
         let all = listed.chain(self.recorded.iter().map(|recorded| &recorded.devices));
-        all.filter_map(|devices| devices.get(resource)).flatten().map(String::as_str).collect()
+        all.filter_map(move |devices| devices.get(resource))
     }
 }
 

@@ -5,8 +5,8 @@ use aliquot_test_cluster::PODS;
 use serde_json::{Value, json};
 
 use crate::stage::{
-    CORE, assert_refused, container, create_annotated, on_paper, part, share_of, slice_of, spec, wait_for_units,
-    with_settings,
+    CORE, assert_refused, container, create_annotated, delete, on_paper, part, share_of, slice_of, spec,
+    wait_for_units, with_settings,
 };
 
 /// A decision for the container `main`: so much of a device, whatever it asks for.
@@ -29,6 +29,27 @@ fn a_pod_gets_the_device_that_the_scheduler_has_decided_on() {
         // How much of it, the pod itself says.
         assert_eq!(share_of(&world, name, "main"), Some((20, 8 * crate::stage::UNIT_BYTES)));
     }
+    world.assert_no_complaints();
+}
+
+#[test]
+fn a_decision_goes_before_kubelet_s_choice_of_whole_devices() {
+    let world = with_settings(2, "whole_devices = true");
+    let whole = "aliquot.dev/gpu";
+    wait_for_units(&world, whole, 2);
+    let start = |name: &str, index: usize| {
+        let pod = create_annotated(&world, name, &json!({whole: "1"}), &decided(&world.gpu.uuid(index)));
+        world.cluster.wait_for_phase(name, "Running");
+        assert_eq!(slice_of(&world, name, "main").unwrap().parts[0].device_uuid, world.gpu.uuid(index), "{name}");
+        world.cluster.kubelet().device_ids(&pod.metadata.uid.unwrap(), "main", whole)
+    };
+    let units = start("second", 1);
+    assert!(units[0].starts_with(&world.gpu.uuid(0)), "kubelet has chosen another one: {units:?}");
+    // The only unit that is left is that of the device that is taken. It stands for the other one.
+    start("first", 0);
+    delete(&world, ["second"]);
+    wait_for_units(&world, whole, 2);
+    start("third", 1);
     world.assert_no_complaints();
 }
 
