@@ -6,6 +6,7 @@
 
 mod amount;
 mod change;
+mod constraints;
 mod format;
 mod layout;
 mod read;

@@ -219,6 +219,14 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
             claim(json!({"name": "c", "request": {"gpu_memory_gib": 1, "gpu_memory_percent": 5}})),
             vec!["claims[0] \"c\"", "say one of them"],
         ),
+        (
+            claim(json!({"name": "c", "request": {"tolerations": [{"key": "k", "any_key": true}]}})),
+            vec!["claims[0] \"c\"", "tolerations", "any key does not name one", "\"k\""],
+        ),
+        (
+            claim(json!({"name": "c", "request": {"node_terms": [[{"key": "zone", "operator": "is"}]]}})),
+            vec!["claims[0].request.node_terms[0][0].operator", "does-not-exist"],
+        ),
         (claim(json!({"request": {"gpus": 1}})), vec!["claims[0]", "no name"]),
         (claim(json!({"name": "a/b"})), vec!["claims[0]", "slash"]),
         (claim(json!({"name": "c", "count": 4_000_000_000_u32})), vec!["claims[0]", "count", "say less"]),

@@ -8,8 +8,9 @@
 //!
 //! # Invariants
 //!
-//! * For each node's CPU and memory, and for each device's time and memory: what is free and what the placed claims
-//!   hold add up to what there is. No sequence of events, errors and rollbacks changes that.
+//! * For each node's CPU and memory and whatever else is counted of it, and for each device's time and memory: what is
+//!   free and what the placed claims hold add up to what there is. No sequence of events, errors and rollbacks changes
+//!   that.
 //! * No decision depends on a floating-point number or on the order of a hash: equal events give equal plans.
 //! * An event that contradicts the state is refused and changes nothing.
 //!
@@ -60,6 +61,7 @@ pub use vocabulary::dump::{
 };
 pub use vocabulary::event::{Event, EventError, Outcome};
 pub use vocabulary::namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
+pub use vocabulary::node_term::{NodeOperator, NodeRequirement, NodeTerm};
 pub use vocabulary::not_enough::NotEnough;
 pub use vocabulary::pod_group::{GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
 pub use vocabulary::priority::PriorityClass;
@@ -70,5 +72,6 @@ pub use vocabulary::request::{
 };
 pub use vocabulary::resource::Resource;
 pub use vocabulary::slab::Key;
-pub use vocabulary::spec::{DeviceSpec, Health, NodeSpec, Taint};
+pub use vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 pub use vocabulary::step::Step;
+pub use vocabulary::taint::{Taint, TaintEffect, Toleration};

@@ -29,12 +29,24 @@ fn request() -> impl Strategy<Value = Request> {
         (0u64..40_000).prop_map(|mib| DeviceMemory::Bytes(Bytes::from_mib(mib))),
         (0u32..1100).prop_map(DeviceMemory::Thousandths),
     ];
-    (0u64..40_000, 0u64..60_000, 0u16..4, 0u32..1100, memory).prop_map(|(cpu, mib, count, core, memory)| Request {
+    let amounts = (0u64..40_000, 0u64..60_000, 0u16..4, 0u32..1100, memory);
+    (amounts, counted()).prop_map(|((cpu, mib, count, core, memory), counted)| Request {
         cpu: MilliCpu::new(cpu),
         memory: Bytes::from_mib(mib),
         devices: DeviceRequest { count, core: DeviceCore::new(core), memory },
+        counted,
         ..Request::default()
     })
+}
+
+/// Pods of which a node has four, and now and then something that no node has.
+fn counted() -> impl Strategy<Value = BTreeMap<String, u64>> {
+    let of = |name: &str, amount: u64| BTreeMap::from([(name.to_owned(), amount)]);
+    prop_oneof![
+        4 => Just(BTreeMap::new()),
+        8 => (0u64..3).prop_map(move |pods| of("pods", pods)),
+        1 => Just(of("hca", 1)),
+    ]
 }
 
 fn moves() -> impl Strategy<Value = Move> {
@@ -90,6 +102,11 @@ fn assert_conserved(cluster: &Cluster) {
         assert_eq!(node.cpu_free().checked_add(cpu), Some(node.spec().cpu));
         let memory: Bytes = held.iter().map(|(claim, _)| claim.request.memory).sum();
         assert_eq!(node.memory_free().checked_add(memory), Some(node.spec().memory));
+        for name in ["pods", "hca"] {
+            let counted = |amounts: &BTreeMap<String, u64>| amounts.get(name).copied().unwrap_or(0);
+            let taken: u64 = held.iter().map(|(claim, _)| counted(&claim.request.counted)).sum();
+            assert_eq!(node.counted_free(name) + taken, counted(&node.spec().counted));
+        }
         for (index, device) in node.devices().iter().enumerate() {
             let parts = || held.iter().flat_map(|(_, at)| &at.devices).filter(|part| usize::from(part.device) == index);
             let core: DeviceCore = parts().map(|part| part.core).sum();
@@ -118,6 +135,7 @@ fn play(cluster: &mut Cluster, step: &Move, count: &mut u32) {
                 cpu: MilliCpu::new(96_000),
                 memory: Bytes::from_mib(200_000),
                 devices: vec![device; usize::from(*devices)],
+                counted: BTreeMap::from([("pods".into(), 4)]),
                 ..NodeSpec::default()
             }))
         }

@@ -1,5 +1,7 @@
 //! The commands that the engine sends to nodes.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::{Bytes, DeviceCore, MilliCpu};
 
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -113,6 +115,10 @@ pub struct Amounts {
     pub memory: Bytes,
     /// Parts of devices.
     pub devices: Vec<DevicePart>,
+    /// What is only counted of the node, by name, as a claim asks for it ([`Request::counted`]).
+    ///
+    /// [`Request::counted`]: aliquot_scheduler_core::Request::counted
+    pub counted: BTreeMap<String, u64>,
 }
 
 /// A part of a device.

@@ -1,6 +1,7 @@
 //! The file's keys, and what holds where one is left out.
 
 mod claim;
+mod constraints;
 mod history;
 mod node;
 mod pod_group;
@@ -11,10 +12,11 @@ use aliquot_scheduler_core::PriorityClass;
 use serde::{Deserialize, Serialize};
 
 pub(super) use claim::{ClaimEntry, LastEvictionEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
+pub(super) use constraints::{EffectName, OperatorEntry, RequirementEntry, TaintEntry, TolerationEntry};
 pub(super) use history::{
     BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
 };
-pub(super) use node::{GpuEntry, NodeEntry, TaintEntry};
+pub(super) use node::{GpuEntry, NodeEntry};
 pub(super) use pod_group::{PodGroupEntry, Strategy, SubGroupEntry};
 pub(super) use queue::{AllowanceEntry, BoundsEntry, BudgetEntry, NamespaceEntry, QueueEntry, UsageEntry};
 pub(super) use scheduler::{MixEntry, SchedulerEntry};

@@ -1,15 +1,17 @@
 //! Requests as they stand in a file.
 
 use aliquot_scheduler_core::{
-    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request, Taint,
+    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request,
 };
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::snapshot::amount::{memory, memory_entry, one_of};
-use crate::snapshot::format::{RequestEntry, TaintEntry};
+use crate::snapshot::constraints::{term_entry, to_term};
+use crate::snapshot::format::{RequestEntry, TolerationEntry};
 
 impl RequestEntry {
     pub(super) fn to_request(&self) -> Result<Request> {
+        let tolerations = self.tolerations.iter().map(TolerationEntry::to_toleration);
         let request = Request {
             cpu: MilliCpu::new(self.cpu_milli),
             memory: memory(self.memory_bytes, self.memory_gib)?,
@@ -18,13 +20,15 @@ impl RequestEntry {
                 models: self.models.iter().cloned().collect(),
                 attributes: self.gpu_attributes.clone(),
                 labels: self.node_labels.clone(),
-                tolerations: self.tolerations.iter().map(TaintEntry::to_taint).collect(),
+                tolerations: tolerations.collect::<Result<_>>().context("tolerations")?,
+                node_terms: self.node_terms.iter().map(|entries| to_term(entries)).collect(),
             },
             rules: PlacementRules {
                 nvlink: self.nvlink,
                 switch: self.switch,
                 memory_threshold_percent: self.gpu_memory_threshold_percent,
             },
+            counted: self.counted.clone(),
         };
         request.validate()?;
         Ok(request)
@@ -71,7 +75,9 @@ impl RequestEntry {
             models: request.constraints.models.iter().cloned().collect(),
             gpu_attributes: request.constraints.attributes.clone(),
             node_labels: request.constraints.labels.clone(),
-            tolerations: request.constraints.tolerations.iter().map(TaintEntry::of).collect(),
+            tolerations: request.constraints.tolerations.iter().map(TolerationEntry::of).collect(),
+            node_terms: request.constraints.node_terms.iter().map(term_entry).collect(),
+            counted: request.counted.clone(),
             nvlink: request.rules.nvlink,
             switch: request.rules.switch,
             gpu_memory_threshold_percent: request.rules.memory_threshold_percent,
@@ -95,15 +101,5 @@ impl RequestEntry {
             }
         }
         entry
-    }
-}
-
-impl TaintEntry {
-    pub(super) fn to_taint(&self) -> Taint {
-        Taint { key: self.key.clone(), value: self.value.clone() }
-    }
-
-    pub(super) fn of(taint: &Taint) -> Self {
-        Self { key: taint.key.clone(), value: taint.value.clone() }
     }
 }

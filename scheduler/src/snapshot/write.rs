@@ -150,6 +150,7 @@ impl NodeEntry {
             labels: spec.labels.clone(),
             taints: spec.taints.iter().map(TaintEntry::of).collect(),
             cordoned: spec.cordoned,
+            counted: spec.counted.clone(),
             held: node.held,
         }
     }

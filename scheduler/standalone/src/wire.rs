@@ -1,7 +1,9 @@
 //! Translates between the agents' contract and the engine's words.
 
+use std::collections::BTreeMap;
+
 use aliquot_proto::agent::v1 as wire;
-use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceSpec, Health, MilliCpu, NodeSpec, Taint};
+use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceSpec, Health, MilliCpu, NodeSpec, Taint, TaintEffect};
 use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, NodeReport, Running, StepOutcome};
 
 use crate::jobs::ClaimName;
@@ -42,16 +44,18 @@ fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
         attributes: from.attributes.into_iter().collect(),
         ..DeviceSpec::default()
     };
-    let mut labels: std::collections::BTreeMap<String, String> = from.labels.into_iter().collect();
+    let taint = |from: wire::Taint| Taint { key: from.key, value: from.value, effect: TaintEffect::NoSchedule };
+    let mut labels: BTreeMap<String, String> = from.labels.into_iter().collect();
     labels.insert(crate::jobs::NODE_LABEL.to_owned(), name.to_owned());
     NodeSpec {
         name: name.to_owned(),
         labels,
-        taints: from.taints.into_iter().map(|taint| Taint { key: taint.key, value: taint.value }).collect(),
+        taints: from.taints.into_iter().map(taint).collect(),
         cpu: MilliCpu::new(from.cpu_millis),
         memory: Bytes::new(from.memory_bytes),
         devices: from.devices.into_iter().map(device).collect(),
         cordoned: from.cordoned,
+        counted: BTreeMap::new(),
     }
 }
 
@@ -65,6 +69,7 @@ pub(crate) fn amounts(from: wire::Amounts) -> Amounts {
         cpu: MilliCpu::new(from.cpu_millis),
         memory: Bytes::new(from.memory_bytes),
         devices: from.devices.into_iter().map(part).collect(),
+        counted: BTreeMap::new(),
     }
 }
 

@@ -113,7 +113,12 @@ fn claim(number: usize) -> (ClaimKey, Option<ClaimRecord>) {
         generation: Generation { term: 1, number: number as u64 },
         phase: Phase::Running,
         started_ms: 1_700_000_000_000,
-        amounts: Amounts { cpu: MilliCpu::new(4000), memory: Bytes::new(16 << 30), devices: vec![part] },
+        amounts: Amounts {
+            cpu: MilliCpu::new(4000),
+            memory: Bytes::new(16 << 30),
+            devices: vec![part],
+            ..Amounts::default()
+        },
     };
     let record = ClaimRecord { added_ms: 1_700_000_000_000, instance: Some(instance), ..ClaimRecord::default() };
     (ClaimKey { uid: format!("{number}.0.0.1").into(), stray: None }, Some(record))

@@ -6,6 +6,7 @@
 //! the compiler says when the engine has a new field.
 
 mod claim;
+mod constraints;
 mod memory;
 mod node;
 mod request;
@@ -27,8 +28,10 @@ pub(crate) const CLAIM: &str = "claim";
 pub(crate) const NODE: &str = "node";
 pub(crate) const MEMORY: &str = "memory";
 
-/// The format of each kind that is written, and the newest that is read.
-const FORMAT: u32 = 1;
+/// The format of each kind that is written, and the newest that is read. All before it are read, too: their fields mean
+/// the same today. Format 2 knows what is only counted of nodes, terms of a node affinity, effects of taints, and
+/// tolerations of more than one taint: without these, claims would go where they must not.
+const FORMAT: u32 = 2;
 
 /// A record as text, with its format.
 fn write<F: Serialize>(form: &F) -> (u32, String) {
@@ -36,8 +39,8 @@ fn write<F: Serialize>(form: &F) -> (u32, String) {
 }
 
 fn read<F: DeserializeOwned>(format: i64, text: &str) -> Result<F, String> {
-    if format != i64::from(FORMAT) {
-        return Err(format!("it has format {format}, and this program knows {FORMAT}"));
+    if !(1..=i64::from(FORMAT)).contains(&format) {
+        return Err(format!("it has format {format}, and this program knows 1 to {FORMAT}"));
     }
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
@@ -86,12 +89,12 @@ pub(crate) fn read_claim_key(text: &str) -> Result<ClaimKey, String> {
     }
 }
 
-/// The forms of a list.
-fn forms<'a, T, F: From<&'a T>>(list: &'a [T]) -> Vec<F> {
-    list.iter().map(F::from).collect()
+/// The forms of a list or a set.
+fn forms<'a, T: 'a, F: From<&'a T>>(list: impl IntoIterator<Item = &'a T>) -> Vec<F> {
+    list.into_iter().map(F::from).collect()
 }
 
 /// What a list of forms stands for.
-fn values<F, T: From<F>>(forms: Vec<F>) -> Vec<T> {
+fn values<F, T: From<F>, C: FromIterator<T>>(forms: Vec<F>) -> C {
     forms.into_iter().map(T::from).collect()
 }

@@ -36,7 +36,12 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
                  "nvlink_group": 1, "switch": 2, "numa": 0, "unhealthy": number == 1,
                  "attributes": {"architecture": "ada"}},
             ],
-            "taints": if number == 2 { json!([{"key": "reserved"}]) } else { json!([]) },
+            "taints": match number {
+                2 => json!([{"key": "reserved"}]),
+                3 => json!([{"key": "reserved", "value": "x", "effect": "NoExecute"}]),
+                _ => json!([]),
+            },
+            "counted": if number == 1 { json!({}) } else { json!({"pods": 1 + numbers.below(20)}) },
         })
     };
     let request = |numbers: &mut Numbers| {
@@ -48,6 +53,15 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
             json!({"gpu_memory_percent": 25, "models": ["A100", "L4"], "gpu_memory_threshold_percent": 90}),
             json!({"gpu_core_percent": 20, "gpu_attributes": {"architecture": "ada"}}),
             json!({"gpu_core_percent": 100, "tolerations": [{"key": "reserved"}], "node_labels": {"zone": "z"}}),
+            json!({"counted": {"pods": 1}, "tolerations": [
+                {"key": "reserved", "any_value": true, "effect": "NoExecute"}, {"any_key": true, "value": "x"},
+            ]}),
+            json!({"counted": {"pods": 2, "rdma/hca": 0}, "node_terms": [
+                [{"key": "rack", "operator": {"in": ["r0", "r9"]}}, {"key": "spot", "operator": "does-not-exist"}],
+                [{"key": "zone", "operator": "exists"}, {"key": "rack", "operator": {"not-in": ["r0"]}}],
+                [{"key": "cores", "operator": {"greater-than": -4}}, {"key": "cores", "operator": {"less-than": 9}}],
+                [],
+            ]}),
         ])
     };
     let claim = |number: u64, numbers: &mut Numbers| {

@@ -3,7 +3,6 @@
 use std::fmt::{self, Display, Formatter};
 
 use crate::explain::sentence::Owner;
-use crate::explain::shortage::TaintText;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::amount::{Amount, ByteCount, Cores, Count, Percent};
 use crate::vocabulary::claim::ClaimId;
@@ -13,7 +12,7 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::{DeviceMemory, Request};
 use crate::vocabulary::resource::Resource;
-use crate::vocabulary::spec::Taint;
+use crate::vocabulary::taint::Toleration;
 
 /// One change. Where a request is changed, it is that of each member that is alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +30,15 @@ pub enum Change {
         from: Bytes,
         /// What fits.
         to: Bytes,
+    },
+    /// Ask for less of something that is only counted; more than this does not fit.
+    LessCounted {
+        /// What it is.
+        name: String,
+        /// What is asked for.
+        from: u64,
+        /// What fits.
+        to: u64,
     },
     /// Ask for less time of each device; more than this does not fit.
     LessDeviceCore {
@@ -69,8 +77,10 @@ pub enum Change {
         /// The value that is asked for.
         value: String,
     },
-    /// Tolerate a taint.
-    Tolerate(Taint),
+    /// Do not ask that a node's labels match a term.
+    DropNodeTerms,
+    /// Tolerate a taint, or taints that differ only in their effect.
+    Tolerate(Toleration),
     /// Have fewer members placed together; more than this do not fit.
     LowerMinimum {
         /// Members that must be placed together.
@@ -133,13 +143,16 @@ impl Change {
         match self {
             Self::LessCpu { from, to } => given_up(from.get(), to.get()),
             Self::LessMemory { from, to } => given_up(from.get(), to.get()),
+            Self::LessCounted { from, to, .. } => given_up(*from, *to),
             Self::LessDeviceCore { from, to } => given_up(from.get().into(), to.get().into()),
             Self::LessDeviceMemory { from, to } => given_up(amount(*from), amount(*to)),
             Self::FewerDevices { from, to } => given_up((*from).into(), (*to).into()),
             Self::LowerMinimum { from, to } => given_up((*from).into(), (*to).into()),
-            Self::AllowModel(_) | Self::DropAttribute { .. } | Self::DropLabel { .. } | Self::Tolerate(_) => {
-                EFFORT_OF_CONSTRAINTS
-            }
+            Self::AllowModel(_)
+            | Self::DropAttribute { .. }
+            | Self::DropLabel { .. }
+            | Self::DropNodeTerms
+            | Self::Tolerate(_) => EFFORT_OF_CONSTRAINTS,
             Self::RaiseLimit { from, to, .. } | Self::RaiseQuota { from, to, .. } => {
                 EFFORT_OF_BOUNDS.saturating_add(per_mille(to.saturating_sub(*from), *from))
             }
@@ -205,6 +218,7 @@ impl Change {
         match self {
             Self::LessCpu { to, .. } => request.cpu = *to,
             Self::LessMemory { to, .. } => request.memory = *to,
+            Self::LessCounted { name, to, .. } => _ = request.counted.insert(name.clone(), *to),
             Self::LessDeviceCore { to, .. } => request.devices.core = *to,
             Self::LessDeviceMemory { to, .. } => request.devices.memory = *to,
             Self::FewerDevices { to, .. } => request.devices.count = *to,
@@ -217,8 +231,9 @@ impl Change {
             Self::DropLabel { key, .. } => {
                 request.constraints.labels.remove(key);
             }
-            Self::Tolerate(taint) => {
-                request.constraints.tolerations.insert(taint.clone());
+            Self::DropNodeTerms => request.constraints.node_terms.clear(),
+            Self::Tolerate(toleration) => {
+                request.constraints.tolerations.insert(toleration.clone());
             }
             Self::LowerMinimum { .. }
             | Self::RaiseLimit { .. }
@@ -251,6 +266,7 @@ impl Display for Change {
             Self::LessMemory { from, to } => {
                 write!(f, "ask for {} of memory instead of {}", ByteCount(to.get()), ByteCount(from.get()))
             }
+            Self::LessCounted { name, from, to } => write!(f, "ask for {to} {name} instead of {from}"),
             Self::LessDeviceCore { from, to } => {
                 let (from, to) = (Percent(from.get().into()), Percent(to.get().into()));
                 write!(f, "ask for {to} gpu-core of each device instead of {from}")
@@ -264,7 +280,8 @@ impl Display for Change {
             Self::AllowModel(model) => write!(f, "allow devices of model {model} too"),
             Self::DropAttribute { key, value } => write!(f, "do not ask for devices with {key}={value}"),
             Self::DropLabel { key, value } => write!(f, "do not ask for nodes with the label {key}={value}"),
-            Self::Tolerate(taint) => write!(f, "tolerate the taint {}", TaintText(taint)),
+            Self::DropNodeTerms => write!(f, "do not ask for nodes by a node affinity"),
+            Self::Tolerate(toleration) => write!(f, "tolerate the taint {toleration}"),
             Self::LowerMinimum { from, to } => {
                 write!(f, "let {} of the pod group start together instead of {from}", Count((*to).into(), "member"))
             }

@@ -13,7 +13,8 @@ use crate::state::cluster::limits::Exceeded;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::request::{Constraints, DeviceMemory, Request};
+use crate::vocabulary::taint::Toleration;
 
 /// Models, taints and nodes of which each is tried at most.
 const TRIES_MAX: usize = 16;
@@ -107,7 +108,7 @@ impl ChangeSearch<'_> {
     fn less(&mut self, request: &Request) -> Vec<Change> {
         let (cpu, memory, devices) = (request.cpu, request.memory, request.devices);
         let members = self.members;
-        let pieces = |of: Piece| move |cluster: &Cluster| pieces(cluster, members, of);
+        let pieces = |of| move |cluster: &Cluster| pieces(cluster, members, of);
         let mut changes = Vec::new();
         changes.extend(
             self.largest_in(1, cpu.get(), pieces(Piece::Cpu), |to| Change::LessCpu {
@@ -118,6 +119,13 @@ impl ChangeSearch<'_> {
         changes.extend(self.largest_in(1, memory.get().div_ceil(MIB), pieces(Piece::MemoryMib), |to| {
             Change::LessMemory { from: memory, to: Bytes::from_mib(to) }
         }));
+        for (name, from) in &request.counted {
+            changes.extend(self.largest_in(1, *from, pieces(Piece::Counted(name)), |to| Change::LessCounted {
+                name: name.clone(),
+                from: *from,
+                to,
+            }));
+        }
         if devices.count == 0 {
             return changes;
         }
@@ -147,7 +155,8 @@ impl ChangeSearch<'_> {
         changes
     }
 
-    /// Allowing one more model, no longer asking for one attribute or label, or tolerating one taint.
+    /// Allowing one more model, no longer asking for one attribute, one label or a node affinity, or tolerating one
+    /// taint.
     fn constraints(&mut self, request: &Request) -> Vec<Change> {
         let asked = &request.constraints;
         let mut candidates: Vec<Change> = Vec::new();
@@ -166,14 +175,9 @@ impl ChangeSearch<'_> {
             .extend(attributes.map(|(key, value)| Change::DropAttribute { key: key.clone(), value: value.clone() }));
         let labels = asked.labels.iter();
         candidates.extend(labels.map(|(key, value)| Change::DropLabel { key: key.clone(), value: value.clone() }));
-        let taints: BTreeSet<_> = self
-            .trial
-            .cluster()
-            .nodes()
-            .flat_map(|(_, node)| &node.spec().taints)
-            .filter(|taint| !asked.tolerations.contains(taint))
-            .collect();
-        candidates.extend(taints.into_iter().take(TRIES_MAX).cloned().map(Change::Tolerate));
+        candidates.extend((!asked.node_terms.is_empty()).then_some(Change::DropNodeTerms));
+        let tolerations = tolerations(self.trial.cluster(), asked);
+        candidates.extend(tolerations.into_iter().take(TRIES_MAX).map(Change::Tolerate));
         candidates.retain(|change| self.helps(change));
         candidates
     }
@@ -257,6 +261,24 @@ impl ChangeSearch<'_> {
         let name = self.trial.cluster().claim(helps)?.name.clone();
         Some(Change::WaitFor { claim: helps, name })
     }
+}
+
+/// For each taint that keeps tasks away a toleration of it, and where a node has it with several effects, one of all of
+/// them.
+fn tolerations(cluster: &Cluster, asked: &Constraints) -> BTreeSet<Toleration> {
+    let mut tolerations = BTreeSet::new();
+    for (_, node) in cluster.nodes() {
+        for taint in asked.untolerated(node.spec()) {
+            let toleration = Toleration::of(taint);
+            let of_all = Toleration { effect: None, ..toleration.clone() };
+            let mut alike = asked.untolerated(node.spec()).filter(|other| of_all.tolerates(other));
+            if alike.any(|other| other.effect != taint.effect) {
+                tolerations.insert(of_all);
+            }
+            tolerations.insert(toleration);
+        }
+    }
+    tolerations
 }
 
 /// Whether there would be room for a task on a node if a claim were not there.

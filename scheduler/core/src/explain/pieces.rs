@@ -12,11 +12,13 @@ const SHARERS_MAX: usize = 8;
 
 /// Of what something is free in one piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Piece {
+pub(crate) enum Piece<'a> {
     /// CPU of a node, in thousandths of a core.
     Cpu,
     /// Memory of a node, in MiB.
     MemoryMib,
+    /// Something of a node that is only counted, by its name.
+    Counted(&'a str),
     /// Time of a device, in thousandths of it.
     DeviceCore,
     /// Memory of a device, in MiB.
@@ -27,7 +29,7 @@ pub(crate) enum Piece {
 
 /// What is free in one piece, and its halves, thirds and so on, as one of these members could be given them; and the
 /// least that their namespace lets anybody ask for.
-pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece) -> BTreeSet<u64> {
+pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> BTreeSet<u64> {
     let mib = |bytes: Bytes| bytes.get() >> 20;
     let mut free = BTreeSet::new();
     for (_, node) in cluster.nodes() {
@@ -35,6 +37,7 @@ pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece) -> BTree
         match of {
             Piece::Cpu => free.extend([node.cpu_free().get()]),
             Piece::MemoryMib => free.extend([mib(node.memory_free())]),
+            Piece::Counted(name) => free.extend([node.counted_free(name)]),
             Piece::DeviceCore => free.extend(devices.map(|device| u64::from(device.core_free().get()))),
             Piece::DeviceMemoryMib => free.extend(devices.map(|device| mib(device.memory_free()))),
             Piece::DeviceMemoryThousandths => {
@@ -51,13 +54,14 @@ pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece) -> BTree
 }
 
 /// The least that the members' namespace lets anybody ask for. Of devices it is for all of them together.
-fn minima(cluster: &Cluster, members: &[ClaimId], of: Piece) -> Option<Vec<u64>> {
+fn minima(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> Option<Vec<u64>> {
     let claim = members.first().and_then(|claim| cluster.claim(*claim))?;
     let range = &cluster.namespace(&claim.namespace)?.limit_range;
     let devices = u64::from(claim.request.devices.count.max(1));
     let (minimum, unit) = match of {
         Piece::Cpu => (range.cpu.minimum?, 1),
         Piece::MemoryMib => (range.memory.minimum?, 1 << 20),
+        Piece::Counted(_) => return None,
         Piece::DeviceCore => (range.device_core.minimum?, devices),
         Piece::DeviceMemoryMib => (range.device_memory.minimum?, devices << 20),
         Piece::DeviceMemoryThousandths => {

@@ -2,7 +2,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::mem::discriminant;
 
 use crate::decisions::placement::{Misfit, admits, fits, fitting_devices, has_room, room};
 use crate::explain::reason::Reason;
@@ -48,16 +47,19 @@ fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
     let mut counts: BTreeMap<Exclusion, u32> = BTreeMap::new();
     for (_, node) in cluster.nodes() {
         let (spec, asked) = (node.spec(), &request.constraints);
-        let labels = asked.labels.iter().filter(|(key, value)| spec.labels.get(*key) != Some(value));
-        let taints = spec.taints.iter().filter(|taint| !asked.tolerations.contains(taint));
         let devices = spec.devices.iter().filter(|device| asked.admit_device(device));
         let lacks_devices = devices.count() < usize::from(request.devices.count);
         let exclusions = spec
             .cordoned
             .then_some(Exclusion::Cordoned)
             .into_iter()
-            .chain(labels.map(|(key, value)| Exclusion::Label { key: key.clone(), value: value.clone() }))
-            .chain(taints.cloned().map(Exclusion::Taint))
+            .chain(
+                asked
+                    .missing_labels(spec)
+                    .map(|(key, value)| Exclusion::Label { key: key.to_owned(), value: value.to_owned() }),
+            )
+            .chain((!asked.admit_by_terms(spec)).then(|| Exclusion::NodeTerms(asked.node_terms.clone())))
+            .chain(asked.untolerated(spec).cloned().map(Exclusion::Taint))
             .chain(lacks_devices.then(|| Exclusion::Devices {
                 wanted: request.devices.count,
                 models: asked.models.iter().cloned().collect(),
@@ -84,7 +86,7 @@ fn shortages<'a>(
             nearest = Some((lack, node));
         }
         for what in lacks {
-            match counts.iter_mut().find(|known| discriminant(&known.what) == discriminant(&what)) {
+            match counts.iter_mut().find(|known| known.what.is_alike(&what)) {
                 Some(known) => {
                     known.nodes += 1;
                     if what.lack() < known.what.lack() {
@@ -109,6 +111,8 @@ fn lacks(node: &Node, request: &Request) -> Vec<Shortage> {
     if node.memory_free() < request.memory {
         lacks.push(Shortage::Memory { wanted: request.memory, free: node.memory_free() });
     }
+    let counted = node.lacking_counted(request);
+    lacks.extend(counted.map(|(name, wanted, free)| Shortage::Counted { name: name.to_owned(), wanted, free }));
     let wanted = request.devices.count;
     let fitting = u16::try_from(fitting_devices(node, request).count()).unwrap_or(u16::MAX);
     if fitting < wanted {

@@ -1,11 +1,14 @@
 //! What nodes lack for a task, and what keeps it from them.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
+use std::mem::discriminant;
 
 use crate::vocabulary::amount::{ByteCount, Cores, Count, Listed, Percent};
+use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::DeviceMemory;
-use crate::vocabulary::spec::Taint;
+use crate::vocabulary::taint::Taint;
 
 /// How many nodes something is true of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,7 +20,7 @@ pub struct NodeCount<T> {
 }
 
 /// What a node lacks for one more task. Of several nodes: of the one that lacks least.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shortage {
     /// CPU.
     Cpu {
@@ -32,6 +35,15 @@ pub enum Shortage {
         wanted: Bytes,
         /// What is free.
         free: Bytes,
+    },
+    /// Something that is only counted.
+    Counted {
+        /// What it is.
+        name: String,
+        /// What is asked for.
+        wanted: u64,
+        /// What is free.
+        free: u64,
     },
     /// Devices with enough free on each.
     Devices {
@@ -74,6 +86,8 @@ pub enum Exclusion {
         /// The value that is asked for.
         value: String,
     },
+    /// Its labels match none of these terms, of which they must match one.
+    NodeTerms(BTreeSet<NodeTerm>),
     /// It has a taint that is not tolerated.
     Taint(Taint),
     /// It has fewer devices of the models and with the attributes that are asked for than are wanted.
@@ -88,11 +102,20 @@ pub enum Exclusion {
 }
 
 impl Shortage {
+    /// Whether the same is lacking, however much.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Counted { name, .. }, Self::Counted { name: other, .. }) => name == other,
+            _ => discriminant(self) == discriminant(other),
+        }
+    }
+
     /// How much is lacking, in thousandths of what is wanted.
     pub(crate) fn lack(&self) -> u64 {
         let (wanted, free) = match self {
             Self::Cpu { wanted, free } => (wanted.get(), free.get()),
             Self::Memory { wanted, free } => (wanted.get(), free.get()),
+            Self::Counted { wanted, free, .. } => (*wanted, *free),
             Self::Devices { wanted, fitting, .. } => ((*wanted).into(), (*fitting).into()),
             // There are enough, but in the wrong places.
             Self::Alignment { .. } => (1, 0),
@@ -108,6 +131,7 @@ impl Shortage {
             Self::Memory { wanted, free } => {
                 format!("{} of memory are free and {} wanted", ByteCount(free.get()), ByteCount(wanted.get()))
             }
+            Self::Counted { name, wanted, free } => format!("{free} {name} are free and {wanted} wanted"),
             Self::Devices { wanted, fitting, core, memory } => format!(
                 "{fitting} of the {wanted} devices that are wanted have {} free",
                 OfEach { core: *core, memory: *memory }
@@ -135,6 +159,9 @@ impl Display for NodeCount<Shortage> {
                     ByteCount(free.get())
                 )
             }
+            Shortage::Counted { name, wanted, free } => {
+                write!(f, "not enough {name} free ({wanted} wanted, at most {free})")
+            }
             Shortage::Devices { wanted, fitting, core, memory } => write!(
                 f,
                 "too few devices with {} free ({wanted} wanted, at most {fitting})",
@@ -151,12 +178,15 @@ impl Display for NodeCount<Exclusion> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (nodes, one) = (Count(self.nodes.into(), "node"), self.nodes == 1);
         let (has, lacks, is) = if one { ("has", "lacks", "is") } else { ("have", "lack", "are") };
+        let matches = if one { "matches" } else { "match" };
         match &self.what {
             Exclusion::Cordoned => write!(f, "{nodes} {is} cordoned"),
             Exclusion::Label { key, value } => write!(f, "{nodes} {lacks} the label {key}={value}"),
-            Exclusion::Taint(taint) => {
-                write!(f, "{nodes} {has} the taint {}, which is not tolerated", TaintText(taint))
+            Exclusion::NodeTerms(terms) => {
+                let terms: Vec<String> = terms.iter().map(NodeTerm::to_string).collect();
+                write!(f, "{nodes} {matches} no term of the node affinity ({})", terms.join(" or "))
             }
+            Exclusion::Taint(taint) => write!(f, "{nodes} {has} the taint {taint}, which is not tolerated"),
             Exclusion::Devices { wanted, models, attributes } => {
                 write!(f, "{nodes} {has} fewer than {}", Count((*wanted).into(), "device"))?;
                 if !models.is_empty() {
@@ -168,18 +198,6 @@ impl Display for NodeCount<Exclusion> {
                     false => write!(f, " with {}", Listed(&attributes)),
                 }
             }
-        }
-    }
-}
-
-/// A taint as it is written on a command line.
-pub(crate) struct TaintText<'a>(pub(crate) &'a Taint);
-
-impl Display for TaintText<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self.0.value.is_empty() {
-            true => f.write_str(&self.0.key),
-            false => write!(f, "{}={}", self.0.key, self.0.value),
         }
     }
 }

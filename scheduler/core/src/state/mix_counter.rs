@@ -112,8 +112,10 @@ impl MixCounter {
     }
 
     fn count(&mut self, request: &Request, weight: u64) {
-        // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory.
-        let mut key = Request { rules: PlacementRules::default(), ..with_memory(request, Bytes::ZERO) };
+        // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory,
+        // or what is only counted of the node.
+        let (rules, counted) = (PlacementRules::default(), BTreeMap::new());
+        let mut key = Request { rules, counted, ..with_memory(request, Bytes::ZERO) };
         key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
         let count = self.counts.entry(key).or_default();
         count.weight = count.weight.saturating_add(weight);
@@ -211,6 +213,15 @@ mod tests {
         assert_eq!(counter.mix(0), None);
         note(&mut counter, &share(50), 1, 0);
         assert_eq!(counts(counter.mix(0)), [(share(50), 64 * 16)]);
+    }
+
+    #[test]
+    fn what_is_only_counted_of_nodes_makes_no_other_work() {
+        let mut counter = MixCounter::new(HOUR_MS, 0);
+        let with_pods = |pods| Request { counted: BTreeMap::from([("pods".to_owned(), pods)]), ..share(50) };
+        (0..64).for_each(|pods| counter.note(&with_pods(pods), 0));
+        assert_eq!(counts(counter.mix(0)), [(share(50), 64 * 16)]);
+        assert_eq!(Mix::of(&[with_pods(1), with_pods(2)]), Mix::counted([(share(50), 2)]));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::vocabulary::claim::{Allocation, ClaimId};
+use crate::vocabulary::counted;
 use crate::vocabulary::not_enough::NotEnough;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
@@ -11,15 +12,17 @@ use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 
 /// A node, what is free on it, and who is there.
 ///
-/// At all times, for CPU and memory of the node and for time and memory of each device: what is free and what its
-/// claims hold add up to what it has. Where claims were seen running that are more than it has, they add up to what it
-/// has and what is held beyond that, and nothing is free.
+/// At all times, for CPU, memory and all that is counted of the node, and for time and memory of each device: what is
+/// free and what its claims hold add up to what it has. Where claims were seen running that are more than it has, they
+/// add up to what it has and what is held beyond that, and nothing is free.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// What stays the same as claims come and go is shared with copies of the node.
     spec: Arc<NodeSpec>,
     cpu_free: MilliCpu,
     memory_free: Bytes,
+    /// What is free of each thing that is only counted, and that the node has some of.
+    counted_free: BTreeMap<String, u64>,
     devices: Vec<Device>,
     claims: BTreeSet<ClaimId>,
     /// How many of its claims ask for so many devices and so much time of each.
@@ -43,6 +46,8 @@ pub struct Node {
 struct Beyond {
     cpu: MilliCpu,
     memory: Bytes,
+    /// Of things that are only counted, without zeros.
+    counted: BTreeMap<String, u64>,
     /// Time and memory, by device.
     devices: Vec<(DeviceCore, Bytes)>,
 }
@@ -155,6 +160,7 @@ impl Node {
         let mut node = Self {
             cpu_free: spec.cpu,
             memory_free: spec.memory,
+            counted_free: spec.counted.clone(),
             devices: spec.devices.iter().map(Device::new).collect(),
             claims: BTreeSet::new(),
             sorts: BTreeMap::new(),
@@ -193,6 +199,25 @@ impl Node {
     #[must_use]
     pub fn memory_free(&self) -> Bytes {
         self.memory_free
+    }
+
+    /// How much nobody holds of something that is only counted.
+    #[must_use]
+    pub fn counted_free(&self, name: &str) -> u64 {
+        counted::amount(&self.counted_free, name)
+    }
+
+    /// Whether as much is free of what is only counted as is asked for.
+    pub(crate) fn has_counted(&self, request: &Request) -> bool {
+        counted::is_enough(&self.counted_free, &request.counted)
+    }
+
+    /// What is only counted and of which less is free than is asked for: name, what is asked for, and what is free.
+    pub(crate) fn lacking_counted<'a>(
+        &'a self,
+        request: &'a Request,
+    ) -> impl Iterator<Item = (&'a str, u64, u64)> + use<'a> {
+        counted::lacking(&request.counted, &self.counted_free)
     }
 
     /// The devices, in the machine's order.
@@ -250,6 +275,7 @@ impl Node {
         };
         (beyond.cpu > MilliCpu::ZERO && request.cpu > MilliCpu::ZERO)
             || (beyond.memory > Bytes::ZERO && request.memory > Bytes::ZERO)
+            || request.counted.iter().any(|(name, amount)| *amount > 0 && beyond.counted.contains_key(name))
             || allocation.devices.iter().any(|part| of_device(part.device))
     }
 
@@ -302,6 +328,9 @@ impl Node {
         if request.memory > self.memory_free {
             return Err(NotEnough::Memory { wanted: request.memory, free: self.memory_free });
         }
+        if let Some((name, wanted, free)) = self.lacking_counted(request).next() {
+            return Err(NotEnough::Counted { name: name.to_owned(), wanted, free });
+        }
         self.check_shape(request, allocation)?;
         for part in &allocation.devices {
             let Some(state) = self.devices.get(usize::from(part.device)) else { continue };
@@ -329,7 +358,7 @@ impl Node {
         if let Some(missing) = missing {
             let beyond = self.beyond.get_or_insert_with(|| {
                 let devices = vec![(DeviceCore::ZERO, Bytes::ZERO); self.devices.len()];
-                Box::new(Beyond { cpu: MilliCpu::ZERO, memory: Bytes::ZERO, devices })
+                Box::new(Beyond { cpu: MilliCpu::ZERO, memory: Bytes::ZERO, counted: BTreeMap::new(), devices })
             });
             beyond.add(&missing);
         }
@@ -342,6 +371,10 @@ impl Node {
         let mut missing = Beyond {
             cpu: request.cpu.saturating_sub(self.cpu_free),
             memory: request.memory.saturating_sub(self.memory_free),
+            counted: self
+                .lacking_counted(request)
+                .map(|(name, wanted, free)| (name.to_owned(), wanted - free))
+                .collect(),
             devices: vec![(DeviceCore::ZERO, Bytes::ZERO); self.devices.len()],
         };
         for part in &allocation.devices {
@@ -374,6 +407,11 @@ impl Node {
     fn hold(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
         self.cpu_free = self.cpu_free.saturating_sub(request.cpu);
         self.memory_free = self.memory_free.saturating_sub(request.memory);
+        for (name, amount) in &request.counted {
+            if let Some(free) = self.counted_free.get_mut(name) {
+                *free = free.saturating_sub(*amount);
+            }
+        }
         for part in &allocation.devices {
             if let Some(state) = self.devices.get_mut(usize::from(part.device)) {
                 state.core_free = state.core_free.saturating_sub(part.core);
@@ -410,6 +448,7 @@ impl Node {
         }
         self.cpu_free = self.cpu_free.checked_add(cpu).unwrap_or(self.spec.cpu);
         self.memory_free = self.memory_free.checked_add(memory).unwrap_or(self.spec.memory);
+        self.give_back_counted(request, beyond.as_deref_mut());
         for part in &allocation.devices {
             let mut part = *part;
             let held_beyond = beyond.as_mut().and_then(|beyond| beyond.devices.get_mut(usize::from(part.device)));
@@ -430,6 +469,24 @@ impl Node {
         self.derive();
     }
 
+    fn give_back_counted(&mut self, request: &Request, mut beyond: Option<&mut Beyond>) {
+        for (name, amount) in &request.counted {
+            let mut amount = *amount;
+            if let Some(beyond) = &mut beyond
+                && let Some(held) = beyond.counted.get_mut(name)
+            {
+                let of_beyond = amount.min(*held);
+                (*held, amount) = (*held - of_beyond, amount - of_beyond);
+                if *held == 0 {
+                    beyond.counted.remove(name);
+                }
+            }
+            if let Some(free) = self.counted_free.get_mut(name) {
+                *free = free.checked_add(amount).unwrap_or_else(|| counted::amount(&self.spec.counted, name));
+            }
+        }
+    }
+
     fn derive(&mut self) {
         let idle = self.devices.iter().filter(|device| device.is_idle()).count();
         self.idle_devices = u16::try_from(idle).unwrap_or(u16::MAX);
@@ -442,12 +499,13 @@ impl Node {
 impl Beyond {
     fn is_nothing(&self) -> bool {
         let no_device = self.devices.iter().all(|held| *held == (DeviceCore::ZERO, Bytes::ZERO));
-        self.cpu == MilliCpu::ZERO && self.memory == Bytes::ZERO && no_device
+        self.cpu == MilliCpu::ZERO && self.memory == Bytes::ZERO && self.counted.is_empty() && no_device
     }
 
     fn add(&mut self, other: &Self) {
         self.cpu = [self.cpu, other.cpu].into_iter().sum();
         self.memory = [self.memory, other.memory].into_iter().sum();
+        counted::add(&mut self.counted, &other.counted);
         for (own, other) in self.devices.iter_mut().zip(&other.devices) {
             *own = ([own.0, other.0].into_iter().sum(), [own.1, other.1].into_iter().sum());
         }

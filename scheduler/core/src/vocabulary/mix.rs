@@ -17,6 +17,7 @@ pub struct Mix {
 
 impl Mix {
     /// Counts requests. Those that differ only in the node's memory are taken as one, with the greatest memory of them.
+    /// What is only counted of nodes is left out: it does not decide which node is best.
     #[must_use]
     pub fn of<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Self {
         Self::counted(requests.into_iter().map(|request| (request.clone(), 1)))
@@ -28,7 +29,8 @@ impl Mix {
         let mut counts: BTreeMap<Request, (u64, Bytes)> = BTreeMap::new();
         for (request, tasks) in requests {
             let of_memory = request.memory;
-            let (count, memory) = counts.entry(Request { memory: Bytes::ZERO, ..request }).or_default();
+            let (count, memory) =
+                counts.entry(Request { memory: Bytes::ZERO, counted: BTreeMap::new(), ..request }).or_default();
             *count = count.saturating_add(tasks).min(TASKS_MAX);
             *memory = (*memory).max(of_memory);
         }

@@ -3,7 +3,7 @@
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 
 /// Why a node or its devices cannot take what an allocation says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotEnough {
     /// Less CPU is free.
     #[error("{} thousandths of a CPU core are wanted, {} are free", wanted.get(), free.get())]
@@ -20,6 +20,16 @@ pub enum NotEnough {
         wanted: Bytes,
         /// What is free.
         free: Bytes,
+    },
+    /// Less is free of something that is only counted.
+    #[error("{wanted} {name} are wanted, {free} are free")]
+    Counted {
+        /// What it is.
+        name: String,
+        /// What is asked for.
+        wanted: u64,
+        /// What is free.
+        free: u64,
     },
     /// There is no such device, or it is named twice, or not in order.
     #[error("device {device} is not a device of the node that is named once and in ascending order")]

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::vocabulary::counted::is_enough;
+use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::vocabulary::spec::{DeviceSpec, NodeSpec, Taint};
+use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+use crate::vocabulary::taint::{Taint, Toleration};
 
 /// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a
 /// class.
@@ -19,6 +22,8 @@ pub struct Request {
     pub constraints: Constraints,
     /// Which devices of a node it may or should have.
     pub rules: PlacementRules,
+    /// What else it takes of the node, by name; see [`NodeSpec::counted`].
+    pub counted: BTreeMap<String, u64>,
 }
 
 /// Equal parts of a number of devices of one node.
@@ -107,15 +112,34 @@ pub struct Constraints {
     /// Labels that the node must have, with these values.
     pub labels: BTreeMap<String, String>,
     /// Taints that do not keep it away.
-    pub tolerations: BTreeSet<Taint>,
+    pub tolerations: BTreeSet<Toleration>,
+    /// Terms of which the node's labels must match at least one; empty: any node will do.
+    pub node_terms: BTreeSet<NodeTerm>,
 }
 
 impl Constraints {
     /// Whether a node's labels and taints allow the task there. Models and attributes are a matter of each device.
     #[must_use]
     pub fn admit(&self, node: &NodeSpec) -> bool {
-        self.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
-            && node.taints.iter().all(|taint| self.tolerations.contains(taint))
+        self.missing_labels(node).next().is_none()
+            && self.admit_by_terms(node)
+            && self.untolerated(node).next().is_none()
+    }
+
+    /// Labels that are asked for and that the node does not have, or not with these values.
+    pub(crate) fn missing_labels<'a>(&'a self, node: &'a NodeSpec) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let missing = self.labels.iter().filter(|(key, value)| node.labels.get(*key) != Some(value));
+        missing.map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// Whether the node's labels match one of the terms, if there are any.
+    pub(crate) fn admit_by_terms(&self, node: &NodeSpec) -> bool {
+        self.node_terms.is_empty() || self.node_terms.iter().any(|term| term.matches(&node.labels))
+    }
+
+    /// The node's taints that keep the task away.
+    pub(crate) fn untolerated<'a>(&'a self, node: &'a NodeSpec) -> impl Iterator<Item = &'a Taint> {
+        node.taints.iter().filter(|taint| !self.tolerations.iter().any(|toleration| toleration.tolerates(taint)))
     }
 
     /// Whether a device will do, whatever is free of it.
@@ -192,6 +216,7 @@ impl Request {
             && (other.devices.count == 0 || devices(&self.devices, &other.devices))
             && self.constraints == other.constraints
             && self.rules == other.rules
+            && is_enough(&self.counted, &other.counted)
     }
 
     /// Says what is wrong with a request that can never be met as it stands.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::taint::Taint;
 
 /// One machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,6 +22,9 @@ pub struct NodeSpec {
     pub devices: Vec<DeviceSpec>,
     /// Nothing new is placed here; what is here stays.
     pub cordoned: bool,
+    /// What claims may use of things that are only counted here, by name: pods, say, or huge pages. Of a name that is
+    /// not listed there is nothing. Claims need room for what they ask of these; no queue has a share in them.
+    pub counted: BTreeMap<String, u64>,
 }
 
 /// A device of a node.
@@ -57,13 +61,4 @@ pub enum Health {
     Healthy,
     /// It gets nothing new; what is on it stays until it is removed.
     Unhealthy,
-}
-
-/// Keeps claims away from a node.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Taint {
-    /// The taint's name.
-    pub key: String,
-    /// Its value, possibly empty.
-    pub value: String,
 }

@@ -2,6 +2,7 @@
 
 mod brute_force;
 mod budgets;
+mod counted;
 mod domains;
 mod indivisible;
 mod kept_nodes;

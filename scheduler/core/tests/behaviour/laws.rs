@@ -86,6 +86,12 @@ fn nothing_is_given_out_twice(cluster: &Cluster) -> Verdict {
         require(node.memory_free().get() + memory == node.spec().memory.get(), || {
             format!("{}: memory", node.spec().name)
         })?;
+        let counted: BTreeSet<&String> = claims().flat_map(|claim| claim.request.counted.keys()).collect();
+        for name in counted.into_iter().chain(node.spec().counted.keys()) {
+            let held: u64 = claims().filter_map(|claim| claim.request.counted.get(name)).sum();
+            let has = node.spec().counted.get(name).copied().unwrap_or(0);
+            require(node.counted_free(name) + held == has, || format!("{}: {name}", node.spec().name))?;
+        }
         for (index, (device, spec)) in node.devices().iter().zip(&node.spec().devices).enumerate() {
             let parts = || here.iter().filter_map(|claim| cluster.allocation(*claim)).flat_map(|at| &at.devices);
             let parts = || parts().filter(|part| usize::from(part.device) == index);

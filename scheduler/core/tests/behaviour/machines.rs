@@ -172,7 +172,13 @@ impl Machines {
             let spec = &self.nodes[&id];
             let over =
                 devices.iter().zip(&spec.devices).position(|(used, spec)| used.0 > 1000 || used.1 > spec.memory.get());
-            if cpu > spec.cpu.get() || memory > spec.memory.get() || over.is_some() {
+            let here = self.containers.values().filter(|container| container.at.node == id);
+            let mut counted: BTreeMap<&String, u64> = BTreeMap::new();
+            for (name, amount) in here.flat_map(|container| &container.request.counted) {
+                *counted.entry(name).or_default() += amount;
+            }
+            let counted_over = counted.iter().any(|(name, used)| *used > spec.counted.get(*name).copied().unwrap_or(0));
+            if cpu > spec.cpu.get() || memory > spec.memory.get() || counted_over || over.is_some() {
                 return Err(format!(
                     "{} really runs more than it has, device {over:?}: {:?}",
                     spec.name, self.containers

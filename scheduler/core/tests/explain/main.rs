@@ -1,6 +1,7 @@
 //! Why something waits, what would change that, and why it was evicted.
 
 mod changes;
+mod constraints;
 mod evictions;
 mod nearest;
 mod properties;

@@ -1,5 +1,7 @@
 //! What is suggested is the nearest that helps: it is compared with all there is, tried one by one.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::explain::{Change, Explanation, Reason};
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
@@ -13,7 +15,7 @@ use crate::setting::{Setting, node, whole};
 
 fn small_node() -> impl Strategy<Value = NodeSpec> {
     let device = (1u64..100, 0u16..3);
-    (1u64..200, 1u64..100, vec(device, 0..6)).prop_map(|(cpu, mib, devices)| {
+    (1u64..200, 1u64..100, vec(device, 0..6), 0u64..200).prop_map(|(cpu, mib, devices, pods)| {
         let device = |(mib, group): (u64, u16)| DeviceSpec {
             model: "A".into(),
             memory: Bytes::from_mib(mib),
@@ -24,6 +26,7 @@ fn small_node() -> impl Strategy<Value = NodeSpec> {
             cpu: MilliCpu::new(cpu),
             memory: Bytes::from_mib(mib),
             devices: devices.into_iter().map(device).collect(),
+            counted: BTreeMap::from([("pods".into(), pods)]),
             ..NodeSpec::default()
         }
     })
@@ -34,13 +37,15 @@ fn small_request() -> impl Strategy<Value = Request> {
         (1u64..100).prop_map(|mib| DeviceMemory::Bytes(Bytes::from_mib(mib))),
         (1u32..100).prop_map(DeviceMemory::Thousandths),
     ];
-    (0u64..200, 0u64..100, 0u16..6, 1u32..200, memory, 0u8..3).prop_map(|(cpu, mib, count, core, memory, linked)| {
+    let amounts = (0u64..200, 0u64..100, 0u16..6, 1u32..200, memory);
+    (amounts, 0u8..3, 0u64..200).prop_map(|((cpu, mib, count, core, memory), linked, pods)| {
         let devices = match linked {
             0 => DeviceRequest::whole(count),
             _ => DeviceRequest { count, core: DeviceCore::new(core), memory },
         };
         let mut request =
             Request { cpu: MilliCpu::new(cpu), memory: Bytes::from_mib(mib), devices, ..Request::default() };
+        request.counted.insert("pods".into(), pods);
         if linked == 2 {
             request.rules.nvlink = Alignment::Required;
         }
@@ -92,6 +97,8 @@ fn ways(request: &Request) -> Vec<Way> {
         (cpu.get(), Box::new(move |to| Change::LessCpu { from: cpu, to: MilliCpu::new(to) })),
         (mib(memory), Box::new(move |to| Change::LessMemory { from: memory, to: Bytes::from_mib(to) })),
     ];
+    let pods = request.counted.get("pods").copied().unwrap_or(0);
+    ways.push((pods, Box::new(move |to| Change::LessCounted { name: "pods".into(), from: pods, to })));
     if devices.count > 0 {
         let DeviceRequest { count, core, memory } = devices;
         ways.push((

@@ -1,11 +1,12 @@
 //! Whatever is suggested does help, and explaining changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::explain::Change;
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu, NodeSpec,
-    PodGroup, QueueSpec, Request, Resource, Taint,
+    Allowance, Bytes, Claim, ClaimId, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu,
+    NodeOperator, NodeRequirement, NodeSpec, NodeTerm, PodGroup, QueueSpec, Request, Resource, Taint, TaintEffect,
+    Toleration,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -24,24 +25,32 @@ struct Asked {
 }
 
 fn node() -> impl Strategy<Value = NodeSpec> {
-    (1u64..9, 1u64..33, vec((0usize..2, 1u64..5), 0..4), any::<bool>(), proptest::bool::weighted(0.2), 0usize..2)
-        .prop_map(|(cores, gib, devices, tainted, cordoned, zone)| {
+    let taint = prop_oneof![
+        4 => Just(vec![]),
+        3 => Just(vec![TaintEffect::NoSchedule]),
+        1 => Just(vec![TaintEffect::NoSchedule, TaintEffect::NoExecute]),
+    ];
+    let (cordoned, pods) = (proptest::bool::weighted(0.2), 1u64..5);
+    (1u64..9, 1u64..33, vec((0usize..2, 1u64..5), 0..4), taint, cordoned, 0usize..2, pods).prop_map(
+        |(cores, gib, devices, tainted, cordoned, zone, pods)| {
             let device = |(model, tens): (usize, u64)| DeviceSpec {
                 model: MODELS[model].into(),
                 memory: Bytes::new(tens * 10 * GIB),
                 ..DeviceSpec::default()
             };
-            let taint = Taint { key: "team".into(), value: String::new() };
+            let taint = |effect| Taint { key: "team".into(), effect, ..Taint::default() };
             NodeSpec {
                 cpu: MilliCpu::new(cores * 1000),
                 memory: Bytes::new(gib * GIB),
                 devices: devices.into_iter().map(device).collect(),
                 labels: BTreeMap::from([("zone".into(), ["x", "y"][zone].into())]),
-                taints: tainted.then_some(taint).into_iter().collect(),
+                taints: tainted.into_iter().map(taint).collect(),
                 cordoned,
+                counted: BTreeMap::from([("pods".into(), pods)]),
                 ..NodeSpec::default()
             }
-        })
+        },
+    )
 }
 
 fn asked() -> impl Strategy<Value = Asked> {
@@ -52,8 +61,9 @@ fn asked() -> impl Strategy<Value = Asked> {
     let amounts = (0u64..9000, 0u64..33_000, 0u16..4, 1u32..1001, memory);
     let constraints =
         (proptest::option::weighted(0.3, 0usize..2), proptest::option::weighted(0.3, 0usize..2), any::<bool>());
+    let constraints = (constraints, proptest::option::weighted(0.2, 0usize..2), 0u64..4);
     (amounts, constraints, 0usize..3, prop_oneof![3 => Just(1u32), 1 => 2u32..4], any::<bool>()).prop_map(
-        |((cpu, mib, count, core, memory), (model, zone, tolerates), queue, members, preemptible)| {
+        |((cpu, mib, count, core, memory), ((model, zone, tolerates), term, pods), queue, members, preemptible)| {
             let mut request = Request {
                 cpu: MilliCpu::new(cpu),
                 memory: Bytes::from_mib(mib),
@@ -62,8 +72,18 @@ fn asked() -> impl Strategy<Value = Asked> {
             };
             request.constraints.models.extend(model.map(|model| MODELS[model].to_owned()));
             request.constraints.labels.extend(zone.map(|zone| ("zone".to_owned(), ["x", "y"][zone].to_owned())));
+            request.constraints.node_terms.extend(term.map(|zone| NodeTerm {
+                requirements: BTreeSet::from([NodeRequirement {
+                    key: "zone".into(),
+                    operator: NodeOperator::NotIn([["x", "y"][zone].to_owned()].into()),
+                }]),
+            }));
+            request.counted.insert("pods".into(), pods);
             if tolerates {
-                request.constraints.tolerations.insert(Taint { key: "team".into(), value: String::new() });
+                request
+                    .constraints
+                    .tolerations
+                    .insert(Toleration { key: Some("team".into()), ..Toleration::default() });
             }
             Asked { request, queue, members, preemptible }
         },
@@ -142,7 +162,8 @@ proptest! {
                 let own = matches!(
                     change,
                     Change::LessCpu { .. } | Change::LessMemory { .. } | Change::LessDeviceCore { .. }
-                        | Change::LessDeviceMemory { .. } | Change::FewerDevices { .. } | Change::LowerMinimum { .. }
+                        | Change::LessCounted { .. } | Change::LessDeviceMemory { .. } | Change::FewerDevices { .. }
+                        | Change::LowerMinimum { .. }
                 );
                 prop_assert!(!own || group.placed_members() > 0, "claim {index}: {change}\n{explanation}");
             }

@@ -200,8 +200,8 @@ fn what_nodes_lack_is_counted_and_the_nearest_one_is_named() {
     let devices = |shortage: &Shortage| matches!(shortage, Shortage::Devices { wanted: 1, fitting: 0, .. });
     assert!(nodes[0].nodes == 3 && devices(&nodes[0].what), "{nodes:?}");
     assert_eq!(
-        (nodes[1].nodes, nodes[1].what),
-        (1, Shortage::Cpu { wanted: MilliCpu::new(7000), free: MilliCpu::new(6000) })
+        (nodes[1].nodes, &nodes[1].what),
+        (1, &Shortage::Cpu { wanted: MilliCpu::new(7000), free: MilliCpu::new(6000) })
     );
     assert!(nearest.node == "node-1" && nearest.lacks.len() == 1, "{nearest:?}");
     assert_eq!(
@@ -235,7 +235,7 @@ fn a_gang_is_told_how_many_of_its_members_find_room() {
 fn constraints_that_no_node_meets_are_counted_one_by_one() {
     let mut setting = Setting::with_nodes(3, 1);
     let mut tainted = node("tainted", "B", 1);
-    let taint = Taint { key: "team".into(), value: "x".into() };
+    let taint = Taint { key: "team".into(), value: "x".into(), ..Taint::default() };
     tainted.taints.push(taint.clone());
     setting.add_node(tainted);
     let mut cordoned = node("cordoned", "B", 1);
@@ -254,11 +254,11 @@ fn constraints_that_no_node_meets_are_counted_one_by_one() {
     assert_eq!(
         text,
         "none of 5 nodes may take it: 3 nodes have fewer than 1 device of model B, 1 node is cordoned and 1 node has \
-         the taint team=x, which is not tolerated"
+         the taint team=x:NoSchedule, which is not tolerated"
     );
     assert_eq!(
         setting.suggestions(waits),
-        ["allow devices of model A too", "tolerate the taint team=x", "uncordon node \"cordoned\""]
+        ["allow devices of model A too", "tolerate the taint team=x:NoSchedule", "uncordon node \"cordoned\""]
     );
 }
 

@@ -76,7 +76,7 @@ fn of_nodes_that_lack_the_same_the_most_that_one_has_is_told() {
     let Reason::NoRoom { nodes, .. } = &reason else { panic!("{reason:?}") };
     let [counted] = nodes.as_slice() else { panic!("{nodes:?}") };
     let (wanted, free) = (MilliCpu::new(9000), MilliCpu::new(8000));
-    assert_eq!((counted.nodes, counted.what), (2, Shortage::Cpu { wanted, free }));
+    assert_eq!((counted.nodes, &counted.what), (2, &Shortage::Cpu { wanted, free }));
 }
 
 #[test]

@@ -62,12 +62,11 @@ fn only_devices_with_the_attributes_that_are_asked_for_are_taken() {
     let mut cluster = Cluster::new();
     let id = cluster.add_node(spec.clone());
     let pair = Request { devices: DeviceRequest { count: 2, ..enforced.devices }, ..enforced.clone() };
-    let fits = |cluster: &Cluster, request| fits(cluster.node(id).expect("the node"), request);
-    assert_eq!(fits(&cluster, &pair), Err(Misfit::Models { admitted: 1 }));
+    assert_eq!(fits(cluster.node(id).expect("the node"), &pair), Err(Misfit::Models { admitted: 1 }));
     assert_eq!(room(cluster.node(id).expect("the node"), &enforced), 2);
     spec.devices[0].attributes.insert("enforcement".into(), "time-and-memory".into());
     cluster.apply(Event::NodeRelabelled(id, spec)).expect("a known node");
-    assert_eq!(fits(&cluster, &pair), Ok(()));
+    assert_eq!(fits(cluster.node(id).expect("the node"), &pair), Ok(()));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Placement: engine, policies, devices, topology, and how near to the optimum it comes.
 
 mod cases;
+mod constraints;
 mod devices;
 mod engine;
 mod groups;

@@ -3,6 +3,8 @@
 //! The optimum knows beforehand what will come; the policy decides on each claim as it comes. Neither refuses a claim
 //! that fits: with that allowed, more would be possible, but no scheduler may.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::placement::{Binpack, Engine, ExpectedWaste, Mix, Policy, Weights};
 use aliquot_scheduler_core::{Cluster, NodeId, NodeSpec, Request};
 use aliquot_scheduler_kit::Build;
@@ -87,6 +89,21 @@ fn instances(number: usize, strategy: impl Strategy<Value = Instance>) -> Vec<In
 fn nodes(devices: Vec<(u64, usize)>) -> Vec<NodeSpec> {
     let numbered = devices.into_iter().enumerate();
     numbered.map(|(number, (cpu, devices))| node(&format!("n{number}"), cpu, devices, "A")).collect()
+}
+
+#[test]
+fn what_is_only_counted_is_a_bound_like_any_other() {
+    let task = (1u64..4, 0u16..2, 0u64..3).prop_map(|(cpu, devices, pods)| Request {
+        counted: BTreeMap::from([("pods".to_owned(), pods)]),
+        ..request(cpu, devices, 300, 0, &[])
+    });
+    let nodes = vec((24u64..25, 1usize..3), 1..4).prop_map(|devices| {
+        let with_pods = |(number, node)| NodeSpec { counted: BTreeMap::from([("pods".to_owned(), number)]), ..node };
+        (1..).zip(nodes(devices)).map(with_pods).collect()
+    });
+    // Each decision is compared with books that are kept apart.
+    let tally = play(&instances(200, (nodes, vec(task, 3..7))), default_policy);
+    assert!(tally.placed < tally.possible_refusing, "pods have run out: {tally:?}");
 }
 
 #[test]

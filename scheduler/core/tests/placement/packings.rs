@@ -1,6 +1,6 @@
 //! Exhaustive searches: what could be placed at most, if everything were known beforehand.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{DeviceMemory, DeviceSpec, NodeSpec, Request};
 
@@ -36,6 +36,7 @@ pub(crate) struct Books {
 struct NodeBooks {
     cpu_milli: u64,
     memory_bytes: u64,
+    counted: BTreeMap<String, u64>,
     /// Free time and memory of each device.
     devices: Vec<(u32, u64)>,
 }
@@ -48,6 +49,7 @@ impl Books {
         let books = |node: &NodeSpec| NodeBooks {
             cpu_milli: node.cpu.get(),
             memory_bytes: node.memory.get(),
+            counted: node.counted.clone(),
             devices: node.devices.iter().map(|device| (DeviceSpec::CORE.get(), device.memory.get())).collect(),
         };
         Self { nodes: nodes.iter().map(books).collect() }
@@ -59,6 +61,10 @@ impl Books {
         let node = left.nodes.get_mut(*node)?;
         node.cpu_milli = node.cpu_milli.checked_sub(request.cpu.get())?;
         node.memory_bytes = node.memory_bytes.checked_sub(request.memory.get())?;
+        for (name, amount) in &request.counted {
+            let free = node.counted.get_mut(name)?;
+            *free = free.checked_sub(*amount)?;
+        }
         for device in devices {
             let (core, memory) = node.devices.get_mut(*device)?;
             *core = core.checked_sub(request.devices.core.get())?;

@@ -9,14 +9,15 @@ use aliquot_scheduler_core::{
 use crate::command::{Amounts, DevicePart};
 
 /// Whether what an instance holds is what its claim asks for: so much of each of so many different devices, and so much
-/// CPU and memory of the node.
+/// CPU, memory and what is only counted of the node.
 pub(super) fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &NodeSpec) -> bool {
-    let Request { cpu, memory, devices: wanted, .. } = &claim.request;
+    let Request { cpu, memory, devices: wanted, counted, .. } = &claim.request;
     let mut devices = BTreeSet::new();
     let is_wanted = |part: &DevicePart, device: &DeviceSpec| {
         part.core == wanted.core && wanted.memory.on(device.memory) == part.memory
     };
     (amounts.cpu, amounts.memory, amounts.devices.len()) == (*cpu, *memory, usize::from(wanted.count))
+        && amounts.counted == *counted
         && amounts.devices.iter().all(|part| {
             let device = node.devices.iter().find(|device| device.uuid == part.uuid);
             device.is_some_and(|device| is_wanted(part, device)) && devices.insert(&part.uuid)
@@ -66,5 +67,11 @@ pub(super) fn request_of(amounts: &Amounts) -> Request {
         core: first.core,
         memory: DeviceMemory::Bytes(first.memory),
     });
-    Request { cpu: amounts.cpu, memory: amounts.memory, devices: devices.unwrap_or_default(), ..Request::default() }
+    Request {
+        cpu: amounts.cpu,
+        memory: amounts.memory,
+        devices: devices.unwrap_or_default(),
+        counted: amounts.counted.clone(),
+        ..Request::default()
+    }
 }

@@ -64,6 +64,10 @@ impl Engine {
         let mut held = to.clone();
         held.cpu = from.cpu.max(to.cpu);
         held.memory = from.memory.max(to.memory);
+        for (name, from) in &from.counted {
+            let held = held.counted.entry(name.clone()).or_default();
+            *held = (*held).max(*from);
+        }
         held.devices.core = from.devices.core.max(to.devices.core);
         held.devices.memory = match (from.devices.memory, to.devices.memory) {
             (DeviceMemory::Thousandths(from), DeviceMemory::Thousandths(to)) => DeviceMemory::Thousandths(from.max(to)),
@@ -108,6 +112,7 @@ impl Engine {
         let at = self.cluster.allocation(claim)?;
         let mut amounts = self.amounts(claim, at);
         (amounts.cpu, amounts.memory) = (request.cpu, request.memory);
+        amounts.counted.clone_from(&request.counted);
         let node = self.cluster.node(at.node)?;
         for (part, held) in amounts.devices.iter_mut().zip(&at.devices) {
             let device = node.devices().get(usize::from(held.device))?;

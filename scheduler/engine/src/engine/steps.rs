@@ -257,5 +257,6 @@ pub(crate) fn amounts_in(cluster: &Cluster, claim: ClaimId, at: &Allocation) -> 
         let device = node.spec().devices.get(usize::from(part.device))?;
         Some(DevicePart { uuid: device.uuid.clone(), core: part.core, memory: part.memory })
     });
-    Amounts { cpu: of.request.cpu, memory: of.request.memory, devices: parts.collect() }
+    let (cpu, memory, counted) = (of.request.cpu, of.request.memory, of.request.counted.clone());
+    Amounts { cpu, memory, devices: parts.collect(), counted }
 }

@@ -48,6 +48,31 @@ fn the_larger_amounts_are_held_until_the_node_has_confirmed() {
 }
 
 #[test]
+fn the_larger_number_of_what_is_only_counted_is_held_meanwhile() {
+    let asks = |pods: &[(&str, u64)]| {
+        let (uid, mut of) = claim("claim", 50, 50);
+        of.request.counted = pods.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect();
+        (uid, of)
+    };
+    let mut kit = Kit::new(1, Vec::new());
+    let counted = asks(&[("pods", 3), ("hca", 1)]).1.request.counted;
+    kit.report(NodeSpec { counted, ..node(1) }, 1, Generation { term: 1, number: 0 }, vec![]);
+    let (uid, of) = asks(&[("pods", 2), ("hca", 1)]);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    let (_, instance) = kit.start();
+    kit.outcome("claim", instance, instance, StepOutcome::Started);
+    let (uid, of) = asks(&[("pods", 3)]);
+    assert_eq!(kit.try_tell(Observation::ClaimResized(uid, Box::new(of.request.clone()))), Ok(()));
+    let (command, told) = told(&mut kit);
+    assert_eq!(told.counted, of.request.counted);
+    let larger = asks(&[("pods", 3), ("hca", 1)]).1.request.counted;
+    assert_eq!(held(&kit, "claim").map(|amounts| amounts.counted), Some(larger));
+    kit.outcome("claim", instance, command, StepOutcome::Started);
+    kit.pass(100);
+    assert_eq!(held(&kit, "claim").map(|amounts| amounts.counted), Some(of.request.counted));
+}
+
+#[test]
 fn a_refused_resize_leaves_the_claim_what_it_had_and_gives_the_rest_back() {
     let mut kit = Kit::new(1, Vec::new());
     let instance = kit.runs("claim", 25, 50);

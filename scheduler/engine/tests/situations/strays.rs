@@ -1,5 +1,7 @@
 //! What runs somewhere and is not what anybody asked for.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 fn part(device: usize, percent: u32) -> DevicePart {
@@ -46,10 +48,31 @@ fn a_stray_with_parts_that_differ_holds_its_room_after_a_restart() {
 }
 
 #[test]
+fn a_stray_holds_what_is_only_counted_of_its_node() {
+    let pods = |pods: u64| BTreeMap::from([("pods".to_owned(), pods)]);
+    let mut kit = Kit::new(2, Vec::new());
+    let amounts = Amounts { counted: pods(2), ..amounts(0, 50) };
+    let stray = Running { amounts, ..running("stranger", 7, 0, 50) };
+    let spec = NodeSpec { counted: pods(2), ..node(2) };
+    kit.report(spec, 1, Generation { term: 1, number: 7 }, vec![stray]);
+    let (uid, mut of) = claim("claim", 50, 50);
+    of.request.counted = pods(1);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    let instance = Generation { term: 1, number: 7 };
+    assert_eq!(stops(&kit.pass(100)), [("stranger", instance)]);
+    assert_eq!(kit.pass(1000), [], "its pods are not free yet");
+    kit.outcome("stranger", instance, instance, StepOutcome::Gone);
+    let commands = kit.pass(100);
+    let [Command { order: Order::Start { amounts, .. }, .. }] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!(amounts.counted, pods(1), "the node is told");
+}
+
+#[test]
 fn what_holds_other_amounts_of_cpu_and_memory_than_its_claim_asks_for_is_stopped() {
     let cpu = Amounts { cpu: MilliCpu::new(9000), ..amounts(0, 50) };
     let memory = Amounts { memory: Bytes::new(GIB), ..amounts(0, 50) };
-    for amounts in [cpu, memory] {
+    let counted = Amounts { counted: BTreeMap::from([("pods".into(), 1)]), ..amounts(0, 50) };
+    for amounts in [cpu, memory, counted] {
         let mut kit = Kit::not_live(MemoryStore::default());
         let (uid, of) = claim("claim", 50, 50);
         kit.tell(Observation::Claim(uid, Box::new(of)));

@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Alignment, PriorityClass};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::snapshot::format::{EvictedEntry, TaintEntry, is_default};
+use crate::snapshot::format::{EvictedEntry, RequirementEntry, TolerationEntry, is_default};
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,7 +88,13 @@ pub(in crate::snapshot) struct RequestEntry {
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) node_labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
-    pub(in crate::snapshot) tolerations: Vec<TaintEntry>,
+    pub(in crate::snapshot) tolerations: Vec<TolerationEntry>,
+    /// Lists of requirements; the node meets all of at least one list.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) node_terms: Vec<Vec<RequirementEntry>>,
+    /// What is only counted of the node, by name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) counted: BTreeMap<String, u64>,
     #[serde(with = "AlignmentName", skip_serializing_if = "is_default")]
     pub(in crate::snapshot) nvlink: Alignment,
     #[serde(with = "AlignmentName", skip_serializing_if = "is_default")]

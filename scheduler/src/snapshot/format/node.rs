@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::format::{is_default, is_one};
+use crate::snapshot::format::{TaintEntry, is_default, is_one};
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +27,9 @@ pub(in crate::snapshot) struct NodeEntry {
     pub(in crate::snapshot) taints: Vec<TaintEntry>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) cordoned: bool,
+    /// What is only counted of the node, by name.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) counted: BTreeMap<String, u64>,
     /// Kept for somebody whom the history does not name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) held: bool,
@@ -72,12 +75,4 @@ impl Default for GpuEntry {
             attributes: BTreeMap::new(),
         }
     }
-}
-
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(in crate::snapshot) struct TaintEntry {
-    pub(in crate::snapshot) key: String,
-    #[serde(skip_serializing_if = "is_default")]
-    pub(in crate::snapshot) value: String,
 }

@@ -30,6 +30,7 @@ impl NodeEntry {
             memory: memory(self.memory_bytes, self.memory_gib)?,
             devices,
             cordoned: self.cordoned,
+            counted: self.counted.clone(),
         })
     }
 }

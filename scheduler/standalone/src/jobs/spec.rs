@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_proto::agent::v1::is_image_reference;
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Taint};
+use aliquot_scheduler_core::{
+    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Toleration,
+};
 use serde::{Deserialize, Serialize};
 
 use super::JobId;
@@ -259,7 +261,8 @@ impl JobSpec {
         let mut labels = self.node_labels.clone();
         labels.extend(self.nodes.iter().map(|node| (NODE_LABEL.to_owned(), node.clone())));
         labels.extend(self.image.iter().map(|_| (IMAGES_LABEL.0.to_owned(), IMAGES_LABEL.1.to_owned())));
-        let tolerations = self.tolerations.iter().cloned().map(|(key, value)| Taint { key, value }).collect();
+        let toleration = |(key, value)| Toleration { key: Some(key), value: Some(value), effect: None };
+        let tolerations = self.tolerations.iter().cloned().map(toleration).collect();
         let models = self.gpu_models.iter().cloned().collect();
         Request {
             cpu: MilliCpu::new(self.cpu_millis),
@@ -351,6 +354,14 @@ mod tests {
         let spec = asks(wire::JobSpec { gpu_memory_bytes: 8 << 30, ..Default::default() }).unwrap();
         let DeviceRequest { count, core, memory } = spec.request().devices;
         assert_eq!((count, core.get(), memory), (1, 10, DeviceMemory::Bytes(Bytes::new(8 << 30))));
+    }
+
+    #[test]
+    fn a_tolerated_taint_has_the_value_that_is_said_and_any_effect() {
+        let toleration = wire::Toleration { key: "team".into(), value: String::new() };
+        let spec = asks(wire::JobSpec { tolerations: vec![toleration], ..Default::default() }).unwrap();
+        let expected = Toleration { key: Some("team".into()), value: Some(String::new()), effect: None };
+        assert_eq!(spec.request().constraints.tolerations, [expected].into());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Records of claims.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::{Bytes, DeviceCore, LastEviction, MilliCpu};
 use aliquot_scheduler_engine::{Amounts, ClaimRecord, DevicePart, EvictionRecord, InstanceRecord, Phase, ResizeRecord};
 use serde::{Deserialize, Serialize};
@@ -203,19 +205,23 @@ struct AmountsForm {
     memory_bytes: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     devices: Vec<DevicePartForm>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    counted: BTreeMap<String, u64>,
 }
 
 impl From<&Amounts> for AmountsForm {
     fn from(amounts: &Amounts) -> Self {
-        let Amounts { cpu, memory, devices } = amounts;
-        Self { cpu_millis: cpu.get(), memory_bytes: memory.get(), devices: forms(devices) }
+        let Amounts { cpu, memory, devices, counted } = amounts;
+        let (cpu_millis, memory_bytes) = (cpu.get(), memory.get());
+        Self { cpu_millis, memory_bytes, devices: forms(devices), counted: counted.clone() }
     }
 }
 
 impl From<AmountsForm> for Amounts {
     fn from(form: AmountsForm) -> Self {
-        let AmountsForm { cpu_millis, memory_bytes, devices } = form;
-        Self { cpu: MilliCpu::new(cpu_millis), memory: Bytes::new(memory_bytes), devices: values(devices) }
+        let AmountsForm { cpu_millis, memory_bytes, devices, counted } = form;
+        let (cpu, memory) = (MilliCpu::new(cpu_millis), Bytes::new(memory_bytes));
+        Self { cpu, memory, devices: values(devices), counted }
     }
 }
 

@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Bytes, DeviceSpec, Health, MilliCpu, NodeSpec};
 use aliquot_scheduler_engine::NodeRecord;
 use serde::{Deserialize, Serialize};
 
-use super::words::TaintForm;
+use super::constraints::TaintForm;
 use super::{forms, values};
 
 #[derive(Serialize, Deserialize)]
@@ -44,11 +44,13 @@ struct SpecForm {
     devices: Vec<DeviceForm>,
     #[serde(default)]
     cordoned: bool,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    counted: BTreeMap<String, u64>,
 }
 
 impl From<&NodeSpec> for SpecForm {
     fn from(spec: &NodeSpec) -> Self {
-        let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned } = spec;
+        let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted } = spec;
         Self {
             name: name.clone(),
             labels: labels.clone(),
@@ -57,13 +59,14 @@ impl From<&NodeSpec> for SpecForm {
             memory_bytes: memory.get(),
             devices: forms(devices),
             cordoned: *cordoned,
+            counted: counted.clone(),
         }
     }
 }
 
 impl From<SpecForm> for NodeSpec {
     fn from(form: SpecForm) -> Self {
-        let SpecForm { name, labels, taints, cpu_millis, memory_bytes, devices, cordoned } = form;
+        let SpecForm { name, labels, taints, cpu_millis, memory_bytes, devices, cordoned, counted } = form;
         Self {
             name,
             labels,
@@ -72,6 +75,7 @@ impl From<SpecForm> for NodeSpec {
             memory: Bytes::new(memory_bytes),
             devices: values(devices),
             cordoned,
+            counted,
         }
     }
 }

@@ -7,7 +7,8 @@ use aliquot_scheduler_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::words::TaintForm;
+use super::constraints::{NodeTermForm, TolerationForm};
+use super::{forms, values};
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -24,18 +25,22 @@ pub(super) struct RequestForm {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tolerations: Vec<TaintForm>,
+    tolerations: Vec<TolerationForm>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    node_terms: Vec<NodeTermForm>,
     nvlink: AlignmentForm,
     switch: AlignmentForm,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_threshold_percent: Option<u8>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    counted: BTreeMap<String, u64>,
 }
 
 impl From<&Request> for RequestForm {
     fn from(request: &Request) -> Self {
-        let Request { cpu, memory, devices, constraints, rules } = request;
+        let Request { cpu, memory, devices, constraints, rules, counted } = request;
         let DeviceRequest { count, core, memory: device_memory } = devices;
-        let Constraints { models, attributes, labels, tolerations } = constraints;
+        let Constraints { models, attributes, labels, tolerations, node_terms } = constraints;
         let PlacementRules { nvlink, switch, memory_threshold_percent } = rules;
         Self {
             cpu_millis: cpu.get(),
@@ -46,10 +51,12 @@ impl From<&Request> for RequestForm {
             models: models.clone(),
             attributes: attributes.clone(),
             labels: labels.clone(),
-            tolerations: tolerations.iter().map(TaintForm::from).collect(),
+            tolerations: forms(tolerations),
+            node_terms: forms(node_terms),
             nvlink: (*nvlink).into(),
             switch: (*switch).into(),
             memory_threshold_percent: *memory_threshold_percent,
+            counted: counted.clone(),
         }
     }
 }
@@ -68,13 +75,15 @@ impl From<RequestForm> for Request {
                 models: form.models,
                 attributes: form.attributes,
                 labels: form.labels,
-                tolerations: form.tolerations.into_iter().map(Into::into).collect(),
+                tolerations: values(form.tolerations),
+                node_terms: values(form.node_terms),
             },
             rules: PlacementRules {
                 nvlink: form.nvlink.into(),
                 switch: form.switch.into(),
                 memory_threshold_percent: form.memory_threshold_percent,
             },
+            counted: form.counted,
         }
     }
 }

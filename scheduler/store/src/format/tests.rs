@@ -1,9 +1,12 @@
 //! Every record is read as it was written, and what is in files today is read for ever.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
     Action, Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, DumpedMixCounter,
-    DumpedTurnover, DumpedUsage, Health, LastEviction, MilliCpu, NodeSpec, PlacementRules, Request, Resource, Taint,
+    DumpedTurnover, DumpedUsage, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm,
+    PlacementRules, Request, Resource, Taint, TaintEffect, Toleration,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
@@ -55,8 +58,34 @@ fn owner() -> impl Strategy<Value = Owner> {
     ]
 }
 
+fn effect() -> impl Strategy<Value = TaintEffect> {
+    prop::sample::select(vec![TaintEffect::NoSchedule, TaintEffect::NoExecute])
+}
+
 fn taint() -> impl Strategy<Value = Taint> {
-    (text(), text()).prop_map(|(key, value)| Taint { key, value })
+    (text(), text(), effect()).prop_map(|(key, value, effect)| Taint { key, value, effect })
+}
+
+fn toleration() -> impl Strategy<Value = Toleration> {
+    let parts = (option::of(text()), option::of(text()), option::of(effect()));
+    parts.prop_map(|(key, value, effect)| Toleration { key, value, effect })
+}
+
+fn node_term() -> impl Strategy<Value = NodeTerm> {
+    let operator = prop_oneof![
+        btree_set(text(), 0..3).prop_map(NodeOperator::In),
+        btree_set(text(), 0..3).prop_map(NodeOperator::NotIn),
+        Just(NodeOperator::Exists),
+        Just(NodeOperator::DoesNotExist),
+        any::<i64>().prop_map(NodeOperator::GreaterThan),
+        any::<i64>().prop_map(NodeOperator::LessThan),
+    ];
+    let requirement = (text(), operator).prop_map(|(key, operator)| NodeRequirement { key, operator });
+    btree_set(requirement, 0..3).prop_map(|requirements| NodeTerm { requirements })
+}
+
+fn counted() -> impl Strategy<Value = BTreeMap<String, u64>> {
+    btree_map(text(), any::<u64>(), 0..3)
 }
 
 prop_compose! {
@@ -78,8 +107,9 @@ prop_compose! {
         generation in generation(),
         phase in prop::sample::select(vec![Phase::Starting, Phase::Running, Phase::Stopping]),
         devices in vec(device_part(), 0..3),
+        counted in counted(),
     ) -> InstanceRecord {
-        let amounts = Amounts { cpu: MilliCpu::new(cpu), memory: Bytes::new(memory), devices };
+        let amounts = Amounts { cpu: MilliCpu::new(cpu), memory: Bytes::new(memory), devices, counted };
         InstanceRecord { node, session, generation, phase, started_ms, amounts }
     }
 }
@@ -132,9 +162,11 @@ prop_compose! {
         taints in vec(taint(), 0..3),
         (cpu, memory, cordoned, session, has_lapsed) in any::<(u64, u64, bool, u64, bool)>(),
         devices in vec(device(), 0..3),
+        counted in counted(),
     ) -> NodeRecord {
         let (cpu, memory) = (MilliCpu::new(cpu), Bytes::new(memory));
-        NodeRecord { spec: NodeSpec { name, labels, taints, cpu, memory, devices, cordoned }, session, has_lapsed }
+        let spec = NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted };
+        NodeRecord { spec, session, has_lapsed }
     }
 }
 
@@ -155,15 +187,17 @@ prop_compose! {
         device_memory in device_memory(),
         models in btree_set(text(), 0..3),
         (attributes, labels) in (btree_map(text(), text(), 0..3), btree_map(text(), text(), 0..3)),
-        tolerations in btree_set(taint(), 0..3),
+        (tolerations, node_terms) in (btree_set(toleration(), 0..3), btree_set(node_term(), 0..3)),
         (nvlink, switch) in (alignment(), alignment()),
+        counted in counted(),
     ) -> Request {
         Request {
             cpu: MilliCpu::new(cpu),
             memory: Bytes::new(memory),
             devices: DeviceRequest { count, core: DeviceCore::new(core), memory: device_memory },
-            constraints: Constraints { models, attributes, labels, tolerations },
+            constraints: Constraints { models, attributes, labels, tolerations, node_terms },
             rules: PlacementRules { nvlink, switch, memory_threshold_percent },
+            counted,
         }
     }
 }
@@ -227,14 +261,15 @@ proptest! {
 
     #[test]
     fn text_that_is_no_record_is_refused_and_never_panics(text in ".{0,40}", record in claim(), cut in any::<prop::sample::Index>()) {
-        let _ = (read_claim(1, &text), read_node(1, &text), read_memory(1, &text), read_claim_key(&text));
+        let _ = (read_claim(1, &text), read_node(2, &text), read_memory(2, &text), read_claim_key(&text));
         let (_, written) = write_claim(&record);
         let cut = written.floor_char_boundary(cut.index(written.len()));
-        prop_assert!(read_claim(1, &written[..cut]).is_err());
+        prop_assert!(read_claim(2, &written[..cut]).is_err());
     }
 }
 
-/// A claim of format 1. This text is in files: it must be read as long as there are any.
+/// A claim of format 1, which looks the same in format 2. This text is in files: it must be read as long as there are
+/// any.
 const CLAIM_1: &str = r#"{"added_ms":1,"failures":2,"retry_at_ms":3,"evicted":{"action":"stale_gang","by":{"group":{"namespace":"n","name":"g"}},"by_name":"g","at_ms":4,"shares":[{"queue":"q","resource":{"model_core":"A100"},"held":5,"asked":6,"fair_share":7}]},"is_ended":true,"instance":{"node":"node-0","session":8,"generation":{"term":9,"number":10},"phase":"stopping","started_ms":11,"amounts":{"cpu_millis":12,"memory_bytes":13,"devices":[{"uuid":"GPU-0","core_millis":14,"memory_bytes":15}]}}}"#;
 
 #[test]
@@ -259,7 +294,12 @@ fn a_claim_of_today_looks_so_in_the_file() {
         generation: Generation { term: 9, number: 10 },
         phase: Phase::Stopping,
         started_ms: 11,
-        amounts: Amounts { cpu: MilliCpu::new(12), memory: Bytes::new(13), devices: vec![part] },
+        amounts: Amounts {
+            cpu: MilliCpu::new(12),
+            memory: Bytes::new(13),
+            devices: vec![part],
+            counted: BTreeMap::new(),
+        },
     };
     let record = ClaimRecord {
         added_ms: 1,
@@ -270,7 +310,8 @@ fn a_claim_of_today_looks_so_in_the_file() {
         instance: Some(instance),
         ..ClaimRecord::default()
     };
-    assert_eq!(write_claim(&record), (1, CLAIM_1.to_owned()));
+    assert_eq!(write_claim(&record), (2, CLAIM_1.to_owned()));
+    assert_eq!(read_claim(2, CLAIM_1), Ok(record.clone()));
     assert_eq!(read_claim(1, CLAIM_1), Ok(record));
 }
 
@@ -282,11 +323,43 @@ const MEMORY_1: &str = r#"{"models":["A"],"capacity":{"until_ms":1,"integrals":[
 fn nodes_and_memories_of_today_look_so_in_the_file() {
     let node = read_node(1, NODE_1).expect("it can be read");
     assert_eq!(node.spec.devices[0].numa, Some(6));
-    assert_eq!(write_node(&node), (1, NODE_1.to_owned()));
+    assert_eq!(node.spec.taints, [Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }]);
+    assert_eq!(write_node(&node), (2, NODE_1.to_owned()));
     let memory = read_memory(1, MEMORY_1).expect("it can be read");
     assert_eq!(memory.capacity.integrals, [(Resource::DeviceCore, u128::MAX)]);
     assert_eq!(memory.searches, [(Action::Preempt, Owner::Claim("c".into()), Some("n".into()), 16)]);
-    assert_eq!(write_memory(&memory), (1, MEMORY_1.to_owned()));
+    assert_eq!(tolerations(&memory), [&Toleration { key: Some("k".into()), value: Some(String::new()), effect: None }]);
+    assert_eq!(write_memory(&memory), (2, MEMORY_1.to_owned()));
+}
+
+/// The tolerations of all that was counted.
+fn tolerations(memory: &Memory) -> Vec<&Toleration> {
+    let counts = memory.arrivals.iter().flat_map(|arrivals| &arrivals.counts);
+    counts.flat_map(|(request, _)| &request.constraints.tolerations).collect()
+}
+
+/// What format 1 did not know.
+const NODE_2: &str = r#"{"spec":{"name":"n","taints":[{"key":"k","value":"","effect":"no_execute"}],"cpu_millis":0,"memory_bytes":0,"cordoned":false,"counted":{"pods":110}},"session":1,"has_lapsed":false}"#;
+const MEMORY_2: &str = r#"{"models":[],"capacity":{"until_ms":0,"integrals":[]},"usage":[],"arrivals":{"half_life_ms":1,"decayed_ms":0,"counts":[{"request":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"tolerations":[{"key":"","value":"","any_key":true,"any_value":true,"effect":"no_schedule"},{"key":"k","value":"","any_value":true}],"node_terms":[[{"key":"disk","operator":"exists"},{"key":"zone","operator":{"in":["a","b"]}}]],"nvlink":"any","switch":"any","counted":{"pods":1}},"count":1}],"news":0},"groups":[],"holds":[],"searches":[]}"#;
+
+#[test]
+fn what_came_with_format_2_looks_so_in_the_file() {
+    let node = read_node(2, NODE_2).expect("it can be read");
+    assert_eq!(node.spec.taints[0].effect, TaintEffect::NoExecute);
+    assert_eq!(node.spec.counted, BTreeMap::from([("pods".to_owned(), 110)]));
+    assert_eq!(write_node(&node), (2, NODE_2.to_owned()));
+    let memory = read_memory(2, MEMORY_2).expect("it can be read");
+    let any = Toleration { effect: Some(TaintEffect::NoSchedule), ..Toleration::default() };
+    assert_eq!(tolerations(&memory), [&any, &Toleration { key: Some("k".into()), ..Toleration::default() }]);
+    assert_eq!(write_memory(&memory), (2, MEMORY_2.to_owned()));
+}
+
+#[test]
+fn a_format_that_is_not_known_is_not_guessed_at() {
+    for format in [0, 3] {
+        let refused = read_node(format, NODE_1).expect_err("it is not known");
+        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 2"));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Words that several records use.
 
 use aliquot_scheduler_core::explain::Share;
-use aliquot_scheduler_core::{Action, Resource, Taint};
+use aliquot_scheduler_core::{Action, Resource};
 use aliquot_scheduler_engine::{Generation, Owner};
 use serde::{Deserialize, Serialize};
 
@@ -139,24 +139,5 @@ impl From<ShareForm> for Share {
     fn from(form: ShareForm) -> Self {
         let ShareForm { queue, resource, held, asked, fair_share } = form;
         Self { queue, resource: resource.into(), held, asked, fair_share }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-pub(super) struct TaintForm {
-    key: String,
-    #[serde(default)]
-    value: String,
-}
-
-impl From<&Taint> for TaintForm {
-    fn from(Taint { key, value }: &Taint) -> Self {
-        Self { key: key.clone(), value: value.clone() }
-    }
-}
-
-impl From<TaintForm> for Taint {
-    fn from(TaintForm { key, value }: TaintForm) -> Self {
-        Self { key, value }
     }
 }

@@ -12,6 +12,7 @@ use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
+use crate::vocabulary::counted;
 use crate::vocabulary::step::Step;
 
 use super::context::{ActionResult, Context};
@@ -97,6 +98,16 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
             }
         }
         core >= request.devices.total_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)
+    }) && enough_counted_is_free(cluster, unit)
+}
+
+/// The same of what is only counted.
+fn enough_counted_is_free(cluster: &Cluster, unit: &Unit) -> bool {
+    let members = unit.claims.iter().filter_map(|claim| cluster.claim(*claim));
+    let wanted = counted::sum(members.map(|claim| &claim.request.counted));
+    wanted.iter().all(|(name, wanted)| {
+        let free = cluster.nodes().map(|(_, node)| node.counted_free(name));
+        free.fold(0, u64::saturating_add) >= *wanted
     })
 }
 

@@ -6,6 +6,7 @@ use crate::decisions::placement::{Engine, Policy};
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::counted;
 use crate::vocabulary::request::Request;
 
 /// Classes for which the engine is asked whether there is room anywhere; of others it is taken to be so.
@@ -34,6 +35,8 @@ impl Leeway {
         let Some(node) = cluster.node(id) else { return false };
         let mut core: u64 = node.devices().iter().map(|device| u64::from(device.core_free().get())).sum();
         let (mut cpu, mut memory) = (node.cpu_free().get(), node.memory_free().get());
+        let names = request.counted.keys();
+        let mut counted: Vec<(&String, u64)> = names.map(|name| (name, node.counted_free(name))).collect();
         for claim in movable {
             let at = cluster.allocation(claim).filter(|at| at.node == id);
             let Some((class, at)) = cluster.class_of(claim).zip(at) else { continue };
@@ -44,8 +47,15 @@ impl Leeway {
             core += at.devices.iter().map(|part| u64::from(part.core.get())).sum::<u64>();
             cpu = cpu.saturating_add(held.cpu.get());
             memory = memory.saturating_add(held.memory.get());
+            for (name, amount) in &mut counted {
+                *amount = amount.saturating_add(counted::amount(&held.counted, name));
+            }
         }
-        core >= request.devices.total_core() && cpu >= request.cpu.get() && memory >= request.memory.get()
+        let has_counted = counted.iter().all(|(name, amount)| *amount >= counted::amount(&request.counted, name));
+        has_counted
+            && core >= request.devices.total_core()
+            && cpu >= request.cpu.get()
+            && memory >= request.memory.get()
     }
 
     fn has_room(&mut self, cluster: &Cluster, engine: &mut Engine<Box<dyn Policy>>, class: ClassId) -> bool {

@@ -145,8 +145,9 @@ pub(super) fn nearest(cluster: &Cluster, unit: &Unit, kind: &Kind, most: usize) 
     choices.min_by_key(|choice| choice.missing).map(|choice| choice.nodes).unwrap_or_default()
 }
 
-/// How far nodes are from having room: parts of devices, CPU and memory that are missing.
-type Missing = (u64, u64, u64);
+/// How far nodes are from having room: parts of devices, CPU and memory that are missing, and of what is only counted
+/// the parts of what is asked for, in thousandths.
+type Missing = [u64; 4];
 
 /// Nodes that might be kept.
 struct Choice {
@@ -182,9 +183,9 @@ impl Choice {
         let mut choice = Self { missing: Missing::default(), nodes: Vec::new() };
         for candidate in candidates.iter().take(most) {
             let tasks = candidate.tasks.min(wanted);
-            let (devices, cpu, memory) = missing(candidate.node, request, tasks);
-            let sum = &mut choice.missing;
-            *sum = (sum.0.saturating_add(devices), sum.1.saturating_add(cpu), sum.2.saturating_add(memory));
+            for (sum, missing) in choice.missing.iter_mut().zip(missing(candidate.node, request, tasks)) {
+                *sum = sum.saturating_add(missing);
+            }
             choice.nodes.push(candidate.id);
             wanted -= tasks;
             if wanted == 0 {
@@ -199,9 +200,14 @@ impl Choice {
 fn missing(node: &Node, request: &Request, tasks: u32) -> Missing {
     let beyond = |each: u64, free: u64| each.saturating_mul(u64::from(tasks)).saturating_sub(free);
     let fitting = fitting_devices(node, request).map(|(_, device, _)| u64::from(parts(device, request).min(tasks)));
-    (
+    let counted = request.counted.iter().map(|(name, each)| {
+        let missing = beyond(*each, node.counted_free(name));
+        u64::try_from(u128::from(missing) * 1000 / u128::from((*each).max(1))).unwrap_or(u64::MAX)
+    });
+    [
         beyond(u64::from(request.devices.count), fitting.sum()),
         beyond(request.cpu.get(), node.cpu_free().get()),
         beyond(request.memory.get(), node.memory_free().get()),
-    )
+        counted.fold(0, u64::saturating_add),
+    ]
 }

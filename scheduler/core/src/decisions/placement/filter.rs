@@ -9,7 +9,7 @@ use crate::vocabulary::request::{Constraints, Request};
 /// looking at the devices last.
 pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
     let devices = &request.devices;
-    if node.cpu_free() < request.cpu || node.memory_free() < request.memory {
+    if node.cpu_free() < request.cpu || node.memory_free() < request.memory || !node.has_counted(request) {
         return false;
     }
     if devices.count == 0 {
@@ -29,13 +29,16 @@ pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
 ///
 /// # Errors
 /// With the first reason why not.
-pub fn fits(node: &Node, request: &Request) -> Result<(), Misfit> {
+pub fn fits<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> {
     admits(node.spec(), request)?;
     if node.cpu_free() < request.cpu {
         return Err(Misfit::Cpu { free: node.cpu_free() });
     }
     if node.memory_free() < request.memory {
         return Err(Misfit::Memory { free: node.memory_free() });
+    }
+    if let Some((name, wanted, free)) = node.lacking_counted(request).next() {
+        return Err(Misfit::Counted { name, wanted, free });
     }
     let fitting = fitting_devices(node, request).count();
     if fitting < usize::from(request.devices.count) {
@@ -73,7 +76,9 @@ fn admits_device(constraints: &Constraints, node: &Node, index: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::collection::vec;
+    use std::collections::BTreeMap;
+
+    use proptest::collection::{btree_map, vec};
     use proptest::prelude::*;
 
     use super::*;
@@ -84,6 +89,11 @@ mod tests {
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 
     const DEVICES: u16 = 3;
+
+    /// Of two things, or of one or none.
+    fn counted() -> impl Strategy<Value = BTreeMap<String, u64>> {
+        btree_map("[ab]", 0u64..3, 0..3)
+    }
 
     fn request() -> impl Strategy<Value = Request> {
         let memory = prop_oneof![
@@ -96,10 +106,11 @@ mod tests {
             core: DeviceCore::from_percent(core * 25),
             memory,
         });
-        (0u64..3, 0u64..3, devices).prop_map(|(cpu, memory, devices)| Request {
+        (0u64..3, 0u64..3, devices, counted()).prop_map(|(cpu, memory, devices, counted)| Request {
             cpu: MilliCpu::new(cpu),
             memory: Bytes::new(memory),
             devices,
+            counted,
             ..Request::default()
         })
     }
@@ -111,11 +122,13 @@ mod tests {
             other in request(),
             held in vec((0..=4u32, 0..=6u64), usize::from(DEVICES)),
             free in (0u64..3, 0u64..3),
+            counted in counted(),
         ) {
             let device = DeviceSpec { memory: Bytes::new(6), ..DeviceSpec::default() };
             let devices = vec![device; usize::from(DEVICES)];
             let (cpu, memory) = (MilliCpu::new(free.0), Bytes::new(free.1));
-            let mut node = Node::new(NodeSpec { cpu, memory, devices, ..NodeSpec::default() }, vec![4; held.len()]);
+            let spec = NodeSpec { cpu, memory, devices, counted, ..NodeSpec::default() };
+            let mut node = Node::new(spec, vec![4; held.len()]);
             let mut claims = Slab::<Claim>::default();
             for (device, (core, memory)) in (0u16..).zip(held) {
                 let (core, memory) = (DeviceCore::from_percent(core * 25), Bytes::new(memory));

@@ -3,14 +3,24 @@
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::NodeSpec;
+use crate::vocabulary::taint::Taint;
 
 /// Why a task cannot run on a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Misfit {
+pub enum Misfit<'a> {
     /// The node takes nothing new.
     Cordoned,
-    /// Its labels are not those asked for, or it has a taint that is not tolerated.
-    NotAdmitted,
+    /// It does not have a label with the value that is asked for.
+    Label {
+        /// The label.
+        key: &'a str,
+        /// The value that is asked for.
+        value: &'a str,
+    },
+    /// Its labels match no term of those of which they must match one.
+    NodeTerms,
+    /// It has a taint that is not tolerated.
+    Taint(&'a Taint),
     /// Fewer of its devices, used or not, are of a model and with the attributes that are asked for, than are wanted.
     Models {
         /// Devices that are.
@@ -26,6 +36,15 @@ pub enum Misfit {
         /// What is free.
         free: Bytes,
     },
+    /// Too little is free of something that is only counted.
+    Counted {
+        /// What it is.
+        name: &'a str,
+        /// What is asked for.
+        wanted: u64,
+        /// What is free.
+        free: u64,
+    },
     /// Fewer devices have as much free as is wanted of each.
     Devices {
         /// Devices that have.
@@ -40,12 +59,18 @@ pub enum Misfit {
 }
 
 /// Whether a node is one on which such tasks may run at all: what does not change as tasks come and go.
-pub(crate) fn admits(node: &NodeSpec, request: &Request) -> Result<(), Misfit> {
+pub(crate) fn admits<'a>(node: &'a NodeSpec, request: &'a Request) -> Result<(), Misfit<'a>> {
     if node.cordoned {
         return Err(Misfit::Cordoned);
     }
-    if !request.constraints.admit(node) {
-        return Err(Misfit::NotAdmitted);
+    if let Some((key, value)) = request.constraints.missing_labels(node).next() {
+        return Err(Misfit::Label { key, value });
+    }
+    if !request.constraints.admit_by_terms(node) {
+        return Err(Misfit::NodeTerms);
+    }
+    if let Some(taint) = request.constraints.untolerated(node).next() {
+        return Err(Misfit::Taint(taint));
     }
     let admitted = node.devices.iter().filter(|device| request.constraints.admit_device(device)).count();
     let admitted = u16::try_from(admitted).unwrap_or(u16::MAX);

@@ -15,7 +15,9 @@ pub fn room(node: &Node, request: &Request) -> u32 {
     }
     let by_cpu = node.cpu_free().get().checked_div(request.cpu.get()).unwrap_or(u64::MAX);
     let by_memory = node.memory_free().get().checked_div(request.memory.get()).unwrap_or(u64::MAX);
-    let on_node = u32::try_from(by_cpu.min(by_memory)).unwrap_or(u32::MAX);
+    let by_counted = request.counted.iter().map(|(name, each)| node.counted_free(name).checked_div(*each));
+    let by_counted = by_counted.flatten().min().unwrap_or(u64::MAX);
+    let on_node = u32::try_from(by_cpu.min(by_memory).min(by_counted)).unwrap_or(u32::MAX);
     if request.devices.count == 0 || on_node == 0 {
         return on_node;
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use super::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId};
+use crate::vocabulary::counted;
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 
@@ -66,8 +67,11 @@ impl Cluster {
         };
         let cpu: MilliCpu = leaving.iter().filter_map(held).map(|(request, _)| request.cpu).sum();
         let memory: Bytes = leaving.iter().filter_map(held).map(|(request, _)| request.memory).sum();
+        let counted = counted::sum(leaving.iter().filter_map(held).map(|(request, _)| &request.counted));
+        let lacks = |name: &String| node.counted_free(name) < counted::amount(&counted, name);
         // What is free in the books is not free yet as far as others are still leaving.
-        let short = node.cpu_free() < cpu || node.memory_free() < memory;
+        let short =
+            node.cpu_free() < cpu || node.memory_free() < memory || state.claim.request.counted.keys().any(lacks);
         let shares_a_device = |claim: &ClaimId| {
             held(claim).is_some_and(|(_, held)| {
                 held.devices.iter().any(|part| allocation.devices.iter().any(|own| own.device == part.device))

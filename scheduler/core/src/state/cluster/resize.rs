@@ -6,6 +6,7 @@ use super::Cluster;
 use crate::state::cluster::limits;
 use crate::state::resources::Charge;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::counted;
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
@@ -29,10 +30,11 @@ impl Cluster {
         self.evict(id)?;
         let old = self.exchange_request(id, request)?;
         // A claim that asks for less makes it better on a node that runs more than it has.
-        let shrinks = self.charge_at(id, &after).is_some_and(|charge| charge.beyond(&held).parts().next().is_none());
+        let shrinks = counted::is_enough(&old.counted, &request.counted)
+            && self.charge_at(id, &after).is_some_and(|charge| charge.beyond(&held).parts().next().is_none());
         let placed = if shrinks { self.place_beyond(id, after) } else { self.place(id, after) };
         let is_placed = placed.is_ok();
-        let Err(error) = placed.and_then(|()| self.may_grow(id, &held)) else { return Ok(()) };
+        let Err(error) = placed.and_then(|()| self.may_grow(id, &old, &held)) else { return Ok(()) };
         if is_placed {
             self.evict(id)?;
         }
@@ -54,17 +56,17 @@ impl Cluster {
 
     /// Whether a running claim may have what it has now and did not have before. Without this check a claim could pass
     /// a quota by growing, or two containers could hold what one of them is still leaving.
-    fn may_grow(&self, id: ClaimId, before: &Charge) -> Result<(), EventError> {
+    fn may_grow(&self, id: ClaimId, old: &Request, before: &Charge) -> Result<(), EventError> {
         let more = self.charge(id).unwrap_or_default().beyond(before);
-        let group = self.claim_state(id)?.group;
+        let state = self.claim_state(id)?;
+        let grows = more.parts().next().is_some() || !counted::is_enough(&old.counted, &state.claim.request.counted);
+        let group = state.group;
         let group = self.group(group).ok_or(EventError::NoSuchGroup(group))?;
         if let Err(exceeded) = limits::check(self, group.queue(), &more, group.spec().preemptible, true) {
             return Err(self.exceeded(&exceeded));
         }
-        match self.claim_state(id)?.allocation.as_ref().map(|allocation| allocation.node) {
-            Some(node) if more.parts().next().is_some() && self.is_overfull(node) => {
-                Err(EventError::StillHeld { node })
-            }
+        match state.allocation.as_ref().map(|allocation| allocation.node) {
+            Some(node) if grows && self.is_overfull(node) => Err(EventError::StillHeld { node }),
             _ => Ok(()),
         }
     }
@@ -82,6 +84,7 @@ impl Cluster {
         let there: Vec<(&Request, &Allocation)> = leaving.chain(placed).collect();
         let cpu: MilliCpu = there.iter().map(|(request, _)| request.cpu).sum();
         let memory: Bytes = there.iter().map(|(request, _)| request.memory).sum();
+        let counted = counted::sum(there.iter().map(|(request, _)| &request.counted));
         let parts = |device: usize| {
             there.iter().flat_map(|(_, at)| &at.devices).filter(move |part| usize::from(part.device) == device)
         };
@@ -90,7 +93,11 @@ impl Cluster {
             let memory: Bytes = parts(device).map(|part| part.memory).sum();
             core > u64::from(DeviceSpec::CORE.get()) || memory > spec.memory
         };
-        cpu > node.spec().cpu || memory > node.spec().memory || node.spec().devices.iter().enumerate().any(device_is)
+        let spec = node.spec();
+        cpu > spec.cpu
+            || memory > spec.memory
+            || !counted::is_enough(&spec.counted, &counted)
+            || spec.devices.iter().enumerate().any(device_is)
     }
 
     /// Gives a claim another request and returns the old one.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{
     Allowance, Bytes, Claim, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, MilliCpu,
-    NodeSpec, Request, Resource, Taint,
+    NodeSpec, Request, Resource, Taint, Toleration,
 };
 
 use crate::kit::{Kit, build, cores, gang, limited, node, part, quota, train, whole};
@@ -240,7 +240,7 @@ fn a_gang_above_its_queues_limit_is_not_placed_in_part() {
 #[test]
 fn constraints_cordons_and_health_are_respected() {
     let mut kit = Kit::new();
-    let taint = Taint { key: "reserved".into(), value: String::new() };
+    let taint = Taint { key: "reserved".into(), ..Taint::default() };
     kit.node(NodeSpec { taints: vec![taint.clone()], ..node("tainted", 1) });
     kit.node(NodeSpec { cordoned: true, ..node("cordoned", 1) });
     kit.node(NodeSpec { labels: BTreeMap::from([("zone".into(), "east".into())]), ..node("east", 1) });
@@ -248,7 +248,8 @@ fn constraints_cordons_and_health_are_respected() {
     kit.event(Event::DeviceHealthChanged { node: sick, device: 0, health: Health::Unhealthy });
     let on = |constraints| train("default", Request { constraints, ..whole(1) });
     let anywhere = kit.claims(2, &on(Constraints::default()));
-    let tolerant = kit.claim(on(Constraints { tolerations: BTreeSet::from([taint]), ..Constraints::default() }));
+    let tolerations = BTreeSet::from([Toleration::of(&taint)]);
+    let tolerant = kit.claim(on(Constraints { tolerations, ..Constraints::default() }));
     let west = kit
         .claim(on(Constraints { labels: BTreeMap::from([("zone".into(), "west".into())]), ..Constraints::default() }));
     let other_model = kit.claim(on(Constraints { models: BTreeSet::from(["B".into()]), ..Constraints::default() }));

@@ -1,5 +1,7 @@
 //! What may happen.
 
+use std::collections::BTreeMap;
+
 use aliquot_scheduler_core::{
     Allowance, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request,
 };
@@ -238,6 +240,10 @@ fn request(random: &mut Random) -> Request {
         constraints: Constraints {
             models: models.iter().map(|model| (*model).to_owned()).collect(),
             ..Constraints::default()
+        },
+        counted: match random.below(4) {
+            0 => BTreeMap::new(),
+            slots => BTreeMap::from([("slots".into(), slots - 1)]),
         },
         ..Request::default()
     }

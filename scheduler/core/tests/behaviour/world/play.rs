@@ -295,6 +295,7 @@ impl World {
             memory: Bytes::from_mib(64_000),
             labels: BTreeMap::from([("rack".into(), rack.to_string()), ("zone".into(), "one".into())]),
             devices: all,
+            counted: BTreeMap::from([("slots".into(), 5)]),
             ..NodeSpec::default()
         });
     }

@@ -1,0 +1,63 @@
+//! What nodes and claims say of where claims may run.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::format::is_default;
+
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct TaintEntry {
+    pub(in crate::snapshot) key: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) value: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) effect: EffectName,
+}
+
+/// As Kubernetes writes it.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub(in crate::snapshot) enum EffectName {
+    #[default]
+    NoSchedule,
+    NoExecute,
+}
+
+/// Of taints with this key and this value, which is empty if it is left out.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct TolerationEntry {
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) key: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) value: String,
+    /// Of taints with any key.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) any_key: bool,
+    /// Of taints with any value.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) any_value: bool,
+    /// Any, if it is left out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) effect: Option<EffectName>,
+}
+
+/// What a label of the node must be like.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct RequirementEntry {
+    pub(in crate::snapshot) key: String,
+    pub(in crate::snapshot) operator: OperatorEntry,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::snapshot) enum OperatorEntry {
+    In(BTreeSet<String>),
+    NotIn(BTreeSet<String>),
+    Exists,
+    DoesNotExist,
+    GreaterThan(i64),
+    LessThan(i64),
+}
