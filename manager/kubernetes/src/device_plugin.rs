@@ -11,9 +11,10 @@
 //!    kubelet was told for each.
 //!
 //! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
-//! units of shares only count. Units of whole devices are the devices, unless a scheduler has decided on others. A refusal is PreStartContainer's error, which
-//! kubelet writes into an event of the pod, and an event of the plugin's own. Kubelet hands out each resource by
-//! itself, so a container's units of time and of memory need not be of one device.
+//! units of shares only count. Units of whole devices are the devices, unless a scheduler has decided on others. A
+//! refusal is PreStartContainer's error, which kubelet writes into an event of the pod, and an event of the plugin's
+//! own. Kubelet hands out each resource by itself, so a container's units of time and of memory need not be of one
+//! device.
 //!
 //! An init container that ends before the others start has a slice of its own, which makes way for theirs: kubelet
 //! gives them the same units. Who asks for exactly the same gets the same slice. A sidecar is a container like others.

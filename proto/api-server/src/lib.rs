@@ -1,5 +1,5 @@
-//! What the node manager and the scheduler share on Kubernetes: how the API server is reached, how events are written,
-//! and what one tells the other by way of the API server.
+//! What adapters to Kubernetes share: how the API server is reached, how events are written, and how a node tells a
+//! scheduler of its devices.
 
 #![forbid(unsafe_code)]
 

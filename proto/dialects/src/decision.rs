@@ -1,4 +1,4 @@
-//! The decision of Aliquot's scheduler, as a pod carries it to its node.
+//! A scheduler's decision about devices, as a pod carries it to its node.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};

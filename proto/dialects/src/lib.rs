@@ -25,7 +25,7 @@
 //! kube-scheduler to ignore those names, nothing changes.
 //! How the schedulers of cGPU and qGPU write their decisions is not public, so the node does not read them.
 //!
-//! Aliquot's own scheduler writes its [`Decision`] beside a request in any dialect.
+//! A scheduler of Aliquot's can write a [`Decision`] beside a request in any dialect.
 //!
 //! A wish never exceeds the request: amounts that must be rounded are rounded down.
 
@@ -51,6 +51,5 @@ pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownD
 pub use environment::Placed;
 pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};
 pub use refusal::Refusal;
-pub use systems::own::{GANG, GANG_SIZE, GENERATION};
 pub use translate::{Clash, Spoken};
 pub use wish::{Core, MILLION, Memory, Part, Priority, Share, Wish};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::systems::own::{ANNOTATIONS, OF_SCHEDULER};
+use crate::decision::DECISION;
+use crate::systems::own::ANNOTATIONS;
 
 /// Aliquot's domain.
 const DOMAIN: &str = "aliquot.dev";
@@ -21,8 +22,8 @@ impl Pod {
     /// nothing and be noticed by nobody. `None` if it has none.
     #[must_use]
     pub fn unknown_annotations(&self) -> Option<String> {
-        let unknown = own_annotations(self.annotations.keys())
-            .filter(|key| !ANNOTATIONS.contains(key) && !OF_SCHEDULER.contains(key));
+        let unknown =
+            own_annotations(self.annotations.keys()).filter(|key| !ANNOTATIONS.contains(key) && *key != DECISION);
         let unknown: Vec<&str> = unknown.collect();
         let listed = || format!("{} changes nothing; there are {}", unknown.join(", "), ANNOTATIONS.join(" and "));
         (!unknown.is_empty()).then(listed)
@@ -130,8 +131,7 @@ mod tests {
             annotations: keys.iter().map(|key| ((*key).to_owned(), "1".to_owned())).collect(),
             ..Pod::default()
         };
-        let known =
-            ["aliquot.dev/gpu-core-limit", "aliquot.dev/priority-class", "aliquot.dev/devices", "aliquot.dev/gang"];
+        let known = ["aliquot.dev/gpu-core-limit", "aliquot.dev/priority-class", "aliquot.dev/devices"];
         assert_eq!(pod(&known).unknown_annotations(), None);
         assert_eq!(pod(&["note", "example.com/aliquot.dev", "notaliquot.dev/x", ""]).unknown_annotations(), None);
         let wrong = ["aliquot.dev/gpu-core-limt", "aliquot.dev/priority-class", "gpu.aliquot.dev/x"];

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_toleration_is_of_the_value_that_it_names_or_of_the_empty_one() {
+    fn a_toleration_without_a_value_is_of_the_empty_one() {
         let read =
             |text: &str| -> Result<Toleration> { serde_json::from_str::<TolerationEntry>(text)?.to_toleration() };
         let key = || Some("k".to_owned());

@@ -1,4 +1,4 @@
-//! The node's devices as the scheduler is told of them.
+//! The node's devices as a scheduler is told of them.
 
 use aliquot_api_server::{Inventory, InventoryDevice};
 use aliquot_dialects::{NodeFacts, Spoken};

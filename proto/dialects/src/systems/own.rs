@@ -6,7 +6,6 @@
 //! `aliquot.dev/gpu` is whole devices. Parts of several devices, or a limit or class of each container of a pod, need a
 //! `ResourceClaim`.
 
-use crate::decision::DECISION;
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
 use crate::pod::NodeFacts;
 use crate::refusal::Refusal;
@@ -18,20 +17,11 @@ const MEMORY: &str = "aliquot.dev/gpu-memory";
 const WHOLE: &str = "aliquot.dev/gpu";
 /// The limit on the device's time in percent, for each container of the pod.
 const CORE_LIMIT: &str = "aliquot.dev/gpu-core-limit";
-/// Which command of the scheduler has bound the pod.
-pub const GENERATION: &str = "aliquot.dev/generation";
-/// Pods of one namespace with the same value start together.
-pub const GANG: &str = "aliquot.dev/gang";
-/// How many pods of its gang must start together.
-pub const GANG_SIZE: &str = "aliquot.dev/gang-size";
 /// `latency-critical`, `standard` or `batch`, for each container of the pod.
 const PRIORITY_CLASS: &str = "aliquot.dev/priority-class";
 
 /// All annotations that users write.
 pub(crate) const ANNOTATIONS: [&str; 2] = [CORE_LIMIT, PRIORITY_CLASS];
-
-/// Those that Aliquot's scheduler reads, and those that it writes.
-pub(crate) const OF_SCHEDULER: [&str; 4] = [DECISION, GENERATION, GANG, GANG_SIZE];
 
 pub(crate) const SYSTEM: System = System {
     name: "aliquot",

@@ -82,7 +82,7 @@ fn a_gang_preempts_as_many_pods_as_its_members_need() {
 }
 
 #[test]
-fn pods_are_reclaimed_from_who_has_borrowed_the_devices_beside_them() {
+fn reclaim_frees_the_pods_of_who_borrowed_devices() {
     let mut world = world(&[2]);
     world.queue("red", 2);
     world.queue("blue", 0);
@@ -185,7 +185,7 @@ fn what_comes_free_of_what_is_held_beyond_comes_free_in_the_end() {
 }
 
 #[test]
-fn a_state_with_too_many_pods_on_a_node_is_restored_from_its_dump() {
+fn a_node_with_too_many_pods_is_restored_from_its_dump() {
     let (mut world, _) = seen(1);
     let dump = world.scheduler.dump(&world.cluster);
     let policy = Box::new(aliquot_scheduler_core::placement::BestFit);
@@ -196,7 +196,7 @@ fn a_state_with_too_many_pods_on_a_node_is_restored_from_its_dump() {
 }
 
 #[test]
-fn a_node_that_gets_room_for_fewer_pods_is_relieved_and_for_more_takes_more() {
+fn a_node_follows_a_change_of_how_many_pods_it_takes() {
     let mut world = world(&[2]);
     let claims: Vec<ClaimId> = (0..3).map(|_| world.claim(pods("default", TRAIN, 1))).collect();
     world.cycle();
