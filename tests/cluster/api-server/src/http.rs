@@ -18,8 +18,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::fault::Fault;
 use super::operations::{self, Patch, Target};
-use super::request::{Address, Query};
+use super::request::{Action, Address, Query};
+use super::scheduling;
 use super::selector::Selector;
 use super::status::Failure;
 use super::watch::Watch;
@@ -46,8 +48,15 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let answer =
-        if shared.out.load(Ordering::SeqCst) { Err(Failure::unavailable()) } else { handle(&shared, request).await };
+    let fault = match shared.out.load(Ordering::SeqCst) {
+        true => Fault::Refused,
+        false => shared.faults.of(request.method().as_str(), request.uri().path()),
+    };
+    let answer = match fault {
+        Fault::None => handle(&shared, request).await,
+        Fault::Refused => Err(Failure::unavailable()),
+        Fault::AnswerLost => handle(&shared, request).await.and(Err(Failure::unavailable())),
+    };
     Ok(match answer {
         Ok(Answer::Json(code, object)) => respond(code, &object),
         Ok(Answer::Stream(watch)) => {
@@ -95,6 +104,15 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         manager,
     };
     let objects = &shared.objects;
+    if let Some(action) = address.action {
+        json_only(&content_type)?;
+        let body = parse(&body)?;
+        match action {
+            Action::Binding => scheduling::bind(objects, target, &body)?,
+            Action::Eviction => scheduling::evict(objects, target, &body)?,
+        }
+        return Ok(Answer::Json(201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})));
+    }
     match (parts.method.as_str(), &address.name) {
         ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
         ("GET", None) => list(shared, &address, &query),
@@ -110,6 +128,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
             let patch = parse(&body)?;
             let patch = match content_type.as_str() {
                 "application/merge-patch+json" => Patch::Merge(&patch),
+                "application/strategic-merge-patch+json" => Patch::Strategic(&patch),
                 _ if is_apply => Patch::Apply { configuration: &patch, force: query.is_true("force") },
                 other => return Err(Failure::unsupported_media_type(other)),
             };
@@ -190,14 +209,17 @@ fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, clie
         ("GET", true) => "get",
         ("GET", false) if query.is_true("watch") => "watch",
         ("GET", false) => "list",
-        ("POST", false) => "create",
+        ("POST", named) if named == address.action.is_some() => "create",
         ("PUT", true) => "update",
         ("PATCH", true) => "patch",
         ("DELETE", true) => "delete",
         ("DELETE", false) => "deletecollection",
         (method, _) => return Err(Failure::method_not_allowed(method)),
     };
-    let subresource = if address.status { "/status" } else { "" };
+    let subresource = match address.action {
+        Some(action) => format!("/{}", action.name()),
+        None => if address.status { "/status" } else { "" }.to_owned(),
+    };
     let resource = format!("{}{subresource}", address.resource.plural);
     let call = Call { verb, group: address.resource.group, resource, client: client.to_owned() };
     shared.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(call);

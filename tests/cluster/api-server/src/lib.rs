@@ -1,6 +1,7 @@
 //! A small API server: it lists, watches, creates, updates, patches, applies and deletes, by HTTP as the real one does,
 //! and refuses what the real one refuses. Who may do what it does not ask, but it keeps what was asked.
 
+mod fault;
 mod fields;
 mod http;
 mod informer;
@@ -10,6 +11,7 @@ mod ownership;
 mod quantity;
 mod request;
 mod resource;
+mod scheduling;
 mod selector;
 mod status;
 mod validation;
@@ -31,10 +33,12 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+pub use fault::Fault;
 pub use informer::Informer;
 pub use quantity::Quantity;
 pub use resource::{
-    CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCES, Resource, SLICES,
+    BUDGETS, CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, LEASES, NAMESPACES, NODES, PODS, QUEUES,
+    RESOURCES, Resource, SLICES,
 };
 pub use status::Failure;
 
@@ -58,6 +62,7 @@ struct Shared {
     objects: Objects,
     /// Whether every request by HTTP fails.
     out: AtomicBool,
+    faults: fault::Faults,
     /// Counts outages: each ends all watches.
     outages: tokio::sync::watch::Sender<u64>,
     calls: Mutex<BTreeSet<Call>>,
@@ -88,6 +93,7 @@ impl ApiServer {
         let shared = Arc::new(Shared {
             objects: Objects::new(),
             out: AtomicBool::new(false),
+            faults: fault::Faults::default(),
             outages: tokio::sync::watch::Sender::new(0),
             calls: Mutex::default(),
         });
@@ -119,6 +125,11 @@ impl ApiServer {
     pub fn set_out(&self, out: bool) {
         self.shared.out.store(out, Ordering::SeqCst);
         self.shared.outages.send_modify(|count| *count += 1);
+    }
+
+    /// From now on `fault` says what becomes of each request by HTTP, from its method and its path.
+    pub fn set_fault(&self, fault: impl Fn(&str, &str) -> Fault + Send + Sync + 'static) {
+        self.shared.faults.set(fault);
     }
 
     /// Ends all watches. Clients that go on where they were find nothing changed.

@@ -26,6 +26,8 @@ pub(super) struct Target<'a> {
 pub(super) enum Patch<'a> {
     /// A JSON merge patch.
     Merge(&'a Value),
+    /// A strategic merge patch. Of lists only conditions are known: their key is the type.
+    Strategic(&'a Value),
     /// Server-side apply.
     Apply {
         /// What is applied.
@@ -36,7 +38,7 @@ pub(super) enum Patch<'a> {
 }
 
 impl Target<'_> {
-    fn key(&self) -> Key {
+    pub(super) fn key(&self) -> Key {
         Key::new(self.resource, self.namespace, self.name)
     }
 
@@ -45,7 +47,7 @@ impl Target<'_> {
         format!("{}{dot}{} {:?}", self.resource.plural, self.resource.group, self.name)
     }
 
-    fn live<'l>(&self, objects: &'l Locked<'_>) -> Result<&'l Value, Failure> {
+    pub(super) fn live<'l>(&self, objects: &'l Locked<'_>) -> Result<&'l Value, Failure> {
         objects.get(&self.key()).ok_or_else(|| Failure::not_found(self.full_name()))
     }
 
@@ -160,12 +162,17 @@ pub(super) fn patch(objects: &Objects, target: Target<'_>, patch: Patch<'_>) -> 
             return Ok(Value::clone(&objects.lock().put(target.key(), owned)));
         }
     }
+    let is_strategic = matches!(patch, Patch::Strategic(_));
     let mut objects = objects.lock();
     let live = target.live(&objects)?.clone();
     let object = match patch {
-        Patch::Merge(patch) => {
+        Patch::Merge(patch) | Patch::Strategic(patch) => {
             let mut patched = live.clone();
             json_patch::merge(&mut patched, patch);
+            let conditions = &patch["status"]["conditions"];
+            if let (true, Value::Array(conditions)) = (is_strategic, conditions) {
+                patched["status"]["conditions"] = with_conditions(&live["status"]["conditions"], conditions);
+            }
             preconditions(&live, &patch["metadata"])?;
             let mut object = merged(&live, &patched, target)?;
             ownership::record(&live, &mut object, target.writer(&api_version));
@@ -188,6 +195,13 @@ pub(super) fn patch(objects: &Objects, target: Target<'_>, patch: Patch<'_>) -> 
         }
     };
     replace(&mut objects, target, &live, object)
+}
+
+/// Conditions with these in place of those of their types.
+pub(super) fn with_conditions(live: &Value, new: &[Value]) -> Value {
+    let is_replaced = |condition: &&Value| new.iter().any(|new| new["type"] == condition["type"]);
+    let kept = live.as_array().into_iter().flatten().filter(|condition| !is_replaced(condition));
+    kept.chain(new).cloned().collect()
 }
 
 /// Deletes an object, or marks it as deleted if somebody still has to do something about it.
@@ -283,7 +297,7 @@ fn replace(objects: &mut Locked<'_>, target: Target<'_>, live: &Value, object: V
     Ok(Value::clone(&objects.put(target.key(), object)))
 }
 
-fn preconditions(live: &Value, given: &Value) -> Result<(), Failure> {
+pub(super) fn preconditions(live: &Value, given: &Value) -> Result<(), Failure> {
     let differs = |field: &str| {
         let given = given[field].as_str().unwrap_or_default();
         !given.is_empty() && live["metadata"][field] != given

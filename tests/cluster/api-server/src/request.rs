@@ -16,6 +16,24 @@ pub(super) struct Address {
     /// `None` for all objects.
     pub(super) name: Option<String>,
     pub(super) status: bool,
+    /// What is done to the object, rather than with it.
+    pub(super) action: Option<Action>,
+}
+
+/// A subresource that only takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Binding,
+    Eviction,
+}
+
+impl Action {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Action::Binding => "binding",
+            Action::Eviction => "eviction",
+        }
+    }
 }
 
 impl Address {
@@ -38,13 +56,16 @@ impl Address {
             _ => return Err(unknown()),
         };
         let resource = Resource::find(group, version, plural).ok_or_else(unknown)?;
-        let status = match subresource {
-            None => false,
-            Some("status") if resource.has_status => true,
+        let of_pods = resource.group.is_empty() && resource.plural == "pods";
+        let (status, action) = match subresource {
+            None => (false, None),
+            Some("status") if resource.has_status => (true, None),
+            Some("binding") if of_pods => (false, Some(Action::Binding)),
+            Some("eviction") if of_pods => (false, Some(Action::Eviction)),
             Some(_) => return Err(unknown()),
         };
         let placed = if resource.namespaced { name.is_none() || namespace.is_some() } else { namespace.is_none() };
-        if placed { Ok(Address { resource, namespace, name, status }) } else { Err(unknown()) }
+        if placed { Ok(Address { resource, namespace, name, status, action }) } else { Err(unknown()) }
     }
 }
 

@@ -1,7 +1,9 @@
 //! What the API server serves: one line for each resource.
 
-use k8s_openapi::api::core::v1::{Event as CoreEvent, Node, Pod};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event as CoreEvent, Namespace, Node, Pod};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,8 +39,20 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 8] =
-    [&PODS, &NODES, &CORE_EVENTS, &EVENTS, &CLAIMS, &CLAIM_TEMPLATES, &SLICES, &DEVICE_CLASSES];
+pub const RESOURCES: [&Resource; 12] = [
+    &PODS,
+    &NODES,
+    &NAMESPACES,
+    &CORE_EVENTS,
+    &EVENTS,
+    &CLAIMS,
+    &CLAIM_TEMPLATES,
+    &SLICES,
+    &DEVICE_CLASSES,
+    &LEASES,
+    &BUDGETS,
+    &QUEUES,
+];
 
 /// `pods`.
 pub const PODS: Resource = Resource {
@@ -66,6 +80,66 @@ pub const NODES: Resource = Resource {
     metadata_with_status: true,
     selectable: &[],
     decode: strictly::<Node>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `namespaces`. What lies in a namespace does not depend on whether there is an object for it.
+pub const NAMESPACES: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "namespaces",
+    kind: "Namespace",
+    namespaced: false,
+    has_status: true,
+    metadata_with_status: true,
+    selectable: &[],
+    decode: strictly::<Namespace>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `leases`.
+pub const LEASES: Resource = Resource {
+    group: "coordination.k8s.io",
+    version: "v1",
+    plural: "leases",
+    kind: "Lease",
+    namespaced: true,
+    has_status: false,
+    metadata_with_status: false,
+    selectable: &[],
+    decode: strictly::<Lease>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `poddisruptionbudgets`. Nobody computes their status.
+pub const BUDGETS: Resource = Resource {
+    group: "policy",
+    version: "v1",
+    plural: "poddisruptionbudgets",
+    kind: "PodDisruptionBudget",
+    namespaced: true,
+    has_status: true,
+    metadata_with_status: false,
+    selectable: &[],
+    decode: strictly::<PodDisruptionBudget>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `queues`, a custom resource. Its schema is not known here.
+pub const QUEUES: Resource = Resource {
+    group: "aliquot.dev",
+    version: "v1alpha1",
+    plural: "queues",
+    kind: "Queue",
+    namespaced: false,
+    has_status: false,
+    metadata_with_status: false,
+    selectable: &[],
+    decode: |object| Ok(object.clone()),
     validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
 };

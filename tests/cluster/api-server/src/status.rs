@@ -52,6 +52,10 @@ impl Failure {
         Failure { code: 405, reason: "MethodNotAllowed", message }
     }
 
+    pub(super) fn too_many_requests(message: impl Into<String>) -> Failure {
+        Failure { code: 429, reason: "TooManyRequests", message: message.into() }
+    }
+
     pub(super) fn unavailable() -> Failure {
         let message = "the server is currently unable to handle the request".to_owned();
         Failure { code: 503, reason: "ServiceUnavailable", message }

@@ -36,11 +36,15 @@ impl Scheduler {
         }
     }
 
-    /// The pods that have no node yet.
+    /// The pods that have no node yet and name no other scheduler.
     pub(super) fn waiting(&mut self) -> Vec<Pod> {
         self.pods.refresh();
         let waits = |pod: &&Pod| {
-            let is_unbound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
+            let is_ours = |name: &String| name == "default-scheduler";
+            let is_unbound = pod
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.node_name.is_none() && spec.scheduler_name.as_ref().is_none_or(is_ours));
             is_unbound && pod.metadata.deletion_timestamp.is_none()
         };
         self.pods.objects().filter(waits).cloned().collect()

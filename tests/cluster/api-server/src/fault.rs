@@ -1,0 +1,32 @@
+//! Faults of single requests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fault {
+    /// It is done and answered.
+    #[default]
+    None,
+    /// It is not done, and fails.
+    Refused,
+    /// It is done, and its client hears that it failed.
+    AnswerLost,
+}
+
+type Chooser = dyn Fn(&str, &str) -> Fault + Send + Sync;
+
+/// Chooses a fault for each request.
+#[derive(Default)]
+pub(super) struct Faults(Mutex<Option<Arc<Chooser>>>);
+
+impl Faults {
+    pub(super) fn set(&self, choose: impl Fn(&str, &str) -> Fault + Send + Sync + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(choose));
+    }
+
+    pub(super) fn of(&self, method: &str, path: &str) -> Fault {
+        let choose = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        choose.map(|choose| choose(method, path)).unwrap_or_default()
+    }
+}

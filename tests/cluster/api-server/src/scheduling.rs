@@ -1,0 +1,70 @@
+//! What schedulers do with pods.
+
+use serde_json::{Value, json};
+
+use super::objects::Objects;
+use super::operations::{self, Target};
+use super::resource::BUDGETS;
+use super::status::Failure;
+
+/// Binds a pod to a node. Labels and annotations of the binding become the pod's in the same write.
+pub(super) fn bind(objects: &Objects, target: Target<'_>, binding: &Value) -> Result<(), Failure> {
+    let node = &binding["target"]["name"];
+    if binding["target"]["kind"] != "Node" || node.as_str().is_none_or(str::is_empty) {
+        return Err(Failure::invalid("target", "must name a Node"));
+    }
+    let mut objects = objects.lock();
+    let mut pod = target.live(&objects)?.clone();
+    operations::preconditions(&pod, &binding["metadata"])?;
+    if pod["metadata"]["deletionTimestamp"].is_string() {
+        return Err(Failure::conflict(format!("pod {} is being deleted, cannot be assigned to a host", target.name)));
+    }
+    if let Some(bound) = pod["spec"]["nodeName"].as_str() {
+        return Err(Failure::conflict(format!("pod {} is already assigned to node {bound:?}", target.name)));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        return Err(Failure::conflict(format!("pod {} has non-empty .spec.schedulingGates", target.name)));
+    }
+    for field in ["labels", "annotations"] {
+        for (key, value) in binding["metadata"][field].as_object().into_iter().flatten() {
+            pod["metadata"][field][key] = value.clone();
+        }
+    }
+    pod["spec"]["nodeName"] = node.clone();
+    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": super::now()});
+    pod["status"]["conditions"] = operations::with_conditions(&pod["status"]["conditions"], &[scheduled]);
+    objects.put(target.key(), pod);
+    Ok(())
+}
+
+/// Deletes a pod, unless a disruption budget is against it.
+pub(super) fn evict(objects: &Objects, target: Target<'_>, eviction: &Value) -> Result<(), Failure> {
+    let options = &eviction["deleteOptions"];
+    {
+        let mut objects = objects.lock();
+        let pod = target.live(&objects)?.clone();
+        operations::preconditions(&pod, &options["preconditions"])?;
+        let is_counted = pod["spec"]["nodeName"].is_string() && !pod["metadata"]["deletionTimestamp"].is_string();
+        let budgets = objects.list(&BUDGETS, Some(target.namespace)).map(|(_, budget)| Value::clone(budget));
+        let budgets: Vec<Value> = budgets.filter(|budget| selects(&budget["spec"]["selector"], &pod)).collect();
+        for mut budget in budgets.into_iter().filter(|_| is_counted) {
+            let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
+            if allowed <= 0 {
+                return Err(Failure::too_many_requests(
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                ));
+            }
+            budget["status"]["disruptionsAllowed"] = (allowed - 1).into();
+            let name = budget["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let key = Target { resource: &BUDGETS, name: &name, ..target }.key();
+            objects.put(key, budget);
+        }
+    }
+    operations::delete(objects, target, options).map(drop)
+}
+
+/// Whether a pod has all labels that a selector names.
+fn selects(selector: &Value, pod: &Value) -> bool {
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    labels.into_iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
+}
