@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use commands::backup::{BackupArgs, backup};
 use commands::explain::{ExplainArgs, explain};
+use commands::kubernetes::{KubernetesArgs, kubernetes};
 use commands::replay::{ReplayArgs, replay};
 use commands::serve::{ServeArgs, serve};
 use commands::simulate::{SimulateArgs, simulate};
@@ -34,6 +35,8 @@ enum Command {
     Steady(SteadyArgs),
     /// Serve machines without Kubernetes: nodes join it, and users submit jobs to it.
     Serve(ServeArgs),
+    /// Schedule the pods of a Kubernetes cluster that name this scheduler.
+    Kubernetes(KubernetesArgs),
     /// Write what a scheduler that serves must remember into a new file, whether it runs or not.
     Backup(BackupArgs),
 }
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain(&args),
         Command::Steady(args) => steady(&args),
         Command::Serve(args) => serve(&args),
+        Command::Kubernetes(args) => kubernetes(&args),
         Command::Backup(args) => backup(&args),
     };
     match done {

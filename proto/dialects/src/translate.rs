@@ -48,6 +48,12 @@ impl Spoken {
         self.0.iter().copied()
     }
 
+    /// Whether the resource of this name is a request for devices in one of the dialects.
+    #[must_use]
+    pub fn is_resource(&self, name: &str) -> bool {
+        self.iter().any(|dialect| (dialect.system().is_resource)(name))
+    }
+
     /// The wish of the container with this index; `None` if it asks for no device, or if there is no such container.
     ///
     /// # Errors

@@ -1,22 +1,17 @@
 //! `aliquot-scheduler serve`: a scheduler for machines without Kubernetes.
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 
 use aliquot_scheduler::policy::PolicyName;
-use aliquot_scheduler_core::Settings;
-use aliquot_scheduler_core::placement::Mix;
-use aliquot_scheduler_engine::Decisions;
 use aliquot_standalone::Server;
 use aliquot_standalone::config::Config;
-use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal};
+use anyhow::Result;
 
-/// What a queue has used counts half as much after a week.
-const USAGE_HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
+use crate::commands::live::{block_signals, decisions, start_log};
+
 /// The configuration file that is read if it exists and no other one is named.
 const FILE: &str = "/etc/aliquot/scheduler.toml";
 
@@ -68,19 +63,9 @@ impl ServeArgs {
 /// Serves until SIGTERM or SIGINT.
 pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let config = args.config()?;
-    let filter = tracing_subscriber::EnvFilter::try_new(&args.log_level)
-        .with_context(|| format!("--log-level {:?} is no filter", args.log_level))?;
-    let has_colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr).init();
-    // Before any thread starts, because each thread inherits the blocked signals.
-    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
-    signals.thread_block().context("cannot receive signals")?;
-    let decisions = Decisions {
-        policy: args.policy.make(&Mix::of([]), 0),
-        settings: Settings::default(),
-        usage_half_life_ms: USAGE_HALF_LIFE_MS,
-    };
-    let server = Server::start(&config, decisions)?;
+    start_log(&args.log_level)?;
+    let signals = block_signals()?;
+    let server = Server::start(&config, decisions(args.policy))?;
     if let Some(invitation) = server.invitation() {
         println!(
             "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n",

@@ -76,8 +76,14 @@ const RULES: &[Rule] = &[
         others: None,
     },
     Rule {
+        name: "aliquot-kubernetes-scheduler",
+        ours: &["aliquot-api-server", "aliquot-dialects", "aliquot-scheduler-core", "aliquot-scheduler-engine"],
+        others: None,
+    },
+    Rule {
         name: "aliquot-scheduler",
         ours: &[
+            "aliquot-kubernetes-scheduler",
             "aliquot-proto",
             "aliquot-scheduler-core",
             "aliquot-scheduler-engine",

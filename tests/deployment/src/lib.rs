@@ -4,11 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::{Metadata, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -64,13 +66,18 @@ impl Object {
         one_of!(
             ClusterRole,
             ClusterRoleBinding,
+            CustomResourceDefinition,
             DaemonSet,
+            Deployment,
             DeviceClass,
             Job,
             Namespace,
             Pod,
+            PriorityClass,
             ResourceClaim,
             ResourceClaimTemplate,
+            Role,
+            RoleBinding,
             ServiceAccount,
             ValidatingAdmissionPolicy,
             ValidatingAdmissionPolicyBinding

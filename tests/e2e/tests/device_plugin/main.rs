@@ -11,4 +11,5 @@ mod refusals;
 mod relay;
 mod removal;
 mod restarts;
+mod scheduler;
 mod stage;

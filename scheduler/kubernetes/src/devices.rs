@@ -1,0 +1,340 @@
+//! The devices of nodes, from the inventories that their managers publish, and requests for parts of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_api_server::{Inventory, InventoryDevice};
+use aliquot_dialects::{DecidedPart, Memory, NodeFacts, Pod, Share, Spoken, Wish};
+use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Health};
+use aliquot_scheduler_engine::DevicePart;
+
+/// The attribute of a device that holds its UUID.
+const UUID: &str = "uuid";
+/// The attribute of a device that holds its MIG profile; empty for a whole GPU.
+const MIG_PROFILE: &str = "migProfile";
+
+/// How all nodes read requests, and what there is that requests can mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    pub(crate) spoken: Spoken,
+    pub(crate) facts: NodeFacts,
+    /// The models of all devices.
+    pub(crate) models: BTreeSet<String>,
+    /// The sizes of all devices' memory.
+    pub(crate) memory_bytes: BTreeSet<u64>,
+}
+
+impl Default for Reading {
+    fn default() -> Reading {
+        let spoken = Spoken::new([]).expect("Aliquot's own words do not clash with themselves");
+        Reading { spoken, facts: NodeFacts::default(), models: BTreeSet::new(), memory_bytes: BTreeSet::new() }
+    }
+}
+
+/// What a pod asks for of devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    /// The container that gets the parts.
+    pub(crate) container: String,
+    pub(crate) devices: DeviceRequest,
+    /// The models that will do; empty: any.
+    pub(crate) models: BTreeSet<String>,
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+impl Ask {
+    /// Adds what it asks of devices to where a pod may run.
+    pub(crate) fn constrain(&self, constraints: &mut Constraints) {
+        constraints.models = self.models.clone();
+        constraints.attributes = self.attributes.clone();
+    }
+}
+
+impl Reading {
+    /// What of devices a pod asks for; `None`: nothing.
+    ///
+    /// # Errors
+    /// The request is not valid, or not supported.
+    pub(crate) fn ask(&self, pod: &Pod) -> Result<Option<Ask>, String> {
+        let mut asks = Vec::new();
+        for (index, container) in pod.containers.iter().enumerate() {
+            let wish = self.spoken.translate(pod, index, &self.facts);
+            if let Some(wish) = wish.map_err(|refusal| format!("container {:?}: {refusal}", container.name))? {
+                asks.push((container.name.clone(), wish));
+            }
+        }
+        match asks.as_slice() {
+            [] => Ok(None),
+            [(container, wish)] => self.of_wish(container, wish).map(Some),
+            [(first, _), (second, _), ..] => Err(format!(
+                "containers {first:?} and {second:?} ask for devices; Aliquot's scheduler gives devices to one container \
+                 of a pod: put them into two pods"
+            )),
+        }
+    }
+
+    fn of_wish(&self, container: &str, wish: &Wish) -> Result<Ask, String> {
+        let (core_percent, memory) = match wish.share {
+            Share::Whole => (100, DeviceMemory::Thousandths(1000)),
+            Share::ByCore(core) => (core.request_percent, DeviceMemory::Thousandths(core.request_percent * 10)),
+            Share::Both { core, memory } => (core.request_percent, rounded_up(memory)),
+            Share::ByMemory { memory, .. } => (self.core_of_memory(wish, memory), rounded_up(memory)),
+        };
+        let mut attributes = BTreeMap::new();
+        let constraints = &wish.constraints;
+        if constraints.one_numa_node {
+            return Err("it asks for devices of one NUMA node, which Aliquot's scheduler does not support yet".into());
+        }
+        match constraints.uuids.as_slice() {
+            _ if !constraints.not_uuids.is_empty() => {
+                return Err("it excludes devices by UUID, which Aliquot's scheduler does not support yet".into());
+            }
+            [] => {}
+            [uuid] => _ = attributes.insert(UUID.to_owned(), uuid.clone()),
+            _ => return Err("it names several devices, of which Aliquot's scheduler supports only one yet".into()),
+        }
+        match &constraints.mig_profile {
+            Some(profile) => _ = attributes.insert(MIG_PROFILE.to_owned(), profile.clone()),
+            None if wish.share == Share::Whole => _ = attributes.insert(MIG_PROFILE.to_owned(), String::new()),
+            None => {}
+        }
+        let count = u16::try_from(wish.devices).map_err(|_| format!("{} devices are too many", wish.devices))?;
+        let devices = DeviceRequest { count, core: DeviceCore::new(core_percent * 10), memory };
+        Ok(Ask { container: container.to_owned(), devices, models: self.models_for(wish), attributes })
+    }
+
+    /// The models that a wish allows; empty: any.
+    fn models_for(&self, wish: &Wish) -> BTreeSet<String> {
+        let (only, never) = (&wish.constraints.models, &wish.constraints.not_models);
+        if only.is_empty() && never.is_empty() {
+            return BTreeSet::new();
+        }
+        let is_of = |model: &str, patterns: &[String]| {
+            patterns.iter().any(|pattern| model.to_lowercase().contains(&pattern.to_lowercase()))
+        };
+        let allowed = |model: &&String| (only.is_empty() || is_of(model, only)) && !is_of(model, never);
+        let found: BTreeSet<String> = self.models.iter().filter(allowed).cloned().collect();
+        match found.is_empty() {
+            // No device will do. The reason that is given names what is missing.
+            true => BTreeSet::from([if only.is_empty() {
+                format!("other than {}", never.join(", "))
+            } else {
+                only.join(" or ")
+            }]),
+            false => found,
+        }
+    }
+
+    /// The time that comes with memory alone: as large a part of the device's as of its memory. It is not known yet
+    /// which device it will be, so it is that of the smallest one that will do, of which the part is largest.
+    fn core_of_memory(&self, wish: &Wish, memory: Memory) -> u32 {
+        let sizes = self.memory_bytes.iter().copied();
+        let smallest = match memory {
+            Memory::Bytes(bytes) => sizes.filter(|size| *size >= bytes).min(),
+            Memory::PartsPerMillion(_) => sizes.min(),
+        };
+        smallest.map_or(1, |size| wish.share.on(size).core_request_percent)
+    }
+
+    /// Whether a resource asks for devices here, so that no node need count it.
+    pub(crate) fn is_of_devices(&self, resource: &str) -> bool {
+        self.spoken.is_resource(resource)
+    }
+}
+
+/// The memory in the books' words: never less than what was asked for.
+fn rounded_up(memory: Memory) -> DeviceMemory {
+    match memory {
+        Memory::Bytes(bytes) => DeviceMemory::Bytes(Bytes::new(bytes)),
+        Memory::PartsPerMillion(parts) => DeviceMemory::Thousandths(parts.div_ceil(1000).min(1000)),
+    }
+}
+
+/// A node's devices in the words of the books. `may_give_out`: whether anything of them may be given out now.
+pub(crate) fn specs(inventory: &Inventory, may_give_out: bool) -> Vec<DeviceSpec> {
+    let devices = &inventory.devices;
+    let groups = nvlink_groups(devices);
+    let mut roots: BTreeMap<&str, u16> = BTreeMap::new();
+    let mut specs = Vec::with_capacity(devices.len());
+    for (device, nvlink_group) in devices.iter().zip(groups) {
+        let next = u16::try_from(roots.len()).unwrap_or(u16::MAX);
+        let switch = device.pcie_root.as_deref().map(|root| *roots.entry(root).or_insert(next));
+        let is_healthy = device.problem.is_none() && may_give_out;
+        specs.push(DeviceSpec {
+            uuid: device.uuid.clone(),
+            model: device.model.clone(),
+            memory: Bytes::new(device.memory_bytes),
+            health: if is_healthy { Health::Healthy } else { Health::Unhealthy },
+            nvlink_group,
+            switch,
+            numa: device.numa_node.and_then(|numa| u16::try_from(numa).ok()),
+            attributes: BTreeMap::from([
+                (UUID.to_owned(), device.uuid.clone()),
+                (MIG_PROFILE.to_owned(), device.mig_profile.clone().unwrap_or_default()),
+            ]),
+        });
+    }
+    specs
+}
+
+/// By device, the number of the devices that reach each other by NVLink; `None`: it has no such link.
+fn nvlink_groups(devices: &[InventoryDevice]) -> Vec<Option<u16>> {
+    let number = |uuid: &String| devices.iter().position(|device| device.uuid == *uuid);
+    let mut groups: Vec<Option<u16>> = vec![None; devices.len()];
+    let mut next = 0;
+    for first in 0..devices.len() {
+        if groups[first].is_some() || devices[first].nvlink_peers.is_empty() {
+            continue;
+        }
+        let mut left = vec![first];
+        while let Some(device) = left.pop() {
+            if groups[device].replace(next).is_none() {
+                left.extend(
+                    devices[device].nvlink_peers.iter().filter_map(number).filter(|peer| groups[*peer].is_none()),
+                );
+            }
+        }
+        next += 1;
+    }
+    groups
+}
+
+/// The parts of devices that a pod's decision names, as the engine knows them.
+pub(crate) fn decided<'a>(parts: impl Iterator<Item = &'a DecidedPart>) -> Vec<DevicePart> {
+    let part = |part: &DecidedPart| DevicePart {
+        uuid: part.uuid.clone(),
+        core: DeviceCore::new(part.core_thousandths),
+        memory: Bytes::new(part.memory_bytes),
+    };
+    parts.map(part).collect()
+}
+
+/// Parts of devices as a decision of the pod names them.
+pub(crate) fn to_decide(parts: &[DevicePart]) -> Vec<DecidedPart> {
+    let part = |part: &DevicePart| DecidedPart {
+        uuid: part.uuid.clone(),
+        core_thousandths: part.core.get(),
+        memory_bytes: part.memory.get(),
+    };
+    parts.iter().map(part).collect()
+}
+
+/// The request of a pod that has these parts already, whatever its words mean today. Parts are equal, as all that the
+/// engine gives are.
+pub(crate) fn request_of(parts: &[DevicePart]) -> DeviceRequest {
+    let request = |first: &DevicePart| DeviceRequest {
+        count: u16::try_from(parts.len()).unwrap_or(u16::MAX),
+        core: first.core,
+        memory: DeviceMemory::Bytes(first.memory),
+    };
+    parts.first().map(request).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_dialects::{Container, Dialect};
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn pod(containers: &[&[(&str, &str)]], annotations: &[(&str, &str)]) -> Pod {
+        let text = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let container = |(number, resources): (usize, &&[(&str, &str)])| Container {
+            name: format!("c{number}"),
+            resources: resources.iter().map(text).collect(),
+        };
+        Pod {
+            annotations: annotations.iter().map(text).collect(),
+            containers: containers.iter().enumerate().map(container).collect(),
+        }
+    }
+
+    fn reading() -> Reading {
+        Reading {
+            spoken: Spoken::new([Dialect::Hami, Dialect::GpuShare]).unwrap(),
+            models: ["NVIDIA H100", "NVIDIA A100", "Tesla T4"].map(str::to_owned).into(),
+            memory_bytes: [16 * GIB, 80 * GIB].into(),
+            ..Reading::default()
+        }
+    }
+
+    fn request(count: u16, core: u32, memory: DeviceMemory) -> DeviceRequest {
+        DeviceRequest { count, core: DeviceCore::new(core), memory }
+    }
+
+    #[test]
+    fn words_become_parts_of_devices() {
+        let bytes = |bytes| DeviceMemory::Bytes(Bytes::new(bytes));
+        for (resources, expected) in [
+            (&[("aliquot.dev/gpu-core", "30"), ("aliquot.dev/gpu-memory", "32")][..], request(1, 300, bytes(8 * GIB))),
+            (&[("aliquot.dev/gpu-core", "25")], request(1, 250, DeviceMemory::Thousandths(250))),
+            (&[("aliquot.dev/gpu-core", "200")], request(2, 1000, DeviceMemory::Thousandths(1000))),
+            // A tenth of 80 GiB is half of 16 GiB, the smallest device that has so much.
+            (&[("aliyun.com/gpu-mem", "8")], request(1, 500, bytes(8 * GIB))),
+            (&[("aliyun.com/gpu-mem", "40")], request(1, 500, bytes(40 * GIB))),
+            (
+                &[("nvidia.com/gpu", "2"), ("nvidia.com/gpumem", "1024"), ("nvidia.com/gpucores", "10")],
+                request(2, 100, bytes(GIB)),
+            ),
+        ] {
+            let ask = reading().ask(&pod(&[&[], resources], &[])).unwrap().unwrap();
+            assert_eq!((ask.devices, ask.container.as_str()), (expected, "c1"), "{resources:?}");
+        }
+        assert_eq!(reading().ask(&pod(&[&[("cpu", "1")]], &[])), Ok(None));
+    }
+
+    #[test]
+    fn two_containers_with_devices_are_refused_by_name() {
+        let core = [("aliquot.dev/gpu-core", "30")];
+        let error = reading().ask(&pod(&[&core, &core], &[])).unwrap_err();
+        assert!(error.starts_with("containers \"c0\" and \"c1\" ask for devices"), "{error}");
+        let error = reading().ask(&pod(&[&[("aliquot.dev/gpu-core", "0")]], &[])).unwrap_err();
+        assert!(error.starts_with("container \"c0\": aliquot.dev/gpu-core is \"0\""), "{error}");
+    }
+
+    #[test]
+    fn models_are_those_whose_names_contain_the_words() {
+        let models = |key: &str, value: &str| {
+            let asked = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1024")];
+            reading().ask(&pod(&[&asked], &[(key, value)])).unwrap().unwrap().models
+        };
+        assert_eq!(models("nvidia.com/use-gputype", "a100,t4"), ["NVIDIA A100", "Tesla T4"].map(str::to_owned).into());
+        assert_eq!(models("nvidia.com/nouse-gputype", "nvidia"), ["Tesla T4".to_owned()].into());
+        assert_eq!(models("nvidia.com/use-gputype", "b200"), ["b200".to_owned()].into());
+    }
+
+    #[test]
+    fn devices_that_links_connect_are_one_group() {
+        let device = |uuid: &str, peers: &[&str], root: &str| InventoryDevice {
+            uuid: uuid.into(),
+            nvlink_peers: peers.iter().map(|peer| (*peer).to_owned()).collect(),
+            pcie_root: Some(root.into()),
+            problem: (uuid == "d").then(|| "Xid 79".to_owned()),
+            ..InventoryDevice::default()
+        };
+        let devices = vec![
+            device("a", &["b"], "x"),
+            device("b", &["a", "c"], "y"),
+            device("c", &["b"], "x"),
+            device("d", &[], "y"),
+        ];
+        let inventory = Inventory { devices, ..Inventory::default() };
+        let found = specs(&inventory, true);
+        let groups: Vec<Option<u16>> = found.iter().map(|spec| spec.nvlink_group).collect();
+        assert_eq!(groups, [Some(0), Some(0), Some(0), None]);
+        let switches: Vec<Option<u16>> = found.iter().map(|spec| spec.switch).collect();
+        assert_eq!(switches, [Some(0), Some(1), Some(0), Some(1)]);
+        let healthy: Vec<bool> = found.iter().map(|spec| spec.health == Health::Healthy).collect();
+        assert_eq!(healthy, [true, true, true, false]);
+        assert!(specs(&inventory, false).iter().all(|spec| spec.health == Health::Unhealthy));
+    }
+
+    #[test]
+    fn what_a_pod_has_is_what_it_asks_for() {
+        let part = |uuid: &str| DecidedPart { uuid: uuid.into(), core_thousandths: 300, memory_bytes: 8 * GIB };
+        let parts = decided([part("a"), part("b")].iter());
+        assert_eq!(request_of(&parts), request(2, 300, DeviceMemory::Bytes(Bytes::new(8 * GIB))));
+        assert_eq!(to_decide(&parts), [part("a"), part("b")]);
+        assert_eq!(request_of(&[]), DeviceRequest::default());
+    }
+}

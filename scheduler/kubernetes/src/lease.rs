@@ -1,0 +1,169 @@
+//! Who leads: the replica that holds the Lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_api_server::{Client, is_conflict, is_not_found, message};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, PostParams};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+/// The name of the Lease.
+const NAME: &str = "aliquot-scheduler";
+/// A leader that has not renewed its lease for so long leads no more.
+const LEASE: Duration = Duration::from_secs(10);
+/// Time between two tries to get or renew it.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Who may lead.
+#[derive(Clone)]
+pub(crate) struct Candidate {
+    leases: Api<Lease>,
+    /// No two replicas have the same.
+    identity: String,
+}
+
+/// Until when this replica may write.
+#[derive(Clone, Debug)]
+pub(crate) struct Fence {
+    until: Arc<Mutex<Instant>>,
+}
+
+impl Fence {
+    /// How long this replica may still write; `None`: its lease is over.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let left = self.until.lock().saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Nothing is written any more.
+    pub(crate) fn end(&self) {
+        *self.until.lock() = Instant::now();
+    }
+}
+
+/// What was seen of another's lease last, and when: other machines' clocks are of no account.
+struct Seen {
+    resource_version: Option<String>,
+    at: Instant,
+}
+
+impl Candidate {
+    pub(crate) fn new(client: Client, namespace: &str, identity: String) -> Candidate {
+        Candidate { leases: Api::namespaced(client, namespace), identity }
+    }
+
+    /// Waits until this replica leads. Answers its term, which no leader has had before, and until when it may write.
+    pub(crate) async fn lead(&self) -> (u64, Fence) {
+        let mut seen = Seen { resource_version: None, at: Instant::now() };
+        let mut last_holder = String::new();
+        loop {
+            let asked = Instant::now();
+            match self.try_to_lead(&mut seen).await {
+                Ok(Ok(term)) => {
+                    info!(term, identity = self.identity, "this replica leads");
+                    return (term, Fence { until: Arc::new(Mutex::new(asked + LEASE)) });
+                }
+                Ok(Err(holder)) if holder != last_holder => {
+                    info!(holder, "another replica leads");
+                    last_holder = holder;
+                }
+                Ok(Err(_)) => {}
+                Err(error) => warn!(error = message(&error), "cannot ask for the lease"),
+            }
+            sleep(RETRY).await;
+        }
+    }
+
+    /// Takes the lease if nobody holds it. Answers the term, or who holds it.
+    async fn try_to_lead(&self, seen: &mut Seen) -> kube::Result<Result<u64, String>> {
+        let Some(lease) = self.leases.get_opt(NAME).await? else {
+            let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.held(1)) };
+            return taken(self.leases.create(&PostParams::default(), &lease).await, 1);
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        if seen.resource_version != lease.metadata.resource_version {
+            *seen = Seen { resource_version: lease.metadata.resource_version.clone(), at: Instant::now() };
+        }
+        if !holder.is_empty() && holder != self.identity && seen.at.elapsed() < LEASE {
+            return Ok(Err(holder));
+        }
+        let term = spec.lease_transitions.unwrap_or(0).max(0).saturating_add(1);
+        let lease = Lease { spec: Some(self.held(term)), ..lease };
+        taken(self.leases.replace(NAME, &PostParams::default(), &lease).await, term)
+    }
+
+    fn held(&self, term: i32) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(LEASE.as_secs()).ok(),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            lease_transitions: Some(term),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Renews the lease until that is not possible any more, and says why.
+    pub(crate) async fn renew(&self, term: u64, fence: &Fence) -> String {
+        loop {
+            sleep(RETRY).await;
+            let Some(left) = fence.left() else { return "it was not renewed in time".into() };
+            let asked = Instant::now();
+            match timeout(left, self.renew_once(term)).await {
+                Err(_) => return "the API server did not answer in time".into(),
+                Ok(Ok(true)) => *fence.until.lock() = asked + LEASE,
+                Ok(Ok(false)) => return "another replica has taken it".into(),
+                Ok(Err(error)) => warn!(error = message(&error), "cannot renew the lease"),
+            }
+        }
+    }
+
+    /// Whether the lease is still this replica's, and renewed.
+    async fn renew_once(&self, term: u64) -> kube::Result<bool> {
+        let Some(mut lease) = self.leases.get_opt(NAME).await? else { return Ok(false) };
+        let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(false) };
+        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        match self.leases.replace(NAME, &PostParams::default(), &lease).await {
+            // The next try sees who was faster.
+            Err(error) if is_conflict(&error) => Err(error),
+            other => other.map(|_| true),
+        }
+    }
+
+    fn is_ours(&self, spec: &LeaseSpec, term: u64) -> bool {
+        let is_term = spec.lease_transitions.and_then(|number| u64::try_from(number).ok()) == Some(term);
+        is_term && spec.holder_identity.as_deref() == Some(&self.identity)
+    }
+
+    /// Gives the lease back, so that the next leader need not wait for its end.
+    pub(crate) async fn give_back(&self, term: u64) {
+        let given = async {
+            let Some(mut lease) = self.leases.get_opt(NAME).await? else { return Ok(()) };
+            let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(()) };
+            spec.holder_identity = None;
+            self.leases.replace(NAME, &PostParams::default(), &lease).await.map(drop)
+        };
+        match timeout(RETRY, given).await {
+            Ok(Err(error)) => warn!(error = message(&error), "cannot give the lease back"),
+            Err(_) => warn!("cannot give the lease back: the API server does not answer"),
+            Ok(Ok(())) => {}
+        }
+    }
+}
+
+/// Somebody else may have been faster.
+fn taken(answer: kube::Result<Lease>, term: i32) -> kube::Result<Result<u64, String>> {
+    match answer {
+        Ok(_) => Ok(Ok(u64::try_from(term).unwrap_or(0))),
+        Err(error) if is_conflict(&error) || is_not_found(&error) => Ok(Err(String::new())),
+        Err(error) => Err(error),
+    }
+}

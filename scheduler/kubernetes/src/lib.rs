@@ -1,0 +1,35 @@
+//! The scheduler on Kubernetes: pods that name it are bound to nodes and to parts of devices.
+//!
+//! ```text
+//!  API server ── watches ──► mirror ── Observation ──► engine
+//!       ▲                      ▲  │                       │
+//!       └── writer ◄── Write ──┼──┘◄────── Command ───────┘
+//!              └── outcome ────┘        View ──► report ──► conditions and events
+//! ```
+//!
+//! The API server is the memory: a leader that begins reads all, and goes on. One annotation, written together with the
+//! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it.
+//!
+//! # One leader
+//!
+//! Replicas elect a leader by a Lease. A leader's term is greater than all before. It begins no write after its lease. A
+//! write that was on its way then may still arrive: the next leader sees it as it sees every other change. A pod is
+//! bound once, whatever leaders do, because the API server binds a pod only once.
+
+#![forbid(unsafe_code)]
+
+mod devices;
+mod lease;
+mod mirror;
+mod node;
+mod placement;
+mod pod;
+mod queue;
+mod report;
+mod resources;
+mod serve;
+mod watches;
+mod writer;
+
+pub use queue::{Queue, QueueDefinition, QueueResource, QueueResources};
+pub use serve::{Config, ServeError, serve};

@@ -1,0 +1,166 @@
+//! What the API server says, as the engine needs to hear it. Pure: no clock, no network.
+//!
+//! Pods, nodes, queues and namespaces come in as facts. [`Mirror::settle`] compares them with what the engine was told,
+//! and says what is new as observations. The engine's commands come in as well, and go out as writes to the API server;
+//! what became of a write comes in again.
+//!
+//! A pod that waits for this scheduler is a claim. A bound pod is an instance: the annotation `aliquot.dev/generation`
+//! says which command has bound it. All other pods that are on a node are *foreign*: what they hold is taken off what
+//! the node has. Nobody knows which devices a foreign pod uses, so devices of such a node are not given out.
+
+mod commands;
+mod nodes;
+mod pods;
+mod queues;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{Claim, NodeSpec, PodGroup, QueueSpec};
+use aliquot_scheduler_engine::{Amounts, Generation, Observation};
+
+use crate::devices::Reading;
+use crate::node::NodeFacts;
+use crate::pod::PodFacts;
+
+pub(crate) use commands::{BindOutcome, EvictOutcome, Write};
+
+/// What is known of the cluster, and what the engine was told of it.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    own_name: String,
+    term: u64,
+    pods: BTreeMap<String, KnownPod>,
+    nodes: BTreeMap<String, KnownNode>,
+    /// UIDs of the pods that hold room on a node, whether it is known or not.
+    on_node: BTreeMap<String, BTreeSet<String>>,
+    /// Members of gangs, by namespace and name, that have ended as they should: the gang needs them no more.
+    succeeded: BTreeMap<(String, String), BTreeSet<String>>,
+    told_gangs: BTreeMap<(String, String), PodGroup>,
+    /// The queues of namespaces, for pods that name none.
+    queue_of_namespace: BTreeMap<String, String>,
+    queues: BTreeMap<String, QueueSpec>,
+    told_queues: BTreeMap<String, QueueSpec>,
+    has_changed_queues: bool,
+    reading: Reading,
+    sequence: u64,
+    session: u64,
+    changed_pods: BTreeSet<String>,
+    changed_nodes: BTreeSet<String>,
+    told: Vec<Observation>,
+}
+
+#[derive(Debug)]
+struct KnownPod {
+    facts: PodFacts,
+    /// The claim as the engine knows it.
+    claim: Option<Told>,
+    /// Why it is no claim although it waits for this scheduler.
+    problem: Option<String>,
+    instance: Option<Instance>,
+    /// The node to which a binding is on its way. What becomes of it is waited for, whatever happens to the node.
+    binding_to: Option<String>,
+}
+
+/// A claim that the engine was told of.
+#[derive(Debug)]
+struct Told {
+    claim: Claim,
+    /// The container that gets the devices.
+    container: Option<String>,
+}
+
+/// What runs of a pod, or may.
+#[derive(Debug)]
+struct Instance {
+    node: String,
+    session: u64,
+    generation: Generation,
+    amounts: Amounts,
+    /// The pod is bound. Otherwise it is not known yet whether it is.
+    is_bound: bool,
+}
+
+#[derive(Debug)]
+struct KnownNode {
+    facts: NodeFacts,
+    session: u64,
+    /// Pods whose binding is on its way to a node of this name that was there before. It is not known what they will hold,
+    /// so the engine hears of this node only then.
+    awaited: BTreeSet<String>,
+    /// The last command for it, and those that are not settled.
+    last: Generation,
+    unsettled: BTreeSet<Generation>,
+    told: Option<NodeSpec>,
+    /// The engine is to hear what runs there although the node itself has not changed.
+    is_to_report: bool,
+}
+
+impl Mirror {
+    pub(crate) fn new(own_name: &str, term: u64) -> Mirror {
+        Mirror {
+            own_name: own_name.to_owned(),
+            term,
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            on_node: BTreeMap::new(),
+            succeeded: BTreeMap::new(),
+            told_gangs: BTreeMap::new(),
+            queue_of_namespace: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            told_queues: BTreeMap::new(),
+            has_changed_queues: true,
+            reading: Reading::default(),
+            sequence: 0,
+            session: 0,
+            changed_pods: BTreeSet::new(),
+            changed_nodes: BTreeSet::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// What the engine is to hear of all that has changed.
+    pub(crate) fn settle(&mut self) -> Vec<Observation> {
+        self.tell_queues();
+        for uid in std::mem::take(&mut self.changed_pods) {
+            self.tell_pod(&uid);
+        }
+        for name in std::mem::take(&mut self.changed_nodes) {
+            self.tell_node(&name);
+        }
+        self.tell_gangs_gone();
+        std::mem::take(&mut self.told)
+    }
+
+    /// When pods came, by UID: waiting does not begin anew with each scheduler.
+    pub(crate) fn added_ms(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.pods.iter().map(|(uid, pod)| (uid.as_str(), pod.facts.created_ms))
+    }
+
+    /// Pods that wait for this scheduler and that no command is about.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting<'_>> {
+        let pods = self.pods.values().filter(|pod| pod.instance.is_none());
+        pods.filter(|pod| pod.claim.is_some() || pod.problem.is_some())
+            .map(|pod| Waiting { facts: &pod.facts, problem: pod.problem.as_deref() })
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    fn all_changed(&mut self) {
+        self.changed_pods.extend(self.pods.keys().cloned());
+        self.changed_nodes.extend(self.nodes.keys().cloned());
+    }
+}
+
+/// A pod that waits.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    pub(crate) facts: &'a PodFacts,
+    /// Why it will not be scheduled as it is.
+    pub(crate) problem: Option<&'a str>,
+}
+
+#[cfg(test)]
+mod tests;

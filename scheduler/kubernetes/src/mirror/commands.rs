@@ -1,0 +1,224 @@
+//! The engine's commands as writes to the API server, and what became of them.
+
+use aliquot_dialects::Decision;
+use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observation, Order, Report, StepOutcome};
+
+use super::{Instance, Mirror};
+use crate::devices;
+
+/// A write to the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// Binds a pod to a node.
+    Bind {
+        uid: String,
+        namespace: String,
+        name: String,
+        /// The pod as it was decided about. If it has changed since, it is not bound.
+        resource_version: String,
+        node: String,
+        generation: Generation,
+        decision: Option<String>,
+    },
+    /// Evicts a pod, if it is still the instance that this is about.
+    Evict { uid: String, namespace: String, name: String, instance: Generation, generation: Generation },
+}
+
+impl Write {
+    /// The pod that is written. Of one pod there is one write at a time.
+    pub(crate) fn uid(&self) -> &str {
+        match self {
+            Write::Bind { uid, .. } | Write::Evict { uid, .. } => uid,
+        }
+    }
+}
+
+/// What became of a binding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BindOutcome {
+    /// The pod is bound as it was decided.
+    Bound,
+    /// The pod is not bound by this, and never will be.
+    Failed(String),
+}
+
+/// What became of an eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EvictOutcome {
+    /// The pod is being deleted, or is gone already.
+    Leaving,
+    /// A disruption budget, or another rule of the API server, is against it.
+    Refused(String),
+}
+
+impl Mirror {
+    /// What a command means to the API server; `None`: it is answered already.
+    pub(crate) fn command(&mut self, command: Command) -> Option<Write> {
+        let Command { node, session, order } = command;
+        if self.nodes.get(node.as_str()).is_none_or(|there| there.session != session) {
+            // It is about a node that was there before, and the engine hears that it is gone.
+            return None;
+        }
+        match order {
+            Order::Start { claim, generation, amounts, .. } => {
+                let start = Instance { node: node.to_string(), session, generation, amounts, is_bound: false };
+                self.start(claim.as_str(), start)
+            }
+            Order::Stop { claim, instance, generation, .. } => {
+                let stop = Instance { generation: instance, ..nothing_on(&node, session) };
+                self.stop(claim.as_str(), &stop, generation)
+            }
+            Order::Resize { claim, instance, generation, .. } => {
+                let of = Instance { generation: instance, ..nothing_on(&node, session) };
+                let why = "a bound pod keeps what it has".to_owned();
+                self.tell_outcome(claim.as_str(), &of, generation, StepOutcome::Refused(why));
+                None
+            }
+            Order::Report { .. } => {
+                self.report(node.as_str());
+                None
+            }
+            // Nodes hold no leases here: kubelet and the API server say what runs.
+            Order::Renew { .. } | Order::EndSession { .. } => None,
+        }
+    }
+
+    fn start(&mut self, uid: &str, start: Instance) -> Option<Write> {
+        let known = self.pods.get(uid);
+        let Some((known, told)) = known.and_then(|known| Some((known, known.claim.as_ref()?))) else {
+            self.tell_outcome(uid, &start, start.generation, StepOutcome::Gone);
+            return None;
+        };
+        if known.instance.is_some() {
+            let why = "the pod is bound already".to_owned();
+            self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
+            return None;
+        }
+        let facts = &known.facts;
+        let decision = told.container.as_ref().filter(|_| !start.amounts.devices.is_empty()).map(|container| {
+            let parts = devices::to_decide(&start.amounts.devices);
+            Decision { containers: [(container.clone(), parts)].into() }.to_string()
+        });
+        let write = Write::Bind {
+            uid: uid.to_owned(),
+            namespace: facts.namespace.clone(),
+            name: facts.name.clone(),
+            resource_version: facts.resource_version.clone(),
+            node: start.node.clone(),
+            generation: start.generation,
+            decision,
+        };
+        if let Some(node) = self.nodes.get_mut(&start.node) {
+            node.last = node.last.max(start.generation);
+            node.unsettled.insert(start.generation);
+        }
+        let known = self.pods.get_mut(uid)?;
+        (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
+        Some(write)
+    }
+
+    fn stop(&mut self, uid: &str, stop: &Instance, generation: Generation) -> Option<Write> {
+        let known = self
+            .pods
+            .get(uid)
+            .filter(|known| known.instance.as_ref().is_some_and(|instance| instance.generation == stop.generation));
+        let Some(known) = known else {
+            self.tell_outcome(uid, stop, generation, StepOutcome::Gone);
+            return None;
+        };
+        // It is on its way already.
+        (!known.facts.is_leaving).then(|| Write::Evict {
+            uid: uid.to_owned(),
+            namespace: known.facts.namespace.clone(),
+            name: known.facts.name.clone(),
+            instance: stop.generation,
+            generation,
+        })
+    }
+
+    /// Whether an eviction is still to be made: its pod is bound by this instance, and stays.
+    pub(crate) fn is_to_evict(&self, uid: &str, instance: Generation) -> bool {
+        self.pods.get(uid).is_some_and(|known| {
+            let is_there = known.instance.as_ref().is_some_and(|of| of.generation == instance && of.is_bound);
+            is_there && !known.facts.is_leaving
+        })
+    }
+
+    pub(crate) fn bound(&mut self, uid: &str, generation: Generation, decision: Option<&str>, outcome: BindOutcome) {
+        self.binding_done(uid);
+        let Some(known) = self.pods.get_mut(uid) else { return };
+        self.changed_pods.insert(uid.to_owned());
+        let Some(instance) = known.instance.take_if(|instance| instance.generation == generation && !instance.is_bound)
+        else {
+            return;
+        };
+        self.settled(&instance.node, generation);
+        match outcome {
+            BindOutcome::Bound => {
+                self.tell_outcome(uid, &instance, generation, StepOutcome::Started);
+                let node = instance.node.clone();
+                if let Some(known) = self.pods.get_mut(uid) {
+                    known.instance = Some(Instance { is_bound: true, ..instance });
+                    // The watch says so a little later.
+                    let facts = &mut known.facts;
+                    (facts.node, facts.generation) = (Some(node.clone()), Some(generation));
+                    facts.decision = decision.and_then(|text| text.parse().ok()).map(Ok);
+                }
+                self.on_node.entry(node).or_default().insert(uid.to_owned());
+            }
+            BindOutcome::Failed(why) => {
+                self.tell_outcome(uid, &instance, generation, StepOutcome::Failed(why));
+            }
+        }
+    }
+
+    pub(crate) fn evicted(&mut self, uid: &str, instance: Generation, generation: Generation, outcome: EvictOutcome) {
+        let Some(known) = self.pods.get(uid) else { return };
+        let Some(of) = known.instance.as_ref().filter(|of| of.generation == instance) else { return };
+        if let EvictOutcome::Refused(why) = outcome {
+            let of = Instance { generation: instance, ..nothing_on(&NodeName::from(of.node.as_str()), of.session) };
+            self.tell_outcome(uid, &of, generation, StepOutcome::Refused(why));
+        }
+    }
+
+    /// No binding of a pod is on its way any more.
+    pub(super) fn binding_done(&mut self, uid: &str) {
+        let Some(node) = self.pods.get_mut(uid).and_then(|known| known.binding_to.take()) else { return };
+        if let Some(there) = self.nodes.get_mut(&node)
+            && there.awaited.remove(uid)
+            && there.awaited.is_empty()
+        {
+            self.pods_of_node_changed(&node);
+            self.changed_nodes.insert(node);
+        }
+    }
+
+    pub(super) fn settled(&mut self, node: &str, generation: Generation) {
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.unsettled.remove(&generation);
+        }
+    }
+
+    pub(super) fn tell_outcome(&mut self, uid: &str, of: &Instance, generation: Generation, outcome: StepOutcome) {
+        let report = Report {
+            node: NodeName::from(of.node.as_str()),
+            session: of.session,
+            sequence: self.next_sequence(),
+            claim: ClaimUid::from(uid),
+            instance: of.generation,
+            generation,
+            outcome,
+        };
+        self.told.push(Observation::Outcome(report));
+    }
+}
+
+fn nothing_on(node: &NodeName, session: u64) -> Instance {
+    Instance {
+        node: node.to_string(),
+        session,
+        generation: Generation::default(),
+        amounts: Default::default(),
+        is_bound: false,
+    }
+}

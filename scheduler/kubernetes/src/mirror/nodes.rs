@@ -1,0 +1,183 @@
+//! Nodes: what they have beside what foreign pods hold, and what runs there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_api_server::Inventory;
+use aliquot_dialects::{NodeFacts as WordsOfNode, Spoken};
+use aliquot_scheduler_engine::{ClaimUid, Generation, NodeName, NodeReport, Observation, Running};
+use tracing::warn;
+
+use super::{KnownNode, Mirror};
+use crate::devices::Reading;
+use crate::node::NodeFacts;
+use crate::resources::Amounts;
+
+impl Mirror {
+    pub(crate) fn node(&mut self, facts: NodeFacts) {
+        let known = self.nodes.get(&facts.name);
+        if known.is_some_and(|known| known.facts.uid != facts.uid) {
+            self.node_gone(&facts.name);
+        }
+        let name = facts.name.clone();
+        match self.nodes.get_mut(&name) {
+            Some(known) if known.facts == facts => return,
+            Some(known) => known.facts = facts,
+            None => {
+                self.session += 1;
+                let is_awaited = |pod: &super::KnownPod| pod.binding_to.as_ref() == Some(&name);
+                let awaited = self.pods.iter().filter(|(_, pod)| is_awaited(pod)).map(|(uid, _)| uid.clone());
+                let known = KnownNode {
+                    facts,
+                    awaited: awaited.collect(),
+                    session: self.session,
+                    last: Generation { term: self.term, number: 0 },
+                    unsettled: BTreeSet::new(),
+                    told: None,
+                    is_to_report: true,
+                };
+                self.nodes.insert(name.clone(), known);
+                self.pods_of_node_changed(&name);
+            }
+        }
+        self.changed_nodes.insert(name);
+        self.read_anew();
+    }
+
+    pub(crate) fn node_gone(&mut self, name: &str) {
+        let Some(known) = self.nodes.remove(name) else { return };
+        let of_node = |instance: &super::Instance| instance.node == name;
+        let there = self.pods.iter().filter(|(_, pod)| pod.instance.as_ref().is_some_and(of_node));
+        for uid in there.map(|(uid, _)| uid.clone()).collect::<Vec<String>>() {
+            self.end_claim(&uid);
+            if let Some(pod) = self.pods.get_mut(&uid) {
+                pod.instance = None;
+            }
+            self.changed_pods.insert(uid);
+        }
+        if known.told.is_some() {
+            self.told.push(Observation::NodeGone(NodeName::from(name)));
+        }
+        self.changed_nodes.remove(name);
+        self.read_anew();
+    }
+
+    pub(crate) fn node_names(&self) -> BTreeSet<String> {
+        self.nodes.keys().cloned().collect()
+    }
+
+    pub(super) fn pods_of_node_changed(&mut self, name: &str) {
+        self.changed_pods.extend(self.on_node.get(name).into_iter().flatten().cloned());
+    }
+
+    /// What requests mean may have changed with the nodes' inventories.
+    fn read_anew(&mut self) {
+        let reading = self.read();
+        if reading != self.reading {
+            self.reading = reading;
+            self.all_changed();
+        }
+    }
+
+    /// A request means the same on all nodes: what most of the inventories say that it means.
+    fn read(&self) -> Reading {
+        let mut readings: Vec<(Spoken, WordsOfNode, usize)> = Vec::new();
+        let (mut models, mut memory_bytes) = (BTreeSet::new(), BTreeSet::new());
+        for inventory in self.nodes.values().filter_map(|node| node.facts.inventory.as_ref()?.as_ref().ok()) {
+            models.extend(inventory.devices.iter().map(|device| device.model.clone()));
+            memory_bytes.extend(inventory.devices.iter().map(|device| device.memory_bytes));
+            let Ok((spoken, facts)) = inventory.reading() else { continue };
+            match readings.iter_mut().find(|(known, of, _)| *known == spoken && *of == facts) {
+                Some((.., count)) => *count += 1,
+                None => readings.push((spoken, facts, 1)),
+            }
+        }
+        let most = readings.iter().map(|(.., count)| *count).max();
+        match readings.into_iter().find(|(.., count)| Some(*count) == most) {
+            Some((spoken, facts, _)) => Reading { spoken, facts, models, memory_bytes },
+            None => Reading { models, memory_bytes, ..Reading::default() },
+        }
+    }
+
+    fn is_read_alike(&self, inventory: &Inventory) -> bool {
+        inventory.reading().is_ok_and(|(spoken, facts)| spoken == self.reading.spoken && facts == self.reading.facts)
+    }
+
+    /// Tells the engine of a node if it has changed, or if what runs there must be heard.
+    pub(super) fn tell_node(&mut self, name: &str) {
+        let Some(node) = self.nodes.get(name).filter(|node| node.awaited.is_empty()) else { return };
+        let (mut foreign, mut running) = (Amounts::default(), Vec::new());
+        let mut uses_devices = None;
+        for uid in self.on_node.get(name).into_iter().flatten() {
+            let Some(pod) = self.pods.get(uid) else { continue };
+            match pod.instance.as_ref().filter(|instance| instance.node == name) {
+                Some(instance) if instance.is_bound => running.push(Running {
+                    claim: ClaimUid::from(uid.as_str()),
+                    instance: instance.generation,
+                    amounts: instance.amounts.clone(),
+                }),
+                Some(_) => {}
+                None => {
+                    foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
+                    if !matches!(self.reading.ask(&pod.facts.words), Ok(None)) {
+                        uses_devices = Some(pod.facts.full_name());
+                    }
+                }
+            }
+        }
+        let is_read_alike = match &node.facts.inventory {
+            Some(Ok(inventory)) => self.is_read_alike(inventory),
+            _ => true,
+        };
+        let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
+        let spec = match node.facts.spec(&foreign, is_counted, uses_devices.is_none() && is_read_alike) {
+            Ok(spec) => spec,
+            Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),
+        };
+        if node.told.as_ref() != Some(&spec) {
+            say_what_is_not_given_out(name, &node.facts.inventory, uses_devices.as_deref(), is_read_alike);
+        } else if !node.is_to_report {
+            return;
+        }
+        let handled = match node.unsettled.first() {
+            Some(first) => Generation { number: first.number.saturating_sub(1), ..*first },
+            None => node.last,
+        };
+        let session = node.session;
+        let report = NodeReport { spec: spec.clone(), session, sequence: self.next_sequence(), handled, running };
+        if let Some(node) = self.nodes.get_mut(name) {
+            (node.told, node.is_to_report) = (Some(spec), false);
+        }
+        self.told.push(Observation::Node(Box::new(report)));
+    }
+
+    /// What a pod holds beside devices.
+    pub(super) fn amounts_of(&self, pod: &crate::pod::PodFacts) -> Result<Amounts, String> {
+        let Some(spec) = &pod.spec else { return Ok(Amounts { counted: BTreeMap::new(), ..Amounts::default() }) };
+        Amounts::of_pod(spec, |resource| !self.reading.is_of_devices(resource))
+    }
+
+    /// What runs on a node is told again.
+    pub(super) fn report(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.is_to_report = true;
+            self.changed_nodes.insert(name.to_owned());
+        }
+    }
+}
+
+fn say_what_is_not_given_out(
+    node: &str,
+    inventory: &Option<Result<Inventory, String>>,
+    uses_devices: Option<&str>,
+    is_read_alike: bool,
+) {
+    if let Some(Err(error)) = inventory {
+        warn!(node, error, "what the node says of its devices cannot be read: none of them is given out");
+    }
+    if let Some(pod) = uses_devices {
+        warn!(node, pod, "the pod uses devices and another scheduler has bound it: none of the node's is given out");
+    }
+    if !is_read_alike {
+        warn!(node, "the node reads requests otherwise than most nodes do: none of its devices is given out");
+    }
+}

@@ -1,0 +1,294 @@
+//! Pods: those that wait become claims, and those that are bound instances.
+
+use std::collections::BTreeSet;
+
+use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, PodGroup, Request};
+use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, Observation, StepOutcome};
+
+use super::{Instance, KnownPod, Mirror, Told};
+use crate::devices;
+use crate::placement;
+use crate::pod::{Gang, PodFacts};
+
+/// A pod that must not have others evicted for it waits this long before it may: some thousand years.
+const NEVER_MS: u64 = 1 << 46;
+
+/// A gang may run so long with fewer pods than it needs. Then the rest is evicted: a leader may have died between the
+/// bindings of a gang, and a member may have been deleted.
+const STALENESS_GRACE_MS: u64 = 60_000;
+
+impl Mirror {
+    pub(crate) fn pod(&mut self, mut facts: PodFacts) {
+        let uid = facts.uid.clone();
+        if let Some(known) = self.pods.get(&uid) {
+            if facts.node.is_none() && known.facts.node.is_some() {
+                // It was bound since: this is older than the answer to the binding. A binding is never taken back.
+                facts.node.clone_from(&known.facts.node);
+                facts.generation = known.facts.generation;
+                facts.decision.clone_from(&known.facts.decision);
+            }
+            if known.facts == facts {
+                return;
+            }
+        }
+        self.unlist(&uid);
+        if let Some(node) = facts.holds_room_on() {
+            self.on_node.entry(node.to_owned()).or_default().insert(uid.clone());
+            self.changed_nodes.insert(node.to_owned());
+        }
+        if let (Some(Ok(gang)), true) = (&facts.gang, facts.has_succeeded) {
+            let key = (facts.namespace.clone(), gang.name.clone());
+            self.succeeded.entry(key).or_default().insert(uid.clone());
+        }
+        match self.pods.get_mut(&uid) {
+            Some(known) => known.facts = facts,
+            None => {
+                let known = KnownPod { facts, claim: None, problem: None, instance: None, binding_to: None };
+                self.pods.insert(uid.clone(), known);
+            }
+        }
+        self.changed_pods.insert(uid);
+    }
+
+    pub(crate) fn pod_gone(&mut self, uid: &str) {
+        self.end_claim(uid);
+        self.instance_gone(uid);
+        self.binding_done(uid);
+        self.unlist(uid);
+        self.pods.remove(uid);
+        self.changed_pods.remove(uid);
+    }
+
+    pub(crate) fn pod_uids(&self) -> BTreeSet<String> {
+        self.pods.keys().cloned().collect()
+    }
+
+    /// Takes a pod out of the list of its node.
+    fn unlist(&mut self, uid: &str) {
+        let Some(known) = self.pods.get(uid) else { return };
+        if let Some(node) = known.facts.holds_room_on().map(str::to_owned) {
+            if let Some(there) = self.on_node.get_mut(&node) {
+                there.remove(uid);
+                if there.is_empty() {
+                    self.on_node.remove(&node);
+                }
+            }
+            self.changed_nodes.insert(node);
+        }
+    }
+
+    /// Tells the engine what a pod is now.
+    pub(super) fn tell_pod(&mut self, uid: &str) {
+        let Some(known) = self.pods.get(uid) else { return };
+        let facts = &known.facts;
+        let is_foreign = facts.scheduler != self.own_name || facts.node.is_some() && !was_bound_by_us(facts);
+        if is_foreign || facts.has_ended {
+            let group = self.group_of(facts);
+            self.end_claim(uid);
+            self.instance_gone(uid);
+            // The gang may need fewer now.
+            if let Some(group) = group.filter(|group| self.told_gangs.contains_key(&key_of(group))) {
+                self.tell_group(group);
+            }
+            return;
+        }
+        if let (Some(node), Some(generation)) = (facts.node.clone(), facts.generation) {
+            self.tell_bound(uid, &node, generation);
+        } else if facts.is_leaving || facts.is_gated {
+            self.end_claim(uid);
+        } else if known.binding_to.is_none() || known.claim.is_some() {
+            self.tell_waiting(uid);
+        }
+    }
+
+    fn tell_bound(&mut self, uid: &str, node: &str, generation: Generation) {
+        let there = self.nodes.get(node).filter(|known| known.awaited.is_empty());
+        let Some(session) = there.map(|known| known.session) else { return self.end_claim(uid) };
+        let is_told = |instance: &Instance| (instance.node.as_str(), instance.generation) == (node, generation);
+        let Some(known) = self.pods.get(uid) else { return };
+        if !known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.is_bound) {
+            let amounts = self.held_by(&known.facts);
+            // A command of an earlier leader has bound it, and not the one whose outcome is waited for.
+            if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
+                self.instance_gone(uid);
+            }
+            let instance = Instance { node: node.to_owned(), session, generation, amounts, is_bound: true };
+            if let Some(known) = self.pods.get_mut(uid) {
+                known.instance = Some(instance);
+            }
+            self.report(node);
+        }
+        let Some(known) = self.pods.get(uid) else { return };
+        if known.facts.is_leaving {
+            self.end_claim(uid);
+        } else if known.claim.is_none() {
+            let amounts = known.instance.as_ref().map(|instance| instance.amounts.clone()).unwrap_or_default();
+            let request = Request {
+                cpu: amounts.cpu,
+                memory: amounts.memory,
+                devices: devices::request_of(&amounts.devices),
+                counted: amounts.counted,
+                ..Request::default()
+            };
+            self.tell_claim(uid, request, None);
+        }
+    }
+
+    /// What a bound pod holds: its decision says what of devices, whatever its words mean today.
+    fn held_by(&self, facts: &PodFacts) -> Amounts {
+        let of_node = self.amounts_of(facts).unwrap_or_default();
+        let decided = facts.decision.as_ref().and_then(|decision| decision.as_ref().ok());
+        let parts = decided.into_iter().flat_map(|decision| decision.containers.values().flatten());
+        Amounts {
+            cpu: MilliCpu::new(of_node.cpu_millis),
+            memory: Bytes::new(of_node.memory_bytes),
+            devices: devices::decided(parts),
+            counted: of_node.counted,
+        }
+    }
+
+    fn tell_waiting(&mut self, uid: &str) {
+        let Some(known) = self.pods.get(uid) else { return };
+        match self.request_of(&known.facts) {
+            Ok((request, container)) => self.tell_claim(uid, request, container),
+            Err(problem) => {
+                self.end_claim(uid);
+                if let Some(known) = self.pods.get_mut(uid) {
+                    known.problem = Some(problem);
+                }
+            }
+        }
+    }
+
+    fn request_of(&self, facts: &PodFacts) -> Result<(Request, Option<String>), String> {
+        if let Some(Err(problem)) = &facts.gang {
+            return Err(problem.clone());
+        }
+        let amounts = self.amounts_of(facts)?;
+        let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
+        let ask = self.reading.ask(&facts.words)?;
+        if let Some(ask) = &ask {
+            ask.constrain(&mut constraints);
+        }
+        let request = Request {
+            cpu: MilliCpu::new(amounts.cpu_millis),
+            memory: Bytes::new(amounts.memory_bytes),
+            devices: ask.as_ref().map(|ask| ask.devices).unwrap_or_default(),
+            constraints,
+            counted: amounts.counted,
+            ..Request::default()
+        };
+        request.validate().map_err(|error| error.to_string())?;
+        Ok((request, ask.map(|ask| ask.container)))
+    }
+
+    fn tell_claim(&mut self, uid: &str, request: Request, container: Option<String>) {
+        let Some(known) = self.pods.get(uid) else { return };
+        let facts = &known.facts;
+        let group = self.group_of(facts);
+        let claim = Claim {
+            name: facts.full_name(),
+            request,
+            namespace: facts.namespace.clone(),
+            queue: self.queue_of(facts),
+            priority: facts.priority,
+            preemptible: facts.is_preemptible,
+            pod_group: group.as_ref().map(|group| group.name.clone()),
+            ..Claim::default()
+        };
+        if known.claim.as_ref().is_some_and(|told| told.claim == claim)
+            || known.instance.is_some() && known.claim.is_some()
+        {
+            return;
+        }
+        let is_resized = known
+            .claim
+            .as_ref()
+            .is_some_and(|told| Claim { request: claim.request.clone(), ..told.claim.clone() } == claim);
+        if !is_resized {
+            self.end_claim(uid);
+        }
+        if let Some(group) = group {
+            self.tell_group(group);
+        }
+        let name = ClaimUid::from(uid);
+        self.told.push(match is_resized {
+            true => Observation::ClaimResized(name, Box::new(claim.request.clone())),
+            false => Observation::Claim(name, Box::new(claim.clone())),
+        });
+        if let Some(known) = self.pods.get_mut(uid) {
+            (known.claim, known.problem) = (Some(Told { claim, container }), None);
+        }
+    }
+
+    /// The pod group that a pod is in: its gang, or one of its own if nobody may be evicted for it.
+    fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
+        let (name, min_members) = match &facts.gang {
+            Some(Ok(Gang { name, size })) => {
+                let ended = self.succeeded.get(&(facts.namespace.clone(), name.clone())).map_or(0, BTreeSet::len);
+                (name.clone(), size.saturating_sub(u32::try_from(ended).unwrap_or(u32::MAX)))
+            }
+            _ if facts.never_preempts => (format!("pod/{}", facts.name), 1),
+            _ => return None,
+        };
+        Some(PodGroup {
+            name,
+            namespace: facts.namespace.clone(),
+            queue: self.queue_of(facts),
+            priority: facts.priority,
+            preemptible: facts.is_preemptible,
+            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { 0 },
+            staleness_grace_ms: Some(STALENESS_GRACE_MS),
+            min_members,
+            ..PodGroup::default()
+        })
+    }
+
+    /// A gang is as its first pod says, but that it needs no pods that have succeeded.
+    fn tell_group(&mut self, group: PodGroup) {
+        let told = self.told_gangs.get(&key_of(&group)).cloned();
+        let group = PodGroup { min_members: group.min_members, ..told.clone().unwrap_or(group) };
+        if told.as_ref() != Some(&group) {
+            self.told_gangs.insert(key_of(&group), group.clone());
+            self.told.push(Observation::Group(group));
+        }
+    }
+
+    /// A gang ends with its last pod.
+    pub(super) fn tell_gangs_gone(&mut self) {
+        let claims = self.pods.values().filter_map(|pod| pod.claim.as_ref());
+        let used: BTreeSet<(&str, &str)> =
+            claims.filter_map(|told| Some((told.claim.namespace.as_str(), told.claim.pod_group.as_deref()?))).collect();
+        let gone = self.told_gangs.keys().filter(|(namespace, name)| !used.contains(&(namespace, name))).cloned();
+        for (namespace, name) in gone.collect::<Vec<(String, String)>>() {
+            let key = (namespace.clone(), name.clone());
+            self.told_gangs.remove(&key);
+            self.succeeded.remove(&key);
+            self.told.push(Observation::GroupRemoved(namespace, name));
+        }
+    }
+
+    /// Nobody wants a pod any more, or it is not this scheduler's.
+    pub(super) fn end_claim(&mut self, uid: &str) {
+        let Some(known) = self.pods.get_mut(uid) else { return };
+        known.problem = None;
+        if known.claim.take().is_some() {
+            self.told.push(Observation::ClaimEnded(ClaimUid::from(uid)));
+        }
+    }
+
+    /// What ran of a pod does not run any more.
+    fn instance_gone(&mut self, uid: &str) {
+        let Some(instance) = self.pods.get_mut(uid).and_then(|known| known.instance.take()) else { return };
+        self.settled(&instance.node, instance.generation);
+        self.tell_outcome(uid, &instance, instance.generation, StepOutcome::Gone);
+    }
+}
+
+fn key_of(group: &PodGroup) -> (String, String) {
+    (group.namespace.clone(), group.name.clone())
+}
+
+fn was_bound_by_us(facts: &PodFacts) -> bool {
+    facts.generation.is_some() && !matches!(facts.decision, Some(Err(_)))
+}

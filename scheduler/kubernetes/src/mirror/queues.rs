@@ -1,0 +1,102 @@
+//! Queues, and which of them pods are in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{DEFAULT_QUEUE, QueueSpec};
+use aliquot_scheduler_engine::Observation;
+
+use super::Mirror;
+use crate::pod::PodFacts;
+use crate::queue::{QueueDefinition, QueueResource, QueueResources};
+
+impl Mirror {
+    pub(crate) fn queue(&mut self, name: &str, definition: &QueueDefinition) {
+        self.queues.insert(name.to_owned(), definition.spec(name));
+        self.has_changed_queues = true;
+    }
+
+    pub(crate) fn queue_gone(&mut self, name: &str) {
+        self.has_changed_queues |= self.queues.remove(name).is_some();
+    }
+
+    pub(crate) fn queue_names(&self) -> BTreeSet<String> {
+        self.queues.keys().cloned().collect()
+    }
+
+    /// The queue of a namespace's pods that name none; `None`: the default one.
+    pub(crate) fn namespace(&mut self, name: &str, queue: Option<String>) {
+        let before = match queue.clone() {
+            Some(queue) => self.queue_of_namespace.insert(name.to_owned(), queue),
+            None => self.queue_of_namespace.remove(name),
+        };
+        if before != queue {
+            let of_it = self.pods.iter().filter(|(_, pod)| pod.facts.namespace == name);
+            self.changed_pods.extend(of_it.map(|(uid, _)| uid.clone()));
+        }
+    }
+
+    pub(crate) fn namespace_names(&self) -> BTreeSet<String> {
+        self.queue_of_namespace.keys().cloned().collect()
+    }
+
+    pub(super) fn queue_of(&self, pod: &PodFacts) -> String {
+        let named = pod.queue.clone().filter(|queue| !queue.is_empty());
+        named.or_else(|| self.queue_of_namespace.get(&pod.namespace).cloned()).unwrap_or_default()
+    }
+
+    /// All queues. Where nobody defines the one of pods that name none, it may have all that there is until there are
+    /// others; from then on it has no quota.
+    fn wanted_queues(&self) -> BTreeMap<String, QueueSpec> {
+        let mut queues = self.queues.clone();
+        if !queues.contains_key(DEFAULT_QUEUE) {
+            let resource =
+                QueueResource { quota: if queues.is_empty() { -1.0 } else { 0.0 }, ..QueueResource::default() };
+            let all = Some(resource);
+            let resources = QueueResources { gpu: all, cpu: all, memory: all };
+            let definition = QueueDefinition { resources, ..QueueDefinition::default() };
+            queues.insert(DEFAULT_QUEUE.to_owned(), definition.spec(DEFAULT_QUEUE));
+        }
+        queues
+    }
+
+    /// Tells all queues if one has changed: parents first, as the books want it. What is known already changes nothing.
+    pub(super) fn tell_queues(&mut self) {
+        if !self.has_changed_queues {
+            return;
+        }
+        self.has_changed_queues = false;
+        let wanted = self.wanted_queues();
+        let mut told = BTreeSet::new();
+        let mut left: Vec<&QueueSpec> = wanted.values().collect();
+        while !left.is_empty() {
+            let before = left.len();
+            let has_parent = |queue: &QueueSpec| queue.parent.as_ref().is_none_or(|parent| told.contains(parent));
+            let (next, later): (Vec<&QueueSpec>, Vec<&QueueSpec>) = left.into_iter().partition(|of| has_parent(of));
+            // What is left has a parent that does not exist, and the books say so.
+            let (next, later) = if later.len() == before { (later, Vec::new()) } else { (next, later) };
+            told.extend(next.iter().map(|queue| queue.name.clone()));
+            self.told.extend(next.into_iter().cloned().map(Observation::Queue));
+            left = later;
+        }
+        // Those below go first.
+        let mut gone: Vec<&String> = self.told_queues.keys().filter(|name| !wanted.contains_key(*name)).collect();
+        gone.sort_by_key(|name| std::cmp::Reverse(self.depth(name)));
+        let gone = gone.into_iter().cloned().map(Observation::QueueRemoved);
+        self.told.extend(gone);
+        self.told_queues = wanted;
+    }
+
+    /// The books did not let a queue go, because something is in it still. It is tried again.
+    pub(crate) fn queue_stayed(&mut self, name: &str) {
+        if !self.queues.contains_key(name) {
+            let spec = QueueSpec { name: name.to_owned(), ..QueueSpec::default() };
+            self.told_queues.insert(name.to_owned(), spec);
+            self.has_changed_queues = true;
+        }
+    }
+
+    fn depth(&self, name: &str) -> usize {
+        let parent = |name: &str| self.told_queues.get(name).and_then(|queue| queue.parent.clone());
+        std::iter::successors(parent(name), |above| parent(above)).take(self.told_queues.len()).count()
+    }
+}

@@ -1,0 +1,282 @@
+//! The mirror and the engine together, with a pretended API server that does at once what it is told.
+
+mod random;
+mod situations;
+
+use std::collections::BTreeMap;
+
+use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
+use aliquot_dialects::{DECISION, Decision, NodeFacts as WordsOfNode, Spoken};
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
+use serde_json::{Value, json};
+
+use super::{BindOutcome, EvictOutcome, Mirror, Write};
+use crate::node::NodeFacts;
+use crate::pod::{GENERATION, PodFacts};
+use crate::queue::QueueDefinition;
+
+const GIB: u64 = 1 << 30;
+const DEVICE_BYTES: u64 = 80 * GIB;
+
+/// A cluster, and the leader that schedules it.
+struct World {
+    pods: BTreeMap<String, Value>,
+    nodes: BTreeMap<String, Value>,
+    queues: BTreeMap<String, QueueDefinition>,
+    mirror: Mirror,
+    engine: Engine,
+    view: Option<std::sync::Arc<View>>,
+    term: u64,
+    now_ms: u64,
+    made: u64,
+    /// Writes that wait to be carried out.
+    writes: Vec<Write>,
+    /// What was bound and evicted, in order.
+    log: Vec<String>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            pods: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            mirror: Mirror::new("aliquot", 0),
+            engine: engine(0, Saved::default()),
+            view: None,
+            term: 0,
+            now_ms: 1_000_000,
+            made: 0,
+            writes: Vec::new(),
+            log: Vec::new(),
+        };
+        world.change_leader();
+        world
+    }
+
+    /// Another leader begins, with nothing but what the API server knows. Writes that are under way are lost.
+    fn change_leader(&mut self) {
+        self.term += 1;
+        self.writes.clear();
+        self.mirror = Mirror::new("aliquot", self.term);
+        for (name, queue) in &self.queues {
+            self.mirror.queue(name, queue);
+        }
+        for node in self.nodes.values() {
+            self.mirror.node(NodeFacts::of(typed(node)).unwrap());
+        }
+        for pod in self.pods.values() {
+            self.mirror.pod(PodFacts::of(typed(pod), "aliquot").unwrap());
+        }
+        self.engine = engine(self.term, Saved { term: self.term, ..Saved::default() });
+        self.hear();
+        self.engine.handle(self.now_ms, Observation::Synced).unwrap();
+        self.poll();
+    }
+
+    /// The engine hears what is new.
+    fn hear(&mut self) {
+        for observation in self.mirror.settle() {
+            // A group goes with the last of its members, which may be leaving still.
+            let may_fail = matches!(observation, Observation::GroupRemoved(..));
+            if let (Err(error), false) = (self.engine.handle(self.now_ms, observation), may_fail) {
+                self.log.push(format!("error: {error}"));
+            }
+        }
+    }
+
+    fn poll(&mut self) {
+        let ready = self.engine.poll(self.now_ms);
+        self.view = ready.view.or(self.view.take());
+        for command in ready.commands {
+            let write = self.mirror.command(command);
+            self.writes.extend(write);
+        }
+        self.hear();
+    }
+
+    /// Lets time pass until nothing is to be done. Writes are carried out at once.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            self.hear();
+            self.poll();
+            for write in std::mem::take(&mut self.writes) {
+                self.carry_out(write);
+            }
+            self.now_ms += 50;
+        }
+        self.hear();
+        self.poll();
+    }
+
+    fn carry_out(&mut self, write: Write) {
+        match write {
+            Write::Bind { uid, name, node, generation, decision, .. } => {
+                let pod = self.pods.get_mut(&name).filter(|pod| pod["spec"]["nodeName"].is_null());
+                let outcome = match pod {
+                    Some(pod) if pod["metadata"]["uid"] == uid.as_str() => {
+                        pod["spec"]["nodeName"] = node.as_str().into();
+                        pod["metadata"]["annotations"][GENERATION] = generation.to_string().into();
+                        if let Some(decision) = &decision {
+                            pod["metadata"]["annotations"][DECISION] = decision.as_str().into();
+                        }
+                        self.log.push(format!("{name} to {node}"));
+
+                        BindOutcome::Bound
+                    }
+                    _ => BindOutcome::Failed("it is not there, or bound".into()),
+                };
+                self.mirror.bound(&uid, generation, decision.as_deref(), outcome);
+                self.show(&name);
+            }
+            Write::Evict { uid, name, instance, generation, .. } => {
+                if !self.mirror.is_to_evict(&uid, instance) {
+                    return;
+                }
+                let is_protected = self.pods[&name]["metadata"]["labels"]["protected"] == "true";
+                let outcome = match is_protected {
+                    true => EvictOutcome::Refused("Cannot evict pod as it would violate its disruption budget.".into()),
+                    false => EvictOutcome::Leaving,
+                };
+                self.mirror.evicted(&uid, instance, generation, outcome);
+                if !is_protected {
+                    self.log.push(format!("{name} evicted"));
+                    // Whatever owns it makes another one.
+                    let mut pod = self.pods[&name].clone();
+                    self.delete(&name);
+                    self.made += 1;
+                    pod["metadata"]["uid"] = format!("pod-{}", self.made).into();
+                    pod["spec"]["nodeName"] = Value::Null;
+                    for key in [GENERATION, DECISION] {
+                        pod["metadata"]["annotations"].as_object_mut().unwrap().remove(key);
+                    }
+                    self.pods.insert(name.clone(), pod);
+                    self.show(&name);
+                }
+            }
+        }
+    }
+
+    fn node(&mut self, name: &str, devices: usize) {
+        let device = |number: usize| InventoryDevice {
+            uuid: format!("{name}-{number}"),
+            model: "NVIDIA H100".into(),
+            memory_bytes: DEVICE_BYTES,
+            ..InventoryDevice::default()
+        };
+        let spoken = Spoken::new([]).unwrap();
+        let inventory = Inventory::new((0..devices).map(device).collect(), &spoken, &WordsOfNode::default());
+        let inventory = serde_json::to_string(&inventory).unwrap();
+        self.made += 1;
+        let node = json!({
+            "metadata": {"name": name, "uid": format!("node-{}", self.made), "annotations": {INVENTORY: inventory}},
+            "status": {
+                "allocatable": {"cpu": "16", "memory": "64Gi", "pods": "10", "aliquot.dev/gpu-core": "100"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        });
+        self.mirror.node(NodeFacts::of(typed(&node)).unwrap());
+        self.nodes.insert(name.into(), node);
+    }
+
+    fn remove_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+        self.mirror.node_gone(name);
+    }
+
+    /// A pod that asks for so many percent of a GPU's time. `more` is merged into it.
+    fn pod(&mut self, name: &str, percent: u32, more: Value) {
+        self.made += 1;
+        let limits = match percent {
+            0 => json!({}),
+            _ => json!({"aliquot.dev/gpu-core": percent.to_string()}),
+        };
+        let mut pod = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": format!("pod-{}", self.made), "annotations": {}},
+            "spec": {
+                "schedulerName": "aliquot",
+                "containers": [{"name": "main", "resources": {"limits": limits, "requests": {"cpu": "1"}}}],
+            },
+        });
+        merge(&mut pod, more);
+        self.pods.insert(name.into(), pod);
+        self.show(name);
+    }
+
+    fn show(&mut self, name: &str) {
+        if let Some(pod) = self.pods.get(name) {
+            self.mirror.pod(PodFacts::of(typed(pod), "aliquot").unwrap());
+        }
+    }
+
+    fn delete(&mut self, name: &str) {
+        if let Some(pod) = self.pods.remove(name) {
+            self.mirror.pod_gone(pod["metadata"]["uid"].as_str().unwrap());
+        }
+    }
+
+    /// The names of bound pods, with their nodes.
+    fn bound(&self) -> BTreeMap<&str, &str> {
+        let node = |pod: &'static str, of: &Value| of["spec"][pod].as_str().map(str::len).is_some();
+        let bound = self.pods.iter().filter(|(_, pod)| node("nodeName", pod));
+        bound.map(|(name, pod)| (name.as_str(), pod["spec"]["nodeName"].as_str().unwrap())).collect()
+    }
+
+    fn names_of_bound(&self) -> Vec<&str> {
+        self.bound().into_keys().collect()
+    }
+
+    fn why_waiting(&self, name: &str) -> String {
+        let uid = self.pods[name]["metadata"]["uid"].as_str().unwrap();
+        if let Some(waiting) = self.mirror.waiting().find(|waiting| waiting.facts.uid == uid)
+            && let Some(problem) = waiting.problem
+        {
+            return problem.to_owned();
+        }
+        let view = self.view.as_ref().unwrap();
+        let uid = ClaimUid::from(uid);
+        match view.claim(&uid).map(|claim| claim.whereabouts) {
+            Some(Whereabouts::Waiting) => view.explain(&uid).unwrap().to_string(),
+            Some(Whereabouts::Refused(why)) => why.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// What is promised of each device: thousandths of its time, and bytes.
+    fn promised(&self) -> BTreeMap<String, (u32, u64)> {
+        let mut promised: BTreeMap<String, (u32, u64)> = BTreeMap::new();
+        for pod in self.pods.values().filter(|pod| pod["spec"]["nodeName"].is_string()) {
+            let Some(text) = pod["metadata"]["annotations"][DECISION].as_str() else { continue };
+            for part in text.parse::<Decision>().unwrap().containers.into_values().flatten() {
+                let of = promised.entry(part.uuid).or_default();
+                *of = (of.0 + part.core_thousandths, of.1 + part.memory_bytes);
+            }
+        }
+        promised
+    }
+}
+
+fn engine(term: u64, saved: Saved) -> Engine {
+    let decisions = Decisions {
+        policy: Box::new(BestFit),
+        settings: aliquot_scheduler_core::Settings::default(),
+        usage_half_life_ms: 3_600_000,
+    };
+    Engine::new(decisions, Settings { lease: None, ..Settings::default() }, Saved { term, ..saved })
+}
+
+fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {
+    serde_json::from_value(object.clone()).unwrap()
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

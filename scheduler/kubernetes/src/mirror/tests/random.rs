@@ -1,0 +1,124 @@
+//! Random clusters, users, faults and leaders.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::{BindOutcome, DEVICE_BYTES, World, Write};
+
+/// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// Worlds that are played, and steps of each.
+const WORLDS: u64 = 100;
+const STEPS: usize = 60;
+
+#[test]
+fn no_device_is_overcommitted_and_no_gang_half_bound() {
+    for seed in 1..=WORLDS {
+        let world = play(seed);
+        // Whatever happened, what waits at the end is bound as far as there is room, and gangs are whole.
+        let mut bound_of_gang: BTreeMap<String, usize> = BTreeMap::new();
+        for (name, pod) in &world.pods {
+            if let Some(gang) = pod["metadata"]["annotations"]["aliquot.dev/gang"].as_str() {
+                *bound_of_gang.entry(gang.into()).or_default() +=
+                    usize::from(world.bound().contains_key(name.as_str()));
+            }
+        }
+        assert!(
+            bound_of_gang.values().all(|bound| [0, 3].contains(bound)),
+            "seed {seed}: {bound_of_gang:?} {:#?}",
+            world.log
+        );
+        let log = &world.log;
+        assert!(log.iter().all(|line| !line.starts_with("error")), "seed {seed}: {log:#?}");
+    }
+}
+
+fn play(seed: u64) -> World {
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut world = World::new();
+    for node in 0..3 {
+        world.node(&format!("n{node}"), 1 + usize::try_from(dice.below(2)).unwrap());
+    }
+    let mut made = 0;
+    for _ in 0..STEPS {
+        made += 1;
+        match dice.below(12) {
+            0..=4 => {
+                let percent = [20, 30, 50, 100][usize::try_from(dice.below(4)).unwrap()];
+                let priority = [0, 50, 125][usize::try_from(dice.below(3)).unwrap()];
+                world.pod(&format!("p{made:02}"), percent, json!({"spec": {"priority": priority}}));
+            }
+            5 => {
+                let annotations = json!({"aliquot.dev/gang": format!("g{made}"), "aliquot.dev/gang-size": "3"});
+                for member in 0..3 {
+                    let more = json!({"metadata": {"annotations": annotations}, "spec": {"priority": 50}});
+                    world.pod(&format!("g{made:02}-{member}"), 50, more);
+                }
+            }
+            6 | 7 => {
+                // A user deletes a pod, or all of a gang.
+                let names: Vec<String> = world.pods.keys().cloned().collect();
+                if !names.is_empty() {
+                    let name = &names[usize::try_from(dice.below(names.len() as u64)).unwrap()];
+                    let group = name.split('-').next().unwrap().to_owned();
+                    for name in names.iter().filter(|name| name.split('-').next() == Some(&group)) {
+                        world.log.push(format!("{name} deleted"));
+                        world.delete(name);
+                    }
+                }
+            }
+            8 => {
+                world.log.push("new leader".into());
+                world.change_leader();
+            }
+            9 => {
+                world.log.push("node n0 flaps".into());
+                let node = world.nodes["n0"].clone();
+                world.remove_node("n0");
+                world.hear();
+                world.nodes.insert("n0".into(), node.clone());
+                world.mirror.node(crate::node::NodeFacts::of(super::typed(&node)).unwrap());
+            }
+            _ => {}
+        }
+        world.now_ms += dice.below(3000);
+        world.hear();
+        world.poll();
+        // Writes come late, in another order, or are refused.
+        for write in std::mem::take(&mut world.writes) {
+            match (dice.below(10), write) {
+                (0..=1, write) => world.writes.insert(0, write),
+                (2, Write::Bind { uid, generation, decision, .. }) => {
+                    let failed = BindOutcome::Failed("the API server is out of order".into());
+                    world.mirror.bound(&uid, generation, decision.as_deref(), failed);
+                }
+                (_, write) => world.carry_out(write),
+            }
+            check(&world, seed);
+        }
+    }
+    for _ in 0..20 {
+        world.settle();
+        world.now_ms += 60_000;
+    }
+    world.settle();
+    check(&world, seed);
+    world
+}
+
+fn check(world: &World, seed: u64) {
+    for (device, (core, bytes)) in world.promised() {
+        assert!(core <= 1000 && bytes <= DEVICE_BYTES, "seed {seed}: {device} {core} {bytes}: {:#?}", world.log);
+    }
+}

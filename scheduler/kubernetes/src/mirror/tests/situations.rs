@@ -1,0 +1,378 @@
+//! What users do, and what becomes of it.
+
+use aliquot_dialects::DECISION;
+use serde_json::json;
+
+use super::World;
+use crate::queue::{QueueDefinition, QueueResource, QueueResources};
+
+fn with_priority(priority: i32) -> serde_json::Value {
+    json!({"spec": {"priority": priority}})
+}
+
+fn of_gang(name: &str, size: u32) -> serde_json::Value {
+    json!({"metadata": {"annotations": {"aliquot.dev/gang": name, "aliquot.dev/gang-size": size.to_string()}}})
+}
+
+#[test]
+fn two_halves_share_a_gpu_and_the_third_waits() {
+    let mut world = World::new();
+    world.node("n", 1);
+    for name in ["a", "b", "c"] {
+        world.pod(name, 50, json!({}));
+    }
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    assert_eq!(world.pods["a"]["metadata"]["annotations"][DECISION], format!("main=n-0/500/{}", 40_u64 << 30));
+    let why = world.why_waiting("c");
+    assert!(why.contains("device") && why.contains("gpu-core"), "{why}");
+    world.delete("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["b", "c"]);
+}
+
+#[test]
+fn a_gang_is_bound_whole_or_not_at_all() {
+    let mut world = World::new();
+    world.node("n", 2);
+    for name in ["a", "b", "c"] {
+        world.pod(name, 100, of_gang("g", 3));
+    }
+    world.settle();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    world.node("m", 1);
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
+}
+
+#[test]
+fn a_gang_waits_for_its_members() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, of_gang("g", 2));
+    world.settle();
+    assert!(world.bound().is_empty());
+    assert!(world.why_waiting("a").contains("1 member"), "{}", world.why_waiting("a"));
+    world.pod("b", 100, of_gang("g", 2));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn a_new_leader_goes_on_where_the_last_one_was() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.node("m", 1);
+    for name in ["a", "b", "c", "d", "e"] {
+        world.pod(name, 50, json!({}));
+    }
+    world.settle();
+    let before = (world.bound().len(), world.log.clone());
+    assert_eq!(before.0, 4);
+    world.change_leader();
+    world.settle();
+    assert_eq!((world.bound().len(), world.log.clone()), before);
+    assert!(world.why_waiting("e").contains("gpu-core"));
+}
+
+#[test]
+fn half_a_gang_that_a_leader_has_bound_becomes_whole() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, of_gang("g", 2));
+    world.pod("b", 100, of_gang("g", 2));
+    // The leader dies between the two bindings.
+    while world.writes.is_empty() {
+        world.hear();
+        world.poll();
+        world.now_ms += 10;
+    }
+    assert_eq!(world.writes.len(), 2);
+    let first = world.writes.remove(0);
+    world.carry_out(first);
+    world.change_leader();
+    world.pod("other", 100, json!({}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+}
+
+#[test]
+fn a_higher_priority_evicts_a_lower_one() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("train", 100, with_priority(50));
+    world.settle();
+    world.pod("serve", 100, with_priority(125));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["serve"]);
+    assert_eq!(world.log, ["train to n", "train evicted", "serve to n"]);
+}
+
+#[test]
+fn who_never_preempts_evicts_nobody() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("train", 100, with_priority(50));
+    world.settle();
+    world.pod("serve", 100, json!({"spec": {"priority": 125, "preemptionPolicy": "Never"}}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["train"]);
+    world.delete("train");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["serve"]);
+}
+
+#[test]
+fn a_refused_eviction_leaves_the_pod_running() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("train", 100, json!({"metadata": {"labels": {"protected": "true"}}, "spec": {"priority": 50}}));
+    world.settle();
+    world.pod("serve", 100, with_priority(125));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["train"]);
+    assert!(world.why_waiting("serve").contains("gpu-core"), "{}", world.why_waiting("serve"));
+}
+
+#[test]
+fn a_queue_takes_back_its_quota() {
+    let mut world = World::new();
+    for name in ["team-a", "team-b"] {
+        let gpu = QueueResource { quota: 1.0, ..QueueResource::default() };
+        let resources = QueueResources { gpu: Some(gpu), ..QueueResources::default() };
+        let queue = QueueDefinition { resources, ..QueueDefinition::default() };
+        world.mirror.queue(name, &queue);
+        world.queues.insert(name.into(), queue);
+    }
+    world.node("n", 2);
+    world.pod("a1", 100, json!({"metadata": {"labels": {"aliquot.dev/queue": "team-a"}}}));
+    world.pod("a2", 100, json!({"metadata": {"labels": {"kai.scheduler/queue": "team-a"}}}));
+    world.settle();
+    assert_eq!(world.bound().len(), 2);
+    world.mirror.namespace("default", Some("team-b".into()));
+    world.pod("b1", 100, json!({}));
+    world.settle();
+    assert!(world.bound().contains_key("b1"), "{:?}", world.log);
+    assert_eq!(world.bound().len(), 2);
+}
+
+#[test]
+fn a_queue_that_does_not_exist_is_named() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 50, json!({"metadata": {"labels": {"aliquot.dev/queue": "nobody"}}}));
+    world.settle();
+    assert!(world.why_waiting("a").contains("\"nobody\""), "{}", world.why_waiting("a"));
+    world.mirror.queue("nobody", &QueueDefinition::default());
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn queues_are_told_parents_first_and_go_children_first() {
+    let mut world = World::new();
+    let below = |parent: &str| QueueDefinition { parent_queue: Some(parent.into()), ..QueueDefinition::default() };
+    for (name, queue) in [("a", below("b")), ("b", below("c")), ("c", QueueDefinition::default())] {
+        world.mirror.queue(name, &queue);
+    }
+    world.settle();
+    for name in ["c", "b", "a"] {
+        world.mirror.queue_gone(name);
+    }
+    world.settle();
+    assert!(world.log.is_empty(), "{:?}", world.log);
+    assert!(world.view.unwrap().queues().iter().all(|queue| !["a", "b", "c"].contains(&queue.queue.as_str())));
+}
+
+#[test]
+fn other_pods_take_their_part_of_a_node() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let foreign = |cpu: &str| {
+        json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n",
+            "containers": [{"name": "x", "resources": {"requests": {"cpu": cpu}}}]}})
+    };
+    world.pod("other", 0, foreign("15500m"));
+    world.pod("a", 50, json!({}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["other"]);
+    assert!(world.why_waiting("a").contains("CPU"), "{}", world.why_waiting("a"));
+    world.delete("other");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn devices_that_others_use_are_not_given_out() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("other", 30, json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
+    world.pod("a", 30, json!({}));
+    world.pod("without", 0, json!({}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["other", "without"]);
+    world.delete("other");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "without"]);
+}
+
+#[test]
+fn what_is_not_supported_is_said_and_not_bound() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 50, json!({"spec": {"resourceClaims": [{"name": "gpu"}]}}));
+    world.pod("b", 0, json!({"metadata": {"annotations": {"pod-group-name": "g"}}}));
+    world.settle();
+    assert!(world.bound().is_empty());
+    assert!(world.why_waiting("a").contains("ResourceClaim"));
+    assert!(world.why_waiting("b").contains("PodGroup \"g\""));
+}
+
+#[test]
+fn gated_pods_wait_until_the_gates_are_gone() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 50, json!({"spec": {"schedulingGates": [{"name": "x"}]}}));
+    world.settle();
+    assert!(world.bound().is_empty());
+    world.pods.get_mut("a").unwrap()["spec"]["schedulingGates"] = json!([]);
+    world.show("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn pods_that_are_done_give_their_room_back() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 100, json!({}));
+    world.settle();
+    world.pod("b", 100, json!({}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // A pod that is being deleted holds its room until it is gone.
+    world.pods.get_mut("a").unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.show("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
+    world.show("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    assert_eq!(world.log, ["a to n", "b to n"]);
+}
+
+#[test]
+fn pods_of_a_node_that_comes_back_run_on() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 60, json!({}));
+    world.settle();
+    let node = world.nodes["n"].clone();
+    world.remove_node("n");
+    world.settle();
+    world.nodes.insert("n".into(), node.clone());
+    world.mirror.node(crate::node::NodeFacts::of(super::typed(&node)).unwrap());
+    world.pod("b", 60, json!({}));
+    world.pod("c", 40, json!({}));
+    world.settle();
+    assert_eq!(world.log, ["a to n", "c to n"]);
+}
+
+#[test]
+fn nothing_is_placed_on_nodes_that_are_not_ready() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.nodes.get_mut("n").unwrap()["status"]["conditions"][0]["status"] = "Unknown".into();
+    world.change_leader();
+    world.pod("a", 50, json!({}));
+    world.settle();
+    assert!(world.bound().is_empty());
+}
+
+#[test]
+fn a_pod_deleted_while_it_is_bound_leaves_nothing() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 100, json!({}));
+    while world.writes.is_empty() {
+        world.hear();
+        world.poll();
+        world.now_ms += 10;
+    }
+    world.delete("a");
+    world.pod("b", 100, json!({}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["b"]);
+}
+
+#[test]
+fn a_pod_whose_request_changes_is_placed_as_it_asks_now() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 60, json!({}));
+    world.settle();
+    world.pod("b", 60, json!({}));
+    world.settle();
+    let limits = &mut world.pods.get_mut("b").unwrap()["spec"]["containers"][0]["resources"]["limits"];
+    limits["aliquot.dev/gpu-core"] = "40".into();
+    world.show("b");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn a_pod_that_changes_its_queue_waits_there() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let gpu = QueueResource { limit: 0.0, ..QueueResource::default() };
+    let resources = QueueResources { gpu: Some(gpu), ..QueueResources::default() };
+    world.mirror.queue("closed", &QueueDefinition { resources, ..QueueDefinition::default() });
+    world.pod("a", 50, json!({"metadata": {"labels": {"aliquot.dev/queue": "closed"}}}));
+    world.settle();
+    assert!(world.bound().is_empty());
+    world.pods.get_mut("a").unwrap()["metadata"]["labels"] = json!({});
+    world.show("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn without_queues_every_priority_may_have_all_there_is() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 100, with_priority(1_000_000));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_gang_goes_on_without_those_that_have_succeeded() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, of_gang("g", 2));
+    world.pod("b", 100, of_gang("g", 2));
+    world.settle();
+    world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
+    world.show("a");
+    world.settle();
+    world.now_ms += 3_600_000;
+    world.settle();
+    assert_eq!(world.log, ["a to n", "b to n"]);
+}
+
+#[test]
+fn what_is_left_of_a_gang_is_evicted_after_a_while() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, of_gang("g", 2));
+    world.pod("b", 100, of_gang("g", 2));
+    world.settle();
+    world.delete("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    world.now_ms += 60_000;
+    world.settle();
+    assert!(world.bound().is_empty());
+    assert!(world.why_waiting("b").contains("1 member"), "{}", world.why_waiting("b"));
+}

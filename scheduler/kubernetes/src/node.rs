@@ -1,0 +1,77 @@
+//! A node, as far as the scheduler needs to know it.
+
+use std::collections::BTreeMap;
+
+use aliquot_api_server::{INVENTORY, Inventory};
+use aliquot_scheduler_core::{Bytes, MilliCpu, NodeSpec, Taint};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::devices;
+use crate::placement::{NODE_NAME, taints};
+use crate::resources::Amounts;
+
+/// A node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeFacts {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<Taint>,
+    /// Nothing new may be started there.
+    pub(crate) is_cordoned: bool,
+    pub(crate) allocatable: BTreeMap<String, Quantity>,
+    /// Its devices; `None`: no manager tells. `Err`: what it tells cannot be read.
+    pub(crate) inventory: Option<Result<Inventory, String>>,
+}
+
+impl NodeFacts {
+    /// What is known of a node; `None` if it has no name.
+    pub(crate) fn of(node: Node) -> Option<NodeFacts> {
+        let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
+        let name = node.metadata.name?;
+        let mut labels = node.metadata.labels.unwrap_or_default();
+        labels.insert(NODE_NAME.to_owned(), name.clone());
+        let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
+        let is_ready = ready.is_some_and(|condition| condition.status == "True");
+        let inventory = node.metadata.annotations.as_ref().and_then(|annotations| annotations.get(INVENTORY));
+        let inventory = inventory.map(|text| serde_json::from_str(text).map_err(|error| error.to_string()));
+        Some(NodeFacts {
+            uid: node.metadata.uid.unwrap_or_default(),
+            labels,
+            taints: taints(spec.taints.as_deref().unwrap_or_default()),
+            is_cordoned: spec.unschedulable == Some(true) || !is_ready,
+            allocatable: status.allocatable.unwrap_or_default(),
+            inventory,
+            name,
+        })
+    }
+
+    /// The node in the words of the books, without what pods hold there that are not in the books. `may_give_out`:
+    /// whether its devices may be given out.
+    ///
+    /// # Errors
+    /// A quantity of it cannot be read.
+    pub(crate) fn spec(
+        &self,
+        of_others: &Amounts,
+        is_counted: impl Fn(&str) -> bool,
+        may_give_out: bool,
+    ) -> Result<NodeSpec, String> {
+        let amounts = Amounts::of_node(&self.allocatable, is_counted)?.without(of_others);
+        let devices = match &self.inventory {
+            Some(Ok(inventory)) => devices::specs(inventory, may_give_out),
+            _ => Vec::new(),
+        };
+        Ok(NodeSpec {
+            name: self.name.clone(),
+            labels: self.labels.clone(),
+            taints: self.taints.clone(),
+            cpu: MilliCpu::new(amounts.cpu_millis),
+            memory: Bytes::new(amounts.memory_bytes),
+            counted: amounts.counted,
+            devices,
+            cordoned: self.is_cordoned,
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! Where a pod may run: selectors, affinity and tolerations in the words of the books, and what is not supported.
+
+use std::collections::BTreeSet;
+
+use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm, Taint, TaintEffect, Toleration};
+use k8s_openapi::api::core::v1 as core;
+
+/// The field of nodes that affinity can name; the books have it as a label.
+pub(crate) const NODE_NAME: &str = "metadata.name";
+
+/// The effects of taints that keep pods away. `PreferNoSchedule` only asks.
+pub(crate) fn effect(name: &str) -> Option<TaintEffect> {
+    match name {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        _ => None,
+    }
+}
+
+/// The taints of a node that keep pods away.
+pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
+    let taint = |taint: &core::Taint| {
+        let value = taint.value.clone().unwrap_or_default();
+        Some(Taint { key: taint.key.clone(), value, effect: effect(&taint.effect)? })
+    };
+    taints.iter().filter_map(taint).collect()
+}
+
+/// Which nodes a pod may be on.
+///
+/// # Errors
+/// What the pod asks for that is not supported.
+pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
+    let mut constraints = Constraints {
+        labels: spec.node_selector.clone().unwrap_or_default(),
+        tolerations: spec.tolerations.iter().flatten().filter_map(toleration).collect(),
+        ..Constraints::default()
+    };
+    if let Some(affinity) = &spec.affinity {
+        refuse_pod_affinity(affinity)?;
+        let of_nodes = affinity.node_affinity.as_ref();
+        if let Some(selector) = of_nodes.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref())
+        {
+            let terms = selector.node_selector_terms.iter().map(term).collect::<Result<BTreeSet<NodeTerm>, String>>();
+            constraints.node_terms = terms?;
+        }
+    }
+    refuse_the_rest(spec)?;
+    Ok(constraints)
+}
+
+fn toleration(of: &core::Toleration) -> Option<Toleration> {
+    let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let effect = match named(&of.effect) {
+        None => None,
+        // It tolerates what keeps nobody away.
+        Some(name) => Some(effect(&name)?),
+    };
+    let exists = of.operator.as_deref() == Some("Exists");
+    let value = if exists { None } else { Some(of.value.clone().unwrap_or_default()) };
+    Some(Toleration { key: named(&of.key), value, effect })
+}
+
+fn term(term: &core::NodeSelectorTerm) -> Result<NodeTerm, String> {
+    let expressions = term.match_expressions.iter().flatten();
+    let fields = term.match_fields.iter().flatten();
+    let requirements = expressions.chain(fields).map(requirement).collect::<Result<BTreeSet<_>, String>>()?;
+    Ok(NodeTerm { requirements })
+}
+
+fn requirement(of: &core::NodeSelectorRequirement) -> Result<NodeRequirement, String> {
+    let values = || of.values.iter().flatten().cloned().collect::<BTreeSet<String>>();
+    let number = || match of.values.as_deref() {
+        Some([value]) => value
+            .parse()
+            .map_err(|_| format!("node affinity compares {} with {value:?}, which is no whole number", of.key)),
+        _ => Err(format!("node affinity compares {} with other than one value", of.key)),
+    };
+    let operator = match of.operator.as_str() {
+        "In" => NodeOperator::In(values()),
+        "NotIn" => NodeOperator::NotIn(values()),
+        "Exists" => NodeOperator::Exists,
+        "DoesNotExist" => NodeOperator::DoesNotExist,
+        "Gt" => NodeOperator::GreaterThan(number()?),
+        "Lt" => NodeOperator::LessThan(number()?),
+        other => return Err(format!("node affinity has the operator {other:?}, which is not supported")),
+    };
+    Ok(NodeRequirement { key: of.key.clone(), operator })
+}
+
+fn refuse_pod_affinity(affinity: &core::Affinity) -> Result<(), String> {
+    let near = affinity.pod_affinity.as_ref();
+    let away = affinity.pod_anti_affinity.as_ref();
+    let near = near.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
+    let away = away.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
+    match (near, away) {
+        (Some(terms), _) if !terms.is_empty() => Err(unsupported("required podAffinity")),
+        (_, Some(terms)) if !terms.is_empty() => Err(unsupported("required podAntiAffinity")),
+        _ => Ok(()),
+    }
+}
+
+fn refuse_the_rest(spec: &core::PodSpec) -> Result<(), String> {
+    let spread = spec.topology_spread_constraints.iter().flatten();
+    if spread.clone().any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule") {
+        return Err(unsupported("a topologySpreadConstraint with whenUnsatisfiable: DoNotSchedule"));
+    }
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    if containers.flat_map(|of| of.ports.iter().flatten()).any(|port| port.host_port.is_some_and(|port| port > 0)) {
+        return Err(unsupported("a hostPort"));
+    }
+    if spec.resource_claims.iter().flatten().next().is_some() {
+        return Err(unsupported("a ResourceClaim"));
+    }
+    let volumes = spec.volumes.iter().flatten();
+    for volume in volumes {
+        if let Some(claim) = &volume.persistent_volume_claim {
+            return Err(unsupported(&format!("the PersistentVolumeClaim {:?}", claim.claim_name)));
+        }
+        if volume.ephemeral.is_some() {
+            return Err(unsupported(&format!("the ephemeral volume {:?}", volume.name)));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported(what: &str) -> String {
+    format!(
+        "it asks for {what}, which Aliquot's scheduler does not support; leave that out, or leave out schedulerName"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn of(spec: Value) -> Result<Constraints, String> {
+        let mut spec = spec;
+        spec["containers"] = spec.get("containers").cloned().unwrap_or(json!([]));
+        constraints(&serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn selectors_affinity_and_tolerations_are_read() {
+        let found = of(json!({
+            "nodeSelector": {"zone": "a"},
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [
+                    {"key": "gpu", "operator": "In", "values": ["h100", "h200"]},
+                    {"key": "rank", "operator": "Gt", "values": ["3"]},
+                ], "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]},
+            ]}}},
+            "tolerations": [
+                {"operator": "Exists"},
+                {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "team", "value": "a", "effect": "PreferNoSchedule"},
+                {"key": "team", "operator": "Equal", "value": "a"},
+            ],
+        }))
+        .unwrap();
+        assert_eq!(found.labels, BTreeMap::from([("zone".to_owned(), "a".to_owned())]));
+        let requirement = |key: &str, operator| NodeRequirement { key: key.to_owned(), operator };
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<BTreeSet<String>>();
+        let term = NodeTerm {
+            requirements: BTreeSet::from([
+                requirement("gpu", NodeOperator::In(texts(&["h100", "h200"]))),
+                requirement("rank", NodeOperator::GreaterThan(3)),
+                requirement("metadata.name", NodeOperator::NotIn(texts(&["bad"]))),
+            ]),
+        };
+        assert_eq!(found.node_terms, BTreeSet::from([term]));
+        let named = |text: &str| Some(text.to_owned());
+        let expected = BTreeSet::from([
+            Toleration { key: None, value: None, effect: None },
+            Toleration { key: named("gpu"), value: None, effect: Some(TaintEffect::NoSchedule) },
+            Toleration { key: named("team"), value: named("a"), effect: None },
+        ]);
+        assert_eq!(found.tolerations, expected);
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        let term = json!([{"topologyKey": "zone"}]);
+        for (spec, named) in [
+            (
+                json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}),
+                "required podAffinity",
+            ),
+            (
+                json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}),
+                "podAntiAffinity",
+            ),
+            (
+                json!({"topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+                ]}),
+                "topologySpread",
+            ),
+            (json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]}), "hostPort"),
+            (json!({"resourceClaims": [{"name": "gpu"}]}), "ResourceClaim"),
+            (json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}), "\"data\""),
+            (json!({"volumes": [{"name": "v", "ephemeral": {}}]}), "ephemeral volume \"v\""),
+        ] {
+            let error = of(spec.clone()).unwrap_err();
+            assert!(error.contains(named) && error.contains("does not support"), "{spec}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_only_asks_does_not_keep_a_pod_from_running() {
+        let found = of(json!({
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"weight": 1, "podAffinityTerm": {"topologyKey": "zone"}}]}},
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+            "volumes": [{"name": "v", "emptyDir": {}}],
+        }));
+        assert_eq!(found, Ok(Constraints::default()));
+    }
+}

@@ -1,0 +1,257 @@
+//! A pod, as far as the scheduler needs to know it.
+
+use std::collections::BTreeMap;
+
+use aliquot_dialects::{Container, DECISION, Decision, Pod as Words};
+use aliquot_scheduler_core::PriorityClass;
+use aliquot_scheduler_engine::Generation;
+use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodStatus};
+
+/// The label of a pod, or of its namespace, that names the queue.
+pub(crate) const QUEUE: &str = "aliquot.dev/queue";
+/// KAI's name for it.
+const KAI_QUEUE: &str = "kai.scheduler/queue";
+/// The label that says whether a pod may be evicted for others: `true` or `false`.
+const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
+/// KAI's name for it: `preemptible` or `non-preemptible`.
+const KAI_PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
+/// The annotation of a bound pod that says which command of ours has bound it.
+pub(crate) const GENERATION: &str = "aliquot.dev/generation";
+/// The annotation by which pods of a namespace say that they are one gang: its name.
+const GANG: &str = "aliquot.dev/gang";
+/// The annotation that says how many pods of the gang must start together.
+const GANG_SIZE: &str = "aliquot.dev/gang-size";
+/// The annotation by which KAI's pods name their group.
+const KAI_GROUP: &str = "pod-group-name";
+/// The annotation by which Volcano's pods name their group.
+const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+/// The label by which pods of the coscheduling plugin name their group.
+const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PodFacts {
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) created_ms: u64,
+    /// The name of the scheduler that it waits for.
+    pub(crate) scheduler: String,
+    /// The node that it is bound to.
+    pub(crate) node: Option<String>,
+    /// Which of our commands has bound it.
+    pub(crate) generation: Option<Generation>,
+    /// None of its containers runs or will run.
+    pub(crate) has_ended: bool,
+    /// It has ended as it should.
+    pub(crate) has_succeeded: bool,
+    /// It is being deleted.
+    pub(crate) is_leaving: bool,
+    /// It must not be scheduled yet.
+    pub(crate) is_gated: bool,
+    /// What it says of devices.
+    pub(crate) words: Words,
+    /// What it may use of devices, if a scheduler has decided. `Err`: the annotation cannot be read.
+    pub(crate) decision: Option<Result<Decision, String>>,
+    /// The gang that it is in. `Err`: what it says of a group is not supported.
+    pub(crate) gang: Option<Result<Gang, String>>,
+    pub(crate) queue: Option<String>,
+    pub(crate) priority: i32,
+    pub(crate) is_preemptible: bool,
+    /// Nobody is to be evicted for it.
+    pub(crate) never_preempts: bool,
+    /// What kubelet counts, and where it may run. `None` if it is another scheduler's and has no node.
+    pub(crate) spec: Option<Box<PodSpec>>,
+    /// Why it waits, as its condition says already: the reason and the message.
+    pub(crate) said: Option<(String, String)>,
+}
+
+/// A gang that its pods' annotations declare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gang {
+    pub(crate) name: String,
+    /// How many pods must start together.
+    pub(crate) size: u32,
+}
+
+impl PodFacts {
+    /// What is known of a pod; `None` if it has no UID or no name. `own_name` is the name of this scheduler.
+    pub(crate) fn of(pod: Pod, own_name: &str) -> Option<PodFacts> {
+        let Pod { metadata, spec, status } = pod;
+        let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+        let labels = metadata.labels.unwrap_or_default();
+        let annotations = metadata.annotations.unwrap_or_default();
+        let scheduler = spec.scheduler_name.clone().unwrap_or_else(|| "default-scheduler".to_owned());
+        let priority = spec.priority.unwrap_or(0);
+        let decision =
+            annotations.get(DECISION).map(|text| text.parse::<Decision>().map_err(|error| error.to_string()));
+        let is_of_interest = spec.node_name.is_some() || scheduler == own_name;
+        let created = metadata.creation_timestamp.map(|time| time.0.as_millisecond());
+        Some(PodFacts {
+            uid: metadata.uid?,
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name?,
+            created_ms: created.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
+            node: spec.node_name.clone().filter(|node| !node.is_empty()),
+            generation: annotations.get(GENERATION).and_then(|text| generation(text)),
+            has_ended: status.phase.as_deref().is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
+            has_succeeded: status.phase.as_deref() == Some("Succeeded"),
+            is_leaving: metadata.deletion_timestamp.is_some(),
+            is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
+            gang: gang(&spec, &labels, &annotations),
+            queue: labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).cloned(),
+            priority,
+            is_preemptible: is_preemptible(&labels, priority),
+            never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
+            said: said(&status),
+            words: if is_of_interest { words(&spec, annotations) } else { Words::default() },
+            spec: is_of_interest.then(|| Box::new(without_what_is_long(spec))),
+            scheduler,
+            decision,
+        })
+    }
+
+    /// The name as people write it.
+    pub(crate) fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The node on which it holds room.
+    pub(crate) fn holds_room_on(&self) -> Option<&str> {
+        self.node.as_deref().filter(|_| !self.has_ended)
+    }
+}
+
+fn generation(text: &str) -> Option<Generation> {
+    let (term, number) = text.split_once('.')?;
+    Some(Generation { term: term.parse().ok()?, number: number.parse().ok()? })
+}
+
+fn gang(
+    spec: &PodSpec,
+    labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
+) -> Option<Result<Gang, String>> {
+    if let Some(name) = annotations.get(GANG) {
+        let size = annotations.get(GANG_SIZE).map_or("", String::as_str);
+        return Some(match (name.is_empty(), size.parse()) {
+            (true, _) => Err(format!("the annotation {GANG} is empty; name the gang there")),
+            (false, Ok(size)) if size > 0 => Ok(Gang { name: name.clone(), size }),
+            _ => Err(format!(
+                "the annotation {GANG_SIZE} is {size:?}; say there how many pods of gang {name:?} must start together"
+            )),
+        });
+    }
+    let native = spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_ref());
+    let foreign = [native, annotations.get(KAI_GROUP), annotations.get(VOLCANO_GROUP), labels.get(COSCHEDULING_GROUP)];
+    let name = foreign.into_iter().flatten().find(|name| !name.is_empty())?;
+    Some(Err(format!(
+        "it is in the PodGroup {name:?}, and Aliquot's scheduler does not read PodGroups; \
+         use the annotations {GANG} and {GANG_SIZE}"
+    )))
+}
+
+fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
+    let own = labels.get(PREEMPTIBLE).map(|text| text == "true");
+    let of_kai = labels.get(KAI_PREEMPTIBILITY).map(|text| text == "preemptible");
+    own.or(of_kai).unwrap_or_else(|| PriorityClass::is_preemptible(priority))
+}
+
+/// Init containers stand behind the others, as on the node.
+fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Words {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let container = |of: &CoreContainer| Container {
+        name: of.name.clone(),
+        resources: of
+            .resources
+            .iter()
+            .flat_map(|resources| resources.limits.iter().flatten())
+            .map(|(name, quantity)| (name.clone(), quantity.0.clone()))
+            .collect(),
+    };
+    let containers = containers.map(container).collect();
+    // A decision says where it is, not what it asks for. The rest can be long, and is of no account.
+    let is_read = |key: &String| key != DECISION && !key.starts_with("kubectl.kubernetes.io/");
+    Words { annotations: annotations.into_iter().filter(|(key, _)| is_read(key)).collect(), containers }
+}
+
+/// A specification without what can be long and does not matter here.
+fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        let CoreContainer { name, resources, restart_policy, ports, .. } = std::mem::take(container);
+        *container = CoreContainer { name, resources, restart_policy, ports, ..CoreContainer::default() };
+    }
+    spec
+}
+
+/// What its condition says.
+fn said(status: &PodStatus) -> Option<(String, String)> {
+    let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled")?;
+    let is_false = condition.status == "False";
+    is_false.then(|| (condition.reason.clone().unwrap_or_default(), condition.message.clone().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn facts(pod: Value) -> PodFacts {
+        let mut pod = pod;
+        pod["metadata"]["uid"] = "u".into();
+        pod["metadata"]["name"] = "p".into();
+        PodFacts::of(serde_json::from_value(pod).unwrap(), "aliquot").unwrap()
+    }
+
+    #[test]
+    fn pods_declare_a_gang_by_annotations() {
+        let of = |pod: Value| facts(pod).gang;
+        let annotated = |annotations: Value| of(json!({"metadata": {"annotations": annotations}}));
+        assert_eq!(of(json!({})), None);
+        let gang = annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "5"}));
+        assert_eq!(gang, Some(Ok(Gang { name: "g".into(), size: 5 })));
+        for size in ["", "0", "-1", "five"] {
+            let error =
+                annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size})).unwrap().unwrap_err();
+            assert!(error.contains(&format!("gang-size is {size:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn pod_groups_are_refused_by_name() {
+        let labelled = json!({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}});
+        let native = json!({"metadata": {}, "spec": {"containers": [], "schedulingGroup": {"podGroupName": "g"}}});
+        let annotated = |key: &str| json!({"metadata": {"annotations": {key: "g"}}});
+        for pod in [labelled, native, annotated("pod-group-name"), annotated("scheduling.k8s.io/group-name")] {
+            let error = facts(pod.clone()).gang.unwrap().unwrap_err();
+            assert!(error.starts_with("it is in the PodGroup \"g\""), "{pod}: {error}");
+        }
+    }
+
+    #[test]
+    fn labels_go_before_the_priority_in_what_may_be_evicted() {
+        let of = |labels: Value, priority: i32| {
+            let spec = json!({"containers": [], "priority": priority});
+            facts(json!({"metadata": {"labels": labels}, "spec": spec})).is_preemptible
+        };
+        assert!(of(json!({}), 0) && of(json!({}), 99) && !of(json!({}), 100));
+        assert!(!of(json!({"aliquot.dev/preemptible": "false"}), 0));
+        assert!(of(json!({"kai.scheduler/preemptibility": "preemptible"}), 200));
+    }
+
+    #[test]
+    fn what_ours_have_decided_is_read_and_kept_out_of_the_request() {
+        let annotations = json!({"aliquot.dev/devices": "main=GPU-1/300/1", "aliquot.dev/generation": "3.17"});
+        let spec = json!({"containers": [{"name": "main"}], "nodeName": "n", "schedulerName": "aliquot"});
+        let found = facts(json!({"metadata": {"annotations": annotations}, "spec": spec}));
+        assert_eq!(found.generation, Some(Generation { term: 3, number: 17 }));
+        assert_eq!(found.decision.unwrap().unwrap().to_string(), "main=GPU-1/300/1");
+        assert!(!found.words.annotations.contains_key("aliquot.dev/devices"));
+        let wrong = json!({"metadata": {"annotations": {"aliquot.dev/devices": "x", "aliquot.dev/generation": "3"}}});
+        let found = facts(wrong);
+        assert!(found.generation.is_none() && found.decision.unwrap().is_err());
+    }
+}

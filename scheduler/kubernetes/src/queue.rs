@@ -1,0 +1,164 @@
+//! Queues, as objects of the cluster.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{Allowance, QueueSpec, Resource};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a queue's pods may have. The words are those of KAI's queues, so that a cluster can move over with its
+/// manifests: only `apiVersion` changes.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "aliquot.dev",
+    version = "v1alpha1",
+    kind = "Queue",
+    doc = "Pods wait in a queue, and queues share a cluster.",
+    printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
+    printcolumn = r#"{"name":"GPUs","type":"number","jsonPath":".spec.resources.gpu.quota"}"#,
+    printcolumn = r#"{"name":"Limit","type":"number","jsonPath":".spec.resources.gpu.limit"}"#
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueDefinition {
+    /// What people call the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// The queue above this one; it cannot be changed. Pods wait only in queues that have none below them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = [
+        {"rule": "self == oldSelf", "message": "a queue stays below its parent; make a new one"}
+    ]))]
+    pub parent_queue: Option<String>,
+    /// Queues of higher priority get what others leave first.
+    pub priority: i32,
+    /// How long a pod runs at least before it is preempted within its queue, for example `10m` or `1h30m`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^([0-9]+(ms|s|m|h))+$"))]
+    pub preempt_min_runtime: Option<String>,
+    /// How long a pod runs at least before another queue takes its room back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = "^([0-9]+(ms|s|m|h))+$"))]
+    pub reclaim_min_runtime: Option<String>,
+    /// What it may have of each resource. Of those that are not named: nothing for certain, and no limit.
+    pub resources: QueueResources,
+}
+
+/// The resources that queues share.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct QueueResources {
+    /// GPUs: 0.5 is half of one GPU's time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<QueueResource>,
+    /// CPU, in thousandths of a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<QueueResource>,
+    /// Memory of nodes, in megabytes (1 000 000 bytes).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<QueueResource>,
+}
+
+/// What a queue may have of one resource.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueResource {
+    /// What the queue is certain to get; -1: all that there is.
+    #[schemars(range(min = -1.0))]
+    pub quota: f64,
+    /// What the queue never exceeds; -1: no limit.
+    #[schemars(range(min = -1.0))]
+    pub limit: f64,
+    /// The queue's weight for what others leave.
+    #[schemars(range(min = 0.0))]
+    pub over_quota_weight: f64,
+}
+
+impl Default for QueueResource {
+    fn default() -> QueueResource {
+        QueueResource { quota: 0.0, limit: -1.0, over_quota_weight: 1.0 }
+    }
+}
+
+/// Weights are kept in thousandths, so that 0.5 is not 0.
+const WEIGHT_UNIT: f64 = 1000.0;
+
+impl QueueDefinition {
+    /// The queue in the words of the books.
+    pub(crate) fn spec(&self, name: &str) -> QueueSpec {
+        let QueueResources { gpu, cpu, memory } = &self.resources;
+        let all =
+            [(Resource::DeviceCore, gpu, 1000.0), (Resource::Cpu, cpu, 1.0), (Resource::Memory, memory, 1_000_000.0)];
+        let allowance = |of: &QueueResource, unit: f64| Allowance {
+            quota: amount(of.quota, unit),
+            limit: amount(of.limit, unit),
+            weight: amount(of.over_quota_weight, WEIGHT_UNIT).unwrap_or(0),
+            priority: None,
+        };
+        let of_each = all.into_iter().map(|(resource, of, unit)| (resource, allowance(&of.unwrap_or_default(), unit)));
+        QueueSpec {
+            name: name.to_owned(),
+            parent: self.parent_queue.clone().filter(|parent| !parent.is_empty()),
+            priority: self.priority,
+            allowances: of_each.collect::<BTreeMap<Resource, Allowance>>(),
+            preempt_min_runtime_ms: self.preempt_min_runtime.as_deref().and_then(milliseconds),
+            reclaim_min_runtime_ms: self.reclaim_min_runtime.as_deref().and_then(milliseconds),
+        }
+    }
+}
+
+/// A duration as the API server lets it through.
+fn milliseconds(text: &str) -> Option<u64> {
+    let duration: jiff::SignedDuration = text.parse().ok()?;
+    u64::try_from(duration.as_millis()).ok()
+}
+
+/// So many of a unit; `None`: without end. A conversion of `f64` keeps within what `u64` can hold.
+fn amount(number: f64, unit: f64) -> Option<u64> {
+    (number >= 0.0).then(|| (number * unit).round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_in_the_words_of_kai_is_read() {
+        let definition: QueueDefinition = serde_json::from_value(json!({
+            "parentQueue": "research",
+            "priority": 3,
+            "displayName": "Vision",
+            "preemptMinRuntime": "1h30m",
+            "reclaimMinRuntime": "500ms",
+            "resources": {
+                "gpu": {"quota": 2.5, "limit": -1, "overQuotaWeight": 0.5},
+                "cpu": {"quota": -1, "limit": 64000},
+                "memory": {"quota": 1, "limit": 2, "overQuotaWeight": 0},
+            },
+        }))
+        .unwrap();
+        let spec = definition.spec("vision");
+        assert_eq!((spec.name.as_str(), spec.parent.as_deref(), spec.priority), ("vision", Some("research"), 3));
+        let runtimes = (spec.preempt_min_runtime_ms, spec.reclaim_min_runtime_ms);
+        assert_eq!(runtimes, (Some(5_400_000), Some(500)));
+        let allowance = |quota, limit, weight| Allowance { quota, limit, weight, priority: None };
+        let expected = BTreeMap::from([
+            (Resource::DeviceCore, allowance(Some(2500), None, 500)),
+            (Resource::Cpu, allowance(None, Some(64_000), 1000)),
+            (Resource::Memory, allowance(Some(1_000_000), Some(2_000_000), 0)),
+        ]);
+        assert_eq!(spec.allowances, expected);
+        // What is not named has the weight of what is.
+        let unnamed = QueueDefinition::default().spec("default");
+        assert_eq!(unnamed.allowances.get(&Resource::Cpu), Some(&allowance(Some(0), None, 1000)));
+    }
+
+    #[test]
+    fn numbers_without_sense_do_not_overflow() {
+        assert_eq!(amount(f64::NAN, 1000.0), None);
+        assert_eq!(amount(f64::INFINITY, 1000.0), Some(u64::MAX));
+        assert_eq!(amount(1e300, 1000.0), Some(u64::MAX));
+    }
+}

@@ -1,0 +1,136 @@
+//! Says on each pod why it waits: as its condition `PodScheduled`, and as an event.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_api_server::{Client, Events, message, pod_reference};
+use aliquot_scheduler_engine::{ClaimUid, Shown, View, Whereabouts};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::{Instant, interval, timeout};
+use tracing::debug;
+
+use crate::serve::Shared;
+
+/// The reason by which a cluster autoscaler knows pods that more nodes would help.
+const UNSCHEDULABLE: &str = "Unschedulable";
+/// The reason of pods that wait for something else than nodes.
+const WAITING: &str = "Waiting";
+/// The reason of pods that are not scheduled as they are.
+const NOT_SUPPORTED: &str = "NotSupported";
+
+/// Time between two looks at who waits.
+const LOOK: Duration = Duration::from_secs(1);
+/// What is said of one pod changes so often at most.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Pods of which something is said at one look, at most.
+const AT_A_LOOK: usize = 100;
+
+/// What is to be said of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Said {
+    reason: &'static str,
+    text: String,
+}
+
+/// A pod of which something is to be said.
+struct About {
+    uid: String,
+    namespace: String,
+    name: String,
+    /// Its condition's reason and message.
+    before: Option<(String, String)>,
+    problem: Option<String>,
+}
+
+/// Says why pods wait, for as long as this replica leads.
+pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, events: Events) {
+    let mut looks = interval(LOOK);
+    let mut said_at: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        looks.tick().await;
+        let (Some(view), Some(left)) = (shown.get(), shared.fence.left()) else { continue };
+        let waiting = waiting(&shared);
+        said_at.retain(|uid, _| waiting.contains_key(uid));
+        let is_due = |uid: &String| said_at.get(uid).is_none_or(|at| at.elapsed() >= PAUSE);
+        // Those of whom nothing was said, or not for the longest time, come first.
+        let mut due: Vec<&About> = waiting.values().filter(|about| is_due(&about.uid)).collect();
+        due.sort_by_key(|about| said_at.get(&about.uid).copied());
+        let mut written = 0;
+        for about in due {
+            let Some(said) = what_to_say(&view, about) else { continue };
+            said_at.insert(about.uid.clone(), Instant::now());
+            let is_said =
+                about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.text);
+            if is_said {
+                continue;
+            }
+            _ = timeout(left, write(&client, &events, about, &said)).await;
+            written += 1;
+            if written == AT_A_LOOK {
+                break;
+            }
+        }
+    }
+}
+
+fn waiting(shared: &Shared) -> BTreeMap<String, About> {
+    shared.read(|mirror| {
+        let about = mirror.waiting().map(|waiting| About {
+            uid: waiting.facts.uid.clone(),
+            namespace: waiting.facts.namespace.clone(),
+            name: waiting.facts.name.clone(),
+            before: waiting.facts.said.clone(),
+            problem: waiting.problem.map(str::to_owned),
+        });
+        about.map(|about| (about.uid.clone(), about)).collect()
+    })
+}
+
+/// What is to be said of a pod; `None`: nothing yet.
+fn what_to_say(view: &View, about: &About) -> Option<Said> {
+    if let Some(problem) = &about.problem {
+        return Some(Said { reason: NOT_SUPPORTED, text: problem.clone() });
+    }
+    let uid = ClaimUid::from(about.uid.as_str());
+    let claim = view.claim(&uid)?;
+    match claim.whereabouts {
+        Whereabouts::Refused(why) => Some(Said { reason: WAITING, text: why.to_string() }),
+        Whereabouts::Placed(node) => {
+            let text = format!("node {node} is kept for the pod, which starts there when others have left");
+            Some(Said { reason: WAITING, text })
+        }
+        Whereabouts::There { .. } => None,
+        Whereabouts::Waiting => {
+            let explanation = view.explain(&uid)?;
+            let complaint = claim.complaint.map(|complaint| format!("it could not be bound: {complaint}"));
+            let reasons: Vec<String> = explanation.reasons.iter().map(ToString::to_string).chain(complaint).collect();
+            if reasons.is_empty() {
+                return None;
+            }
+            let help = explanation.changes.first().map(|change| format!("; this would help: {change}"));
+            let calls_for_nodes = explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
+            let reason = if calls_for_nodes { UNSCHEDULABLE } else { WAITING };
+            Some(Said { reason, text: format!("{}{}", reasons.join("; "), help.unwrap_or_default()) })
+        }
+    }
+}
+
+async fn write(client: &Client, events: &Events, about: &About, said: &Said) {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &about.namespace);
+    let condition = json!({"metadata": {"uid": about.uid}, "status": {"conditions": [{
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": said.reason,
+        "message": said.text,
+        "lastTransitionTime": Timestamp::now(),
+    }]}});
+    let patched = pods.patch_status(&about.name, &PatchParams::default(), &Patch::Strategic(condition)).await;
+    if let Err(error) = patched {
+        return debug!(pod = about.name, error = message(&error), "cannot say why the pod waits");
+    }
+    events.warn(pod_reference(&about.namespace, &about.name, &about.uid), "FailedScheduling", &said.text).await;
+}

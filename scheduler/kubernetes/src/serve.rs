@@ -1,0 +1,256 @@
+//! Starts all parts of the scheduler, and ends them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc as std_mpsc};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use aliquot_api_server::{Client, ConnectError, Events, connect};
+use aliquot_scheduler_engine::{
+    Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Message, Observation,
+    Saved, Settings, Shown, Store, StoreError,
+};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use crate::lease::{Candidate, Fence};
+use crate::mirror::{Mirror, Write};
+use crate::{report, watches, writer};
+
+/// How often a queue that could not be removed is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How the scheduler runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names the API server; `None`: that of the cluster that this is a pod of.
+    pub kubeconfig: Option<PathBuf>,
+    /// Pods with this `schedulerName` are scheduled.
+    pub name: String,
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// Names this replica: no other one has this name at the same time.
+    pub identity: String,
+}
+
+/// Why a scheduler has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The API server is not known.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Another replica leads, or may.
+    #[error("this replica leads no more: {0}; it starts anew and waits for its turn")]
+    LeaseLost(String),
+    /// The engine cannot go on.
+    #[error(transparent)]
+    Engine(#[from] StoreError),
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// What all parts of a leader share.
+pub(crate) struct Shared {
+    pub(crate) name: String,
+    pub(crate) fence: Fence,
+    mirror: Mutex<Mirror>,
+    /// The engine; `None`: it does not run yet, and what is new is told when it begins.
+    engine: Mutex<Option<std_mpsc::Sender<Message>>>,
+    this: std::sync::Weak<Shared>,
+}
+
+impl Shared {
+    fn new(name: String, fence: Fence, term: u64) -> Arc<Shared> {
+        let mirror = Mutex::new(Mirror::new(&name, term));
+        Arc::new_cyclic(|this| Shared { name, fence, mirror, engine: Mutex::new(None), this: this.clone() })
+    }
+
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&Mirror) -> T) -> T {
+        look(&self.mirror.lock())
+    }
+
+    /// Changes the mirror, and tells the engine what follows. The lock is held meanwhile, so the engine hears of the
+    /// changes in their order.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Mirror) -> T) -> T {
+        let mut mirror = self.mirror.lock();
+        let done = change(&mut mirror);
+        if let Some(engine) = self.engine.lock().as_ref() {
+            for observation in mirror.settle() {
+                self.tell(engine, observation);
+            }
+        }
+        done
+    }
+
+    /// The engine may have ended; then so does the whole process.
+    fn tell(&self, engine: &std_mpsc::Sender<Message>, observation: Observation) {
+        let acknowledge = self.acknowledge(&observation);
+        _ = engine.send(Message { observation, acknowledge });
+    }
+
+    /// What administrators want can be impossible.
+    fn acknowledge(&self, observation: &Observation) -> Option<Acknowledge> {
+        match observation {
+            Observation::Queue(queue) => {
+                let queue = queue.name.clone();
+                Some(Box::new(move |done| {
+                    if let Err(error) = done {
+                        warn!(queue, %error, "the queue is not as it is defined");
+                    }
+                }))
+            }
+            Observation::QueueRemoved(queue) => {
+                let (queue, this) = (queue.clone(), self.this.clone());
+                Some(Box::new(move |done| {
+                    if let (Err(error), Some(shared)) = (done, this.upgrade()) {
+                        warn!(queue, %error, "the queue stays for now");
+                        shared.mirror.lock().queue_stayed(&queue);
+                    }
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Begins to tell the engine what changes, after all that is known.
+    fn begin(&self, engine: std_mpsc::Sender<Message>) {
+        let mut mirror = self.mirror.lock();
+        for observation in mirror.settle() {
+            self.tell(&engine, observation);
+        }
+        self.tell(&engine, Observation::Synced);
+        *self.engine.lock() = Some(engine);
+    }
+}
+
+/// Carries the engine's commands to the API server.
+struct ApiServer {
+    shared: Arc<Shared>,
+    writes: mpsc::UnboundedSender<Write>,
+}
+
+impl Backend for ApiServer {
+    fn carry_out(&mut self, command: Command) {
+        if let Some(write) = self.shared.change(|mirror| mirror.command(command)) {
+            // The writer ends only with the process.
+            _ = self.writes.send(write);
+        }
+    }
+}
+
+/// Nothing is saved: the API server is the memory. What goes out goes out under a lease.
+struct Fenced(Fence);
+
+impl Store for Fenced {
+    fn load(&mut self) -> Result<Saved, StoreError> {
+        Ok(Saved::default())
+    }
+
+    fn save(&mut self, _: &Batch) -> Result<(), StoreError> {
+        self.0.left().map(drop).ok_or_else(|| StoreError("the lease is over".into()))
+    }
+}
+
+/// Waits until this replica leads, and schedules until `stop` says so, or until it leads no more.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve(config: Config, decisions: Decisions, stop: oneshot::Receiver<()>) -> Result<(), ServeError> {
+    let client = connect(config.kubeconfig.as_deref()).await?;
+    let candidate = Candidate::new(client.clone(), &config.namespace, config.identity.clone());
+    let mut stop = std::pin::pin!(stop);
+    let (term, fence) = tokio::select! {
+        leads = candidate.lead() => leads,
+        _ = &mut stop => return Ok(()),
+    };
+    let shared = Shared::new(config.name.clone(), fence.clone(), term);
+    let led = tokio::select! {
+        why = candidate.renew(term, &fence) => Err(ServeError::LeaseLost(why)),
+        ended = lead(client, &config, decisions, term, &shared) => ended,
+        _ = &mut stop => Ok(()),
+    };
+    // Nothing of this process is written any more when the next leader begins.
+    fence.end();
+    *shared.engine.lock() = None;
+    candidate.give_back(term).await;
+    led
+}
+
+async fn lead(
+    client: Client,
+    config: &Config,
+    decisions: Decisions,
+    term: u64,
+    shared: &Arc<Shared>,
+) -> Result<(), ServeError> {
+    for mut complete in watches::start(&client, shared) {
+        // A watch never ends.
+        _ = complete.wait_for(|is_complete| *is_complete).await;
+    }
+    let saved = shared.read(|mirror| Saved {
+        term,
+        claims: mirror.added_ms().map(|(uid, added_ms)| added(uid, added_ms)).collect(),
+        ..Saved::default()
+    });
+    // Nodes hold no leases: kubelet and the API server say what runs.
+    let settings = Settings { lease: None, ..Settings::default() };
+    let engine = Engine::new(decisions, settings, saved);
+    let (writes, to_write) = mpsc::unbounded_channel();
+    let (to_engine, inbox) = std_mpsc::channel();
+    let (shown, clock) = (Shown::default(), Clock::new());
+    let (ended, has_ended) = oneshot::channel();
+    shared.begin(to_engine);
+    let engine = {
+        let (mut backend, mut store) = (ApiServer { shared: Arc::clone(shared), writes }, Fenced(shared.fence.clone()));
+        let shown = shown.clone();
+        move || {
+            let run =
+                aliquot_scheduler_engine::run(engine, &mut store, &mut backend, &shown, &inbox, || clock.now_ms());
+            _ = ended.send(run);
+        }
+    };
+    thread::Builder::new().name("engine".into()).spawn(engine).map_err(ServeError::Thread)?;
+    info!(scheduler = config.name, term, "the scheduler schedules");
+    let events = Events::new(client.clone(), "aliquot-scheduler", config.identity.clone());
+    tokio::select! {
+        run = has_ended => match run {
+            Ok(run) => run.map_err(ServeError::from),
+            Err(_) => Ok(()),
+        },
+        () = writer::run(client.clone(), Arc::clone(shared), to_write) => Ok(()),
+        () = report::run(client, Arc::clone(shared), shown, events) => Ok(()),
+        () = look_again(shared) => Ok(()),
+    }
+}
+
+/// Tries again what depends on nothing that a watch shows.
+async fn look_again(shared: &Shared) {
+    loop {
+        tokio::time::sleep(RETRY).await;
+        shared.change(|_| ());
+    }
+}
+
+fn added(uid: &str, added_ms: u64) -> (ClaimKey, ClaimRecord) {
+    let key = ClaimKey { uid: ClaimUid::from(uid), stray: None };
+    (key, ClaimRecord { added_ms, ..ClaimRecord::default() })
+}
+
+/// Milliseconds since 1970. It was set once: later changes of the machine's clock do not change it.
+struct Clock {
+    started: Instant,
+    started_ms: u64,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        Clock { started: Instant::now(), started_ms: u64::try_from(since).unwrap_or(u64::MAX) }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started_ms.saturating_add(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+}

@@ -1,0 +1,124 @@
+//! Lost answers, outages and leaders that die.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use aliquot_kubernetes_scheduler::ServeError;
+use aliquot_test_api_server::{Fault, LEASES, PODS};
+use serde_json::{Value, json};
+
+use crate::kit::Cluster;
+
+/// The first bindings meet this fault.
+fn first_bindings(cluster: &Cluster, number: usize, fault: Fault) -> Arc<AtomicUsize> {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&seen);
+    cluster.server.set_fault(move |_, path| match path.ends_with("/binding") {
+        true if counted.fetch_add(1, Ordering::SeqCst) < number => fault,
+        _ => Fault::None,
+    });
+    seen
+}
+
+#[test]
+fn a_binding_whose_answer_is_lost_is_found_again() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    let bindings = first_bindings(&cluster, 2, Fault::AnswerLost);
+    let _scheduler = cluster.scheduler();
+    for name in ["a", "b", "c"] {
+        cluster.pod(name, 50, json!({}));
+    }
+    cluster.wait_until("the third pod waits", |cluster| {
+        cluster.bound().len() == 2 && ["a", "b", "c"].iter().any(|name| cluster.why_waiting(name).is_some())
+    });
+    assert_eq!(bindings.load(Ordering::SeqCst), 2, "each pod is bound once");
+}
+
+#[test]
+fn a_binding_that_did_not_happen_is_made_again() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    first_bindings(&cluster, 2, Fault::Refused);
+    let _scheduler = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.pod("b", 50, json!({}));
+    cluster.wait_until_bound(&["a", "b"]);
+}
+
+#[test]
+fn another_replica_goes_on_when_the_leader_dies() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 2);
+    let leader = cluster.scheduler();
+    for name in ["a", "b", "c"] {
+        cluster.pod(name, 50, json!({}));
+    }
+    cluster.wait_until_bound(&["a", "b", "c"]);
+    let uid = |cluster: &Cluster| cluster.get("a")["metadata"]["uid"].clone();
+    let before = uid(&cluster);
+    leader.kill();
+    let _next = cluster.scheduler();
+    cluster.pod("d", 50, json!({}));
+    cluster.pod("e", 50, json!({}));
+    cluster.wait_until("e waits", |cluster| {
+        cluster.bound().len() == 4 && cluster.why_waiting("e").is_some() || cluster.why_waiting("d").is_some()
+    });
+    assert_eq!(cluster.bound().len(), 4);
+    assert_eq!(uid(&cluster), before, "nothing was evicted");
+    let lease: Value = cluster.store.get(&LEASES, "aliquot-system", "aliquot-scheduler").unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "replica-2");
+    assert!(lease["spec"]["leaseTransitions"].as_i64() > Some(1), "{lease}");
+}
+
+#[test]
+fn a_leader_that_stops_gives_its_lease_back() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    let leader = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    leader.stop();
+    let lease: Value = cluster.store.get(&LEASES, "aliquot-system", "aliquot-scheduler").unwrap();
+    assert!(lease["spec"]["holderIdentity"].is_null());
+}
+
+#[test]
+fn one_of_two_replicas_leads() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    let first = cluster.scheduler();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let _second = cluster.scheduler();
+    cluster.pod("b", 50, json!({}));
+    cluster.wait_until_bound(&["a", "b"]);
+    first.stop();
+    cluster.store.delete(&PODS, "default", "a", true).unwrap();
+    cluster.pod("c", 50, json!({}));
+    cluster.wait_until_bound(&["b", "c"]);
+}
+
+#[test]
+fn a_leader_without_an_api_server_ends() {
+    let (cluster, mut scheduler) = Cluster::with_one_gpu();
+    cluster.pod("a", 50, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.server.set_out(true);
+    assert!(matches!(scheduler.end(), Err(ServeError::LeaseLost(_))));
+}
+
+#[test]
+fn what_changes_while_watches_are_broken_is_seen() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.pod("a", 60, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.pod("b", 60, json!({}));
+    cluster.wait_until("b waits", |cluster| cluster.why_waiting("b").is_some());
+    cluster.server.set_fault(|method, _| if method == "GET" { Fault::Refused } else { Fault::None });
+    cluster.server.compact();
+    cluster.store.delete(&PODS, "default", "a", true).unwrap();
+    cluster.server.compact();
+    cluster.server.set_fault(|_, _| Fault::None);
+    cluster.wait_until_bound(&["b"]);
+}

@@ -1,0 +1,216 @@
+//! A cluster for tests: an API server, nodes without kubelets, and schedulers.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
+use aliquot_dialects::{NodeFacts, Spoken};
+use aliquot_kubernetes_scheduler::{Config, ServeError, serve};
+use aliquot_scheduler_core::Settings;
+use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_engine::Decisions;
+use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, Store};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::{oneshot, watch};
+
+/// What is waited for comes long before this, or never.
+const LIMIT: Duration = Duration::from_secs(90);
+
+pub(crate) struct Cluster {
+    pub(crate) server: ApiServer,
+    pub(crate) store: Store,
+    directory: TempDir,
+    _runtime: Runtime,
+    schedulers: u32,
+}
+
+/// A replica of the scheduler, in this process. One that could not renew its lease in time is started anew, as kubelet
+/// does.
+pub(crate) struct Scheduler {
+    stop: watch::Sender<bool>,
+    kill: Option<oneshot::Sender<()>>,
+    ended: mpsc::Receiver<Result<(), ServeError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cluster {
+    pub(crate) fn start() -> Cluster {
+        let runtime = Runtime::new().unwrap();
+        let server = ApiServer::start(runtime.handle());
+        let directory = TempDir::new().unwrap();
+        server.write_kubeconfig(&directory.path().join("kubeconfig"));
+        let store = server.store();
+        Cluster { server, store, directory, _runtime: runtime, schedulers: 0 }
+    }
+
+    /// A cluster with a node of one GPU, and a scheduler.
+    pub(crate) fn with_one_gpu() -> (Cluster, Scheduler) {
+        let mut cluster = Cluster::start();
+        cluster.node("n", 1);
+        let scheduler = cluster.scheduler();
+        (cluster, scheduler)
+    }
+
+    pub(crate) fn scheduler(&mut self) -> Scheduler {
+        self.schedulers += 1;
+        let config = Config {
+            kubeconfig: Some(self.directory.path().join("kubeconfig")),
+            name: "aliquot".into(),
+            namespace: "aliquot-system".into(),
+            identity: format!("replica-{}", self.schedulers),
+        };
+        let ((stop, stopped), (kill, killed)) = (watch::channel(false), oneshot::channel());
+        let (end, ended) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let runtime = Runtime::new().unwrap();
+            runtime.block_on(async {
+                tokio::select! {
+                    () = serve_until_stopped(config, stopped, end) => {}
+                    _ = killed => {}
+                }
+            });
+            // Whoever is killed finishes nothing.
+            runtime.shutdown_background();
+        });
+        Scheduler { stop, kill: Some(kill), ended, thread: Some(thread) }
+    }
+
+    pub(crate) fn node(&self, name: &str, devices: usize) {
+        let device = |number: usize| InventoryDevice {
+            uuid: format!("GPU-{name}-{number}"),
+            model: "NVIDIA H100".into(),
+            memory_bytes: 80 << 30,
+            ..InventoryDevice::default()
+        };
+        let devices = (0..devices).map(device).collect();
+        let inventory = Inventory::new(devices, &Spoken::new([]).unwrap(), &NodeFacts::default());
+        let annotations = json!({INVENTORY: serde_json::to_string(&inventory).unwrap()});
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "annotations": annotations},
+        });
+        self.store.create(&NODES, "", node).unwrap();
+        let status = json!({"status": {
+            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "100"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }});
+        self.store.merge(&NODES, "", name, true, &status).unwrap();
+    }
+
+    /// A pod that asks for so many percent of a GPU. `more` is merged into it.
+    pub(crate) fn pod(&self, name: &str, percent: u32, more: Value) {
+        let limits = json!({"aliquot.dev/gpu-core": percent.to_string()});
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "schedulerName": "aliquot",
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
+            },
+        });
+        merge(&mut pod, more);
+        self.store.create(&PODS, "default", pod).unwrap();
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Value {
+        self.store.get(&PODS, "default", name).unwrap()
+    }
+
+    /// The nodes of bound pods.
+    pub(crate) fn bound(&self) -> BTreeMap<String, String> {
+        let pods: Vec<Value> = self.store.list(&PODS);
+        let node = |pod: &Value| {
+            let name = pod["metadata"]["name"].as_str()?.to_owned();
+            Some((name, pod["spec"]["nodeName"].as_str()?.to_owned()))
+        };
+        pods.iter().filter_map(node).collect()
+    }
+
+    /// The reason and the message of a pod's condition that it is not scheduled.
+    pub(crate) fn why_waiting(&self, name: &str) -> Option<(String, String)> {
+        let pod = self.get(name);
+        let conditions = pod["status"]["conditions"].as_array()?.clone();
+        let condition = conditions.into_iter().find(|of| of["type"] == "PodScheduled" && of["status"] == "False")?;
+        Some((condition["reason"].as_str()?.to_owned(), condition["message"].as_str()?.to_owned()))
+    }
+
+    pub(crate) fn events_about(&self, name: &str) -> Vec<String> {
+        let events: Vec<Value> = self.store.list(&CORE_EVENTS);
+        let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
+        about.map(|event| format!("{}: {}", event["reason"], event["message"])).collect()
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Cluster) -> bool) {
+        let began = Instant::now();
+        while !is_so(self) {
+            let pods: Vec<Value> = self.store.list(&PODS);
+            assert!(began.elapsed() < LIMIT, "{what}: {:?} {}", self.bound(), json!(pods));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until_bound(&self, names: &[&str]) {
+        self.wait_until("not bound as expected", |cluster| cluster.bound().keys().eq(names.iter()));
+    }
+}
+
+impl Scheduler {
+    /// Stops the replica as kubelet does.
+    pub(crate) fn stop(mut self) {
+        self.stop.send_replace(true);
+        while self.end().is_err() {}
+    }
+
+    /// Ends the replica in the middle of whatever it does.
+    pub(crate) fn kill(mut self) {
+        _ = self.kill.take().unwrap().send(());
+        self.thread.take().unwrap().join().unwrap();
+    }
+
+    /// Waits until the replica ends by itself.
+    pub(crate) fn end(&mut self) -> Result<(), ServeError> {
+        self.ended.recv_timeout(LIMIT).expect("the replica ends")
+    }
+}
+
+/// Serves, and says each time how it has ended.
+async fn serve_until_stopped(
+    config: Config,
+    stopped: watch::Receiver<bool>,
+    end: mpsc::Sender<Result<(), ServeError>>,
+) {
+    loop {
+        let (policy, settings) = (Box::new(BestFit), Settings::default());
+        let decisions = Decisions { policy, settings, usage_half_life_ms: 3_600_000 };
+        let ((stop, stops), mut stopped) = (oneshot::channel(), stopped.clone());
+        tokio::spawn(async move {
+            _ = stopped.wait_for(|stopped| *stopped).await;
+            _ = stop.send(());
+        });
+        let done = serve(config.clone(), decisions, stops).await;
+        let is_done = done.is_ok();
+        _ = end.send(done);
+        if is_done {
+            return;
+        }
+    }
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

@@ -1,0 +1,51 @@
+//! That the manifests allow what the scheduler asks the API server for.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use aliquot_test_api_server::Fault;
+use serde_json::{Value, json};
+
+use crate::kit::Cluster;
+
+/// Group, resource and verb.
+type Right = (String, String, String);
+
+fn allowed() -> BTreeSet<Right> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/scheduler/rbac.yaml");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut rights = BTreeSet::new();
+    for rule in documents.iter().flat_map(|document| document["rules"].as_array().cloned().unwrap_or_default()) {
+        let texts = |field: &str| -> Vec<String> { serde_json::from_value(rule[field].clone()).unwrap() };
+        for group in texts("apiGroups") {
+            for resource in texts("resources") {
+                rights.extend(texts("verbs").into_iter().map(|verb| (group.clone(), resource.clone(), verb)));
+            }
+        }
+    }
+    rights
+}
+
+#[test]
+fn the_scheduler_has_exactly_the_rights_that_it_uses() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    cluster.server.set_fault(|_, path| if path.ends_with("/a/binding") { Fault::AnswerLost } else { Fault::None });
+    let scheduler = cluster.scheduler();
+    cluster.pod("a", 100, json!({"spec": {"priority": 0}}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.pod("b", 100, json!({"spec": {"priority": 50}}));
+    cluster.wait_until_bound(&["b"]);
+    cluster.pod("c", 100, json!({"spec": {"priority": 0}}));
+    cluster.wait_until("the event about c", |cluster| !cluster.events_about("c").is_empty());
+    scheduler.stop();
+    let calls = cluster.server.calls().into_iter();
+    let used: BTreeSet<Right> =
+        calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect();
+    let mut allowed = allowed();
+    // An event that comes again is counted; here none comes again.
+    for verb in ["get", "patch"] {
+        assert!(allowed.remove(&(String::new(), "events".into(), verb.into())), "{verb} events");
+    }
+    assert_eq!(used, allowed);
+}

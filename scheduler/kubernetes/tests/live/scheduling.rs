@@ -1,0 +1,121 @@
+//! What users do.
+
+use aliquot_test_api_server::{BUDGETS, NAMESPACES, PODS, QUEUES};
+use serde_json::{Value, json};
+
+use crate::kit::Cluster;
+
+#[test]
+fn a_bound_pod_carries_its_part() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.pod("a", 30, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let pod = cluster.get("a");
+    let part = format!("main=GPU-n-0/300/{}", (80_u64 << 30) * 3 / 10);
+    assert_eq!(pod["metadata"]["annotations"]["aliquot.dev/devices"], part);
+    let condition = &pod["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["status"]), (&json!("PodScheduled"), &json!("True")));
+}
+
+#[test]
+fn a_pod_that_waits_says_why() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.pod("a", 60, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.pod("b", 60, json!({}));
+    cluster.wait_until("b says why it waits", |cluster| cluster.why_waiting("b").is_some());
+    let (reason, message) = cluster.why_waiting("b").unwrap();
+    // More nodes would help, so an autoscaler is to see it.
+    assert_eq!(reason, "Unschedulable");
+    assert!(message.contains("600 thousandths") || message.contains("60 %"), "{message}");
+    cluster.wait_until("the event about b", |cluster| !cluster.events_about("b").is_empty());
+    assert!(cluster.events_about("b")[0].starts_with("\"FailedScheduling\""));
+    cluster.store.delete(&PODS, "default", "a", true).unwrap();
+    cluster.wait_until_bound(&["b"]);
+}
+
+#[test]
+fn a_pod_that_cannot_be_scheduled_as_it_is_says_so() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let ports = json!([{"name": "main", "image": "none", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
+    cluster.pod("a", 0, json!({"spec": {"containers": ports}}));
+    cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
+    let (reason, message) = cluster.why_waiting("a").unwrap();
+    assert_eq!(reason, "NotSupported");
+    assert!(message.contains("hostPort"), "{message}");
+}
+
+#[test]
+fn pods_of_other_schedulers_are_left_alone() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.pod("other", 30, json!({"spec": {"schedulerName": "default-scheduler"}}));
+    cluster.pod("a", 30, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    assert!(cluster.why_waiting("other").is_none());
+}
+
+#[test]
+fn a_disruption_budget_protects_a_pod_until_it_allows() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.pod("train", 100, json!({"metadata": {"labels": {"app": "train"}}, "spec": {"priority": 50}}));
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "train"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}},
+    });
+    cluster.store.create(&BUDGETS, "default", budget).unwrap();
+    cluster.wait_until_bound(&["train"]);
+    cluster.pod("serve", 100, json!({"spec": {"priority": 90}}));
+    cluster.wait_until("serve waits", |cluster| cluster.why_waiting("serve").is_some());
+    assert_eq!(cluster.bound().len(), 1);
+    assert!(cluster.get("train")["metadata"]["deletionTimestamp"].is_null());
+    let status = json!({"status": {
+        "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+    }});
+    cluster.store.merge(&BUDGETS, "default", "train", true, &status).unwrap();
+    cluster.wait_until_bound(&["serve"]);
+}
+
+#[test]
+fn a_gang_waits_until_all_of_it_has_room() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let annotations = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "3"});
+    for name in ["a", "b", "c"] {
+        cluster.pod(name, 100, json!({"metadata": {"annotations": annotations}}));
+    }
+    cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
+    assert!(cluster.bound().is_empty());
+    cluster.node("m", 2);
+    cluster.wait_until_bound(&["a", "b", "c"]);
+}
+
+#[test]
+fn queues_limit_what_a_namespace_holds() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    let queue = json!({
+        "apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "small"},
+        "spec": {"resources": {"gpu": {"quota": 0.5, "limit": 0.5}}},
+    });
+    cluster.store.create(&QUEUES, "", queue).unwrap();
+    let labels = json!({"aliquot.dev/queue": "small"});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}});
+    cluster.store.create(&NAMESPACES, "", namespace).unwrap();
+    let _scheduler = cluster.scheduler();
+    cluster.pod("large", 60, json!({}));
+    cluster.wait_until("large waits", |cluster| cluster.why_waiting("large").is_some());
+    let (reason, message) = cluster.why_waiting("large").unwrap();
+    assert!(message.contains("\"small\""), "{message}");
+    // More nodes would not help.
+    assert_eq!(reason, "Waiting");
+    cluster.pod("a", 40, json!({}));
+    cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn a_pod_without_devices_is_scheduled_too() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let containers = json!([{"name": "main", "image": "none"}]);
+    cluster.pod("a", 0, json!({"spec": {"containers": containers}}));
+    cluster.wait_until_bound(&["a"]);
+    assert_eq!(cluster.get("a")["metadata"]["annotations"]["aliquot.dev/devices"], Value::Null);
+}

@@ -1,0 +1,67 @@
+//! `aliquot-scheduler kubernetes`: a scheduler for pods that name it.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use aliquot_kubernetes_scheduler::{Config, serve};
+use aliquot_scheduler::policy::PolicyName;
+use anyhow::{Context, Result};
+use tokio::sync::oneshot;
+
+use crate::commands::live::{block_signals, decisions, start_log};
+
+/// Where a pod finds the name of its own namespace.
+const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// The namespace where this is no pod.
+const NAMESPACE: &str = "aliquot-system";
+
+#[derive(clap::Args)]
+pub(crate) struct KubernetesArgs {
+    /// Names the API server [default: the cluster that this is a pod of]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Pods with this schedulerName are scheduled
+    #[arg(long, value_name = "NAME", default_value = "aliquot")]
+    scheduler_name: String,
+    /// The namespace of the Lease by which replicas elect a leader [default: the pod's own, or aliquot-system]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The placement policy
+    #[arg(long, value_enum, default_value_t)]
+    policy: PolicyName,
+    /// What to log, as for RUST_LOG
+    #[arg(long, value_name = "FILTER", default_value = "info")]
+    log_level: String,
+}
+
+/// Schedules until SIGTERM or SIGINT.
+pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
+    start_log(&args.log_level)?;
+    let signals = block_signals()?;
+    let (ask, asked) = oneshot::channel();
+    thread::spawn(move || {
+        if signals.wait().is_ok() {
+            _ = ask.send(());
+        }
+    });
+    let own = || std::fs::read_to_string(Path::new(OWN_NAMESPACE)).ok().map(|name| name.trim().to_owned());
+    let config = Config {
+        kubeconfig: args.kubeconfig.clone(),
+        name: args.scheduler_name.clone(),
+        namespace: args.namespace.clone().or_else(own).unwrap_or_else(|| NAMESPACE.to_owned()),
+        identity: identity()?,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    Ok(runtime.block_on(serve(config, decisions(args.policy), asked))?)
+}
+
+/// The machine's name, and what tells this process from others of that name.
+fn identity() -> Result<String> {
+    let name = nix::unistd::gethostname().context("this machine has no name")?;
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Ok(format!("{}_{}_{:x}", name.to_string_lossy(), std::process::id(), since.as_nanos()))
+}

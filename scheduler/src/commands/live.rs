@@ -1,0 +1,39 @@
+//! What the commands that schedule live share.
+
+use std::io::IsTerminal;
+
+use aliquot_scheduler::policy::PolicyName;
+use aliquot_scheduler_core::Settings;
+use aliquot_scheduler_core::placement::Mix;
+use aliquot_scheduler_engine::Decisions;
+use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal};
+
+/// What a queue has used counts half as much after a week.
+const USAGE_HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
+
+/// Logs to standard error from now on.
+pub(crate) fn start_log(level: &str) -> Result<()> {
+    let filter =
+        tracing_subscriber::EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?} is no filter"))?;
+    let has_colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr).init();
+    Ok(())
+}
+
+/// Blocks the signals that end the program, so that it can wait for them. Must be called before any thread starts,
+/// because each thread inherits the blocked signals.
+pub(crate) fn block_signals() -> Result<SigSet> {
+    let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    signals.thread_block().context("cannot receive signals")?;
+    Ok(signals)
+}
+
+/// How a live scheduler decides.
+pub(crate) fn decisions(policy: PolicyName) -> Decisions {
+    Decisions {
+        policy: policy.make(&Mix::of([]), 0),
+        settings: Settings::default(),
+        usage_half_life_ms: USAGE_HALF_LIFE_MS,
+    }
+}
