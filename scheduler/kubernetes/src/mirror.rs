@@ -36,12 +36,17 @@ pub(crate) struct Mirror {
     /// Members of gangs, by namespace and name, that have ended as they should: the gang needs them no more.
     succeeded: BTreeMap<(String, String), BTreeSet<String>>,
     told_gangs: BTreeMap<(String, String), PodGroup>,
+    /// How many claims of each gang the engine knows, and gangs that may have lost the last one.
+    told_members: BTreeMap<(String, String), usize>,
+    thinned_gangs: BTreeSet<(String, String)>,
     /// The queues of namespaces, for pods that name none.
     queue_of_namespace: BTreeMap<String, String>,
     queues: BTreeMap<String, QueueSpec>,
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
     reading: Reading,
+    /// Inventories have changed since they were read.
+    is_to_read: bool,
     sequence: u64,
     session: u64,
     changed_pods: BTreeSet<String>,
@@ -105,11 +110,14 @@ impl Mirror {
             on_node: BTreeMap::new(),
             succeeded: BTreeMap::new(),
             told_gangs: BTreeMap::new(),
+            told_members: BTreeMap::new(),
+            thinned_gangs: BTreeSet::new(),
             queue_of_namespace: BTreeMap::new(),
             queues: BTreeMap::new(),
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
             reading: Reading::default(),
+            is_to_read: false,
             sequence: 0,
             session: 0,
             changed_pods: BTreeSet::new(),
@@ -120,6 +128,7 @@ impl Mirror {
 
     /// What the engine is to hear of all that has changed.
     pub(crate) fn settle(&mut self) -> Vec<Observation> {
+        self.read_inventories();
         self.tell_queues();
         for uid in std::mem::take(&mut self.changed_pods) {
             self.tell_pod(&uid);

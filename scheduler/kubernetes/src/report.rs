@@ -26,7 +26,7 @@ const NOT_SUPPORTED: &str = "NotSupported";
 const LOOK: Duration = Duration::from_secs(1);
 /// What is said of one pod changes so often at most.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Pods of which something is said at one look, at most.
+/// Pods that are looked at together, at most.
 const AT_A_LOOK: usize = 100;
 
 /// What is to be said of a pod.
@@ -59,8 +59,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         // Those of whom nothing was said, or not for the longest time, come first.
         let mut due: Vec<&About> = waiting.values().filter(|about| is_due(&about.uid)).collect();
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
-        let mut written = 0;
-        for about in due {
+        for about in due.into_iter().take(AT_A_LOOK) {
             let Some(said) = what_to_say(&view, about) else { continue };
             said_at.insert(about.uid.clone(), Instant::now());
             let is_said =
@@ -69,10 +68,6 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
                 continue;
             }
             _ = timeout(left, write(&client, &events, about, &said)).await;
-            written += 1;
-            if written == AT_A_LOOK {
-                break;
-            }
         }
     }
 }

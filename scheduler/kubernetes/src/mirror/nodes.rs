@@ -21,7 +21,10 @@ impl Mirror {
         let name = facts.name.clone();
         match self.nodes.get_mut(&name) {
             Some(known) if known.facts == facts => return,
-            Some(known) => known.facts = facts,
+            Some(known) => {
+                self.is_to_read |= known.facts.inventory != facts.inventory;
+                known.facts = facts;
+            }
             None => {
                 self.session += 1;
                 let is_awaited = |pod: &super::KnownPod| pod.binding_to.as_ref() == Some(&name);
@@ -37,10 +40,10 @@ impl Mirror {
                 };
                 self.nodes.insert(name.clone(), known);
                 self.pods_of_node_changed(&name);
+                self.is_to_read = true;
             }
         }
         self.changed_nodes.insert(name);
-        self.read_anew();
     }
 
     pub(crate) fn node_gone(&mut self, name: &str) {
@@ -58,7 +61,7 @@ impl Mirror {
             self.told.push(Observation::NodeGone(NodeName::from(name)));
         }
         self.changed_nodes.remove(name);
-        self.read_anew();
+        self.is_to_read = true;
     }
 
     pub(crate) fn node_names(&self) -> BTreeSet<String> {
@@ -70,7 +73,10 @@ impl Mirror {
     }
 
     /// What requests mean may have changed with the nodes' inventories.
-    fn read_anew(&mut self) {
+    pub(super) fn read_inventories(&mut self) {
+        if !std::mem::take(&mut self.is_to_read) {
+            return;
+        }
         let reading = self.read();
         if reading != self.reading {
             self.reading = reading;

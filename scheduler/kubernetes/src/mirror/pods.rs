@@ -211,6 +211,9 @@ impl Mirror {
         if let Some(group) = group {
             self.tell_group(group);
         }
+        if let (Some(gang), false) = (&claim.pod_group, is_resized) {
+            *self.told_members.entry((claim.namespace.clone(), gang.clone())).or_default() += 1;
+        }
         let name = ClaimUid::from(uid);
         self.told.push(match is_resized {
             true => Observation::ClaimResized(name, Box::new(claim.request.clone())),
@@ -256,15 +259,13 @@ impl Mirror {
 
     /// A gang ends with its last pod.
     pub(super) fn tell_gangs_gone(&mut self) {
-        let claims = self.pods.values().filter_map(|pod| pod.claim.as_ref());
-        let used: BTreeSet<(&str, &str)> =
-            claims.filter_map(|told| Some((told.claim.namespace.as_str(), told.claim.pod_group.as_deref()?))).collect();
-        let gone = self.told_gangs.keys().filter(|(namespace, name)| !used.contains(&(namespace, name))).cloned();
-        for (namespace, name) in gone.collect::<Vec<(String, String)>>() {
-            let key = (namespace.clone(), name.clone());
-            self.told_gangs.remove(&key);
-            self.succeeded.remove(&key);
-            self.told.push(Observation::GroupRemoved(namespace, name));
+        for key in std::mem::take(&mut self.thinned_gangs) {
+            if self.told_members.get(&key).is_none_or(|members| *members == 0) {
+                self.told_members.remove(&key);
+                self.told_gangs.remove(&key);
+                self.succeeded.remove(&key);
+                self.told.push(Observation::GroupRemoved(key.0, key.1));
+            }
         }
     }
 
@@ -272,8 +273,14 @@ impl Mirror {
     pub(super) fn end_claim(&mut self, uid: &str) {
         let Some(known) = self.pods.get_mut(uid) else { return };
         known.problem = None;
-        if known.claim.take().is_some() {
-            self.told.push(Observation::ClaimEnded(ClaimUid::from(uid)));
+        let Some(told) = known.claim.take() else { return };
+        self.told.push(Observation::ClaimEnded(ClaimUid::from(uid)));
+        if let Some(gang) = told.claim.pod_group {
+            let key = (told.claim.namespace, gang);
+            if let Some(members) = self.told_members.get_mut(&key) {
+                *members -= 1;
+            }
+            self.thinned_gangs.insert(key);
         }
     }
 

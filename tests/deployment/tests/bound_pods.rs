@@ -1,0 +1,58 @@
+//! The admission policy for what the scheduler writes on pods that it binds.
+
+mod expressions;
+
+use std::collections::HashMap;
+
+use aliquot_deployment::object;
+use cel::Value as CelValue;
+use expressions::{evaluate, value};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use serde_json::{Value, json};
+
+/// Whether somebody may make `after` of the pod `before`, or create it.
+fn is_admitted(before: &Value, after: &Value) -> bool {
+    let policy: ValidatingAdmissionPolicy = object("scheduler", "aliquot-scheduler-pods");
+    let spec = policy.spec.unwrap();
+    let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
+        let variables = variables.clone().into();
+        evaluate(expression, [("object", value(after)), ("oldObject", value(before)), ("variables", variables)])
+    };
+    let mut variables = HashMap::new();
+    for variable in spec.variables.unwrap() {
+        variables.insert(variable.name, evaluate(&variable.expression, &variables));
+    }
+    spec.validations.unwrap().iter().all(|it| evaluate(&it.expression, &variables) == CelValue::Bool(true))
+}
+
+fn annotated(annotations: &Value) -> Value {
+    json!({"metadata": {"name": "p", "annotations": annotations}})
+}
+
+#[test]
+fn a_binding_s_annotations_are_the_scheduler_s_alone() {
+    let (generation, devices) = ("aliquot.dev/generation", "aliquot.dev/devices");
+    let bound = annotated(&json!({generation: "1.2", devices: "main=GPU-1/300/1", "a": "b"}));
+    let without_devices = annotated(&json!({generation: "1.2"}));
+    for before in [&Value::Null, &json!({"metadata": {"name": "p"}}), &annotated(&json!({devices: "x"}))] {
+        assert!(!is_admitted(before, &bound), "{before}");
+        assert!(!is_admitted(before, &without_devices), "{before}");
+    }
+    let moved = annotated(&json!({generation: "1.2", devices: "main=GPU-2/300/1", "a": "b"}));
+    let taken = annotated(&json!({"a": "b"}));
+    let renumbered = annotated(&json!({generation: "1.3", devices: "main=GPU-1/300/1", "a": "b"}));
+    for after in [&moved, &taken, &renumbered, &without_devices] {
+        assert!(!is_admitted(&bound, after), "{after}");
+    }
+}
+
+#[test]
+fn everything_else_of_pods_is_free() {
+    let generation = json!({"aliquot.dev/generation": "1.2", "a": "b"});
+    let other = json!({"aliquot.dev/generation": "1.2", "a": "c", "d": "e"});
+    assert!(is_admitted(&annotated(&generation), &annotated(&other)));
+    // Another scheduler may decide on devices, too.
+    assert!(is_admitted(&Value::Null, &annotated(&json!({"aliquot.dev/devices": "main=GPU-1/300/1"}))));
+    assert!(is_admitted(&Value::Null, &json!({"metadata": {"name": "p"}})));
+    assert!(is_admitted(&json!({"metadata": {"name": "p"}}), &annotated(&json!({"a": "b"}))));
+}
