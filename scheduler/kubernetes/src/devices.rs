@@ -176,6 +176,16 @@ pub(crate) fn specs(inventory: &Inventory, may_give_out: bool) -> Vec<DeviceSpec
     specs
 }
 
+/// A device that pods have parts of, and that its node does not tell of.
+pub(crate) fn unknown(uuid: &str, held_bytes: u64) -> DeviceSpec {
+    DeviceSpec {
+        uuid: uuid.to_owned(),
+        memory: Bytes::new(held_bytes),
+        health: Health::Unhealthy,
+        ..DeviceSpec::default()
+    }
+}
+
 /// By device, the number of the devices that reach each other by NVLink; `None`: it has no such link.
 fn nvlink_groups(devices: &[InventoryDevice]) -> Vec<Option<u16>> {
     let number = |uuid: &String| devices.iter().position(|device| device.uuid == *uuid);

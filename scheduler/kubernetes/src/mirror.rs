@@ -23,6 +23,7 @@ use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 
 pub(crate) use commands::{BindOutcome, EvictOutcome, Write};
+pub(crate) use nodes::Held;
 
 /// What is known of the cluster, and what the engine was told of it.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct Mirror {
     term: u64,
     pods: BTreeMap<String, KnownPod>,
     nodes: BTreeMap<String, KnownNode>,
-    /// UIDs of the pods that hold room on a node, whether it is known or not.
+    /// UIDs of the pods that hold room on a node, or are being bound there, whether it is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
     /// Members of gangs, by namespace and name, that have ended as they should: the gang needs them no more.
     succeeded: BTreeMap<(String, String), BTreeSet<String>>,

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::devices;
+use crate::mirror::Held;
 use crate::placement::{NODE_NAME, taints};
 use crate::resources::Amounts;
 
@@ -50,19 +51,29 @@ impl NodeFacts {
     /// The node in the words of the books, without what pods hold there that are not in the books. `may_give_out`:
     /// whether its devices may be given out.
     ///
+    /// It has at least what our pods hold. A node can say that it has less than that for a while: kubelet, when it
+    /// starts, does not know what device plugins offer, a new node has no inventory yet, and others may overload a
+    /// node. Nobody is evicted for that, but nothing new comes either.
+    ///
     /// # Errors
     /// A quantity of it cannot be read.
     pub(crate) fn spec(
         &self,
-        of_others: &Amounts,
+        held: &Held,
         is_counted: impl Fn(&str) -> bool,
         may_give_out: bool,
     ) -> Result<NodeSpec, String> {
-        let amounts = Amounts::of_node(&self.allocatable, is_counted)?.without(of_others);
-        let devices = match &self.inventory {
+        let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?.without(&held.by_foreign);
+        amounts.raise(&held.by_ours);
+        let mut devices = match &self.inventory {
             Some(Ok(inventory)) => devices::specs(inventory, may_give_out),
             _ => Vec::new(),
         };
+        for (uuid, bytes) in &held.device_bytes {
+            if devices.iter().all(|device| device.uuid != *uuid) {
+                devices.push(devices::unknown(uuid, *bytes));
+            }
+        }
         Ok(NodeSpec {
             name: self.name.clone(),
             labels: self.labels.clone(),

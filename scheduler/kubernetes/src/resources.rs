@@ -67,6 +67,11 @@ impl Amounts {
         Ok(all)
     }
 
+    /// What an instance holds beside devices.
+    pub(crate) fn of_instance(amounts: &aliquot_scheduler_engine::Amounts) -> Amounts {
+        Amounts { cpu_millis: amounts.cpu.get(), memory_bytes: amounts.memory.get(), counted: amounts.counted.clone() }
+    }
+
     fn of_container(container: &Container, is_counted: impl Fn(&str) -> bool) -> Result<Amounts, String> {
         let Some(resources) = &container.resources else { return Ok(Amounts::default()) };
         Amounts::read(asked(resources.requests.as_ref(), resources.limits.as_ref()).into_iter(), is_counted)
@@ -111,7 +116,7 @@ impl Amounts {
     }
 
     /// At least as much of everything as `other`.
-    fn raise(&mut self, other: &Amounts) {
+    pub(crate) fn raise(&mut self, other: &Amounts) {
         self.cpu_millis = self.cpu_millis.max(other.cpu_millis);
         self.memory_bytes = self.memory_bytes.max(other.memory_bytes);
         for (name, amount) in &other.counted {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_api_server::Client;
+use aliquot_api_server::{Client, is_not_found, message};
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::Api;
@@ -164,7 +164,10 @@ fn said(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => aliquot_api_server::message(error),
+        | watcher::Error::WatchFailed(error) => {
+            let hint = if is_not_found(error) { "; apply the scheduler's manifests, which define it" } else { "" };
+            format!("{}{hint}", message(error))
+        }
         other => other.to_string(),
     }
 }

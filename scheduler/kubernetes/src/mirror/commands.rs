@@ -112,6 +112,7 @@ impl Mirror {
             node.last = node.last.max(start.generation);
             node.unsettled.insert(start.generation);
         }
+        self.on_node.entry(start.node.clone()).or_default().insert(uid.to_owned());
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
         Some(write)
@@ -183,7 +184,11 @@ impl Mirror {
 
     /// No binding of a pod is on its way any more.
     pub(super) fn binding_done(&mut self, uid: &str) {
-        let Some(node) = self.pods.get_mut(uid).and_then(|known| known.binding_to.take()) else { return };
+        let Some(known) = self.pods.get_mut(uid) else { return };
+        let Some(node) = known.binding_to.take() else { return };
+        if known.facts.holds_room_on() != Some(&node) {
+            self.leave_node(uid, &node);
+        }
         if let Some(there) = self.nodes.get_mut(&node)
             && there.awaited.remove(uid)
             && there.awaited.is_empty()

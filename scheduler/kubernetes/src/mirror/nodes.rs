@@ -12,6 +12,20 @@ use crate::devices::Reading;
 use crate::node::NodeFacts;
 use crate::resources::Amounts;
 
+/// What pods hold of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// By pods that are not in the books.
+    pub(crate) by_foreign: Amounts,
+    /// By those that are, also by those that are being bound.
+    pub(crate) by_ours: Amounts,
+    /// By those that are, of the memory of each device.
+    pub(crate) device_bytes: BTreeMap<String, u64>,
+    running: Vec<Running>,
+    /// A pod that uses devices, and nobody knows which.
+    user_of_devices: Option<String>,
+}
+
 impl Mirror {
     pub(crate) fn node(&mut self, facts: NodeFacts) {
         let known = self.nodes.get(&facts.name);
@@ -108,39 +122,49 @@ impl Mirror {
         inventory.reading().is_ok_and(|(spoken, facts)| spoken == self.reading.spoken && facts == self.reading.facts)
     }
 
-    /// Tells the engine of a node if it has changed, or if what runs there must be heard.
-    pub(super) fn tell_node(&mut self, name: &str) {
-        let Some(node) = self.nodes.get(name).filter(|node| node.awaited.is_empty()) else { return };
-        let (mut foreign, mut running) = (Amounts::default(), Vec::new());
-        let mut uses_devices = None;
+    /// What pods hold of a node.
+    fn held_on(&self, name: &str) -> Held {
+        let mut held = Held::default();
         for uid in self.on_node.get(name).into_iter().flatten() {
             let Some(pod) = self.pods.get(uid) else { continue };
-            match pod.instance.as_ref().filter(|instance| instance.node == name) {
-                Some(instance) if instance.is_bound => running.push(Running {
+            let Some(instance) = pod.instance.as_ref().filter(|instance| instance.node == name) else {
+                held.by_foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
+                if !matches!(self.reading.ask(&pod.facts.words), Ok(None)) {
+                    held.user_of_devices = Some(pod.facts.full_name());
+                }
+                continue;
+            };
+            held.by_ours.add(&Amounts::of_instance(&instance.amounts));
+            for part in &instance.amounts.devices {
+                *held.device_bytes.entry(part.uuid.clone()).or_default() += part.memory.get();
+            }
+            if instance.is_bound {
+                held.running.push(Running {
                     claim: ClaimUid::from(uid.as_str()),
                     instance: instance.generation,
                     amounts: instance.amounts.clone(),
-                }),
-                Some(_) => {}
-                None => {
-                    foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
-                    if !matches!(self.reading.ask(&pod.facts.words), Ok(None)) {
-                        uses_devices = Some(pod.facts.full_name());
-                    }
-                }
+                });
             }
         }
+        held
+    }
+
+    /// Tells the engine of a node if it has changed, or if what runs there must be heard.
+    pub(super) fn tell_node(&mut self, name: &str) {
+        let Some(node) = self.nodes.get(name).filter(|node| node.awaited.is_empty()) else { return };
+        let held = self.held_on(name);
         let is_read_alike = match &node.facts.inventory {
             Some(Ok(inventory)) => self.is_read_alike(inventory),
             _ => true,
         };
+        let may_give_out = held.user_of_devices.is_none() && is_read_alike;
         let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
-        let spec = match node.facts.spec(&foreign, is_counted, uses_devices.is_none() && is_read_alike) {
+        let spec = match node.facts.spec(&held, is_counted, may_give_out) {
             Ok(spec) => spec,
             Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),
         };
         if node.told.as_ref() != Some(&spec) {
-            say_what_is_not_given_out(name, &node.facts.inventory, uses_devices.as_deref(), is_read_alike);
+            say_what_is_not_given_out(name, &node.facts.inventory, held.user_of_devices.as_deref(), is_read_alike);
         } else if !node.is_to_report {
             return;
         }
@@ -149,7 +173,8 @@ impl Mirror {
             None => node.last,
         };
         let session = node.session;
-        let report = NodeReport { spec: spec.clone(), session, sequence: self.next_sequence(), handled, running };
+        let (sequence, running) = (self.next_sequence(), held.running);
+        let report = NodeReport { spec: spec.clone(), session, sequence, handled, running };
         if let Some(node) = self.nodes.get_mut(name) {
             (node.told, node.is_to_report) = (Some(spec), false);
         }

@@ -67,14 +67,18 @@ impl Mirror {
     fn unlist(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid) else { return };
         if let Some(node) = known.facts.holds_room_on().map(str::to_owned) {
-            if let Some(there) = self.on_node.get_mut(&node) {
-                there.remove(uid);
-                if there.is_empty() {
-                    self.on_node.remove(&node);
-                }
-            }
-            self.changed_nodes.insert(node);
+            self.leave_node(uid, &node);
         }
+    }
+
+    pub(super) fn leave_node(&mut self, uid: &str, node: &str) {
+        if let Some(there) = self.on_node.get_mut(node) {
+            there.remove(uid);
+            if there.is_empty() {
+                self.on_node.remove(node);
+            }
+        }
+        self.changed_nodes.insert(node.to_owned());
     }
 
     /// Tells the engine what a pod is now.

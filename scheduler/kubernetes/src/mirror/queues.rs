@@ -39,9 +39,20 @@ impl Mirror {
         self.queue_of_namespace.keys().cloned().collect()
     }
 
+    /// The queue of a pod; empty: the default one. A pod that is bound already is in the default one if its own is not
+    /// there any more, or has others below it: it must be in the books somewhere, or it would be evicted.
     pub(super) fn queue_of(&self, pod: &PodFacts) -> String {
         let named = pod.queue.clone().filter(|queue| !queue.is_empty());
-        named.or_else(|| self.queue_of_namespace.get(&pod.namespace).cloned()).unwrap_or_default()
+        let queue = named.or_else(|| self.queue_of_namespace.get(&pod.namespace).cloned()).unwrap_or_default();
+        match pod.node.is_some() && !self.takes_claims(&queue) {
+            true => String::new(),
+            false => queue,
+        }
+    }
+
+    fn takes_claims(&self, queue: &str) -> bool {
+        let is_parent = |of: &QueueSpec| of.parent.as_deref() == Some(queue);
+        self.told_queues.contains_key(queue) && !self.told_queues.values().any(is_parent)
     }
 
     /// All queues. Where nobody defines the one of pods that name none, it may have all that there is until there are

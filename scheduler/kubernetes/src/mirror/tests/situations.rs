@@ -376,3 +376,77 @@ fn what_is_left_of_a_gang_is_evicted_after_a_while() {
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("b").contains("1 member"), "{}", world.why_waiting("b"));
 }
+
+#[test]
+fn pods_run_on_where_a_node_does_not_tell_of_its_devices() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 60, json!({}));
+    world.settle();
+    let told = world.nodes["n"].clone();
+    world.nodes.get_mut("n").unwrap()["metadata"]["annotations"] = json!({});
+    world.change_leader();
+    world.pod("b", 40, json!({}));
+    world.settle();
+    assert_eq!(world.log, ["a to n"]);
+    // The node's object is another one, too.
+    world.remove_node("n");
+    let mut bare = told.clone();
+    bare["metadata"]["uid"] = "another".into();
+    bare["metadata"]["annotations"] = json!({});
+    world.mirror.node(crate::node::NodeFacts::of(super::typed(&bare)).unwrap());
+    world.settle();
+    bare["metadata"]["annotations"] = told["metadata"]["annotations"].clone();
+    world.mirror.node(crate::node::NodeFacts::of(super::typed(&bare)).unwrap());
+    world.nodes.insert("n".into(), bare);
+    world.settle();
+    assert_eq!(world.log, ["a to n", "b to n"]);
+    assert_eq!(world.promised()["n-0"].0, 1000);
+}
+
+#[test]
+fn nobody_is_evicted_where_a_node_has_less_than_before() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let hca = json!([{"name": "main", "resources": {"requests": {"rdma/hca": "1", "cpu": "8"}}}]);
+    world.nodes.get_mut("n").unwrap()["status"]["allocatable"]["rdma/hca"] = "2".into();
+    world.change_leader();
+    world.pod("a", 0, json!({"spec": {"containers": hca}}));
+    world.settle();
+    // Kubelet starts anew, and another scheduler overloads the node.
+    world.nodes.get_mut("n").unwrap()["status"]["allocatable"]["rdma/hca"] = "0".into();
+    let node = world.nodes["n"].clone();
+    world.mirror.node(crate::node::NodeFacts::of(super::typed(&node)).unwrap());
+    let foreign = json!([{"name": "x", "resources": {"requests": {"cpu": "12"}}}]);
+    let spec = json!({"schedulerName": "default-scheduler", "nodeName": "n", "containers": foreign});
+    world.pod("other", 0, json!({"spec": spec}));
+    world.pod("b", 0, json!({"spec": {"containers": hca}}));
+    world.settle();
+    world.change_leader();
+    world.settle();
+    assert_eq!(world.log, ["a to n"]);
+}
+
+#[test]
+fn pods_run_on_when_their_queue_is_gone() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.mirror.queue("gone", &QueueDefinition::default());
+    world.mirror.queue("split", &QueueDefinition::default());
+    world.pod("a", 50, json!({"metadata": {"labels": {"aliquot.dev/queue": "gone"}}}));
+    world.pod(
+        "b",
+        50,
+        json!({"metadata": {
+            "labels": {"aliquot.dev/queue": "split"},
+            "annotations": {"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "1"},
+        }}),
+    );
+    world.settle();
+    let below = QueueDefinition { parent_queue: Some("split".into()), ..QueueDefinition::default() };
+    world.queues.insert("split".into(), QueueDefinition::default());
+    world.queues.insert("below".into(), below);
+    world.change_leader();
+    world.settle();
+    assert_eq!(world.log, ["a to n", "b to n"]);
+}
