@@ -12,6 +12,7 @@ mod commands;
 mod nodes;
 mod pods;
 mod queues;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +46,7 @@ pub(crate) struct Mirror {
     queues: BTreeMap<String, QueueSpec>,
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
+    volumes: volumes::Volumes,
     reading: Reading,
     /// Inventories have changed since they were read.
     is_to_read: bool,
@@ -117,6 +119,7 @@ impl Mirror {
             queues: BTreeMap::new(),
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
+            volumes: volumes::Volumes::default(),
             reading: Reading::default(),
             is_to_read: false,
             sequence: 0,
@@ -130,6 +133,7 @@ impl Mirror {
     /// What the engine is to hear of all that has changed.
     pub(crate) fn settle(&mut self) -> Vec<Observation> {
         self.read_inventories();
+        self.look_at_volumes();
         self.tell_queues();
         for uid in std::mem::take(&mut self.changed_pods) {
             self.tell_pod(&uid);

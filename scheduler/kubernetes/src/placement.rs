@@ -41,12 +41,34 @@ pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
         let of_nodes = affinity.node_affinity.as_ref();
         if let Some(selector) = of_nodes.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref())
         {
-            let terms = selector.node_selector_terms.iter().map(term).collect::<Result<BTreeSet<NodeTerm>, String>>();
-            constraints.node_terms = terms?;
+            constraints.node_terms = terms(selector)?;
         }
     }
     refuse_the_rest(spec)?;
     Ok(constraints)
+}
+
+/// The terms of a selector, of which nodes must match one.
+///
+/// # Errors
+/// What of it is not supported.
+pub(crate) fn terms(selector: &core::NodeSelector) -> Result<BTreeSet<NodeTerm>, String> {
+    selector.node_selector_terms.iter().map(term).collect()
+}
+
+/// Terms that are matched where both sets are: each of one together with each of the other. An empty set asks for nothing.
+pub(crate) fn both(one: BTreeSet<NodeTerm>, other: &BTreeSet<NodeTerm>) -> BTreeSet<NodeTerm> {
+    if one.is_empty() || other.is_empty() {
+        return if one.is_empty() { other.clone() } else { one };
+    }
+    let together = |a: &NodeTerm, b: &NodeTerm| {
+        let requirements = a.requirements.union(&b.requirements).cloned().collect();
+        // A term without requirements matches no node, also together with another one.
+        let matches_none = a.requirements.is_empty() || b.requirements.is_empty();
+        (!matches_none).then_some(NodeTerm { requirements })
+    };
+    let terms: BTreeSet<NodeTerm> = one.iter().flat_map(|a| other.iter().filter_map(move |b| together(a, b))).collect();
+    if terms.is_empty() { BTreeSet::from([NodeTerm::default()]) } else { terms }
 }
 
 fn toleration(of: &core::Toleration) -> Option<Toleration> {
@@ -114,9 +136,6 @@ fn refuse_the_rest(spec: &core::PodSpec) -> Result<(), String> {
     }
     let volumes = spec.volumes.iter().flatten();
     for volume in volumes {
-        if let Some(claim) = &volume.persistent_volume_claim {
-            return Err(unsupported(&format!("the PersistentVolumeClaim {:?}", claim.claim_name)));
-        }
         if volume.ephemeral.is_some() {
             return Err(unsupported(&format!("the ephemeral volume {:?}", volume.name)));
         }
@@ -183,6 +202,25 @@ mod tests {
     }
 
     #[test]
+    fn terms_together_ask_for_what_each_asks_for() {
+        let term = |keys: &[&str]| NodeTerm {
+            requirements: keys
+                .iter()
+                .map(|key| NodeRequirement { key: (*key).to_owned(), operator: NodeOperator::Exists })
+                .collect(),
+        };
+        let set = |terms: &[&[&str]]| terms.iter().map(|keys| term(keys)).collect::<BTreeSet<NodeTerm>>();
+        assert_eq!(both(set(&[]), &set(&[&["a"]])), set(&[&["a"]]));
+        assert_eq!(both(set(&[&["a"]]), &set(&[])), set(&[&["a"]]));
+        assert_eq!(
+            both(set(&[&["a"], &["b"]]), &set(&[&["c"], &["d"]])),
+            set(&[&["a", "c"], &["a", "d"], &["b", "c"], &["b", "d"],])
+        );
+        // What matches no node goes on matching none.
+        assert_eq!(both(set(&[&[]]), &set(&[&["a"]])), set(&[&[]]));
+    }
+
+    #[test]
     fn what_is_not_supported_is_named() {
         let term = json!([{"topologyKey": "zone"}]);
         for (spec, named) in [
@@ -202,7 +240,6 @@ mod tests {
             ),
             (json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]}), "hostPort"),
             (json!({"resourceClaims": [{"name": "gpu"}]}), "ResourceClaim"),
-            (json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}), "\"data\""),
             (json!({"volumes": [{"name": "v", "ephemeral": {}}]}), "ephemeral volume \"v\""),
         ] {
             let error = of(spec.clone()).unwrap_err();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aliquot_api_server::{Client, is_not_found, message};
 use futures_util::{StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -111,12 +111,52 @@ impl Watched for Queue {
     }
 }
 
+impl Watched for PersistentVolume {
+    fn key(&self) -> Option<String> {
+        self.metadata.name.clone()
+    }
+
+    fn show(self, _: &str, mirror: &mut Mirror) {
+        mirror.volume(self);
+    }
+
+    fn gone(key: &str, mirror: &mut Mirror) {
+        mirror.volume_gone(key);
+    }
+
+    fn shown(mirror: &Mirror) -> BTreeSet<String> {
+        mirror.volume_names()
+    }
+}
+
+impl Watched for PersistentVolumeClaim {
+    fn key(&self) -> Option<String> {
+        Some(format!("{}/{}", self.namespace()?, self.name_any()))
+    }
+
+    fn show(self, _: &str, mirror: &mut Mirror) {
+        mirror.volume_claim(self);
+    }
+
+    fn gone(key: &str, mirror: &mut Mirror) {
+        if let Some((namespace, name)) = key.split_once('/') {
+            mirror.volume_claim_gone(namespace, name);
+        }
+    }
+
+    fn shown(mirror: &Mirror) -> BTreeSet<String> {
+        mirror.volume_claim_names().map(|(namespace, name)| format!("{namespace}/{name}")).collect()
+    }
+}
+
 /// Watches all that the mirror shows. Each receiver says whether a sort was told once as a whole.
 pub(crate) fn start(client: &Client, shared: &Arc<Shared>) -> Vec<watch::Receiver<bool>> {
     vec![
         follow::<Node>(client, shared),
         follow::<Namespace>(client, shared),
         follow::<Queue>(client, shared),
+        follow::<PersistentVolume>(client, shared),
+        follow::<PersistentVolumeClaim>(client, shared),
         follow::<Pod>(client, shared),
     ]
 }

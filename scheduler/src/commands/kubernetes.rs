@@ -56,7 +56,9 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    Ok(runtime.block_on(serve(config, decisions(args.policy), asked))?)
+    let served = runtime.block_on(serve(config, decisions(args.policy), asked));
+    // The error says its causes itself.
+    served.map_err(|error| anyhow::Error::msg(error.to_string()))
 }
 
 /// The machine's name, and what tells this process from others of that name.

@@ -170,6 +170,7 @@ impl Mirror {
         }
         let amounts = self.amounts_of(facts)?;
         let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
+        self.constrain_by_volumes(facts, &mut constraints)?;
         let ask = self.reading.ask(&facts.words)?;
         if let Some(ask) = &ask {
             ask.constrain(&mut constraints);

@@ -1,6 +1,6 @@
 //! What users do.
 
-use aliquot_test_api_server::{BUDGETS, NAMESPACES, PODS, QUEUES};
+use aliquot_test_api_server::{BUDGETS, NAMESPACES, PODS, QUEUES, VOLUME_CLAIMS, VOLUMES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -118,4 +118,37 @@ fn a_pod_without_devices_is_scheduled_too() {
     cluster.pod("a", 0, json!({"spec": {"containers": containers}}));
     cluster.wait_until_bound(&["a"]);
     assert_eq!(cluster.get("a")["metadata"]["annotations"]["aliquot.dev/devices"], Value::Null);
+}
+
+#[test]
+fn a_pod_runs_where_its_volume_is() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.node("m", 1);
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "v"},
+    });
+    cluster.store.create(&VOLUME_CLAIMS, "default", claim).unwrap();
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    for name in ["a", "b"] {
+        cluster.pod(name, 60, json!({"spec": {"volumes": volumes}}));
+    }
+    cluster.wait_until("a says that its claim is not bound", |cluster| {
+        cluster.why_waiting("a").is_some_and(|(_, message)| message.contains("\"data\" is not bound"))
+    });
+    let expression = json!({"key": "metadata.name", "operator": "In", "values": ["m"]});
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [expression]}]}}},
+    });
+    cluster.store.create(&VOLUMES, "", volume).unwrap();
+    let status = json!({"status": {"phase": "Bound"}});
+    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", true, &status).unwrap();
+    cluster.wait_until("one pod is bound", |cluster| !cluster.bound().is_empty());
+    // The other node has room, too, but not the volume.
+    cluster.pod("c", 60, json!({}));
+    cluster.wait_until("c is bound", |cluster| cluster.bound().contains_key("c"));
+    let bound = cluster.bound();
+    assert_eq!((bound.len(), bound["c"].as_str()), (2, "n"), "{bound:?}");
+    assert!(bound.get("a").or(bound.get("b")).is_some_and(|node| node == "m"), "{bound:?}");
 }

@@ -1,7 +1,7 @@
 //! What the API server serves: one line for each resource.
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event as CoreEvent, Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
@@ -39,10 +39,12 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 12] = [
+pub const RESOURCES: [&Resource; 14] = [
     &PODS,
     &NODES,
     &NAMESPACES,
+    &VOLUMES,
+    &VOLUME_CLAIMS,
     &CORE_EVENTS,
     &EVENTS,
     &CLAIMS,
@@ -95,6 +97,36 @@ pub const NAMESPACES: Resource = Resource {
     metadata_with_status: true,
     selectable: &[],
     decode: strictly::<Namespace>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `persistentvolumes`.
+pub const VOLUMES: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "persistentvolumes",
+    kind: "PersistentVolume",
+    namespaced: false,
+    has_status: true,
+    metadata_with_status: false,
+    selectable: &[],
+    decode: strictly::<PersistentVolume>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `persistentvolumeclaims`. Nobody binds them.
+pub const VOLUME_CLAIMS: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "persistentvolumeclaims",
+    kind: "PersistentVolumeClaim",
+    namespaced: true,
+    has_status: true,
+    metadata_with_status: false,
+    selectable: &[],
+    decode: strictly::<PersistentVolumeClaim>,
     validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
 };
