@@ -28,6 +28,7 @@ mod queue;
 mod report;
 mod resources;
 mod serve;
+mod volumes;
 mod watches;
 mod writer;
 

@@ -25,6 +25,7 @@ use crate::pod::PodFacts;
 
 pub(crate) use commands::{BindOutcome, EvictOutcome, Write};
 pub(crate) use nodes::Held;
+pub(crate) use volumes::SELECTED_NODE;
 
 /// What is known of the cluster, and what the engine was told of it.
 #[derive(Debug)]
@@ -73,8 +74,16 @@ struct KnownPod {
 #[derive(Debug)]
 struct Told {
     claim: Claim,
+    means: Means,
+}
+
+/// What else a binding must know of a pod.
+#[derive(Debug, Default)]
+struct Means {
     /// The container that gets the devices.
     container: Option<String>,
+    /// Claims for which volumes are to be made on the node first.
+    volume_claims: Vec<String>,
 }
 
 /// What runs of a pod, or may.

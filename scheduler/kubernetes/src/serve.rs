@@ -16,10 +16,13 @@ use tracing::{info, warn};
 
 use crate::lease::{Candidate, Fence};
 use crate::mirror::{Mirror, Write};
-use crate::{report, watches, writer};
+use crate::{report, volumes, watches, writer};
 
 /// How often a queue that could not be removed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Each binding is answered before that. The longest wait is that for volumes.
+const START_DEADLINE_MS: u64 = 2 * volumes::LONGEST.as_millis() as u64;
 
 /// How the scheduler runs.
 #[derive(Clone, Debug)]
@@ -195,7 +198,7 @@ async fn lead(
         ..Saved::default()
     });
     // Nodes hold no leases: kubelet and the API server say what runs.
-    let settings = Settings { lease: None, ..Settings::default() };
+    let settings = Settings { lease: None, start_deadline_ms: START_DEADLINE_MS, ..Settings::default() };
     let engine = Engine::new(decisions, settings, saved);
     let (writes, to_write) = mpsc::unbounded_channel();
     let (to_engine, inbox) = std_mpsc::channel();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aliquot_api_server::{Client, is_not_found, message};
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -149,6 +150,24 @@ impl Watched for PersistentVolumeClaim {
     }
 }
 
+impl Watched for StorageClass {
+    fn key(&self) -> Option<String> {
+        self.metadata.name.clone()
+    }
+
+    fn show(self, _: &str, mirror: &mut Mirror) {
+        mirror.storage_class(self);
+    }
+
+    fn gone(key: &str, mirror: &mut Mirror) {
+        mirror.storage_class_gone(key);
+    }
+
+    fn shown(mirror: &Mirror) -> BTreeSet<String> {
+        mirror.storage_class_names()
+    }
+}
+
 /// Watches all that the mirror shows. Each receiver says whether a sort was told once as a whole.
 pub(crate) fn start(client: &Client, shared: &Arc<Shared>) -> Vec<watch::Receiver<bool>> {
     vec![
@@ -157,6 +176,7 @@ pub(crate) fn start(client: &Client, shared: &Arc<Shared>) -> Vec<watch::Receive
         follow::<Queue>(client, shared),
         follow::<PersistentVolume>(client, shared),
         follow::<PersistentVolumeClaim>(client, shared),
+        follow::<StorageClass>(client, shared),
         follow::<Pod>(client, shared),
     ]
 }

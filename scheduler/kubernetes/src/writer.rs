@@ -7,7 +7,7 @@ use std::time::Duration;
 use aliquot_api_server::{Client, is_not_found, message};
 use aliquot_dialects::DECISION;
 use aliquot_scheduler_engine::Generation;
-use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Binding, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use tracing::{debug, info, warn};
 use crate::mirror::{BindOutcome, EvictOutcome, Write};
 use crate::pod::GENERATION;
 use crate::serve::Shared;
+use crate::volumes;
 
 /// Writes under way at the same time, at most.
 const AT_ONCE: usize = 64;
@@ -59,21 +60,26 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, mut writes: mpsc::U
             let (client, shared, done, places) =
                 (client.clone(), Arc::clone(&shared), done.clone(), Arc::clone(&places));
             tokio::spawn(async move {
-                let _place = places.acquire().await;
                 let uid = write.uid().to_owned();
-                carry_out(&client, &shared, write).await;
+                carry_out(&client, &shared, &places, write).await;
                 _ = done.send(uid);
             });
         }
     }
 }
 
-async fn carry_out(client: &Client, shared: &Shared, write: Write) {
+async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: Write) {
     match write {
-        Write::Bind { uid, namespace, name, resource_version, node, generation, decision } => {
+        Write::Bind { uid, namespace, name, resource_version, node, generation, decision, volume_claims } => {
             let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
+            let made = volumes::make(&claims, &volume_claims, &node, shared).await;
+            let _place = places.acquire().await;
             let binding = Bind { pods, uid, name, resource_version, node, generation, decision };
-            let outcome = binding.carry_out(shared).await;
+            let outcome = match made {
+                Ok(()) => binding.carry_out(shared).await,
+                Err(why) => BindOutcome::Failed(why),
+            };
             info!(pod = %format_args!("{namespace}/{}", binding.name), node = binding.node, ?outcome, "bind");
             let Bind { uid, decision, .. } = binding;
             shared.change(|mirror| mirror.bound(&uid, generation, decision.as_deref(), outcome));
@@ -82,6 +88,7 @@ async fn carry_out(client: &Client, shared: &Shared, write: Write) {
             if !shared.read(|mirror| mirror.is_to_evict(&uid, instance)) {
                 return;
             }
+            let _place = places.acquire().await;
             let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
             let Some(outcome) = evict(&pods, &uid, &name, shared).await else { return };
             info!(pod = %format_args!("{namespace}/{name}"), ?outcome, "evict");

@@ -19,6 +19,8 @@ pub(crate) enum Write {
         node: String,
         generation: Generation,
         decision: Option<String>,
+        /// Claims for which volumes are to be made on the node first.
+        volume_claims: Vec<String>,
     },
     /// Evicts a pod, if it is still the instance that this is about.
     Evict { uid: String, namespace: String, name: String, instance: Generation, generation: Generation },
@@ -95,7 +97,7 @@ impl Mirror {
             return None;
         }
         let facts = &known.facts;
-        let decision = told.container.as_ref().filter(|_| !start.amounts.devices.is_empty()).map(|container| {
+        let decision = told.means.container.as_ref().filter(|_| !start.amounts.devices.is_empty()).map(|container| {
             let parts = devices::to_decide(&start.amounts.devices);
             Decision { containers: [(container.clone(), parts)].into() }.to_string()
         });
@@ -107,6 +109,7 @@ impl Mirror {
             node: start.node.clone(),
             generation: start.generation,
             decision,
+            volume_claims: told.means.volume_claims.clone(),
         };
         if let Some(node) = self.nodes.get_mut(&start.node) {
             node.last = node.last.max(start.generation);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, PodGroup, Request};
 use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, Observation, StepOutcome};
 
-use super::{Instance, KnownPod, Mirror, Told};
+use super::{Instance, KnownPod, Means, Mirror, Told};
 use crate::devices;
 use crate::placement;
 use crate::pod::{Gang, PodFacts};
@@ -134,7 +134,7 @@ impl Mirror {
                 counted: amounts.counted,
                 ..Request::default()
             };
-            self.tell_claim(uid, request, None);
+            self.tell_claim(uid, request, Means::default());
         }
     }
 
@@ -154,7 +154,7 @@ impl Mirror {
     fn tell_waiting(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid) else { return };
         match self.request_of(&known.facts) {
-            Ok((request, container)) => self.tell_claim(uid, request, container),
+            Ok((request, means)) => self.tell_claim(uid, request, means),
             Err(problem) => {
                 self.end_claim(uid);
                 if let Some(known) = self.pods.get_mut(uid) {
@@ -164,13 +164,13 @@ impl Mirror {
         }
     }
 
-    fn request_of(&self, facts: &PodFacts) -> Result<(Request, Option<String>), String> {
+    fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         if let Some(Err(problem)) = &facts.gang {
             return Err(problem.clone());
         }
         let amounts = self.amounts_of(facts)?;
         let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
-        self.constrain_by_volumes(facts, &mut constraints)?;
+        let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let ask = self.reading.ask(&facts.words)?;
         if let Some(ask) = &ask {
             ask.constrain(&mut constraints);
@@ -184,10 +184,10 @@ impl Mirror {
             ..Request::default()
         };
         request.validate().map_err(|error| error.to_string())?;
-        Ok((request, ask.map(|ask| ask.container)))
+        Ok((request, Means { container: ask.map(|ask| ask.container), volume_claims }))
     }
 
-    fn tell_claim(&mut self, uid: &str, request: Request, container: Option<String>) {
+    fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {
         let Some(known) = self.pods.get(uid) else { return };
         let facts = &known.facts;
         let group = self.group_of(facts);
@@ -225,7 +225,7 @@ impl Mirror {
             false => Observation::Claim(name, Box::new(claim.clone())),
         });
         if let Some(known) = self.pods.get_mut(uid) {
-            (known.claim, known.problem) = (Some(Told { claim, container }), None);
+            (known.claim, known.problem) = (Some(Told { claim, means }), None);
         }
     }
 

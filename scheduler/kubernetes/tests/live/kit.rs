@@ -11,7 +11,7 @@ use aliquot_kubernetes_scheduler::{Config, ServeError, serve};
 use aliquot_scheduler_core::Settings;
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_engine::Decisions;
-use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, Store};
+use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, STORAGE_CLASSES, Store, VOLUME_CLAIMS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -115,6 +115,20 @@ impl Cluster {
         });
         merge(&mut pod, more);
         self.store.create(&PODS, "default", pod).unwrap();
+    }
+
+    /// A claim for which a volume is made once a node is chosen.
+    pub(crate) fn claim_for_node(&self, name: &str) {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
+            "provisioner": "example.com/local", "volumeBindingMode": "WaitForFirstConsumer",
+        });
+        self.store.create(&STORAGE_CLASSES, "", class).unwrap();
+        let requests = json!({"requests": {"storage": "1Gi"}});
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": requests, "storageClassName": "local"});
+        let (api, kind) = ("v1", "PersistentVolumeClaim");
+        let claim = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec});
+        self.store.create(&VOLUME_CLAIMS, "default", claim).unwrap();
     }
 
     pub(crate) fn get(&self, name: &str) -> Value {

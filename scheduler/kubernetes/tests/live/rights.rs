@@ -38,6 +38,15 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     cluster.wait_until_bound(&["b"]);
     cluster.pod("c", 100, json!({"spec": {"priority": 0}}));
     cluster.wait_until("the event about c", |cluster| !cluster.events_about("c").is_empty());
+    cluster.claim_for_node("data");
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let containers = json!([{"name": "main", "image": "none"}]);
+    cluster.pod("d", 0, json!({"spec": {"volumes": volumes, "containers": containers}}));
+    let has_looked = |cluster: &Cluster| {
+        let calls = cluster.server.calls();
+        calls.iter().any(|call| (call.verb, call.resource.as_str()) == ("get", "persistentvolumeclaims"))
+    };
+    cluster.wait_until("the scheduler looks at the claim", has_looked);
     scheduler.stop();
     let calls = cluster.server.calls().into_iter();
     let used: BTreeSet<Right> =

@@ -152,3 +152,32 @@ fn a_pod_runs_where_its_volume_is() {
     assert_eq!((bound.len(), bound["c"].as_str()), (2, "n"), "{bound:?}");
     assert!(bound.get("a").or(bound.get("b")).is_some_and(|node| node == "m"), "{bound:?}");
 }
+
+#[test]
+fn a_volume_is_made_on_the_node_before_the_pod_is_bound() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.claim_for_node("data");
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    cluster.pod("a", 60, json!({"spec": {"volumes": volumes}}));
+    let selected = |cluster: &Cluster| {
+        let claim: Value = cluster.store.get(&VOLUME_CLAIMS, "default", "data").unwrap();
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"].as_str().map(str::to_owned)
+    };
+    cluster.wait_until("a volume is asked for", |cluster| selected(cluster).as_deref() == Some("n"));
+    // What it will have is taken already, although it is not bound.
+    cluster.pod("b", 60, json!({}));
+    cluster.wait_until("b says why it waits", |cluster| cluster.why_waiting("b").is_some());
+    assert!(cluster.bound().is_empty());
+    // It cannot be made this time.
+    let none = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}});
+    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", false, &none).unwrap();
+    cluster.store.delete(&PODS, "default", "b", true).unwrap();
+    cluster.wait_until("a volume is asked for again", |cluster| selected(cluster).as_deref() == Some("n"));
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {}});
+    cluster.store.create(&VOLUMES, "", volume).unwrap();
+    let bound = json!({"spec": {"volumeName": "v"}});
+    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", false, &bound).unwrap();
+    let status = json!({"status": {"phase": "Bound"}});
+    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", true, &status).unwrap();
+    cluster.wait_until_bound(&["a"]);
+}

@@ -38,7 +38,7 @@ pub use informer::Informer;
 pub use quantity::Quantity;
 pub use resource::{
     BUDGETS, CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, LEASES, NAMESPACES, NODES, PODS, QUEUES,
-    RESOURCES, Resource, SLICES, VOLUME_CLAIMS, VOLUMES,
+    RESOURCES, Resource, SLICES, STORAGE_CLASSES, VOLUME_CLAIMS, VOLUMES,
 };
 pub use status::Failure;
 

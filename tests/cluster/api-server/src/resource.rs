@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Event as CoreEvent, Namespace, Node, Persistent
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
+use k8s_openapi::api::storage::v1::StorageClass;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -39,12 +40,13 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 14] = [
+pub const RESOURCES: [&Resource; 15] = [
     &PODS,
     &NODES,
     &NAMESPACES,
     &VOLUMES,
     &VOLUME_CLAIMS,
+    &STORAGE_CLASSES,
     &CORE_EVENTS,
     &EVENTS,
     &CLAIMS,
@@ -127,6 +129,21 @@ pub const VOLUME_CLAIMS: Resource = Resource {
     metadata_with_status: false,
     selectable: &[],
     decode: strictly::<PersistentVolumeClaim>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `storageclasses`.
+pub const STORAGE_CLASSES: Resource = Resource {
+    group: "storage.k8s.io",
+    version: "v1",
+    plural: "storageclasses",
+    kind: "StorageClass",
+    namespaced: false,
+    has_status: false,
+    metadata_with_status: false,
+    selectable: &[],
+    decode: strictly::<StorageClass>,
     validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
 };
