@@ -48,6 +48,8 @@ pub(crate) struct Mirror {
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
     volumes: volumes::Volumes,
+    /// The ports of nodes that pods of ours ask for, or have asked for.
+    ports: BTreeSet<String>,
     reading: Reading,
     /// Inventories have changed since they were read.
     is_to_read: bool,
@@ -129,6 +131,7 @@ impl Mirror {
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
             volumes: volumes::Volumes::default(),
+            ports: BTreeSet::new(),
             reading: Reading::default(),
             is_to_read: false,
             sequence: 0,

@@ -1,6 +1,6 @@
 //! A node, as far as the scheduler needs to know it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_api_server::{INVENTORY, Inventory};
 use aliquot_scheduler_core::{Bytes, MilliCpu, NodeSpec, Taint};
@@ -60,10 +60,13 @@ impl NodeFacts {
     pub(crate) fn spec(
         &self,
         held: &Held,
+        ports: &BTreeSet<String>,
         is_counted: impl Fn(&str) -> bool,
         may_give_out: bool,
     ) -> Result<NodeSpec, String> {
-        let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?.without(&held.by_foreign);
+        let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?;
+        amounts.add_ports(ports);
+        let mut amounts = amounts.without(&held.by_foreign);
         amounts.raise(&held.by_ours);
         let mut devices = match &self.inventory {
             Some(Ok(inventory)) => devices::specs(inventory, may_give_out),

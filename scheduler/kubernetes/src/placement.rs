@@ -127,18 +127,8 @@ fn refuse_the_rest(spec: &core::PodSpec) -> Result<(), String> {
     if spread.clone().any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule") {
         return Err(unsupported("a topologySpreadConstraint with whenUnsatisfiable: DoNotSchedule"));
     }
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    if containers.flat_map(|of| of.ports.iter().flatten()).any(|port| port.host_port.is_some_and(|port| port > 0)) {
-        return Err(unsupported("a hostPort"));
-    }
     if spec.resource_claims.iter().flatten().next().is_some() {
         return Err(unsupported("a ResourceClaim"));
-    }
-    let volumes = spec.volumes.iter().flatten();
-    for volume in volumes {
-        if volume.ephemeral.is_some() {
-            return Err(unsupported(&format!("the ephemeral volume {:?}", volume.name)));
-        }
     }
     Ok(())
 }
@@ -238,9 +228,7 @@ mod tests {
                 ]}),
                 "topologySpread",
             ),
-            (json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]}]}), "hostPort"),
             (json!({"resourceClaims": [{"name": "gpu"}]}), "ResourceClaim"),
-            (json!({"volumes": [{"name": "v", "ephemeral": {}}]}), "ephemeral volume \"v\""),
         ] {
             let error = of(spec.clone()).unwrap_err();
             assert!(error.contains(named) && error.contains("does not support"), "{spec}: {error}");

@@ -1,6 +1,6 @@
 //! How much a pod asks for, beside devices: what kubelet counts when it admits the pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::quantity;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
@@ -64,7 +64,13 @@ impl Amounts {
         }
         all.add(&Amounts::read(spec.overhead.iter().flatten(), is_counted)?);
         all.counted.insert(PODS.to_owned(), 1);
+        all.counted.extend(ports(spec).map(|port| (port, 1)));
         Ok(all)
+    }
+
+    /// Each of these ports once.
+    pub(crate) fn add_ports(&mut self, ports: &BTreeSet<String>) {
+        self.counted.extend(ports.iter().map(|port| (port.clone(), 1)));
     }
 
     /// What an instance holds beside devices.
@@ -137,6 +143,17 @@ impl Amounts {
             }
         }
     }
+}
+
+/// The ports of its node that a pod asks for, as resources of which a node has one each. Pods that want the same port of
+/// different addresses of a node are not put together.
+pub(crate) fn ports(spec: &PodSpec) -> impl Iterator<Item = String> {
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.filter_map(|port| {
+        let number = port.host_port.filter(|port| *port > 0)?;
+        Some(format!("hostPort/{}/{number}", port.protocol.as_deref().unwrap_or("TCP")))
+    })
 }
 
 /// What is asked for: the requests, and the limits of what no request names.

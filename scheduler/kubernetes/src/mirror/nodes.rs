@@ -159,7 +159,7 @@ impl Mirror {
         };
         let may_give_out = held.user_of_devices.is_none() && is_read_alike;
         let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
-        let spec = match node.facts.spec(&held, is_counted, may_give_out) {
+        let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out) {
             Ok(spec) => spec,
             Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),
         };

@@ -9,6 +9,7 @@ use super::{Instance, KnownPod, Means, Mirror, Told};
 use crate::devices;
 use crate::placement;
 use crate::pod::{Gang, PodFacts};
+use crate::resources;
 
 /// A pod that must not have others evicted for it waits this long before it may: some thousand years.
 const NEVER_MS: u64 = 1 << 46;
@@ -32,6 +33,13 @@ impl Mirror {
             }
         }
         self.unlist(&uid);
+        if facts.scheduler == self.own_name {
+            let before = self.ports.len();
+            self.ports.extend(facts.spec.iter().flat_map(|spec| resources::ports(spec)));
+            if self.ports.len() > before {
+                self.changed_nodes.extend(self.nodes.keys().cloned());
+            }
+        }
         if let Some(node) = facts.holds_room_on() {
             self.on_node.entry(node.to_owned()).or_default().insert(uid.clone());
             self.changed_nodes.insert(node.to_owned());

@@ -130,13 +130,14 @@ impl Mirror {
     ) -> Result<Vec<String>, String> {
         let mut to_make = Vec::new();
         for name in claims_of(facts) {
-            let claim = self.volumes.claims.get(&(facts.namespace.clone(), name.to_owned()));
+            let claim = self.volumes.claims.get(&(facts.namespace.clone(), name.clone()));
             let claim = claim.ok_or_else(|| format!("there is no PersistentVolumeClaim {name:?}"))?;
             let terms = match &claim.volume {
                 Some(volume) => self.volumes.terms(volume)?,
                 None => {
-                    to_make.push(name.to_owned());
-                    self.volumes.terms_of_new(name, claim)?
+                    let terms = self.volumes.terms_of_new(&name, claim)?;
+                    to_make.push(name);
+                    terms
                 }
             };
             constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), &terms);
@@ -174,7 +175,12 @@ impl Volumes {
     }
 }
 
-fn claims_of(facts: &PodFacts) -> impl Iterator<Item = &str> {
+/// The claims of a pod. That of an ephemeral volume is made with the pod, and named after both.
+fn claims_of(facts: &PodFacts) -> impl Iterator<Item = String> {
     let volumes = facts.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
+    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => Some(claim.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", facts.name, volume.name)),
+        (None, None) => None,
+    })
 }

@@ -37,12 +37,11 @@ fn a_pod_that_waits_says_why() {
 #[test]
 fn a_pod_that_cannot_be_scheduled_as_it_is_says_so() {
     let (cluster, _scheduler) = Cluster::with_one_gpu();
-    let ports = json!([{"name": "main", "image": "none", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
-    cluster.pod("a", 0, json!({"spec": {"containers": ports}}));
+    cluster.pod("a", 30, json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}}));
     cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
     let (reason, message) = cluster.why_waiting("a").unwrap();
     assert_eq!(reason, "NotSupported");
-    assert!(message.contains("hostPort"), "{message}");
+    assert!(message.contains("ResourceClaim"), "{message}");
 }
 
 #[test]

@@ -450,3 +450,42 @@ fn pods_run_on_when_their_queue_is_gone() {
     world.settle();
     assert_eq!(world.log, ["a to n", "b to n"]);
 }
+
+#[test]
+fn a_port_of_a_node_is_given_to_one_pod() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let with_port = |port: u32| {
+        let ports = json!([{"containerPort": 80, "hostPort": port}]);
+        json!({"spec": {"containers": [{"name": "main", "ports": ports}]}})
+    };
+    let mut foreign = with_port(8080);
+    super::merge(&mut foreign, json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
+    world.pod("other", 0, foreign);
+    for (name, port) in [("a", 80), ("b", 80), ("c", 8080), ("d", 443)] {
+        world.pod(name, 0, with_port(port));
+        world.settle();
+    }
+    assert_eq!(world.names_of_bound(), ["a", "d", "other"]);
+    assert!(world.why_waiting("b").contains("hostPort/TCP/80"), "{}", world.why_waiting("b"));
+    world.delete("a");
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["b", "d", "other"]);
+}
+
+#[test]
+fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 0, json!({"spec": {"volumes": [{"name": "scratch", "ephemeral": {}}]}}));
+    world.settle();
+    assert_eq!(world.why_waiting("a"), "there is no PersistentVolumeClaim \"a-scratch\"");
+    let claim = json!({
+        "metadata": {"namespace": "default", "name": "a-scratch"},
+        "spec": {"volumeName": "v"}, "status": {"phase": "Bound"},
+    });
+    world.mirror.volume_claim(super::typed(&claim));
+    world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
