@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{DECISION, Decision, NodeFacts as WordsOfNode, Spoken};
-use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
@@ -26,6 +26,7 @@ struct World {
     nodes: BTreeMap<String, Value>,
     queues: BTreeMap<String, QueueDefinition>,
     mirror: Mirror,
+    policy: Box<dyn Policy>,
     engine: Engine,
     view: Option<std::sync::Arc<View>>,
     term: u64,
@@ -39,12 +40,17 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with(Box::new(BestFit))
+    }
+
+    fn with(policy: Box<dyn Policy>) -> World {
         let mut world = World {
             pods: BTreeMap::new(),
             nodes: BTreeMap::new(),
             queues: BTreeMap::new(),
             mirror: Mirror::new("aliquot", 0),
-            engine: engine(0, Saved::default()),
+            engine: engine(policy.fork(), 0),
+            policy,
             view: None,
             term: 0,
             now_ms: 1_000_000,
@@ -70,7 +76,7 @@ impl World {
         for pod in self.pods.values() {
             self.mirror.pod(PodFacts::of(typed(pod), "aliquot").unwrap());
         }
-        self.engine = engine(self.term, Saved { term: self.term, ..Saved::default() });
+        self.engine = engine(self.policy.fork(), self.term);
         self.hear();
         self.engine.handle(self.now_ms, Observation::Synced).unwrap();
         self.poll();
@@ -258,13 +264,11 @@ impl World {
     }
 }
 
-fn engine(term: u64, saved: Saved) -> Engine {
-    let decisions = Decisions {
-        policy: Box::new(BestFit),
-        settings: aliquot_scheduler_core::Settings::default(),
-        usage_half_life_ms: 3_600_000,
-    };
-    Engine::new(decisions, Settings { lease: None, ..Settings::default() }, Saved { term, ..saved })
+fn engine(policy: Box<dyn Policy>, term: u64) -> Engine {
+    let settings = aliquot_scheduler_core::Settings::default();
+    let decisions = Decisions { policy, settings, usage_half_life_ms: 3_600_000 };
+    let saved = Saved { term, ..Saved::default() };
+    Engine::new(decisions, Settings { lease: None, ..Settings::default() }, saved)
 }
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {

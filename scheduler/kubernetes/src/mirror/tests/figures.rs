@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use serde_json::json;
 
 use super::World;
@@ -13,7 +14,7 @@ const SIZES: [(usize, usize); 3] = [(100, 1000), (1000, 5000), (5000, 5000)];
 #[ignore = "a benchmark: cargo test --release -p aliquot-kubernetes-scheduler --lib figures -- --ignored --nocapture"]
 fn pods_in_a_second() {
     for (nodes, pods) in SIZES {
-        let mut world = World::new();
+        let mut world = World::with(Box::new(ExpectedWaste::new(&Mix::of([]), Weights::default())));
         for node in 0..nodes {
             world.node(&format!("n{node}"), 8);
         }
