@@ -63,8 +63,23 @@ impl Mirror {
         self.instance_gone(uid);
         self.binding_done(uid);
         self.unlist(uid);
-        self.pods.remove(uid);
+        if let Some(known) = self.pods.remove(uid) {
+            self.forget_success(&known.facts);
+        }
         self.changed_pods.remove(uid);
+    }
+
+    /// What is left of a gang goes on without those that have succeeded, also when they are deleted. For a gang that
+    /// begins anew they do not count.
+    fn forget_success(&mut self, facts: &PodFacts) {
+        let Some(Ok(gang)) = &facts.gang else { return };
+        let key = (facts.namespace.clone(), gang.name.clone());
+        if let (Some(succeeded), false) = (self.succeeded.get_mut(&key), self.told_gangs.contains_key(&key)) {
+            succeeded.remove(&facts.uid);
+            if succeeded.is_empty() {
+                self.succeeded.remove(&key);
+            }
+        }
     }
 
     pub(crate) fn pod_uids(&self) -> BTreeSet<String> {
@@ -124,6 +139,8 @@ impl Mirror {
             if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
                 self.instance_gone(uid);
             }
+            // The watch can be faster than the answer to the binding.
+            self.settled(node, generation);
             let instance = Instance { node: node.to_owned(), session, generation, amounts, is_bound: true };
             if let Some(known) = self.pods.get_mut(uid) {
                 known.instance = Some(instance);
@@ -276,7 +293,9 @@ impl Mirror {
             if self.told_members.get(&key).is_none_or(|members| *members == 0) {
                 self.told_members.remove(&key);
                 self.told_gangs.remove(&key);
-                self.succeeded.remove(&key);
+                if let Some(succeeded) = self.succeeded.get_mut(&key) {
+                    succeeded.retain(|uid| self.pods.contains_key(uid));
+                }
                 self.told.push(Observation::GroupRemoved(key.0, key.1));
             }
         }

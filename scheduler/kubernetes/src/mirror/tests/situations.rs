@@ -3,7 +3,9 @@
 use aliquot_dialects::DECISION;
 use serde_json::json;
 
+use super::super::{BindOutcome, Write};
 use super::World;
+use crate::pod::GENERATION;
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 fn with_priority(priority: i32) -> serde_json::Value {
@@ -488,4 +490,57 @@ fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
     world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
     world.settle();
     assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_member_that_has_failed_is_replaced_beside_those_that_have_succeeded() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, of_gang("g", 2));
+    world.pod("b", 100, of_gang("g", 2));
+    world.settle();
+    for (name, phase) in [("a", "Succeeded"), ("b", "Failed")] {
+        world.pods.get_mut(name).unwrap()["status"] = json!({"phase": phase});
+        world.show(name);
+        world.settle();
+    }
+    world.pod("b2", 100, of_gang("g", 2));
+    world.settle();
+    assert_eq!(world.log, ["a to n", "b to n", "b2 to n"]);
+    // A gang of that name that begins anew is whole again.
+    for name in ["a", "b", "b2"] {
+        world.delete(name);
+    }
+    world.settle();
+    world.pod("c", 100, of_gang("g", 2));
+    world.settle();
+    assert!(world.bound().is_empty());
+    world.pod("d", 100, of_gang("g", 2));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["c", "d"]);
+}
+
+#[test]
+fn a_watch_may_be_faster_than_the_answer_to_a_binding() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 100, json!({}));
+    while world.writes.is_empty() {
+        world.hear();
+        world.poll();
+        world.now_ms += 10;
+    }
+    let Write::Bind { uid, node, generation, decision, .. } = world.writes.remove(0) else { panic!("no binding") };
+    let pod = world.pods.get_mut("a").unwrap();
+    pod["spec"]["nodeName"] = node.into();
+    pod["metadata"]["annotations"] = json!({GENERATION: generation.to_string(), DECISION: decision});
+    world.show("a");
+    world.hear();
+    world.mirror.bound(&uid, generation, decision.as_deref(), BindOutcome::Bound);
+    world.pod("b", 100, json!({}));
+    world.settle();
+    assert!(world.mirror.nodes["n"].unsettled.is_empty());
+    world.delete("a");
+    world.settle();
+    assert_eq!(world.log, ["b to n"]);
 }
