@@ -103,8 +103,8 @@ struct Instance {
 struct KnownNode {
     facts: NodeFacts,
     session: u64,
-    /// Pods whose binding is on its way to a node of this name that was there before. It is not known what they will hold,
-    /// so the engine hears of this node only then.
+    /// Pods whose binding is on its way to a node of this name that was there before. It is not known what they will
+    /// hold, so the engine hears of this node only then.
     awaited: BTreeSet<String>,
     /// The last command for it, and those that are not settled.
     last: Generation,

@@ -56,7 +56,8 @@ pub(crate) fn terms(selector: &core::NodeSelector) -> Result<BTreeSet<NodeTerm>,
     selector.node_selector_terms.iter().map(term).collect()
 }
 
-/// Terms that are matched where both sets are: each of one together with each of the other. An empty set asks for nothing.
+/// Terms that are matched where both sets are: each of one together with each of the other. An empty set asks for
+/// nothing.
 pub(crate) fn both(one: BTreeSet<NodeTerm>, other: &BTreeSet<NodeTerm>) -> BTreeSet<NodeTerm> {
     if one.is_empty() || other.is_empty() {
         return if one.is_empty() { other.clone() } else { one };
