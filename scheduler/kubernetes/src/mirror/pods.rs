@@ -123,7 +123,8 @@ impl Mirror {
             self.tell_bound(uid, &node, generation);
         } else if facts.is_leaving || facts.is_gated {
             self.end_claim(uid);
-        } else if known.binding_to.is_none() || known.claim.is_some() {
+        } else if known.binding_to.is_none() {
+            // While a binding is on its way nothing is told: the claim would end, and its pod be evicted.
             self.tell_waiting(uid);
         }
     }

@@ -544,3 +544,29 @@ fn a_watch_may_be_faster_than_the_answer_to_a_binding() {
     world.settle();
     assert_eq!(world.log, ["b to n"]);
 }
+
+#[test]
+fn what_changes_while_a_pod_is_bound_does_not_evict_it() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let claim = json!({
+        "metadata": {"namespace": "default", "name": "data"},
+        "spec": {"volumeName": "v"}, "status": {"phase": "Bound"},
+    });
+    world.mirror.volume_claim(super::typed(&claim));
+    world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    world.pod("a", 50, json!({"spec": {"volumes": volumes}}));
+    while world.writes.is_empty() {
+        world.hear();
+        world.poll();
+        world.now_ms += 10;
+    }
+    // The watches of claims and of volumes do not agree for a moment.
+    world.mirror.volume_gone("v");
+    world.hear();
+    world.poll();
+    world.settle();
+    assert_eq!(world.log, ["a to n"]);
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
