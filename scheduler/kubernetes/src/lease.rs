@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(10);
 /// Time between two tries to get or renew it.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Who may lead.
+/// A replica that waits for the lease, or holds it.
 #[derive(Clone)]
 pub(crate) struct Candidate {
     leases: Api<Lease>,

@@ -23,7 +23,7 @@ use crate::devices::Reading;
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 
-pub(crate) use commands::{BindOutcome, EvictOutcome, Write};
+pub(crate) use commands::{Binding, Write};
 pub(crate) use nodes::Held;
 pub(crate) use volumes::SELECTED_NODE;
 

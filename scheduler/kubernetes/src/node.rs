@@ -12,7 +12,7 @@ use crate::mirror::Held;
 use crate::placement::{NODE_NAME, taints};
 use crate::resources::Amounts;
 
-/// A node.
+/// What placement needs to know of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeFacts {
     pub(crate) name: String,
@@ -66,7 +66,7 @@ impl NodeFacts {
     ) -> Result<NodeSpec, String> {
         let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?;
         amounts.add_ports(ports);
-        let mut amounts = amounts.without(&held.by_foreign);
+        amounts.take(&held.by_foreign);
         amounts.raise(&held.by_ours);
         let mut devices = match &self.inventory {
             Some(Ok(inventory)) => devices::specs(inventory, may_give_out),

@@ -28,7 +28,7 @@ const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
 /// The label by which pods of the coscheduling plugin name their group.
 const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 
-/// A pod.
+/// What scheduling needs to know of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodFacts {
     pub(crate) uid: String,

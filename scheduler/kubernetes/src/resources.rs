@@ -111,14 +111,13 @@ impl Amounts {
         }
     }
 
-    /// What is left when others hold this much of it.
-    pub(crate) fn without(mut self, held: &Amounts) -> Amounts {
+    /// Leaves what others do not hold.
+    pub(crate) fn take(&mut self, held: &Amounts) {
         self.cpu_millis = self.cpu_millis.saturating_sub(held.cpu_millis);
         self.memory_bytes = self.memory_bytes.saturating_sub(held.memory_bytes);
         for (name, amount) in &mut self.counted {
             *amount = amount.saturating_sub(held.counted.get(name).copied().unwrap_or(0));
         }
-        self
     }
 
     /// At least as much of everything as `other`.
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_count_if_they_ask_for_more_than_what_runs_later() {
+    fn init_containers_count_where_they_ask_for_more() {
         let sidecar = json!({"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "200m"}}});
         let (big, small) = (container(json!({"cpu": "2"})), container(json!({"cpu": "1"})));
         let found =

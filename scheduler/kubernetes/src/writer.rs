@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use aliquot_api_server::{Client, is_not_found, message};
 use aliquot_dialects::DECISION;
-use aliquot_scheduler_engine::Generation;
-use k8s_openapi::api::core::v1::{Binding, ObjectReference, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{self as core, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::mirror::{BindOutcome, EvictOutcome, Write};
+use crate::mirror::{Binding, Write};
 use crate::pod::GENERATION;
 use crate::serve::Shared;
 use crate::volumes;
@@ -70,19 +69,21 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, mut writes: mpsc::U
 
 async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: Write) {
     match write {
-        Write::Bind { uid, namespace, name, resource_version, node, generation, decision, volume_claims } => {
-            let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-            let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &namespace);
-            let made = volumes::make(&claims, &volume_claims, &node, shared).await;
+        Write::Bind(binding) => {
+            let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &binding.namespace);
+            let made = volumes::make(&claims, &binding.volume_claims, &binding.node, shared).await;
             let _place = places.acquire().await;
-            let binding = Bind { pods, uid, name, resource_version, node, generation, decision };
             let outcome = match made {
-                Ok(()) => binding.carry_out(shared).await,
-                Err(why) => BindOutcome::Failed(why),
+                Ok(()) => {
+                    Bind { pods: Api::namespaced(client.clone(), &binding.namespace), binding: &binding }
+                        .carry_out(shared)
+                        .await
+                }
+                Err(why) => Err(why),
             };
-            info!(pod = %format_args!("{namespace}/{}", binding.name), node = binding.node, ?outcome, "bind");
-            let Bind { uid, decision, .. } = binding;
-            shared.change(|mirror| mirror.bound(&uid, generation, decision.as_deref(), outcome));
+            let Binding { namespace, name, node, .. } = &binding;
+            info!(pod = %format_args!("{namespace}/{name}"), node, ?outcome, "bind");
+            shared.change(|mirror| mirror.bound(&binding, outcome));
         }
         Write::Evict { uid, namespace, name, instance, generation } => {
             if !shared.read(|mirror| mirror.is_to_evict(&uid, instance)) {
@@ -90,21 +91,19 @@ async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: 
             }
             let _place = places.acquire().await;
             let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-            let Some(outcome) = evict(&pods, &uid, &name, shared).await else { return };
+            let outcome = evict(&pods, &uid, &name, shared).await;
             info!(pod = %format_args!("{namespace}/{name}"), ?outcome, "evict");
-            shared.change(|mirror| mirror.evicted(&uid, instance, generation, outcome));
+            if let Err(why) = outcome {
+                shared.change(|mirror| mirror.eviction_refused(&uid, instance, generation, why));
+            }
         }
     }
 }
 
-struct Bind {
+/// A binding on its way.
+struct Bind<'a> {
     pods: Api<Pod>,
-    uid: String,
-    name: String,
-    resource_version: String,
-    node: String,
-    generation: Generation,
-    decision: Option<String>,
+    binding: &'a Binding,
 }
 
 /// What a binding's answer says.
@@ -116,24 +115,24 @@ enum Answer {
     Lost(String),
 }
 
-impl Bind {
-    async fn carry_out(&self, shared: &Shared) -> BindOutcome {
-        let mut resource_version = self.resource_version.clone();
+impl Bind<'_> {
+    async fn carry_out(&self, shared: &Shared) -> Result<(), String> {
+        let mut resource_version = self.binding.resource_version.clone();
         for _ in 0..TRIES {
             let why = match self.ask(&resource_version, shared).await {
-                Answer::Bound => return BindOutcome::Bound,
+                Answer::Bound => return Ok(()),
                 Answer::Lost(why) => return self.find_out(shared, why).await,
                 Answer::Refused(why) => why,
             };
-            resource_version = match self.pods.get_opt(&self.name).await {
+            resource_version = match self.pods.get_opt(&self.binding.name).await {
                 // Something else of the pod has changed, such as a condition.
                 Ok(Some(pod)) if self.is_unbound(&pod) && pod.metadata.resource_version != Some(resource_version) => {
                     pod.metadata.resource_version.unwrap_or_default()
                 }
-                _ => return BindOutcome::Failed(why),
+                _ => return Err(why),
             };
         }
-        BindOutcome::Failed("the pod changes all the time".into())
+        Err("the pod changes all the time".into())
     }
 
     async fn ask(&self, resource_version: &str, shared: &Shared) -> Answer {
@@ -150,12 +149,12 @@ impl Bind {
 
     /// Binds the pod. The annotations are written together with the binding, or not at all.
     async fn bind(&self, resource_version: &str) -> kube::Result<Value> {
-        let generation = (GENERATION.to_owned(), self.generation.to_string());
-        let decision = self.decision.clone().map(|decision| (DECISION.to_owned(), decision));
-        let binding = Binding {
+        let generation = (GENERATION.to_owned(), self.binding.generation.to_string());
+        let decision = self.binding.decision.clone().map(|decision| (DECISION.to_owned(), decision));
+        let binding = core::Binding {
             metadata: ObjectMeta {
-                name: Some(self.name.clone()),
-                uid: Some(self.uid.clone()),
+                name: Some(self.binding.name.clone()),
+                uid: Some(self.binding.uid.clone()),
                 resource_version: Some(resource_version.to_owned()),
                 annotations: Some([generation].into_iter().chain(decision).collect()),
                 ..ObjectMeta::default()
@@ -163,40 +162,41 @@ impl Bind {
             target: ObjectReference {
                 api_version: Some("v1".into()),
                 kind: Some("Node".into()),
-                name: Some(self.node.clone()),
+                name: Some(self.binding.node.clone()),
                 ..ObjectReference::default()
             },
         };
-        self.pods.create_subresource("binding", &self.name, &PostParams::default(), &binding).await
+        self.pods.create_subresource("binding", &self.binding.name, &PostParams::default(), &binding).await
     }
 
     /// Whether the pod is bound, after an answer that was lost. The binding names the pod's resource version, so a
     /// change of the pod sees to it that a binding that is still on its way comes too late.
-    async fn find_out(&self, shared: &Shared, why: String) -> BindOutcome {
-        let message_of_it = format!("the API server did not say whether the pod is bound to {}: {why}", self.node);
+    async fn find_out(&self, shared: &Shared, why: String) -> Result<(), String> {
+        let message_of_it =
+            format!("the API server did not say whether the pod is bound to {}: {why}", self.binding.node);
         let condition = json!({"status": {"conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": message_of_it},
-        ]}, "metadata": {"uid": self.uid}});
+        ]}, "metadata": {"uid": self.binding.uid}});
         loop {
             sleep(PAUSE).await;
             let Some(left) = shared.fence.left() else {
-                return BindOutcome::Failed("this replica leads no more".into());
+                return Err("this replica leads no more".into());
             };
             let found = async {
-                match self.pods.get_opt(&self.name).await? {
+                match self.pods.get_opt(&self.binding.name).await? {
                     Some(pod) if self.is_unbound(&pod) => {
                         let patch = Patch::Strategic(&condition);
-                        self.pods.patch_status(&self.name, &PatchParams::default(), &patch).await.map(Some)
+                        self.pods.patch_status(&self.binding.name, &PatchParams::default(), &patch).await.map(Some)
                     }
                     other => Ok(other),
                 }
             };
             match timeout(left, found).await {
-                Ok(Ok(Some(pod))) if self.is_bound_by_this(&pod) => return BindOutcome::Bound,
-                Ok(Ok(_)) => return BindOutcome::Failed(why),
-                Ok(Err(error)) if is_not_found(&error) => return BindOutcome::Failed(why),
+                Ok(Ok(Some(pod))) if self.is_bound_by_this(&pod) => return Ok(()),
+                Ok(Ok(_)) => return Err(why),
+                Ok(Err(error)) if is_not_found(&error) => return Err(why),
                 Ok(Err(error)) => {
-                    debug!(pod = self.name, error = message(&error), "cannot find out whether it is bound")
+                    debug!(pod = self.binding.name, error = message(&error), "cannot find out whether it is bound")
                 }
                 Err(_) => {}
             }
@@ -205,14 +205,14 @@ impl Bind {
 
     fn is_unbound(&self, pod: &Pod) -> bool {
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
-        pod.metadata.uid.as_deref() == Some(&self.uid) && node_of(pod).is_none() && !is_leaving
+        pod.metadata.uid.as_deref() == Some(&self.binding.uid) && node_of(pod).is_none() && !is_leaving
     }
 
     fn is_bound_by_this(&self, pod: &Pod) -> bool {
         let generation = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(GENERATION));
-        pod.metadata.uid.as_deref() == Some(&self.uid)
-            && node_of(pod) == Some(&self.node)
-            && generation == Some(&self.generation.to_string())
+        pod.metadata.uid.as_deref() == Some(&self.binding.uid)
+            && node_of(pod) == Some(&self.binding.node)
+            && generation == Some(&self.binding.generation.to_string())
     }
 }
 
@@ -220,20 +220,23 @@ fn node_of(pod: &Pod) -> Option<&String> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).filter(|node| !node.is_empty())
 }
 
-/// Evicts a pod with its own grace period; `None`: it is not known what became of it, and the engine tries again.
-async fn evict(pods: &Api<Pod>, uid: &str, name: &str, shared: &Shared) -> Option<EvictOutcome> {
+/// Evicts a pod with its own grace period. Where it is not known what became of that, the engine tries again later.
+///
+/// # Errors
+/// Why the API server does not let it be evicted.
+async fn evict(pods: &Api<Pod>, uid: &str, name: &str, shared: &Shared) -> Result<(), String> {
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let delete_options = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     let params = EvictParams { delete_options: Some(delete_options), ..EvictParams::default() };
-    match timeout(shared.fence.left()?, pods.evict(name, &params)).await.ok()? {
-        Ok(_) => Some(EvictOutcome::Leaving),
-        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Some(EvictOutcome::Leaving),
-        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
-            Some(EvictOutcome::Refused(status.message.clone()))
-        }
-        Err(error) => {
+    let Some(left) = shared.fence.left() else { return Ok(()) };
+    match timeout(left, pods.evict(name, &params)).await {
+        // It is gone, or another pod has its name.
+        Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => Ok(()),
+        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) => Err(status.message.clone()),
+        Ok(Err(error)) => {
             warn!(pod = name, error = message(&error), "cannot evict; trying again");
-            None
+            Ok(())
         }
+        Ok(Ok(_)) | Err(_) => Ok(()),
     }
 }

@@ -9,48 +9,39 @@ use crate::devices;
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// Binds a pod to a node.
-    Bind {
+    Bind(Binding),
+    /// Evicts a pod, if it is still the instance that this is about.
+    Evict {
         uid: String,
         namespace: String,
         name: String,
-        /// The pod as it was decided about. If it has changed since, it is not bound.
-        resource_version: String,
-        node: String,
+        instance: Generation,
         generation: Generation,
-        decision: Option<String>,
-        /// Claims for which volumes are to be made on the node first.
-        volume_claims: Vec<String>,
     },
-    /// Evicts a pod, if it is still the instance that this is about.
-    Evict { uid: String, namespace: String, name: String, instance: Generation, generation: Generation },
+}
+
+/// Binds a pod to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// That of the pod when it was decided about.
+    pub(crate) resource_version: String,
+    pub(crate) node: String,
+    pub(crate) generation: Generation,
+    pub(crate) decision: Option<String>,
+    /// Claims for which volumes are to be made on the node first.
+    pub(crate) volume_claims: Vec<String>,
 }
 
 impl Write {
     /// The pod that is written. Of one pod there is one write at a time.
     pub(crate) fn uid(&self) -> &str {
         match self {
-            Write::Bind { uid, .. } | Write::Evict { uid, .. } => uid,
+            Write::Bind(Binding { uid, .. }) | Write::Evict { uid, .. } => uid,
         }
     }
-}
-
-/// What became of a binding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BindOutcome {
-    /// The pod is bound as it was decided.
-    Bound,
-    /// The pod is not bound by this, and never will be.
-    Failed(String),
-}
-
-/// What became of an eviction.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum EvictOutcome {
-    /// The pod is being deleted, or is gone already.
-    Leaving,
-    /// A disruption budget, or another rule of the API server, is against it.
-    Refused(String),
 }
 
 impl Mirror {
@@ -101,7 +92,7 @@ impl Mirror {
             let parts = devices::to_decide(&start.amounts.devices);
             Decision { containers: [(container.clone(), parts)].into() }.to_string()
         });
-        let write = Write::Bind {
+        let binding = Binding {
             uid: uid.to_owned(),
             namespace: facts.namespace.clone(),
             name: facts.name.clone(),
@@ -118,7 +109,7 @@ impl Mirror {
         self.on_node.entry(start.node.clone()).or_default().insert(uid.to_owned());
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
-        Some(write)
+        Some(Write::Bind(binding))
     }
 
     fn stop(&mut self, uid: &str, stop: &Instance, generation: Generation) -> Option<Write> {
@@ -148,39 +139,38 @@ impl Mirror {
         })
     }
 
-    pub(crate) fn bound(&mut self, uid: &str, generation: Generation, decision: Option<&str>, outcome: BindOutcome) {
+    /// What became of a binding. `Err` says why the pod is not bound by it, and never will be.
+    pub(crate) fn bound(&mut self, binding: &Binding, outcome: Result<(), String>) {
+        let Binding { uid, generation, decision, .. } = binding;
         self.binding_done(uid);
         let Some(known) = self.pods.get_mut(uid) else { return };
         self.changed_pods.insert(uid.to_owned());
-        let Some(instance) = known.instance.take_if(|instance| instance.generation == generation && !instance.is_bound)
-        else {
-            return;
-        };
-        self.settled(&instance.node, generation);
-        match outcome {
-            BindOutcome::Bound => {
-                self.tell_outcome(uid, &instance, generation, StepOutcome::Started);
-                let node = instance.node.clone();
-                if let Some(known) = self.pods.get_mut(uid) {
-                    known.instance = Some(Instance { is_bound: true, ..instance });
-                    // The watch says so a little later.
-                    let facts = &mut known.facts;
-                    (facts.node, facts.generation) = (Some(node.clone()), Some(generation));
-                    facts.decision = decision.and_then(|text| text.parse().ok()).map(Ok);
-                }
-                self.on_node.entry(node).or_default().insert(uid.to_owned());
-            }
-            BindOutcome::Failed(why) => {
-                self.tell_outcome(uid, &instance, generation, StepOutcome::Failed(why));
-            }
+        let is_this = |instance: &mut Instance| instance.generation == *generation && !instance.is_bound;
+        let Some(instance) = known.instance.take_if(is_this) else { return };
+        self.settled(&instance.node, *generation);
+        if let Err(why) = outcome {
+            return self.tell_outcome(uid, &instance, *generation, StepOutcome::Failed(why));
+        }
+        self.tell_outcome(uid, &instance, *generation, StepOutcome::Started);
+        let node = instance.node.clone();
+        self.on_node.entry(node.clone()).or_default().insert(uid.to_owned());
+        if let Some(known) = self.pods.get_mut(uid) {
+            known.instance = Some(Instance { is_bound: true, ..instance });
+            // The watch says so a little later.
+            let facts = &mut known.facts;
+            (facts.node, facts.generation) = (Some(node), Some(*generation));
+            facts.decision = decision.as_ref().and_then(|text| text.parse().ok()).map(Ok);
         }
     }
 
-    pub(crate) fn evicted(&mut self, uid: &str, instance: Generation, generation: Generation, outcome: EvictOutcome) {
-        let Some(known) = self.pods.get(uid) else { return };
-        let Some(of) = known.instance.as_ref().filter(|of| of.generation == instance) else { return };
-        if let EvictOutcome::Refused(why) = outcome {
-            let of = Instance { generation: instance, ..nothing_on(&NodeName::from(of.node.as_str()), of.session) };
+    /// The API server does not let a pod be evicted, because of a disruption budget or another rule of its own.
+    pub(crate) fn eviction_refused(&mut self, uid: &str, instance: Generation, generation: Generation, why: String) {
+        let instance_of = |known: &super::KnownPod| {
+            let of = known.instance.as_ref().filter(|of| of.generation == instance)?;
+            let node = NodeName::from(of.node.as_str());
+            Some(Instance { generation: instance, ..nothing_on(&node, of.session) })
+        };
+        if let Some(of) = self.pods.get(uid).and_then(instance_of) {
             self.tell_outcome(uid, &of, generation, StepOutcome::Refused(why));
         }
     }

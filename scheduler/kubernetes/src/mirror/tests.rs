@@ -1,6 +1,8 @@
 //! The mirror and the engine together, with a pretended API server that does at once what it is told.
 
 mod figures;
+mod gangs;
+mod nodes;
 mod random;
 mod situations;
 
@@ -12,7 +14,7 @@ use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
 
-use super::{BindOutcome, EvictOutcome, Mirror, Write};
+use super::{Binding, Mirror, Write};
 use crate::node::NodeFacts;
 use crate::pod::{GENERATION, PodFacts};
 use crate::queue::QueueDefinition;
@@ -103,6 +105,15 @@ impl World {
         self.hear();
     }
 
+    /// Lets time pass until something is to be written.
+    fn wait_for_writes(&mut self) {
+        while self.writes.is_empty() {
+            self.hear();
+            self.poll();
+            self.now_ms += 10;
+        }
+    }
+
     /// Lets time pass until nothing is to be done. Writes are carried out at once.
     fn settle(&mut self) {
         for _ in 0..200 {
@@ -119,35 +130,33 @@ impl World {
 
     fn carry_out(&mut self, write: Write) {
         match write {
-            Write::Bind { uid, name, node, generation, decision, .. } => {
-                let pod = self.pods.get_mut(&name).filter(|pod| pod["spec"]["nodeName"].is_null());
+            Write::Bind(binding) => {
+                let Binding { uid, name, node, generation, decision, .. } = &binding;
+                let pod = self.pods.get_mut(name).filter(|pod| pod["spec"]["nodeName"].is_null());
                 let outcome = match pod {
                     Some(pod) if pod["metadata"]["uid"] == uid.as_str() => {
                         pod["spec"]["nodeName"] = node.as_str().into();
                         pod["metadata"]["annotations"][GENERATION] = generation.to_string().into();
-                        if let Some(decision) = &decision {
+                        if let Some(decision) = decision {
                             pod["metadata"]["annotations"][DECISION] = decision.as_str().into();
                         }
                         self.log.push(format!("{name} to {node}"));
 
-                        BindOutcome::Bound
+                        Ok(())
                     }
-                    _ => BindOutcome::Failed("it is not there, or bound".into()),
+                    _ => Err("it is not there, or bound".into()),
                 };
-                self.mirror.bound(&uid, generation, decision.as_deref(), outcome);
-                self.show(&name);
+                self.mirror.bound(&binding, outcome);
+                self.show(&binding.name);
             }
             Write::Evict { uid, name, instance, generation, .. } => {
                 if !self.mirror.is_to_evict(&uid, instance) {
                     return;
                 }
-                let is_protected = self.pods[&name]["metadata"]["labels"]["protected"] == "true";
-                let outcome = match is_protected {
-                    true => EvictOutcome::Refused("Cannot evict pod as it would violate its disruption budget.".into()),
-                    false => EvictOutcome::Leaving,
-                };
-                self.mirror.evicted(&uid, instance, generation, outcome);
-                if !is_protected {
+                if self.pods[&name]["metadata"]["labels"]["protected"] == "true" {
+                    let why = "Cannot evict pod as it would violate its disruption budget.".into();
+                    self.mirror.eviction_refused(&uid, instance, generation, why);
+                } else {
                     self.log.push(format!("{name} evicted"));
                     // Whatever owns it makes another one.
                     let mut pod = self.pods[&name].clone();
@@ -183,6 +192,10 @@ impl World {
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
         });
+        self.make_node(name, node);
+    }
+
+    fn make_node(&mut self, name: &str, node: Value) {
         self.mirror.node(NodeFacts::of(typed(&node)).unwrap());
         self.nodes.insert(name.into(), node);
     }
@@ -206,7 +219,7 @@ impl World {
                 "containers": [{"name": "main", "resources": {"limits": limits, "requests": {"cpu": "1"}}}],
             },
         });
-        merge(&mut pod, more);
+        json_patch::merge(&mut pod, &more);
         self.pods.insert(name.into(), pod);
         self.show(name);
     }
@@ -273,15 +286,4 @@ fn engine(policy: Box<dyn Policy>, term: u64) -> Engine {
 
 fn typed<T: serde::de::DeserializeOwned>(object: &Value) -> T {
     serde_json::from_value(object.clone()).unwrap()
-}
-
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
 }

@@ -36,7 +36,7 @@ struct ClaimFacts {
     selected_node: Option<String>,
 }
 
-/// A storage class.
+/// How a storage class makes and binds volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ClassFacts {
     /// Its claims are bound only when a node is chosen.

@@ -113,7 +113,7 @@ impl Cluster {
                 "containers": [{"name": "main", "image": "none", "resources": {"limits": limits}}],
             },
         });
-        merge(&mut pod, more);
+        json_patch::merge(&mut pod, &more);
         self.store.create(&PODS, "default", pod).unwrap();
     }
 
@@ -215,16 +215,5 @@ async fn serve_until_stopped(
         if is_done {
             return;
         }
-    }
-}
-
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
     }
 }

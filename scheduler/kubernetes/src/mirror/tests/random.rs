@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::{BindOutcome, DEVICE_BYTES, World, Write};
+use super::{DEVICE_BYTES, World, Write};
 
 /// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
 struct Dice(u64);
@@ -87,8 +87,7 @@ fn play(seed: u64) -> World {
                 let node = world.nodes["n0"].clone();
                 world.remove_node("n0");
                 world.hear();
-                world.nodes.insert("n0".into(), node.clone());
-                world.mirror.node(crate::node::NodeFacts::of(super::typed(&node)).unwrap());
+                world.make_node("n0", node);
             }
             _ => {}
         }
@@ -99,9 +98,8 @@ fn play(seed: u64) -> World {
         for write in std::mem::take(&mut world.writes) {
             match (dice.below(10), write) {
                 (0..=1, write) => world.writes.insert(0, write),
-                (2, Write::Bind { uid, generation, decision, .. }) => {
-                    let failed = BindOutcome::Failed("the API server is out of order".into());
-                    world.mirror.bound(&uid, generation, decision.as_deref(), failed);
+                (2, Write::Bind(binding)) => {
+                    world.mirror.bound(&binding, Err("the API server is out of order".into()));
                 }
                 (_, write) => world.carry_out(write),
             }

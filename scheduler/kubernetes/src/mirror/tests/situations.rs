@@ -3,17 +3,13 @@
 use aliquot_dialects::DECISION;
 use serde_json::json;
 
-use super::super::{BindOutcome, Write};
+use super::super::Write;
 use super::World;
 use crate::pod::GENERATION;
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 fn with_priority(priority: i32) -> serde_json::Value {
     json!({"spec": {"priority": priority}})
-}
-
-fn of_gang(name: &str, size: u32) -> serde_json::Value {
-    json!({"metadata": {"annotations": {"aliquot.dev/gang": name, "aliquot.dev/gang-size": size.to_string()}}})
 }
 
 #[test]
@@ -34,33 +30,6 @@ fn two_halves_share_a_gpu_and_the_third_waits() {
 }
 
 #[test]
-fn a_gang_is_bound_whole_or_not_at_all() {
-    let mut world = World::new();
-    world.node("n", 2);
-    for name in ["a", "b", "c"] {
-        world.pod(name, 100, of_gang("g", 3));
-    }
-    world.settle();
-    assert!(world.bound().is_empty(), "{:?}", world.log);
-    world.node("m", 1);
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
-}
-
-#[test]
-fn a_gang_waits_for_its_members() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.pod("a", 100, of_gang("g", 2));
-    world.settle();
-    assert!(world.bound().is_empty());
-    assert!(world.why_waiting("a").contains("1 member"), "{}", world.why_waiting("a"));
-    world.pod("b", 100, of_gang("g", 2));
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["a", "b"]);
-}
-
-#[test]
 fn a_new_leader_goes_on_where_the_last_one_was() {
     let mut world = World::new();
     world.node("n", 1);
@@ -75,27 +44,6 @@ fn a_new_leader_goes_on_where_the_last_one_was() {
     world.settle();
     assert_eq!((world.bound().len(), world.log.clone()), before);
     assert!(world.why_waiting("e").contains("gpu-core"));
-}
-
-#[test]
-fn half_a_gang_that_a_leader_has_bound_becomes_whole() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.pod("a", 100, of_gang("g", 2));
-    world.pod("b", 100, of_gang("g", 2));
-    // The leader dies between the two bindings.
-    while world.writes.is_empty() {
-        world.hear();
-        world.poll();
-        world.now_ms += 10;
-    }
-    assert_eq!(world.writes.len(), 2);
-    let first = world.writes.remove(0);
-    world.carry_out(first);
-    world.change_leader();
-    world.pod("other", 100, json!({}));
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
 }
 
 #[test]
@@ -187,38 +135,6 @@ fn queues_are_told_parents_first_and_go_children_first() {
 }
 
 #[test]
-fn other_pods_take_their_part_of_a_node() {
-    let mut world = World::new();
-    world.node("n", 1);
-    let foreign = |cpu: &str| {
-        json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n",
-            "containers": [{"name": "x", "resources": {"requests": {"cpu": cpu}}}]}})
-    };
-    world.pod("other", 0, foreign("15500m"));
-    world.pod("a", 50, json!({}));
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["other"]);
-    assert!(world.why_waiting("a").contains("CPU"), "{}", world.why_waiting("a"));
-    world.delete("other");
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["a"]);
-}
-
-#[test]
-fn devices_that_others_use_are_not_given_out() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.pod("other", 30, json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
-    world.pod("a", 30, json!({}));
-    world.pod("without", 0, json!({}));
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["other", "without"]);
-    world.delete("other");
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["a", "without"]);
-}
-
-#[test]
 fn what_is_not_supported_is_said_and_not_bound() {
     let mut world = World::new();
     world.node("n", 1);
@@ -265,43 +181,11 @@ fn pods_that_are_done_give_their_room_back() {
 }
 
 #[test]
-fn pods_of_a_node_that_comes_back_run_on() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.pod("a", 60, json!({}));
-    world.settle();
-    let node = world.nodes["n"].clone();
-    world.remove_node("n");
-    world.settle();
-    world.nodes.insert("n".into(), node.clone());
-    world.mirror.node(crate::node::NodeFacts::of(super::typed(&node)).unwrap());
-    world.pod("b", 60, json!({}));
-    world.pod("c", 40, json!({}));
-    world.settle();
-    assert_eq!(world.log, ["a to n", "c to n"]);
-}
-
-#[test]
-fn nothing_is_placed_on_nodes_that_are_not_ready() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.nodes.get_mut("n").unwrap()["status"]["conditions"][0]["status"] = "Unknown".into();
-    world.change_leader();
-    world.pod("a", 50, json!({}));
-    world.settle();
-    assert!(world.bound().is_empty());
-}
-
-#[test]
 fn a_pod_deleted_while_it_is_bound_leaves_nothing() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 100, json!({}));
-    while world.writes.is_empty() {
-        world.hear();
-        world.poll();
-        world.now_ms += 10;
-    }
+    world.wait_for_writes();
     world.delete("a");
     world.pod("b", 100, json!({}));
     world.settle();
@@ -349,87 +233,6 @@ fn without_queues_every_priority_may_have_all_there_is() {
 }
 
 #[test]
-fn a_gang_goes_on_without_those_that_have_succeeded() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.pod("a", 100, of_gang("g", 2));
-    world.pod("b", 100, of_gang("g", 2));
-    world.settle();
-    world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
-    world.show("a");
-    world.settle();
-    world.now_ms += 3_600_000;
-    world.settle();
-    assert_eq!(world.log, ["a to n", "b to n"]);
-}
-
-#[test]
-fn what_is_left_of_a_gang_is_evicted_after_a_while() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.pod("a", 100, of_gang("g", 2));
-    world.pod("b", 100, of_gang("g", 2));
-    world.settle();
-    world.delete("a");
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["b"]);
-    world.now_ms += 60_000;
-    world.settle();
-    assert!(world.bound().is_empty());
-    assert!(world.why_waiting("b").contains("1 member"), "{}", world.why_waiting("b"));
-}
-
-#[test]
-fn pods_run_on_where_a_node_does_not_tell_of_its_devices() {
-    let mut world = World::new();
-    world.node("n", 1);
-    world.pod("a", 60, json!({}));
-    world.settle();
-    let told = world.nodes["n"].clone();
-    world.nodes.get_mut("n").unwrap()["metadata"]["annotations"] = json!({});
-    world.change_leader();
-    world.pod("b", 40, json!({}));
-    world.settle();
-    assert_eq!(world.log, ["a to n"]);
-    // The node's object is another one, too.
-    world.remove_node("n");
-    let mut bare = told.clone();
-    bare["metadata"]["uid"] = "another".into();
-    bare["metadata"]["annotations"] = json!({});
-    world.mirror.node(crate::node::NodeFacts::of(super::typed(&bare)).unwrap());
-    world.settle();
-    bare["metadata"]["annotations"] = told["metadata"]["annotations"].clone();
-    world.mirror.node(crate::node::NodeFacts::of(super::typed(&bare)).unwrap());
-    world.nodes.insert("n".into(), bare);
-    world.settle();
-    assert_eq!(world.log, ["a to n", "b to n"]);
-    assert_eq!(world.promised()["n-0"].0, 1000);
-}
-
-#[test]
-fn nobody_is_evicted_where_a_node_has_less_than_before() {
-    let mut world = World::new();
-    world.node("n", 1);
-    let hca = json!([{"name": "main", "resources": {"requests": {"rdma/hca": "1", "cpu": "8"}}}]);
-    world.nodes.get_mut("n").unwrap()["status"]["allocatable"]["rdma/hca"] = "2".into();
-    world.change_leader();
-    world.pod("a", 0, json!({"spec": {"containers": hca}}));
-    world.settle();
-    // Kubelet starts anew, and another scheduler overloads the node.
-    world.nodes.get_mut("n").unwrap()["status"]["allocatable"]["rdma/hca"] = "0".into();
-    let node = world.nodes["n"].clone();
-    world.mirror.node(crate::node::NodeFacts::of(super::typed(&node)).unwrap());
-    let foreign = json!([{"name": "x", "resources": {"requests": {"cpu": "12"}}}]);
-    let spec = json!({"schedulerName": "default-scheduler", "nodeName": "n", "containers": foreign});
-    world.pod("other", 0, json!({"spec": spec}));
-    world.pod("b", 0, json!({"spec": {"containers": hca}}));
-    world.settle();
-    world.change_leader();
-    world.settle();
-    assert_eq!(world.log, ["a to n"]);
-}
-
-#[test]
 fn pods_run_on_when_their_queue_is_gone() {
     let mut world = World::new();
     world.node("n", 1);
@@ -454,28 +257,6 @@ fn pods_run_on_when_their_queue_is_gone() {
 }
 
 #[test]
-fn a_port_of_a_node_is_given_to_one_pod() {
-    let mut world = World::new();
-    world.node("n", 1);
-    let with_port = |port: u32| {
-        let ports = json!([{"containerPort": 80, "hostPort": port}]);
-        json!({"spec": {"containers": [{"name": "main", "ports": ports}]}})
-    };
-    let mut foreign = with_port(8080);
-    super::merge(&mut foreign, json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
-    world.pod("other", 0, foreign);
-    for (name, port) in [("a", 80), ("b", 80), ("c", 8080), ("d", 443)] {
-        world.pod(name, 0, with_port(port));
-        world.settle();
-    }
-    assert_eq!(world.names_of_bound(), ["a", "d", "other"]);
-    assert!(world.why_waiting("b").contains("hostPort/TCP/80"), "{}", world.why_waiting("b"));
-    world.delete("a");
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["b", "d", "other"]);
-}
-
-#[test]
 fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
     let mut world = World::new();
     world.node("n", 1);
@@ -493,50 +274,19 @@ fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
 }
 
 #[test]
-fn a_member_that_has_failed_is_replaced_beside_those_that_have_succeeded() {
-    let mut world = World::new();
-    world.node("n", 2);
-    world.pod("a", 100, of_gang("g", 2));
-    world.pod("b", 100, of_gang("g", 2));
-    world.settle();
-    for (name, phase) in [("a", "Succeeded"), ("b", "Failed")] {
-        world.pods.get_mut(name).unwrap()["status"] = json!({"phase": phase});
-        world.show(name);
-        world.settle();
-    }
-    world.pod("b2", 100, of_gang("g", 2));
-    world.settle();
-    assert_eq!(world.log, ["a to n", "b to n", "b2 to n"]);
-    // A gang of that name that begins anew is whole again.
-    for name in ["a", "b", "b2"] {
-        world.delete(name);
-    }
-    world.settle();
-    world.pod("c", 100, of_gang("g", 2));
-    world.settle();
-    assert!(world.bound().is_empty());
-    world.pod("d", 100, of_gang("g", 2));
-    world.settle();
-    assert_eq!(world.names_of_bound(), ["c", "d"]);
-}
-
-#[test]
 fn a_watch_may_be_faster_than_the_answer_to_a_binding() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 100, json!({}));
-    while world.writes.is_empty() {
-        world.hear();
-        world.poll();
-        world.now_ms += 10;
-    }
-    let Write::Bind { uid, node, generation, decision, .. } = world.writes.remove(0) else { panic!("no binding") };
+    world.wait_for_writes();
+    let Write::Bind(binding) = world.writes.remove(0) else { panic!("no binding") };
     let pod = world.pods.get_mut("a").unwrap();
-    pod["spec"]["nodeName"] = node.into();
-    pod["metadata"]["annotations"] = json!({GENERATION: generation.to_string(), DECISION: decision});
+    pod["spec"]["nodeName"] = binding.node.as_str().into();
+    let generation = binding.generation.to_string();
+    pod["metadata"]["annotations"] = json!({GENERATION: generation, DECISION: binding.decision});
     world.show("a");
     world.hear();
-    world.mirror.bound(&uid, generation, decision.as_deref(), BindOutcome::Bound);
+    world.mirror.bound(&binding, Ok(()));
     world.pod("b", 100, json!({}));
     world.settle();
     assert!(world.mirror.nodes["n"].unsettled.is_empty());
@@ -557,11 +307,7 @@ fn what_changes_while_a_pod_is_bound_does_not_evict_it() {
     world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
     world.pod("a", 50, json!({"spec": {"volumes": volumes}}));
-    while world.writes.is_empty() {
-        world.hear();
-        world.poll();
-        world.now_ms += 10;
-    }
+    world.wait_for_writes();
     // The watches of claims and of volumes do not agree for a moment.
     world.mirror.volume_gone("v");
     world.hear();
