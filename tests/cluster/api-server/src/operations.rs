@@ -128,6 +128,10 @@ pub(super) fn update(objects: &Objects, target: Target<'_>, object: &Value) -> R
         return Err(Failure::bad_request("the name of the object does not match the name on the URL"));
     }
     preconditions(&live, &object["metadata"])?;
+    let says_version = object["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty());
+    if target.resource.needs_version && !says_version {
+        return Err(Failure::invalid("metadata.resourceVersion", "must be specified for an update"));
+    }
     let api_version = target.resource.api_version();
     let mut object = merged(&live, object, target)?;
     ownership::record(&live, &mut object, target.writer(&api_version));
@@ -206,8 +210,12 @@ pub(super) fn with_conditions(live: &Value, new: &[Value]) -> Value {
 
 /// Deletes an object, or marks it as deleted if somebody still has to do something about it.
 pub(super) fn delete(objects: &Objects, target: Target<'_>, options: &Value) -> Result<Value, Failure> {
-    let mut objects = objects.lock();
-    let live = target.live(&objects)?.clone();
+    delete_locked(&mut objects.lock(), target, options)
+}
+
+/// The same, as a part of a larger step.
+pub(super) fn delete_locked(objects: &mut Locked<'_>, target: Target<'_>, options: &Value) -> Result<Value, Failure> {
+    let live = target.live(objects)?.clone();
     let wanted = &options["preconditions"];
     for (field, of) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let given = &wanted[field];

@@ -40,31 +40,54 @@ pub(super) fn bind(objects: &Objects, target: Target<'_>, binding: &Value) -> Re
 /// Deletes a pod, unless a disruption budget is against it.
 pub(super) fn evict(objects: &Objects, target: Target<'_>, eviction: &Value) -> Result<(), Failure> {
     let options = &eviction["deleteOptions"];
-    {
-        let mut objects = objects.lock();
-        let pod = target.live(&objects)?.clone();
-        operations::preconditions(&pod, &options["preconditions"])?;
-        let is_counted = pod["spec"]["nodeName"].is_string() && !pod["metadata"]["deletionTimestamp"].is_string();
-        let budgets = objects.list(&BUDGETS, Some(target.namespace)).map(|(_, budget)| Value::clone(budget));
-        let budgets: Vec<Value> = budgets.filter(|budget| selects(&budget["spec"]["selector"], &pod)).collect();
-        for mut budget in budgets.into_iter().filter(|_| is_counted) {
+    let mut objects = objects.lock();
+    let pod = target.live(&objects)?.clone();
+    operations::preconditions(&pod, &options["preconditions"])?;
+    // A pod that does not run, or is leaving already, disturbs nobody.
+    let is_counted = pod["spec"]["nodeName"].is_string() && !pod["metadata"]["deletionTimestamp"].is_string();
+    let budgets = objects.list(&BUDGETS, Some(target.namespace)).map(|(_, budget)| Value::clone(budget));
+    let budgets: Vec<Value> = budgets.filter(|budget| is_counted && selects(budget, &pod)).collect();
+    match budgets.as_slice() {
+        [] => {}
+        [budget] => {
             let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
             if allowed <= 0 {
                 return Err(Failure::too_many_requests(
                     "Cannot evict pod as it would violate the pod's disruption budget.",
                 ));
             }
+            let mut budget = budget.clone();
             budget["status"]["disruptionsAllowed"] = (allowed - 1).into();
             let name = budget["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let key = Target { resource: &BUDGETS, name: &name, ..target }.key();
             objects.put(key, budget);
         }
+        _ => {
+            let message =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Failure::internal(message));
+        }
     }
-    operations::delete(objects, target, options).map(drop)
+    operations::delete_locked(&mut objects, target, options).map(drop)
 }
 
-/// Whether a pod has all labels that a selector names.
-fn selects(selector: &Value, pod: &Value) -> bool {
-    let labels = selector["matchLabels"].as_object().into_iter().flatten();
-    labels.into_iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
+/// Whether a budget is about a pod. One without a selector is about none, and one with an empty selector about all.
+fn selects(budget: &Value, pod: &Value) -> bool {
+    let selector = &budget["spec"]["selector"];
+    let label = |key: &str| pod["metadata"]["labels"][key].as_str();
+    let mut equal = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    selector.is_object()
+        && equal.all(|(key, value)| label(key) == value.as_str())
+        && expressions.all(|of| {
+            let found = label(of["key"].as_str().unwrap_or_default());
+            let is_listed = of["values"].as_array().into_iter().flatten().any(|value| value.as_str() == found);
+            match of["operator"].as_str() {
+                Some("In") => is_listed,
+                Some("NotIn") => !is_listed,
+                Some("Exists") => found.is_some(),
+                Some("DoesNotExist") => found.is_none(),
+                _ => false,
+            }
+        })
 }

@@ -56,6 +56,10 @@ impl Failure {
         Failure { code: 429, reason: "TooManyRequests", message: message.into() }
     }
 
+    pub(super) fn internal(message: impl Into<String>) -> Failure {
+        Failure { code: 500, reason: "InternalError", message: message.into() }
+    }
+
     pub(super) fn unavailable() -> Failure {
         let message = "the server is currently unable to handle the request".to_owned();
         Failure { code: 503, reason: "ServiceUnavailable", message }

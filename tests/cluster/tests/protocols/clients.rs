@@ -13,14 +13,16 @@ use serde_json::json;
 use crate::driver::{Behaviour, Driver};
 use crate::stage::{DRIVER, Stage, part, pod_with, shared_device, slice};
 
-async fn client(stage: &Stage) -> Client {
+pub(crate) async fn client(stage: &Stage) -> Client {
     let text = fs::read_to_string(stage.cluster.kubeconfig()).unwrap();
     let kubeconfig = Kubeconfig::from_yaml(&text).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    // A test wants to see the first answer.
+    config.default_retry = false;
     Client::try_from(config).unwrap()
 }
 
-fn run(work: impl Future<Output = ()>) {
+pub(crate) fn run(work: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
 }
 

@@ -7,4 +7,5 @@ mod clients;
 mod device_plugins;
 mod driver;
 mod plugin;
+mod schedulers;
 mod stage;
