@@ -1,7 +1,7 @@
 //! Which of a queue's placed units are within its fair share, and which within what is certain of it.
 //!
 //! These sets decide who may reclaim, from whom, and who goes first. With several measures each action could undo
-//! another one.
+//! another one. Reclaim and preemption only raise the sets, in an order that has an end: so cycles come to rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
