@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod devices;
+mod gang;
 mod lease;
 mod mirror;
 mod node;

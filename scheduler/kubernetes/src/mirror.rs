@@ -9,6 +9,7 @@
 //! the node has. Nobody knows which devices a foreign pod uses, so devices of such a node are not given out.
 
 mod commands;
+mod gangs;
 mod nodes;
 mod pods;
 mod queues;
@@ -16,7 +17,7 @@ mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{Claim, NodeSpec, PodGroup, QueueSpec};
+use aliquot_scheduler_core::{Claim, NodeSpec, QueueSpec};
 use aliquot_scheduler_engine::{Amounts, Generation, Observation};
 
 use crate::devices::Reading;
@@ -36,12 +37,7 @@ pub(crate) struct Mirror {
     nodes: BTreeMap<String, KnownNode>,
     /// UIDs of the pods that hold room on a node, or are being bound there, whether it is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
-    /// Members of gangs, by namespace and name, that have ended as they should: the gang needs them no more.
-    succeeded: BTreeMap<(String, String), BTreeSet<String>>,
-    told_gangs: BTreeMap<(String, String), PodGroup>,
-    /// How many claims of each gang the engine knows, and gangs that may have lost the last one.
-    told_members: BTreeMap<(String, String), usize>,
-    thinned_gangs: BTreeSet<(String, String)>,
+    gangs: gangs::Gangs,
     /// The queues of namespaces, for pods that name none.
     queue_of_namespace: BTreeMap<String, String>,
     queues: BTreeMap<String, QueueSpec>,
@@ -115,17 +111,15 @@ struct KnownNode {
 }
 
 impl Mirror {
-    pub(crate) fn new(own_name: &str, term: u64) -> Mirror {
+    /// What the leader of this term knows at first. `topology`: labels of nodes, the outermost level first.
+    pub(crate) fn new(own_name: &str, term: u64, topology: &[String]) -> Mirror {
         Mirror {
             own_name: own_name.to_owned(),
             term,
             pods: BTreeMap::new(),
             nodes: BTreeMap::new(),
             on_node: BTreeMap::new(),
-            succeeded: BTreeMap::new(),
-            told_gangs: BTreeMap::new(),
-            told_members: BTreeMap::new(),
-            thinned_gangs: BTreeSet::new(),
+            gangs: gangs::Gangs::default(),
             queue_of_namespace: BTreeMap::new(),
             queues: BTreeMap::new(),
             told_queues: BTreeMap::new(),
@@ -138,7 +132,7 @@ impl Mirror {
             session: 0,
             changed_pods: BTreeSet::new(),
             changed_nodes: BTreeSet::new(),
-            told: Vec::new(),
+            told: vec![Observation::Topology(topology.to_vec())],
         }
     }
 

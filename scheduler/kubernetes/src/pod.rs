@@ -7,6 +7,8 @@ use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
 use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodStatus};
 
+use crate::gang::{self, Gang};
+
 /// The label of a pod, or of its namespace, that names the queue.
 pub(crate) const QUEUE: &str = "aliquot.dev/queue";
 /// KAI's name for it.
@@ -17,17 +19,6 @@ const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 const KAI_PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
 /// The annotation of a bound pod that says which command of ours has bound it.
 pub(crate) const GENERATION: &str = "aliquot.dev/generation";
-/// The annotation by which pods of a namespace say that they are one gang: its name.
-const GANG: &str = "aliquot.dev/gang";
-/// The annotation that says how many pods of the gang must start together.
-const GANG_SIZE: &str = "aliquot.dev/gang-size";
-/// The annotation by which KAI's pods name their group.
-const KAI_GROUP: &str = "pod-group-name";
-/// The annotation by which Volcano's pods name their group.
-const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
-/// The label by which pods of the coscheduling plugin name their group.
-const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
-
 /// What scheduling needs to know of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodFacts {
@@ -54,7 +45,7 @@ pub(crate) struct PodFacts {
     pub(crate) words: Words,
     /// What it may use of devices, if a scheduler has decided. `Err`: the annotation cannot be read.
     pub(crate) decision: Option<Result<Decision, String>>,
-    /// The gang that it is in. `Err`: what it says of a group is not supported.
+    /// The gang that it is in. `Err`: what it says of one is not definite.
     pub(crate) gang: Option<Result<Gang, String>>,
     pub(crate) queue: Option<String>,
     pub(crate) priority: i32,
@@ -67,14 +58,6 @@ pub(crate) struct PodFacts {
     pub(crate) said: Option<(String, String)>,
 }
 
-/// A gang that its pods' annotations declare.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Gang {
-    pub(crate) name: String,
-    /// How many pods must start together.
-    pub(crate) size: u32,
-}
-
 impl PodFacts {
     /// What is known of a pod; `None` if it has no UID or no name. `own_name` is the name of this scheduler.
     pub(crate) fn of(pod: Pod, own_name: &str) -> Option<PodFacts> {
@@ -82,6 +65,7 @@ impl PodFacts {
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let labels = metadata.labels.unwrap_or_default();
         let annotations = metadata.annotations.unwrap_or_default();
+        let owners = metadata.owner_references.unwrap_or_default();
         let scheduler = spec.scheduler_name.clone().unwrap_or_else(|| "default-scheduler".to_owned());
         let priority = spec.priority.unwrap_or(0);
         let decision =
@@ -100,7 +84,7 @@ impl PodFacts {
             has_succeeded: status.phase.as_deref() == Some("Succeeded"),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
-            gang: gang(&spec, &labels, &annotations),
+            gang: gang::of_pod(&spec, &labels, &annotations, &owners),
             queue: labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).cloned(),
             priority,
             is_preemptible: is_preemptible(&labels, priority),
@@ -127,30 +111,6 @@ impl PodFacts {
 fn generation(text: &str) -> Option<Generation> {
     let (term, number) = text.split_once('.')?;
     Some(Generation { term: term.parse().ok()?, number: number.parse().ok()? })
-}
-
-fn gang(
-    spec: &PodSpec,
-    labels: &BTreeMap<String, String>,
-    annotations: &BTreeMap<String, String>,
-) -> Option<Result<Gang, String>> {
-    if let Some(name) = annotations.get(GANG) {
-        let size = annotations.get(GANG_SIZE).map_or("", String::as_str);
-        return Some(match (name.is_empty(), size.parse()) {
-            (true, _) => Err(format!("the annotation {GANG} is empty; name the gang there")),
-            (false, Ok(size)) if size > 0 => Ok(Gang { name: name.clone(), size }),
-            _ => Err(format!(
-                "the annotation {GANG_SIZE} is {size:?}; say there how many pods of gang {name:?} must start together"
-            )),
-        });
-    }
-    let native = spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_ref());
-    let foreign = [native, annotations.get(KAI_GROUP), annotations.get(VOLCANO_GROUP), labels.get(COSCHEDULING_GROUP)];
-    let name = foreign.into_iter().flatten().find(|name| !name.is_empty())?;
-    Some(Err(format!(
-        "it is in the PodGroup {name:?}, and Aliquot's scheduler does not read PodGroups; \
-         use the annotations {GANG} and {GANG_SIZE}"
-    )))
 }
 
 fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
@@ -204,31 +164,6 @@ mod tests {
         pod["metadata"]["uid"] = "u".into();
         pod["metadata"]["name"] = "p".into();
         PodFacts::of(serde_json::from_value(pod).unwrap(), "aliquot").unwrap()
-    }
-
-    #[test]
-    fn pods_declare_a_gang_by_annotations() {
-        let of = |pod: Value| facts(pod).gang;
-        let annotated = |annotations: Value| of(json!({"metadata": {"annotations": annotations}}));
-        assert_eq!(of(json!({})), None);
-        let gang = annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "5"}));
-        assert_eq!(gang, Some(Ok(Gang { name: "g".into(), size: 5 })));
-        for size in ["", "0", "-1", "five"] {
-            let error =
-                annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size})).unwrap().unwrap_err();
-            assert!(error.contains(&format!("gang-size is {size:?}")), "{error}");
-        }
-    }
-
-    #[test]
-    fn pod_groups_are_refused_by_name() {
-        let labelled = json!({"metadata": {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}});
-        let native = json!({"metadata": {}, "spec": {"containers": [], "schedulingGroup": {"podGroupName": "g"}}});
-        let annotated = |key: &str| json!({"metadata": {"annotations": {key: "g"}}});
-        for pod in [labelled, native, annotated("pod-group-name"), annotated("scheduling.k8s.io/group-name")] {
-            let error = facts(pod.clone()).gang.unwrap().unwrap_err();
-            assert!(error.starts_with("it is in the PodGroup \"g\""), "{pod}: {error}");
-        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl QueueDefinition {
 }
 
 /// A duration as the API server lets it through.
-fn milliseconds(text: &str) -> Option<u64> {
+pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     let duration: jiff::SignedDuration = text.parse().ok()?;
     u64::try_from(duration.as_millis()).ok()
 }

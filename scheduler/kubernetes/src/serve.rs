@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use aliquot_api_server::{Client, ConnectError, Events, connect};
+use aliquot_api_server::{Client, ConnectError, Events, connect, message};
 use aliquot_scheduler_engine::{
     Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Message, Observation,
     Saved, Settings, Shown, Store, StoreError,
@@ -18,7 +18,7 @@ use crate::lease::{Candidate, Fence};
 use crate::mirror::{Mirror, Write};
 use crate::{report, volumes, watches, writer};
 
-/// How often a queue that could not be removed is tried again.
+/// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Each binding is answered before that. The longest wait is that for volumes.
@@ -35,6 +35,8 @@ pub struct Config {
     pub namespace: String,
     /// Names this replica: no other one has this name at the same time.
     pub identity: String,
+    /// Labels of nodes that say where they stand, the outermost first: a gang may have to stay within one.
+    pub topology: Vec<String>,
 }
 
 /// Why a scheduler has ended.
@@ -65,8 +67,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(name: String, fence: Fence, term: u64) -> Arc<Shared> {
-        let mirror = Mutex::new(Mirror::new(&name, term));
+    fn new(config: &Config, fence: Fence, term: u64) -> Arc<Shared> {
+        let (name, mirror) = (config.name.clone(), Mutex::new(Mirror::new(&config.name, term, &config.topology)));
         Arc::new_cyclic(|this| Shared { name, fence, mirror, engine: Mutex::new(None), this: this.clone() })
     }
 
@@ -96,6 +98,11 @@ impl Shared {
     /// What administrators want can be impossible.
     fn acknowledge(&self, observation: &Observation) -> Option<Acknowledge> {
         match observation {
+            Observation::Topology(_) => Some(Box::new(|done| {
+                if let Err(error) = done {
+                    warn!(%error, "the levels of the topology are not used");
+                }
+            })),
             Observation::Queue(queue) => {
                 let queue = queue.name.clone();
                 Some(Box::new(move |done| {
@@ -168,7 +175,7 @@ pub async fn serve(config: Config, decisions: Decisions, stop: oneshot::Receiver
         leads = candidate.lead() => leads,
         _ = &mut stop => return Ok(()),
     };
-    let shared = Shared::new(config.name.clone(), fence.clone(), term);
+    let shared = Shared::new(&config, fence.clone(), term);
     let led = tokio::select! {
         why = candidate.renew(term, &fence) => Err(ServeError::LeaseLost(why)),
         ended = lead(client, &config, decisions, term, &shared) => ended,
@@ -188,7 +195,17 @@ async fn lead(
     term: u64,
     shared: &Arc<Shared>,
 ) -> Result<(), ServeError> {
-    for mut complete in watches::start(&client, shared) {
+    let mut gangs = watches::Gangs::new(client.clone(), Arc::clone(shared));
+    let of_gangs = loop {
+        match gangs.look().await {
+            Ok(of_gangs) => break of_gangs,
+            Err(error) => {
+                warn!(error = message(&error), "cannot see which groups of pods the cluster has; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    };
+    for mut complete in watches::start(&client, shared).into_iter().chain(of_gangs) {
         // A watch never ends.
         _ = complete.wait_for(|is_complete| *is_complete).await;
     }
@@ -224,6 +241,7 @@ async fn lead(
         },
         () = writer::run(client.clone(), Arc::clone(shared), to_write) => Ok(()),
         () = report::run(client, Arc::clone(shared), shown, events) => Ok(()),
+        () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),
     }
 }

@@ -29,6 +29,10 @@ pub(crate) struct KubernetesArgs {
     /// The placement policy
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyName,
+    /// Labels of nodes that say where they stand, the outermost first, for example
+    /// topology.kubernetes.io/zone,example.com/rack: a gang may have to stay within one
+    #[arg(long, value_name = "LABEL,LABEL", value_delimiter = ',', default_value = "kubernetes.io/hostname")]
+    topology: Vec<String>,
     /// What to log, as for RUST_LOG
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: String,
@@ -50,6 +54,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         name: args.scheduler_name.clone(),
         namespace: args.namespace.clone().or_else(own).unwrap_or_else(|| NAMESPACE.to_owned()),
         identity: identity()?,
+        topology: args.topology.clone(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -2,21 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, PodGroup, Request};
+use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, Request};
 use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, Observation, StepOutcome};
 
+use super::gangs::sub_group_of;
 use super::{Instance, KnownPod, Means, Mirror, Told};
 use crate::devices;
 use crate::placement;
-use crate::pod::{Gang, PodFacts};
+use crate::pod::PodFacts;
 use crate::resources;
-
-/// A pod that must not have others evicted for it waits this long before it may: some thousand years.
-const NEVER_MS: u64 = 1 << 46;
-
-/// A gang may run so long with fewer pods than it needs. Then the rest is evicted: a leader may have died between the
-/// bindings of a gang, and a member may have been deleted.
-const STALENESS_GRACE_MS: u64 = 60_000;
 
 impl Mirror {
     pub(crate) fn pod(&mut self, mut facts: PodFacts) {
@@ -44,10 +38,7 @@ impl Mirror {
             self.on_node.entry(node.to_owned()).or_default().insert(uid.clone());
             self.changed_nodes.insert(node.to_owned());
         }
-        if let (Some(Ok(gang)), true) = (&facts.gang, facts.has_succeeded) {
-            let key = (facts.namespace.clone(), gang.name.clone());
-            self.succeeded.entry(key).or_default().insert(uid.clone());
-        }
+        self.list_in_gang(&facts);
         match self.pods.get_mut(&uid) {
             Some(known) => known.facts = facts,
             None => {
@@ -64,22 +55,9 @@ impl Mirror {
         self.binding_done(uid);
         self.unlist(uid);
         if let Some(known) = self.pods.remove(uid) {
-            self.forget_success(&known.facts);
+            self.unlist_in_gang(&known.facts);
         }
         self.changed_pods.remove(uid);
-    }
-
-    /// What is left of a gang goes on without those that have succeeded, also when they are deleted. For a gang that
-    /// begins anew they do not count.
-    fn forget_success(&mut self, facts: &PodFacts) {
-        let Some(Ok(gang)) = &facts.gang else { return };
-        let key = (facts.namespace.clone(), gang.name.clone());
-        if let (Some(succeeded), false) = (self.succeeded.get_mut(&key), self.told_gangs.contains_key(&key)) {
-            succeeded.remove(&facts.uid);
-            if succeeded.is_empty() {
-                self.succeeded.remove(&key);
-            }
-        }
     }
 
     pub(crate) fn pod_uids(&self) -> BTreeSet<String> {
@@ -113,10 +91,7 @@ impl Mirror {
             let group = self.group_of(facts);
             self.end_claim(uid);
             self.instance_gone(uid);
-            // The gang may need fewer now.
-            if let Some(group) = group.filter(|group| self.told_gangs.contains_key(&key_of(group))) {
-                self.tell_group(group);
-            }
+            self.tell_group_again(group);
             return;
         }
         if let (Some(node), Some(generation)) = (facts.node.clone(), facts.generation) {
@@ -161,6 +136,9 @@ impl Mirror {
                 ..Request::default()
             };
             self.tell_claim(uid, request, Means::default());
+        } else {
+            let group = self.group_of(&known.facts);
+            self.tell_group_again(group);
         }
     }
 
@@ -191,9 +169,7 @@ impl Mirror {
     }
 
     fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
-        if let Some(Err(problem)) = &facts.gang {
-            return Err(problem.clone());
-        }
+        self.gang_of(facts)?;
         let amounts = self.amounts_of(facts)?;
         let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
@@ -224,13 +200,14 @@ impl Mirror {
             queue: self.queue_of(facts),
             priority: facts.priority,
             preemptible: facts.is_preemptible,
+            sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),
             pod_group: group.as_ref().map(|group| group.name.clone()),
             ..Claim::default()
         };
         if known.claim.as_ref().is_some_and(|told| told.claim == claim)
             || known.instance.is_some() && known.claim.is_some()
         {
-            return;
+            return self.tell_group_again(group);
         }
         let is_resized = known
             .claim
@@ -243,7 +220,7 @@ impl Mirror {
             self.tell_group(group);
         }
         if let (Some(gang), false) = (&claim.pod_group, is_resized) {
-            *self.told_members.entry((claim.namespace.clone(), gang.clone())).or_default() += 1;
+            self.count_in_gang(&claim.namespace, gang);
         }
         let name = ClaimUid::from(uid);
         self.told.push(match is_resized {
@@ -255,53 +232,6 @@ impl Mirror {
         }
     }
 
-    /// The pod group that a pod is in: its gang, or one of its own if nobody may be evicted for it.
-    fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
-        let (name, min_members) = match &facts.gang {
-            Some(Ok(Gang { name, size })) => {
-                let ended = self.succeeded.get(&(facts.namespace.clone(), name.clone())).map_or(0, BTreeSet::len);
-                (name.clone(), size.saturating_sub(u32::try_from(ended).unwrap_or(u32::MAX)))
-            }
-            _ if facts.never_preempts => (format!("pod/{}", facts.name), 1),
-            _ => return None,
-        };
-        Some(PodGroup {
-            name,
-            namespace: facts.namespace.clone(),
-            queue: self.queue_of(facts),
-            priority: facts.priority,
-            preemptible: facts.is_preemptible,
-            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { 0 },
-            staleness_grace_ms: Some(STALENESS_GRACE_MS),
-            min_members,
-            ..PodGroup::default()
-        })
-    }
-
-    /// A gang is as its first pod says, but that it needs no pods that have succeeded.
-    fn tell_group(&mut self, group: PodGroup) {
-        let told = self.told_gangs.get(&key_of(&group)).cloned();
-        let group = PodGroup { min_members: group.min_members, ..told.clone().unwrap_or(group) };
-        if told.as_ref() != Some(&group) {
-            self.told_gangs.insert(key_of(&group), group.clone());
-            self.told.push(Observation::Group(group));
-        }
-    }
-
-    /// A gang ends with its last pod.
-    pub(super) fn tell_gangs_gone(&mut self) {
-        for key in std::mem::take(&mut self.thinned_gangs) {
-            if self.told_members.get(&key).is_none_or(|members| *members == 0) {
-                self.told_members.remove(&key);
-                self.told_gangs.remove(&key);
-                if let Some(succeeded) = self.succeeded.get_mut(&key) {
-                    succeeded.retain(|uid| self.pods.contains_key(uid));
-                }
-                self.told.push(Observation::GroupRemoved(key.0, key.1));
-            }
-        }
-    }
-
     /// Nobody wants a pod any more, or it is not this scheduler's.
     pub(super) fn end_claim(&mut self, uid: &str) {
         let Some(known) = self.pods.get_mut(uid) else { return };
@@ -309,11 +239,7 @@ impl Mirror {
         let Some(told) = known.claim.take() else { return };
         self.told.push(Observation::ClaimEnded(ClaimUid::from(uid)));
         if let Some(gang) = told.claim.pod_group {
-            let key = (told.claim.namespace, gang);
-            if let Some(members) = self.told_members.get_mut(&key) {
-                *members -= 1;
-            }
-            self.thinned_gangs.insert(key);
+            self.uncount_in_gang(told.claim.namespace, gang);
         }
     }
 
@@ -323,10 +249,6 @@ impl Mirror {
         self.settled(&instance.node, instance.generation);
         self.tell_outcome(uid, &instance, instance.generation, StepOutcome::Gone);
     }
-}
-
-fn key_of(group: &PodGroup) -> (String, String) {
-    (group.namespace.clone(), group.name.clone())
 }
 
 fn was_bound_by_us(facts: &PodFacts) -> bool {

@@ -42,7 +42,7 @@ impl Mirror {
     /// The queue of a pod; empty: the default one. A pod that is bound already is in the default one if its own is not
     /// there any more, or has others below it: it must be in the books somewhere, or it would be evicted.
     pub(super) fn queue_of(&self, pod: &PodFacts) -> String {
-        let named = pod.queue.clone().filter(|queue| !queue.is_empty());
+        let named = pod.queue.clone().filter(|queue| !queue.is_empty()).or_else(|| self.queue_of_gang(pod));
         let queue = named.or_else(|| self.queue_of_namespace.get(&pod.namespace).cloned()).unwrap_or_default();
         match pod.node.is_some() && !self.takes_claims(&queue) {
             true => String::new(),

@@ -15,6 +15,7 @@ use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, 
 use serde_json::{Value, json};
 
 use super::{Binding, Mirror, Write};
+use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::{GENERATION, PodFacts};
 use crate::queue::QueueDefinition;
@@ -22,11 +23,16 @@ use crate::queue::QueueDefinition;
 const GIB: u64 = 1 << 30;
 const DEVICE_BYTES: u64 = 80 * GIB;
 
+/// A kind of object that these clusters do not have.
+const NOT_SERVED: GangKind = GangKind::LeaderWorkerSet;
+
 /// A cluster, and the leader that schedules it.
 struct World {
     pods: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,
     queues: BTreeMap<String, QueueDefinition>,
+    /// Objects that say which pods start together.
+    gangs: BTreeMap<(GangKind, String), Value>,
     mirror: Mirror,
     policy: Box<dyn Policy>,
     engine: Engine,
@@ -50,7 +56,8 @@ impl World {
             pods: BTreeMap::new(),
             nodes: BTreeMap::new(),
             queues: BTreeMap::new(),
-            mirror: Mirror::new("aliquot", 0),
+            gangs: BTreeMap::new(),
+            mirror: Mirror::new("aliquot", 0, &[]),
             engine: engine(policy.fork(), 0),
             policy,
             view: None,
@@ -68,9 +75,15 @@ impl World {
     fn change_leader(&mut self) {
         self.term += 1;
         self.writes.clear();
-        self.mirror = Mirror::new("aliquot", self.term);
+        self.mirror = Mirror::new("aliquot", self.term, &["rack".to_owned()]);
         for (name, queue) in &self.queues {
             self.mirror.queue(name, queue);
+        }
+        for ((kind, name), object) in &self.gangs {
+            self.mirror.gang(*kind, "default", name, GangFacts::of(*kind, object));
+        }
+        for kind in GangKind::ALL.into_iter().filter(|kind| *kind != NOT_SERVED) {
+            self.mirror.gangs_served(kind);
         }
         for node in self.nodes.values() {
             self.mirror.node(NodeFacts::of(typed(node)).unwrap());
@@ -222,6 +235,13 @@ impl World {
         json_patch::merge(&mut pod, &more);
         self.pods.insert(name.into(), pod);
         self.show(name);
+    }
+
+    /// An object that says which pods start together.
+    fn gang(&mut self, kind: GangKind, name: &str, spec: Value) {
+        let object = json!({"spec": spec});
+        self.mirror.gang(kind, "default", name, GangFacts::of(kind, &object));
+        self.gangs.insert((kind, name.into()), object);
     }
 
     fn show(&mut self, name: &str) {

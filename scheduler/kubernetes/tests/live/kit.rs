@@ -62,6 +62,7 @@ impl Cluster {
             name: "aliquot".into(),
             namespace: "aliquot-system".into(),
             identity: format!("replica-{}", self.schedulers),
+            topology: vec!["kubernetes.io/hostname".into()],
         };
         let ((stop, stopped), (kill, killed)) = (watch::channel(false), oneshot::channel());
         let (end, ended) = mpsc::channel();

@@ -21,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::fault::Fault;
 use super::operations::{self, Patch, Target};
 use super::request::{Action, Address, Query};
+use super::resource::{RESOURCES, Resource};
 use super::scheduling;
 use super::selector::Selector;
 use super::status::Failure;
@@ -80,6 +81,9 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     if path == "/version" {
         let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "linux/amd64"});
         return Ok(Answer::Json(200, version));
+    }
+    if let Some(list) = discovery(path) {
+        return Ok(Answer::Json(200, list));
     }
     let (address, query) = (Address::parse(path)?, Query::of(&parts.uri));
     let header = |name| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -153,6 +157,24 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         }
         (method, _) => Err(Failure::method_not_allowed(method)),
     }
+}
+
+/// What a version of a group has: all clients may ask for it.
+fn discovery(path: &str) -> Option<Value> {
+    let group_version = path.strip_prefix("/apis/")?;
+    let (group, version) = group_version.split_once('/').filter(|(_, version)| !version.contains('/'))?;
+    let of_version = |resource: &&Resource| (resource.group, resource.version) == (group, version);
+    let shown = |resource: &Resource| {
+        json!({
+            "name": resource.plural, "singularName": "", "namespaced": resource.namespaced, "kind": resource.kind,
+            "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
+        })
+    };
+    let resources: Vec<Value> = RESOURCES.into_iter().filter(of_version).map(shown).collect();
+    let list = json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources,
+    });
+    (!resources.is_empty()).then_some(list)
 }
 
 fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Failure> {

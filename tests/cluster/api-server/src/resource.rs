@@ -42,7 +42,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 15] = [
+pub const RESOURCES: [&Resource; 28] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -58,6 +58,19 @@ pub const RESOURCES: [&Resource; 15] = [
     &LEASES,
     &BUDGETS,
     &QUEUES,
+    &POD_GROUPS,
+    &KAI_POD_GROUPS,
+    &VOLCANO_POD_GROUPS,
+    &COSCHEDULING_POD_GROUPS,
+    &JOB_SETS,
+    &LEADER_WORKER_SETS,
+    &RAY_CLUSTERS,
+    &MPI_JOBS,
+    &PYTORCH_JOBS,
+    &TF_JOBS,
+    &XGBOOST_JOBS,
+    &PADDLE_JOBS,
+    &JAX_JOBS,
 ];
 
 /// `pods`.
@@ -188,21 +201,72 @@ pub const BUDGETS: Resource = Resource {
     validate_status: |_, _| Ok(()),
 };
 
-/// `queues`, a custom resource. Its schema is not known here.
-pub const QUEUES: Resource = Resource {
-    group: "aliquot.dev",
-    version: "v1alpha1",
-    plural: "queues",
-    kind: "Queue",
-    namespaced: false,
-    has_status: false,
-    metadata_with_status: false,
-    needs_version: true,
-    selectable: &[],
-    decode: |object| Ok(object.clone()),
-    validate: |_, _| Ok(()),
-    validate_status: |_, _| Ok(()),
-};
+/// `queues`.
+pub const QUEUES: Resource = custom("aliquot.dev", "v1alpha1", "queues", "Queue", false);
+
+/// Kubernetes' own `podgroups`, as 1.36 has them.
+pub const POD_GROUPS: Resource = custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true);
+
+/// KAI's `podgroups`.
+const KAI_POD_GROUPS: Resource = custom("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", true);
+
+/// Volcano's `podgroups`.
+const VOLCANO_POD_GROUPS: Resource = custom("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", true);
+
+/// The `podgroups` of the coscheduling plugin.
+const COSCHEDULING_POD_GROUPS: Resource = custom("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", true);
+
+/// `jobsets`.
+pub const JOB_SETS: Resource = custom("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", true);
+
+/// `leaderworkersets`.
+const LEADER_WORKER_SETS: Resource =
+    custom("leaderworkerset.x-k8s.io", "v1", "leaderworkersets", "LeaderWorkerSet", true);
+
+/// `rayclusters`.
+const RAY_CLUSTERS: Resource = custom("ray.io", "v1", "rayclusters", "RayCluster", true);
+
+/// `mpijobs`.
+const MPI_JOBS: Resource = custom("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", true);
+
+/// `pytorchjobs`.
+const PYTORCH_JOBS: Resource = custom("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", true);
+
+/// `tfjobs`.
+const TF_JOBS: Resource = custom("kubeflow.org", "v1", "tfjobs", "TFJob", true);
+
+/// `xgboostjobs`.
+const XGBOOST_JOBS: Resource = custom("kubeflow.org", "v1", "xgboostjobs", "XGBoostJob", true);
+
+/// `paddlejobs`.
+const PADDLE_JOBS: Resource = custom("kubeflow.org", "v1", "paddlejobs", "PaddleJob", true);
+
+/// `jaxjobs`.
+const JAX_JOBS: Resource = custom("kubeflow.org", "v1", "jaxjobs", "JAXJob", true);
+
+/// A custom resource: its schema is not known here.
+const fn custom(
+    group: &'static str,
+    version: &'static str,
+    plural: &'static str,
+    kind: &'static str,
+    namespaced: bool,
+) -> Resource {
+    Resource {
+        group,
+        version,
+        plural,
+        kind,
+        namespaced,
+        has_status: false,
+        metadata_with_status: false,
+        needs_version: true,
+        selectable: &[],
+        decode: |object| Ok(object.clone()),
+        validate: |_, _| Ok(()),
+        validate_status: |_, _| Ok(()),
+    }
+}
 
 /// `events` of the core group.
 pub const CORE_EVENTS: Resource = Resource {

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::World;
+use crate::gang::GangKind;
 
 fn of_gang(name: &str, size: u32) -> serde_json::Value {
     json!({"metadata": {"annotations": {"aliquot.dev/gang": name, "aliquot.dev/gang-size": size.to_string()}}})
@@ -109,4 +110,181 @@ fn a_failed_member_is_replaced_beside_those_that_succeeded() {
     world.pod("d", 100, of_gang("g", 2));
     world.settle();
     assert_eq!(world.names_of_bound(), ["c", "d"]);
+}
+
+fn in_pod_group(name: &str) -> serde_json::Value {
+    json!({"spec": {"schedulingGroup": {"podGroupName": name}}})
+}
+
+fn gang_of(count: u32) -> serde_json::Value {
+    json!({"schedulingPolicy": {"gang": {"minCount": count}}})
+}
+
+#[test]
+fn pods_wait_until_their_pod_group_is_there() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("a", 100, in_pod_group("g"));
+    world.settle();
+    assert!(world.why_waiting("a").contains("podgroups.scheduling.k8s.io/g, which does not exist"));
+    world.gang(GangKind::Native, "g", gang_of(2));
+    world.settle();
+    assert!(world.why_waiting("a").contains("1 member"), "{}", world.why_waiting("a"));
+    world.pod("b", 100, in_pod_group("g"));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn a_gang_needs_what_its_object_says_now() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.gang(GangKind::Native, "g", gang_of(3));
+    world.pod("a", 100, in_pod_group("g"));
+    world.pod("b", 100, in_pod_group("g"));
+    world.settle();
+    assert!(world.bound().is_empty());
+    world.gang(GangKind::Native, "g", gang_of(2));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
+fn what_a_pod_group_asks_for_in_vain_is_said_on_its_pods() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.gang(GangKind::Native, "g", json!({"resourceClaims": [{"name": "c"}]}));
+    world.pod("a", 100, in_pod_group("g"));
+    world.settle();
+    let why = world.why_waiting("a");
+    assert!(why.contains("podgroups.scheduling.k8s.io/g: its resourceClaims are not supported"), "{why}");
+}
+
+#[test]
+fn a_new_leader_knows_the_gang_of_bound_pods() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.gang(GangKind::Native, "g", gang_of(2));
+    world.pod("a", 100, in_pod_group("g"));
+    world.pod("b", 100, in_pod_group("g"));
+    // The leader dies between the two bindings.
+    world.wait_for_writes();
+    let first = world.writes.remove(0);
+    world.carry_out(first);
+    world.change_leader();
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+}
+
+#[test]
+fn bound_pods_stay_when_their_pod_group_goes() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.gang(GangKind::Native, "g", gang_of(2));
+    world.pod("a", 100, in_pod_group("g"));
+    world.pod("b", 100, in_pod_group("g"));
+    world.settle();
+    world.gangs.clear();
+    world.mirror.gang_gone(GangKind::Native, "default", "g");
+    world.change_leader();
+    world.now_ms += 120_000;
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
+    assert!(!world.log.iter().any(|line| line.contains("evicted")), "{:?}", world.log);
+}
+
+#[test]
+fn a_group_of_kai_has_its_queue_and_its_sub_groups() {
+    let mut world = World::new();
+    world.node("n", 4);
+    let spec = json!({"resources": {"gpu": {"quota": 2, "limit": 2}}});
+    let queue: crate::queue::QueueDefinition = serde_json::from_value(spec).unwrap();
+    world.mirror.queue("small", &queue);
+    let sub_groups = json!([{"name": "head", "minMember": 1}, {"name": "worker", "minMember": 1}]);
+    world.gang(GangKind::Kai, "g", json!({"queue": "small", "subGroups": sub_groups}));
+    let member = |sub_group: &str| {
+        let labels = json!({"kai.scheduler/subgroup-name": sub_group});
+        json!({"metadata": {"annotations": {"pod-group-name": "g"}, "labels": labels}})
+    };
+    for name in ["w1", "w2", "w3"] {
+        world.pod(name, 100, member("worker"));
+    }
+    world.settle();
+    assert!(world.bound().is_empty(), "no head is there");
+    world.pod("head", 100, member("head"));
+    world.settle();
+    assert_eq!(world.bound().len(), 2, "{:?}", world.bound());
+    assert!(world.bound().contains_key("head"));
+    let waits = ["w1", "w2", "w3"].into_iter().find(|name| !world.bound().contains_key(name)).unwrap();
+    assert!(world.why_waiting(waits).contains("\"small\""), "{}", world.why_waiting(waits));
+}
+
+#[test]
+fn a_group_stays_in_one_rack() {
+    let mut world = World::new();
+    for (name, rack) in [("n", "1"), ("m", "2"), ("o", "2")] {
+        world.node(name, 1);
+        let mut node = world.nodes[name].clone();
+        node["metadata"]["labels"] = json!({"rack": rack});
+        world.make_node(name, node);
+    }
+    let topology = json!([{"key": "rack"}]);
+    let policy = gang_of(2)["schedulingPolicy"].clone();
+    world.gang(
+        GangKind::Native,
+        "g",
+        json!({"schedulingPolicy": policy, "schedulingConstraints": {"topology": topology}}),
+    );
+    world.pod("a", 100, in_pod_group("g"));
+    world.pod("b", 100, in_pod_group("g"));
+    world.settle();
+    let mut nodes: Vec<&str> = world.bound().into_values().collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, ["m", "o"]);
+}
+
+#[test]
+fn a_level_that_the_scheduler_does_not_know_is_named() {
+    let mut world = World::new();
+    world.node("n", 2);
+    let topology = json!([{"key": "row"}]);
+    let policy = gang_of(1)["schedulingPolicy"].clone();
+    let spec = json!({"schedulingPolicy": policy, "schedulingConstraints": {"topology": topology}});
+    world.gang(GangKind::Native, "g", spec);
+    world.pod("a", 100, in_pod_group("g"));
+    world.settle();
+    assert!(world.why_waiting("a").contains("\"row\""), "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn pods_of_a_job_set_start_together() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let job = json!({"name": "w", "replicas": 2, "template": {"spec": {"parallelism": 1, "completions": 1}}});
+    world.gang(GangKind::JobSet, "train", json!({"replicatedJobs": [job]}));
+    let labels = json!({"metadata": {"labels": {"jobset.sigs.k8s.io/jobset-name": "train"}}});
+    world.pod("a", 100, labels.clone());
+    world.pod("b", 100, labels.clone());
+    world.settle();
+    assert!(world.bound().is_empty());
+    world.node("m", 1);
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+    // One has ended as it should, and does not hold up the other.
+    world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
+    world.show("a");
+    world.now_ms += 120_000;
+    world.settle();
+    assert!(world.bound().contains_key("b"));
+    assert!(!world.log.iter().any(|line| line.contains("evicted")), "{:?}", world.log);
+}
+
+#[test]
+fn labels_of_a_workload_that_the_cluster_has_not_mean_nothing() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let labels = json!({"leaderworkerset.sigs.k8s.io/name": "w", "leaderworkerset.sigs.k8s.io/group-index": "0"});
+    world.pod("a", 100, json!({"metadata": {"labels": labels}}));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::{DEVICE_BYTES, World, Write};
+use crate::gang::GangKind;
 
 /// Marsaglia's xorshift: <https://www.jstatsoft.org/article/view/v008i14>.
 struct Dice(u64);
@@ -29,7 +30,8 @@ fn no_device_is_overcommitted_and_no_gang_half_bound() {
         // Whatever happened, what waits at the end is bound as far as there is room, and gangs are whole.
         let mut bound_of_gang: BTreeMap<String, usize> = BTreeMap::new();
         for (name, pod) in &world.pods {
-            if let Some(gang) = pod["metadata"]["annotations"]["aliquot.dev/gang"].as_str() {
+            let annotated = pod["metadata"]["annotations"]["aliquot.dev/gang"].as_str();
+            if let Some(gang) = annotated.or(pod["spec"]["schedulingGroup"]["podGroupName"].as_str()) {
                 *bound_of_gang.entry(gang.into()).or_default() +=
                     usize::from(world.bound().contains_key(name.as_str()));
             }
@@ -51,6 +53,8 @@ fn play(seed: u64) -> World {
         world.node(&format!("n{node}"), 1 + usize::try_from(dice.below(2)).unwrap());
     }
     let mut made = 0;
+    // PodGroups that come later than their pods.
+    let mut groups: Vec<String> = Vec::new();
     for _ in 0..STEPS {
         made += 1;
         match dice.below(12) {
@@ -60,10 +64,16 @@ fn play(seed: u64) -> World {
                 world.pod(&format!("p{made:02}"), percent, json!({"spec": {"priority": priority}}));
             }
             5 => {
-                let annotations = json!({"aliquot.dev/gang": format!("g{made}"), "aliquot.dev/gang-size": "3"});
+                let gang = format!("g{made}");
+                let more = if dice.below(2) == 0 {
+                    let annotations = json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": "3"});
+                    json!({"metadata": {"annotations": annotations}, "spec": {"priority": 50}})
+                } else {
+                    groups.push(gang.clone());
+                    json!({"spec": {"priority": 50, "schedulingGroup": {"podGroupName": gang}}})
+                };
                 for member in 0..3 {
-                    let more = json!({"metadata": {"annotations": annotations}, "spec": {"priority": 50}});
-                    world.pod(&format!("g{made:02}-{member}"), 50, more);
+                    world.pod(&format!("g{made:02}-{member}"), 50, more.clone());
                 }
             }
             6 | 7 => {
@@ -89,6 +99,7 @@ fn play(seed: u64) -> World {
                 world.hear();
                 world.make_node("n0", node);
             }
+            10 => groups.drain(..).for_each(|gang| make_group(&mut world, &gang)),
             _ => {}
         }
         world.now_ms += dice.below(3000);
@@ -106,6 +117,7 @@ fn play(seed: u64) -> World {
             check(&world, seed);
         }
     }
+    groups.iter().for_each(|gang| make_group(&mut world, gang));
     for _ in 0..20 {
         world.settle();
         world.now_ms += 60_000;
@@ -113,6 +125,10 @@ fn play(seed: u64) -> World {
     world.settle();
     check(&world, seed);
     world
+}
+
+fn make_group(world: &mut World, gang: &str) {
+    world.gang(GangKind::Native, gang, json!({"schedulingPolicy": {"gang": {"minCount": 3}}}));
 }
 
 fn check(world: &World, seed: u64) {

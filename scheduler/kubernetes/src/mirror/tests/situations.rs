@@ -139,11 +139,9 @@ fn what_is_not_supported_is_said_and_not_bound() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 50, json!({"spec": {"resourceClaims": [{"name": "gpu"}]}}));
-    world.pod("b", 0, json!({"metadata": {"annotations": {"pod-group-name": "g"}}}));
     world.settle();
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("a").contains("ResourceClaim"));
-    assert!(world.why_waiting("b").contains("PodGroup \"g\""));
 }
 
 #[test]

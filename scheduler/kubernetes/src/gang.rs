@@ -1,0 +1,206 @@
+//! Pods that start together or not at all: how a pod says with which others, and what objects say of their pods.
+
+mod facts;
+mod kind;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+pub(crate) use facts::GangFacts;
+pub(crate) use kind::{Address, GangKind};
+
+/// The annotation by which pods of a namespace say that they are one gang: its name.
+const GANG: &str = "aliquot.dev/gang";
+/// The annotation that says how many pods of the gang must start together.
+const GANG_SIZE: &str = "aliquot.dev/gang-size";
+/// Instead of a gang's name: the pod starts by itself, whatever it belongs to.
+const NONE: &str = "none";
+
+/// The annotation by which KAI's pods name their group, and the label that names the sub-group.
+const KAI_GROUP: &str = "pod-group-name";
+const KAI_SUB_GROUP: &str = "kai.scheduler/subgroup-name";
+/// The annotations by which Volcano's pods name their group, and their task in it.
+const VOLCANO_GROUP: &str = "scheduling.k8s.io/group-name";
+const VOLCANO_TASK: &str = "volcano.sh/task-spec";
+/// The label by which pods of the coscheduling plugin name their group.
+const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+
+const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
+const LEADER_WORKER_SET: &str = "leaderworkerset.sigs.k8s.io/name";
+const LEADER_WORKER_GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
+const RAY_CLUSTER: &str = "ray.io/cluster";
+/// On the pods of a Ray cluster, and not on those that submit jobs to it.
+const RAY_NODE: &str = "ray.io/node-type";
+/// The jobs of Kubeflow's training operator and of its MPI operator.
+const TRAINING_JOB: &str = "training.kubeflow.org/job-name";
+const TRAINING_OPERATOR: &str = "training.kubeflow.org/operator-name";
+
+/// The gang that a pod is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Gang {
+    /// Its name: no two gangs of a namespace share one.
+    pub(crate) name: String,
+    pub(crate) source: Source,
+    /// Which sort of member the pod is. It counts where the gang needs some of each.
+    pub(crate) sub_group: Option<String>,
+}
+
+/// What says how many pods must start together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The pods themselves: so many.
+    Pods(u32),
+    /// The object with this name.
+    Object(GangKind, String),
+}
+
+type Texts = BTreeMap<String, String>;
+
+/// The gang that a pod says it is in. What is said on purpose goes before what follows from its owner.
+///
+/// # Errors
+/// Annotations that say nothing definite.
+pub(crate) fn of_pod(
+    spec: &PodSpec,
+    labels: &Texts,
+    annotations: &Texts,
+    owners: &[OwnerReference],
+) -> Option<Result<Gang, String>> {
+    match annotations.get(GANG).map(String::as_str) {
+        Some(NONE) => None,
+        Some(name) => Some(annotated(name, annotations)),
+        None => of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners)).map(Ok),
+    }
+}
+
+fn annotated(name: &str, annotations: &Texts) -> Result<Gang, String> {
+    let size = annotations.get(GANG_SIZE).map_or("", String::as_str);
+    match (name.is_empty(), size.parse()) {
+        (true, _) => Err(format!("the annotation {GANG} is empty; name the gang there")),
+        (false, Ok(size)) if size > 0 => {
+            Ok(Gang { name: name.to_owned(), source: Source::Pods(size), sub_group: None })
+        }
+        _ => Err(format!(
+            "the annotation {GANG_SIZE} is {size:?}; say there how many pods of gang {name:?} must start together"
+        )),
+    }
+}
+
+fn of_group(spec: &PodSpec, labels: &Texts, annotations: &Texts) -> Option<Gang> {
+    let native = spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_ref());
+    let groups = [
+        (GangKind::Native, native, None),
+        (GangKind::Kai, annotations.get(KAI_GROUP), labels.get(KAI_SUB_GROUP)),
+        (GangKind::Volcano, annotations.get(VOLCANO_GROUP), annotations.get(VOLCANO_TASK)),
+        (GangKind::Coscheduling, labels.get(COSCHEDULING_GROUP), None),
+    ];
+    let is_named = |name: &&String| !name.is_empty();
+    let mut named = groups.into_iter().filter_map(|(kind, name, sub)| Some((kind, name.filter(is_named)?, sub)));
+    named.next().map(|(kind, name, sub_group)| Gang { sub_group: sub_group.cloned(), ..of_object(kind, name) })
+}
+
+fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
+    if let Some(name) = labels.get(JOB_SET) {
+        return Some(of_object(GangKind::JobSet, name));
+    }
+    if let (Some(name), Some(group)) = (labels.get(LEADER_WORKER_SET), labels.get(LEADER_WORKER_GROUP)) {
+        let gang = of_object(GangKind::LeaderWorkerSet, name);
+        return Some(Gang { name: format!("{}/{group}", gang.name), ..gang });
+    }
+    if let (Some(name), true) = (labels.get(RAY_CLUSTER), labels.contains_key(RAY_NODE)) {
+        return Some(of_object(GangKind::RayCluster, name));
+    }
+    let name = labels.get(TRAINING_JOB)?;
+    let owner = owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.kind.as_str());
+    // A launcher of MPI belongs to a Job.
+    let is_mpi = labels.get(TRAINING_OPERATOR).is_some_and(|operator| operator.starts_with("mpi"));
+    let of_kind = |kind: &GangKind| kind.is_training_job() && Some(kind.api().kind) == owner;
+    let kind = GangKind::ALL.into_iter().find(of_kind).or(is_mpi.then_some(GangKind::MpiJob))?;
+    Some(of_object(kind, name))
+}
+
+fn of_object(kind: GangKind, name: &str) -> Gang {
+    Gang { name: kind.full_name(name), source: Source::Object(kind, name.to_owned()), sub_group: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn gang(pod: Value) -> Option<Result<Gang, String>> {
+        let texts = |field: &str| serde_json::from_value(pod[field].clone()).unwrap_or_default();
+        let spec = serde_json::from_value(pod["spec"].clone()).unwrap_or_default();
+        let owners: Vec<OwnerReference> = serde_json::from_value(pod["owners"].clone()).unwrap_or_default();
+        of_pod(&spec, &texts("labels"), &texts("annotations"), &owners)
+    }
+
+    #[test]
+    fn pods_declare_a_gang_by_annotations() {
+        let annotated = |annotations: Value| gang(json!({"annotations": annotations}));
+        assert_eq!(gang(json!({})), None);
+        let declared = annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "5"}));
+        assert_eq!(declared, Some(Ok(Gang { name: "g".into(), source: Source::Pods(5), sub_group: None })));
+        for size in ["", "0", "-1", "five"] {
+            let error =
+                annotated(json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": size})).unwrap().unwrap_err();
+            assert!(error.contains(&format!("gang-size is {size:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn pods_name_their_group_in_the_words_of_four_projects() {
+        let labelled = json!({"labels": {"scheduling.x-k8s.io/pod-group": "g"}});
+        let native = json!({"spec": {"containers": [], "schedulingGroup": {"podGroupName": "g"}}});
+        let kai = json!({"annotations": {"pod-group-name": "g"}, "labels": {"kai.scheduler/subgroup-name": "s"}});
+        let volcano = json!({"annotations": {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "t"}});
+        for (pod, kind, sub_group) in [
+            (native, GangKind::Native, None),
+            (kai, GangKind::Kai, Some("s")),
+            (volcano, GangKind::Volcano, Some("t")),
+            (labelled, GangKind::Coscheduling, None),
+        ] {
+            let gang = gang(pod).unwrap().unwrap();
+            assert_eq!(gang.source, Source::Object(kind, "g".into()));
+            assert_eq!((gang.name, gang.sub_group.as_deref()), (kind.full_name("g"), sub_group));
+        }
+    }
+
+    #[test]
+    fn pods_of_workloads_are_known_by_their_labels() {
+        let owner =
+            |kind: &str| json!([{"apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]);
+        let training = json!({TRAINING_JOB: "w"});
+        let launcher = json!({TRAINING_JOB: "w", TRAINING_OPERATOR: "mpi-operator"});
+        for (pod, kind, name) in [
+            (json!({"labels": {JOB_SET: "w"}}), GangKind::JobSet, "jobsets.jobset.x-k8s.io/w"),
+            (
+                json!({"labels": {LEADER_WORKER_SET: "w", LEADER_WORKER_GROUP: "3"}}),
+                GangKind::LeaderWorkerSet,
+                "leaderworkersets.leaderworkerset.x-k8s.io/w/3",
+            ),
+            (json!({"labels": {RAY_CLUSTER: "w", RAY_NODE: "head"}}), GangKind::RayCluster, "rayclusters.ray.io/w"),
+            (
+                json!({"labels": training, "owners": owner("PyTorchJob")}),
+                GangKind::PyTorchJob,
+                "pytorchjobs.kubeflow.org/w",
+            ),
+            (json!({"labels": launcher, "owners": owner("Job")}), GangKind::MpiJob, "mpijobs.kubeflow.org/w"),
+        ] {
+            let gang = gang(pod.clone()).unwrap_or_else(|| panic!("{pod}")).unwrap();
+            assert_eq!((gang.source, gang.name.as_str()), (Source::Object(kind, "w".into()), name));
+        }
+        assert_eq!(gang(json!({"labels": training, "owners": owner("Job")})), None);
+        // It submits jobs to the cluster, and is none of its nodes.
+        assert_eq!(gang(json!({"labels": {RAY_CLUSTER: "w"}})), None);
+    }
+
+    #[test]
+    fn a_pod_can_say_that_it_starts_by_itself() {
+        let pod = json!({"annotations": {"aliquot.dev/gang": "none"}, "labels": {JOB_SET: "w"}});
+        assert_eq!(gang(pod), None);
+    }
+}

@@ -1,0 +1,292 @@
+//! What an object says of the pods that start together.
+
+use aliquot_scheduler_core::{GroupPlacement, SubGroup};
+use serde_json::Value;
+
+use super::GangKind;
+use crate::queue::milliseconds;
+
+/// How many pods start together, and how they are treated.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GangFacts {
+    /// So many pods at least start together; others follow one by one.
+    pub(crate) min_members: u32,
+    pub(crate) sub_groups: Vec<SubGroup>,
+    pub(crate) spread: GroupPlacement,
+    pub(crate) queue: Option<String>,
+    pub(crate) is_preemptible: Option<bool>,
+    pub(crate) preemption_delay_ms: u64,
+    /// How long fewer pods than needed may run on; `None`: it does not say. `Some(None)`: for ever.
+    pub(crate) staleness_grace_ms: Option<Option<u64>>,
+}
+
+impl GangFacts {
+    pub(crate) fn new(min_members: u32) -> GangFacts {
+        GangFacts {
+            min_members,
+            sub_groups: Vec::new(),
+            spread: GroupPlacement::default(),
+            queue: None,
+            is_preemptible: None,
+            preemption_delay_ms: 0,
+            staleness_grace_ms: None,
+        }
+    }
+
+    /// What an object of this kind says.
+    ///
+    /// # Errors
+    /// What it asks for that is not supported.
+    pub(crate) fn of(kind: GangKind, object: &Value) -> Result<GangFacts, String> {
+        let spec = &object["spec"];
+        match kind {
+            GangKind::Native => native(spec),
+            GangKind::Kai => kai(spec),
+            GangKind::Volcano => volcano(spec),
+            GangKind::Coscheduling => Ok(GangFacts::new(count(&spec["minMember"], 1))),
+            GangKind::JobSet => Ok(GangFacts::new(job_set(spec))),
+            GangKind::LeaderWorkerSet => Ok(GangFacts::new(leader_worker_set(spec))),
+            GangKind::RayCluster => Ok(GangFacts::new(ray_cluster(spec))),
+            GangKind::PyTorchJob
+            | GangKind::TfJob
+            | GangKind::MpiJob
+            | GangKind::XgBoostJob
+            | GangKind::PaddleJob
+            | GangKind::JaxJob => Ok(GangFacts::new(training_job(spec))),
+        }
+    }
+}
+
+fn native(spec: &Value) -> Result<GangFacts, String> {
+    if !items(&spec["resourceClaims"]).is_empty() {
+        return Err("its resourceClaims are not supported".into());
+    }
+    if spec["parentCompositePodGroupName"].is_string() {
+        return Err("groups of PodGroups (parentCompositePodGroupName) are not supported".into());
+    }
+    // The `basic` policy: pods start one by one.
+    let mut facts = GangFacts::new(count(&spec["schedulingPolicy"]["gang"]["minCount"], 1));
+    let constraints = &spec["schedulingConstraints"]["topology"];
+    facts.spread.required_level = match items(constraints) {
+        [] => None,
+        [one] => text(&one["key"]),
+        _ => return Err("more than one of schedulingConstraints.topology is not supported".into()),
+    };
+    Ok(facts)
+}
+
+fn kai(spec: &Value) -> Result<GangFacts, String> {
+    let mut facts = GangFacts::new(count(&spec["minMember"], 1));
+    for sub_group in items(&spec["subGroups"]) {
+        let name = text(&sub_group["name"]).unwrap_or_default();
+        if !sub_group["parent"].is_null() || !sub_group["minSubGroup"].is_null() {
+            return Err(format!("sub-group {name:?} has others above or below it, which is not supported"));
+        }
+        let required_level = text(&sub_group["topologyConstraint"]["requiredTopologyLevel"]);
+        facts.sub_groups.push(SubGroup { name, min_members: count(&sub_group["minMember"], 1), required_level });
+    }
+    if !facts.sub_groups.is_empty() && spec["minMember"].is_null() {
+        // What the sub-groups need is the least already.
+        facts.min_members = 0;
+    }
+    facts.spread.required_level = text(&spec["topologyConstraint"]["requiredTopologyLevel"]);
+    facts.spread.preferred_level = text(&spec["topologyConstraint"]["preferredTopologyLevel"]);
+    facts.queue = text(&spec["queue"]);
+    facts.is_preemptible = text(&spec["preemptibility"]).map(|word| word == "preemptible");
+    facts.preemption_delay_ms = text(&spec["preemptionDelay"]).and_then(|text| milliseconds(&text)).unwrap_or(0);
+    // A negative duration: for ever.
+    facts.staleness_grace_ms = text(&spec["stalenessGracePeriod"]).map(|text| milliseconds(&text));
+    Ok(facts)
+}
+
+fn volcano(spec: &Value) -> Result<GangFacts, String> {
+    if spec["networkTopology"]["mode"] == "hard" {
+        return Err("a hard networkTopology is not supported".into());
+    }
+    let mut facts = GangFacts::new(count(&spec["minMember"], 1));
+    for (name, least) in spec["minTaskMember"].as_object().into_iter().flatten() {
+        let (name, min_members) = (name.clone(), count(least, 0));
+        facts.sub_groups.push(SubGroup { name, min_members, required_level: None });
+    }
+    // Volcano writes `default` where nobody has chosen a queue.
+    facts.queue = text(&spec["queue"]).filter(|queue| queue != "default");
+    Ok(facts)
+}
+
+/// All pods, unless some are made only when others are ready.
+fn job_set(spec: &Value) -> u32 {
+    let jobs = items(&spec["replicatedJobs"]);
+    let in_order = spec["startupPolicy"]["startupPolicyOrder"] == "InOrder";
+    if in_order || jobs.iter().any(|job| !items(&job["dependsOn"]).is_empty()) {
+        return 1;
+    }
+    let pods_of = |job: &Value| {
+        let of_each = &job["template"]["spec"];
+        let parallelism = count(&of_each["parallelism"], 1);
+        count(&job["replicas"], 1).saturating_mul(parallelism.min(count(&of_each["completions"], parallelism)))
+    };
+    jobs.iter().map(pods_of).fold(0, u32::saturating_add)
+}
+
+/// A leader and its workers, unless the workers are made only when the leader is ready.
+fn leader_worker_set(spec: &Value) -> u32 {
+    if spec["startupPolicy"] == "LeaderReady" {
+        return 1;
+    }
+    count(&spec["leaderWorkerTemplate"]["size"], 1)
+}
+
+/// The head and the least of each kind of workers. More may follow.
+fn ray_cluster(spec: &Value) -> u32 {
+    let workers_of = |group: &Value| {
+        if group["suspend"] == true {
+            return 0;
+        }
+        let replicas = match (count(&group["minReplicas"], 0), count(&group["replicas"], 1)) {
+            (0, replicas) => replicas,
+            (least, replicas) => least.min(replicas),
+        };
+        replicas.saturating_mul(count(&group["numOfHosts"], 1))
+    };
+    items(&spec["workerGroupSpecs"]).iter().map(workers_of).fold(1, u32::saturating_add)
+}
+
+/// All replicas of a job of Kubeflow, or as many as it says.
+fn training_job(spec: &Value) -> u32 {
+    if let Some(least) = spec["runPolicy"]["schedulingPolicy"]["minAvailable"].as_u64() {
+        return u32::try_from(least).unwrap_or(u32::MAX);
+    }
+    let replicas = spec.as_object().into_iter().flatten().find(|(field, _)| field.ends_with("ReplicaSpecs"));
+    let waits = spec["launcherCreationPolicy"] == "WaitForWorkersReady";
+    let elastic = spec["elasticPolicy"]["minReplicas"].as_u64().map(|least| u32::try_from(least).unwrap_or(u32::MAX));
+    let pods_of = |(role, of_role): (&String, &Value)| match role.as_str() {
+        // It is made when the workers are ready.
+        "Launcher" if waits => 0,
+        "Worker" => count(&of_role["replicas"], 1).min(elastic.unwrap_or(u32::MAX)),
+        _ => count(&of_role["replicas"], 1),
+    };
+    let of_roles = replicas.and_then(|(_, roles)| roles.as_object()).into_iter().flatten();
+    of_roles.map(pods_of).fold(0, u32::saturating_add)
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+}
+
+fn count(value: &Value, otherwise: u32) -> u32 {
+    match value.as_i64() {
+        Some(number) => u32::try_from(number.max(0)).unwrap_or(u32::MAX),
+        None => otherwise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn facts(kind: GangKind, spec: Value) -> Result<GangFacts, String> {
+        GangFacts::of(kind, &json!({"spec": spec}))
+    }
+
+    #[test]
+    fn pod_groups_of_four_projects_say_how_many() {
+        for (kind, spec) in [
+            (GangKind::Native, json!({"schedulingPolicy": {"gang": {"minCount": 4}}})),
+            (GangKind::Kai, json!({"minMember": 4})),
+            (GangKind::Volcano, json!({"minMember": 4})),
+            (GangKind::Coscheduling, json!({"minMember": 4})),
+        ] {
+            assert_eq!(facts(kind, spec), Ok(GangFacts::new(4)), "{kind:?}");
+        }
+        assert_eq!(facts(GangKind::Native, json!({"schedulingPolicy": {"basic": {}}})), Ok(GangFacts::new(1)));
+    }
+
+    #[test]
+    fn what_else_pod_groups_say_is_heeded() {
+        let native =
+            facts(GangKind::Native, json!({"schedulingConstraints": {"topology": [{"key": "rack"}]}})).unwrap();
+        assert_eq!(native.spread.required_level.as_deref(), Some("rack"));
+        let kai = facts(
+            GangKind::Kai,
+            json!({
+                "queue": "q", "preemptibility": "non-preemptible", "preemptionDelay": "90s",
+                "stalenessGracePeriod": "-1s",
+                "topologyConstraint": {"topology": "t", "preferredTopologyLevel": "rack"},
+                "subGroups": [{"name": "head", "minMember": 1}, {"name": "workers", "minMember": 3}],
+            }),
+        )
+        .unwrap();
+        assert_eq!((kai.min_members, kai.sub_groups.len(), kai.sub_groups[1].min_members), (0, 2, 3));
+        assert_eq!((kai.queue.as_deref(), kai.is_preemptible), (Some("q"), Some(false)));
+        assert_eq!((kai.preemption_delay_ms, kai.staleness_grace_ms), (90_000, Some(None)));
+        assert_eq!(kai.spread.preferred_level.as_deref(), Some("rack"));
+        let volcano =
+            facts(GangKind::Volcano, json!({"minMember": 3, "minTaskMember": {"ps": 1, "worker": 2}})).unwrap();
+        assert_eq!((volcano.min_members, volcano.sub_groups[1].name.as_str()), (3, "worker"));
+    }
+
+    #[test]
+    fn what_pod_groups_ask_for_and_cannot_have_is_said() {
+        for (kind, spec, said) in [
+            (GangKind::Native, json!({"resourceClaims": [{"name": "c"}]}), "resourceClaims"),
+            (GangKind::Native, json!({"parentCompositePodGroupName": "p"}), "groups of PodGroups"),
+            (GangKind::Kai, json!({"subGroups": [{"name": "s", "parent": "p"}]}), "\"s\""),
+            (GangKind::Volcano, json!({"networkTopology": {"mode": "hard"}}), "networkTopology"),
+        ] {
+            let error = facts(kind, spec).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn workloads_say_how_many_pods_they_make_at_once() {
+        let job = |replicas: u32, parallelism: u32| {
+            let spec = json!({"spec": {"parallelism": parallelism, "completions": parallelism}});
+            json!({"name": "j", "replicas": replicas, "template": spec})
+        };
+        let jobs = json!([job(1, 1), job(2, 4)]);
+        let chained = json!([job(1, 1), {"name": "k", "dependsOn": [{"name": "j", "status": "Ready"}]}]);
+        let ray = json!({"workerGroupSpecs": [
+            {"replicas": 4, "minReplicas": 2, "numOfHosts": 2},
+            {"replicas": 3, "minReplicas": 0},
+            {"replicas": 9, "suspend": true},
+        ]});
+        let training = json!({"pytorchReplicaSpecs": {"Master": {}, "Worker": {"replicas": 3}}});
+        let elastic = json!({
+            "elasticPolicy": {"minReplicas": 2},
+            "pytorchReplicaSpecs": {"Worker": {"replicas": 8}},
+        });
+        let told = json!({
+            "runPolicy": {"schedulingPolicy": {"minAvailable": 2}},
+            "tfReplicaSpecs": {"Worker": {"replicas": 8}},
+        });
+        let mpi = json!({"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 2}}});
+        let mut mpi_waits = mpi.clone();
+        mpi_waits["launcherCreationPolicy"] = "WaitForWorkersReady".into();
+        for (kind, spec, expected) in [
+            (GangKind::JobSet, json!({"replicatedJobs": jobs}), 9),
+            (GangKind::JobSet, json!({"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}}), 1),
+            (GangKind::JobSet, json!({"replicatedJobs": chained}), 1),
+            (GangKind::LeaderWorkerSet, json!({"leaderWorkerTemplate": {"size": 4}}), 4),
+            (
+                GangKind::LeaderWorkerSet,
+                json!({"leaderWorkerTemplate": {"size": 4}, "startupPolicy": "LeaderReady"}),
+                1,
+            ),
+            (GangKind::RayCluster, ray, 1 + 4 + 3),
+            (GangKind::PyTorchJob, training, 4),
+            (GangKind::PyTorchJob, elastic, 2),
+            (GangKind::TfJob, told, 2),
+            (GangKind::MpiJob, mpi, 3),
+            (GangKind::MpiJob, mpi_waits, 2),
+        ] {
+            assert_eq!(facts(kind, spec.clone()), Ok(GangFacts::new(expected)), "{spec}");
+        }
+    }
+}

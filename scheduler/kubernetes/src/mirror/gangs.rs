@@ -1,0 +1,230 @@
+//! Gangs: pods that start together or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{PodGroup, SubGroup};
+use aliquot_scheduler_engine::Observation;
+
+use super::Mirror;
+use crate::gang::{Gang, GangFacts, GangKind, Source};
+use crate::pod::PodFacts;
+
+/// A pod that must not have others evicted for it waits this long before it may: some thousand years.
+const NEVER_MS: u64 = 1 << 46;
+
+/// A gang may run so long with fewer pods than it needs. Then the rest is evicted: a leader may have died between the
+/// bindings of a gang, and a member may have been deleted.
+const STALENESS_GRACE_MS: u64 = 60_000;
+
+/// A namespace and a name in it.
+type Name = (String, String);
+
+/// What is known of gangs, and what the engine was told of them.
+#[derive(Debug, Default)]
+pub(super) struct Gangs {
+    /// The sorts of objects that this cluster has.
+    served: BTreeSet<GangKind>,
+    /// What objects say. `Err`: something of it is not supported.
+    objects: BTreeMap<(GangKind, Name), Result<GangFacts, String>>,
+    /// The pods of each object, whether it is known or not.
+    pods: BTreeMap<(GangKind, Name), BTreeSet<String>>,
+    /// Pods of each gang that have ended as they should, with their sub-groups: the gang needs them no more.
+    succeeded: BTreeMap<Name, BTreeMap<String, Option<String>>>,
+    told: BTreeMap<Name, PodGroup>,
+    /// How many claims of each gang the engine knows, and gangs that may have lost the last one.
+    told_members: BTreeMap<Name, usize>,
+    thinned: BTreeSet<Name>,
+}
+
+impl Mirror {
+    /// An object that says which pods start together.
+    pub(crate) fn gang(&mut self, kind: GangKind, namespace: &str, name: &str, facts: Result<GangFacts, String>) {
+        let key = (kind, (namespace.to_owned(), name.to_owned()));
+        if self.gangs.objects.get(&key) != Some(&facts) {
+            self.pods_of_gang_changed(&key);
+            self.gangs.objects.insert(key, facts);
+        }
+    }
+
+    pub(crate) fn gang_gone(&mut self, kind: GangKind, namespace: &str, name: &str) {
+        let key = (kind, (namespace.to_owned(), name.to_owned()));
+        if self.gangs.objects.remove(&key).is_some() {
+            self.pods_of_gang_changed(&key);
+        }
+    }
+
+    /// All objects of a kind are known: a pod that names another one waits until it is there.
+    pub(crate) fn gangs_served(&mut self, kind: GangKind) {
+        if self.gangs.served.insert(kind) {
+            let of_kind = self.gangs.pods.iter().filter(|((of, _), _)| *of == kind);
+            self.changed_pods.extend(of_kind.flat_map(|(_, pods)| pods.iter().cloned()));
+        }
+    }
+
+    pub(crate) fn gang_names(&self, kind: GangKind) -> impl Iterator<Item = (&str, &str)> {
+        let of_kind = self.gangs.objects.keys().filter(move |(of, _)| *of == kind);
+        of_kind.map(|(_, (namespace, name))| (namespace.as_str(), name.as_str()))
+    }
+
+    fn pods_of_gang_changed(&mut self, key: &(GangKind, Name)) {
+        self.changed_pods.extend(self.gangs.pods.get(key).into_iter().flatten().cloned());
+    }
+
+    /// A pod is as these facts say.
+    pub(super) fn list_in_gang(&mut self, facts: &PodFacts) {
+        let Some(Ok(gang)) = &facts.gang else { return };
+        if let Source::Object(kind, name) = &gang.source {
+            let key = (*kind, (facts.namespace.clone(), name.clone()));
+            self.gangs.pods.entry(key).or_default().insert(facts.uid.clone());
+        }
+        if facts.has_succeeded {
+            let succeeded = self.gangs.succeeded.entry(name_of(facts, gang)).or_default();
+            succeeded.insert(facts.uid.clone(), gang.sub_group.clone());
+        }
+    }
+
+    /// A pod is gone. What is left of its gang goes on without it if it has succeeded. For a gang that begins anew it does
+    /// not count.
+    pub(super) fn unlist_in_gang(&mut self, facts: &PodFacts) {
+        let Some(Ok(gang)) = &facts.gang else { return };
+        if let Source::Object(kind, name) = &gang.source {
+            let key = (*kind, (facts.namespace.clone(), name.clone()));
+            if let Some(pods) = self.gangs.pods.get_mut(&key) {
+                pods.remove(&facts.uid);
+                if pods.is_empty() {
+                    self.gangs.pods.remove(&key);
+                }
+            }
+        }
+        let name = name_of(facts, gang);
+        if let (Some(succeeded), false) = (self.gangs.succeeded.get_mut(&name), self.gangs.told.contains_key(&name)) {
+            succeeded.remove(&facts.uid);
+            if succeeded.is_empty() {
+                self.gangs.succeeded.remove(&name);
+            }
+        }
+    }
+
+    /// The gang that a pod is in, with what is known of it.
+    ///
+    /// # Errors
+    /// Why the pod cannot be scheduled: it is not known with how many others it starts.
+    pub(super) fn gang_of<'a>(&self, facts: &'a PodFacts) -> Result<Option<(&'a Gang, GangFacts)>, String> {
+        let gang = match &facts.gang {
+            None => return Ok(None),
+            Some(Ok(gang)) => gang,
+            Some(Err(problem)) => return Err(problem.clone()),
+        };
+        let (kind, name) = match &gang.source {
+            Source::Pods(size) => return Ok(Some((gang, GangFacts::new(*size)))),
+            Source::Object(kind, name) => (*kind, name),
+        };
+        let full_name = kind.full_name(name);
+        match self.gangs.objects.get(&(kind, (facts.namespace.clone(), name.clone()))) {
+            Some(Ok(of_gang)) => Ok(Some((gang, of_gang.clone()))),
+            Some(Err(problem)) => Err(format!("it is in {full_name}: {problem}")),
+            None if self.gangs.served.contains(&kind) => Err(format!("it is in {full_name}, which does not exist")),
+            None if kind.is_workload() => Ok(None),
+            None => Err(format!("it is in {full_name}, and this cluster has no such kind of object")),
+        }
+    }
+
+    /// The pod group that a pod is in: its gang, or one of its own if nobody may be evicted for it.
+    pub(super) fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
+        let own = PodGroup {
+            name: format!("pod/{}", facts.name),
+            namespace: facts.namespace.clone(),
+            queue: self.queue_of(facts),
+            priority: facts.priority,
+            preemptible: facts.is_preemptible,
+            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { 0 },
+            staleness_grace_ms: Some(STALENESS_GRACE_MS),
+            min_members: 1,
+            ..PodGroup::default()
+        };
+        // A bound pod of a group that is not there any more is by itself.
+        let Some((gang, of_gang)) = self.gang_of(facts).ok().flatten() else {
+            return facts.never_preempts.then_some(own);
+        };
+        let nothing = BTreeMap::new();
+        let succeeded = self.gangs.succeeded.get(&name_of(facts, gang)).unwrap_or(&nothing);
+        let still = |least: u32, ended: usize| least.saturating_sub(u32::try_from(ended).unwrap_or(u32::MAX));
+        let of_sub_group = |sub: &SubGroup| succeeded.values().filter(|name| name.as_ref() == Some(&sub.name)).count();
+        let sub_group = |sub: SubGroup| SubGroup { min_members: still(sub.min_members, of_sub_group(&sub)), ..sub };
+        Some(PodGroup {
+            name: gang.name.clone(),
+            preemptible: of_gang.is_preemptible.unwrap_or(own.preemptible),
+            preemption_delay_ms: own.preemption_delay_ms.max(of_gang.preemption_delay_ms),
+            staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
+            min_members: still(of_gang.min_members, succeeded.len()),
+            sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),
+            spread: of_gang.spread,
+            ..own
+        })
+    }
+
+    /// The queue that a pod's group names.
+    pub(super) fn queue_of_gang(&self, facts: &PodFacts) -> Option<String> {
+        self.gang_of(facts).ok().flatten().and_then(|(_, of_gang)| of_gang.queue)
+    }
+
+    /// A gang is as its first pod says, but for how many it needs: no pods that have succeeded.
+    pub(super) fn tell_group(&mut self, group: PodGroup) {
+        let name = (group.namespace.clone(), group.name.clone());
+        let told = self.gangs.told.get(&name).cloned();
+        let group = match told.clone() {
+            Some(told) => PodGroup { min_members: group.min_members, sub_groups: group.sub_groups, ..told },
+            None => group,
+        };
+        if told.as_ref() != Some(&group) {
+            self.gangs.told.insert(name, group.clone());
+            self.told.push(Observation::Group(group));
+        }
+    }
+
+    /// A gang that the engine knows may need more or fewer now.
+    pub(super) fn tell_group_again(&mut self, group: Option<PodGroup>) {
+        let is_told = |group: &PodGroup| self.gangs.told.contains_key(&(group.namespace.clone(), group.name.clone()));
+        if let Some(group) = group.filter(is_told) {
+            self.tell_group(group);
+        }
+    }
+
+    /// The engine is told of another claim of a gang.
+    pub(super) fn count_in_gang(&mut self, namespace: &str, gang: &str) {
+        *self.gangs.told_members.entry((namespace.to_owned(), gang.to_owned())).or_default() += 1;
+    }
+
+    /// The engine is told that a claim of a gang has ended.
+    pub(super) fn uncount_in_gang(&mut self, namespace: String, gang: String) {
+        let name = (namespace, gang);
+        if let Some(members) = self.gangs.told_members.get_mut(&name) {
+            *members -= 1;
+        }
+        self.gangs.thinned.insert(name);
+    }
+
+    /// A gang ends with its last pod.
+    pub(super) fn tell_gangs_gone(&mut self) {
+        for name in std::mem::take(&mut self.gangs.thinned) {
+            if self.gangs.told_members.get(&name).is_none_or(|members| *members == 0) {
+                self.gangs.told_members.remove(&name);
+                self.gangs.told.remove(&name);
+                if let Some(succeeded) = self.gangs.succeeded.get_mut(&name) {
+                    succeeded.retain(|uid, _| self.pods.contains_key(uid));
+                }
+                self.told.push(Observation::GroupRemoved(name.0, name.1));
+            }
+        }
+    }
+}
+
+/// The sub-group of a pod. One that its group does not name counts for the whole alone.
+pub(super) fn sub_group_of(facts: &PodFacts, group: &PodGroup) -> Option<String> {
+    let Some(Ok(gang)) = &facts.gang else { return None };
+    gang.sub_group.clone().filter(|name| group.sub_groups.iter().any(|sub_group| sub_group.name == *name))
+}
+
+fn name_of(facts: &PodFacts, gang: &Gang) -> Name {
+    (facts.namespace.clone(), gang.name.clone())
+}
