@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aliquot_kubernetes_scheduler::ServeError;
 use aliquot_test_api_server::{Fault, LEASES, PODS};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::kit::Cluster;
 
@@ -13,7 +13,7 @@ use crate::kit::Cluster;
 fn first_bindings(cluster: &Cluster, number: usize, fault: Fault) -> Arc<AtomicUsize> {
     let seen = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&seen);
-    cluster.server.set_fault(move |_, path| match path.ends_with("/binding") {
+    cluster.server().set_fault(move |_, path| match path.ends_with("/binding") {
         true if counted.fetch_add(1, Ordering::SeqCst) < number => fault,
         _ => Fault::None,
     });
@@ -22,7 +22,7 @@ fn first_bindings(cluster: &Cluster, number: usize, fault: Fault) -> Arc<AtomicU
 
 #[test]
 fn a_binding_whose_answer_is_lost_is_found_again() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::with_faults();
     cluster.node("n", 1);
     let bindings = first_bindings(&cluster, 2, Fault::AnswerLost);
     let _scheduler = cluster.scheduler();
@@ -37,7 +37,7 @@ fn a_binding_whose_answer_is_lost_is_found_again() {
 
 #[test]
 fn a_binding_that_did_not_happen_is_made_again() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::with_faults();
     cluster.node("n", 1);
     first_bindings(&cluster, 2, Fault::Refused);
     let _scheduler = cluster.scheduler();
@@ -61,13 +61,14 @@ fn another_replica_goes_on_when_the_leader_dies() {
     let _next = cluster.scheduler();
     cluster.pod("d", 50, json!({}));
     cluster.pod("e", 50, json!({}));
-    cluster.wait_until("e waits", |cluster| {
-        cluster.bound().len() == 4 && cluster.why_waiting("e").is_some() || cluster.why_waiting("d").is_some()
+    cluster.wait_until("one of them waits", |cluster| {
+        let waits = cluster.why_waiting("d").or_else(|| cluster.why_waiting("e"));
+        cluster.bound().len() == 4 && waits.is_some()
     });
     assert_eq!(cluster.bound().len(), 4);
     assert_eq!(uid(&cluster), before, "nothing was evicted");
-    let lease: Value = cluster.store.get(&LEASES, "aliquot-system", "aliquot-scheduler").unwrap();
-    assert_eq!(lease["spec"]["holderIdentity"], "replica-2");
+    let lease = cluster.objects.get(&LEASES, "aliquot-system", "aliquot-scheduler");
+    assert_eq!(lease["spec"]["holderIdentity"], cluster.identity(2));
     assert!(lease["spec"]["leaseTransitions"].as_i64() > Some(1), "{lease}");
 }
 
@@ -79,8 +80,8 @@ fn a_leader_that_stops_gives_its_lease_back() {
     cluster.pod("a", 50, json!({}));
     cluster.wait_until_bound(&["a"]);
     leader.stop();
-    let lease: Value = cluster.store.get(&LEASES, "aliquot-system", "aliquot-scheduler").unwrap();
-    assert!(lease["spec"]["holderIdentity"].is_null());
+    let lease = cluster.objects.get(&LEASES, "aliquot-system", "aliquot-scheduler");
+    assert_eq!(lease["spec"]["holderIdentity"].as_str().unwrap_or_default(), "");
 }
 
 #[test]
@@ -94,31 +95,31 @@ fn one_of_two_replicas_leads() {
     cluster.pod("b", 50, json!({}));
     cluster.wait_until_bound(&["a", "b"]);
     first.stop();
-    cluster.store.delete(&PODS, "default", "a", true).unwrap();
+    cluster.objects.delete(&PODS, "default", "a");
     cluster.pod("c", 50, json!({}));
     cluster.wait_until_bound(&["b", "c"]);
 }
 
 #[test]
 fn a_leader_without_an_api_server_ends() {
-    let (cluster, mut scheduler) = Cluster::with_one_gpu();
+    let (cluster, mut scheduler) = Cluster::with_one_gpu_and_faults();
     cluster.pod("a", 50, json!({}));
     cluster.wait_until_bound(&["a"]);
-    cluster.server.set_out(true);
+    cluster.server().set_out(true);
     assert!(matches!(scheduler.end(), Err(ServeError::LeaseLost(_))));
 }
 
 #[test]
 fn what_changes_while_watches_are_broken_is_seen() {
-    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let (cluster, _scheduler) = Cluster::with_one_gpu_and_faults();
     cluster.pod("a", 60, json!({}));
     cluster.wait_until_bound(&["a"]);
     cluster.pod("b", 60, json!({}));
     cluster.wait_until("b waits", |cluster| cluster.why_waiting("b").is_some());
-    cluster.server.set_fault(|method, _| if method == "GET" { Fault::Refused } else { Fault::None });
-    cluster.server.compact();
-    cluster.store.delete(&PODS, "default", "a", true).unwrap();
-    cluster.server.compact();
-    cluster.server.set_fault(|_, _| Fault::None);
+    cluster.server().set_fault(|method, _| if method == "GET" { Fault::Refused } else { Fault::None });
+    cluster.server().compact();
+    cluster.objects.delete(&PODS, "default", "a");
+    cluster.server().compact();
+    cluster.server().set_fault(|_, _| Fault::None);
     cluster.wait_until_bound(&["b"]);
 }

@@ -1,6 +1,9 @@
 //! A cluster for tests: an API server, nodes without kubelets, and schedulers.
+//!
+//! The API server is the project's own, unless `ALIQUOT_TEST_KUBECONFIG` names a real one: see [`crate::objects`].
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,20 +14,20 @@ use aliquot_kubernetes_scheduler::{Config, ServeError, serve};
 use aliquot_scheduler_core::Settings;
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_engine::Decisions;
-use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, STORAGE_CLASSES, Store, VOLUME_CLAIMS};
+use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, STORAGE_CLASSES, VOLUME_CLAIMS};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 
+use crate::objects::Objects;
+
 /// What is waited for comes long before this, or never.
 const LIMIT: Duration = Duration::from_secs(90);
 
 pub(crate) struct Cluster {
-    pub(crate) server: ApiServer,
-    pub(crate) store: Store,
+    pub(crate) objects: Objects,
     directory: TempDir,
-    _runtime: Runtime,
     schedulers: u32,
 }
 
@@ -39,20 +42,43 @@ pub(crate) struct Scheduler {
 
 impl Cluster {
     pub(crate) fn start() -> Cluster {
-        let runtime = Runtime::new().unwrap();
-        let server = ApiServer::start(runtime.handle());
+        Cluster::with(Objects::start)
+    }
+
+    /// A cluster whose API server can be told to make faults.
+    pub(crate) fn with_faults() -> Cluster {
+        Cluster::with(Objects::with_faults)
+    }
+
+    fn with(start: impl FnOnce(&Path) -> Objects) -> Cluster {
         let directory = TempDir::new().unwrap();
-        server.write_kubeconfig(&directory.path().join("kubeconfig"));
-        let store = server.store();
-        Cluster { server, store, directory, _runtime: runtime, schedulers: 0 }
+        let objects = start(&directory.path().join("kubeconfig"));
+        Cluster { objects, directory, schedulers: 0 }
+    }
+
+    /// The API server that can be told to make faults.
+    pub(crate) fn server(&self) -> &ApiServer {
+        self.objects.server()
     }
 
     /// A cluster with a node of one GPU, and a scheduler.
     pub(crate) fn with_one_gpu() -> (Cluster, Scheduler) {
-        let mut cluster = Cluster::start();
-        cluster.node("n", 1);
-        let scheduler = cluster.scheduler();
-        (cluster, scheduler)
+        Cluster::start().and_one_gpu()
+    }
+
+    pub(crate) fn with_one_gpu_and_faults() -> (Cluster, Scheduler) {
+        Cluster::with_faults().and_one_gpu()
+    }
+
+    fn and_one_gpu(mut self) -> (Cluster, Scheduler) {
+        self.node("n", 1);
+        let scheduler = self.scheduler();
+        (self, scheduler)
+    }
+
+    /// The name of the replica that was started as this one. Where a lease outlives a test, it is nobody else's.
+    pub(crate) fn identity(&self, number: u32) -> String {
+        format!("{}-replica-{number}", self.directory.path().display())
     }
 
     pub(crate) fn scheduler(&mut self) -> Scheduler {
@@ -61,7 +87,7 @@ impl Cluster {
             kubeconfig: Some(self.directory.path().join("kubeconfig")),
             name: "aliquot".into(),
             namespace: "aliquot-system".into(),
-            identity: format!("replica-{}", self.schedulers),
+            identity: self.identity(self.schedulers),
             topology: vec!["kubernetes.io/hostname".into()],
         };
         let ((stop, stopped), (kill, killed)) = (watch::channel(false), oneshot::channel());
@@ -94,12 +120,14 @@ impl Cluster {
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "annotations": annotations},
         });
-        self.store.create(&NODES, "", node).unwrap();
+        self.objects.create(&NODES, "", node);
         let status = json!({"status": {
             "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "100"},
             "conditions": [{"type": "Ready", "status": "True"}],
         }});
-        self.store.merge(&NODES, "", name, true, &status).unwrap();
+        self.objects.merge_status(&NODES, "", name, &status);
+        // A real API server says of each new node that it is not ready.
+        self.objects.merge(&NODES, "", name, &json!({"spec": {"taints": null}}));
     }
 
     /// A pod that asks for so many percent of a GPU. `more` is merged into it.
@@ -115,7 +143,7 @@ impl Cluster {
             },
         });
         json_patch::merge(&mut pod, &more);
-        self.store.create(&PODS, "default", pod).unwrap();
+        self.objects.create(&PODS, "default", pod);
     }
 
     /// A claim for which a volume is made once a node is chosen.
@@ -124,21 +152,21 @@ impl Cluster {
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"},
             "provisioner": "example.com/local", "volumeBindingMode": "WaitForFirstConsumer",
         });
-        self.store.create(&STORAGE_CLASSES, "", class).unwrap();
+        self.objects.create(&STORAGE_CLASSES, "", class);
         let requests = json!({"requests": {"storage": "1Gi"}});
         let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": requests, "storageClassName": "local"});
         let (api, kind) = ("v1", "PersistentVolumeClaim");
         let claim = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec});
-        self.store.create(&VOLUME_CLAIMS, "default", claim).unwrap();
+        self.objects.create(&VOLUME_CLAIMS, "default", claim);
     }
 
     pub(crate) fn get(&self, name: &str) -> Value {
-        self.store.get(&PODS, "default", name).unwrap()
+        self.objects.get(&PODS, "default", name)
     }
 
     /// The nodes of bound pods.
     pub(crate) fn bound(&self) -> BTreeMap<String, String> {
-        let pods: Vec<Value> = self.store.list(&PODS);
+        let pods = self.objects.list(&PODS);
         let node = |pod: &Value| {
             let name = pod["metadata"]["name"].as_str()?.to_owned();
             Some((name, pod["spec"]["nodeName"].as_str()?.to_owned()))
@@ -155,7 +183,7 @@ impl Cluster {
     }
 
     pub(crate) fn events_about(&self, name: &str) -> Vec<String> {
-        let events: Vec<Value> = self.store.list(&CORE_EVENTS);
+        let events = self.objects.list(&CORE_EVENTS);
         let about = events.iter().filter(|event| event["involvedObject"]["name"] == name);
         about.map(|event| format!("{}: {}", event["reason"], event["message"])).collect()
     }
@@ -165,7 +193,7 @@ impl Cluster {
     pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Cluster) -> bool) {
         let began = Instant::now();
         while !is_so(self) {
-            let pods: Vec<Value> = self.store.list(&PODS);
+            let pods = self.objects.list(&PODS);
             assert!(began.elapsed() < LIMIT, "{what}: {:?} {}", self.bound(), json!(pods));
             thread::sleep(Duration::from_millis(20));
         }
@@ -193,6 +221,17 @@ impl Scheduler {
     /// Waits until the replica ends by itself.
     pub(crate) fn end(&mut self) -> Result<(), ServeError> {
         self.ended.recv_timeout(LIMIT).expect("the replica ends")
+    }
+}
+
+impl Drop for Scheduler {
+    /// The next test on the same API server is to find no leader.
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // It has panicked, and said so.
+            _ = thread.join();
+        }
     }
 }
 

@@ -2,5 +2,6 @@
 
 mod faults;
 mod kit;
+mod objects;
 mod rights;
 mod scheduling;

@@ -28,9 +28,9 @@ fn allowed() -> BTreeSet<Right> {
 
 #[test]
 fn the_scheduler_has_exactly_the_rights_that_it_uses() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::with_faults();
     cluster.node("n", 1);
-    cluster.server.set_fault(|_, path| if path.ends_with("/a/binding") { Fault::AnswerLost } else { Fault::None });
+    cluster.server().set_fault(|_, path| if path.ends_with("/a/binding") { Fault::AnswerLost } else { Fault::None });
     let scheduler = cluster.scheduler();
     cluster.pod("a", 100, json!({"spec": {"priority": 0}}));
     cluster.wait_until_bound(&["a"]);
@@ -43,12 +43,12 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     let containers = json!([{"name": "main", "image": "none"}]);
     cluster.pod("d", 0, json!({"spec": {"volumes": volumes, "containers": containers}}));
     let has_looked = |cluster: &Cluster| {
-        let calls = cluster.server.calls();
+        let calls = cluster.server().calls();
         calls.iter().any(|call| (call.verb, call.resource.as_str()) == ("get", "persistentvolumeclaims"))
     };
     cluster.wait_until("the scheduler looks at the claim", has_looked);
     scheduler.stop();
-    let calls = cluster.server.calls().into_iter();
+    let calls = cluster.server().calls().into_iter();
     let used: BTreeSet<Right> =
         calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect();
     let mut allowed = allowed();

@@ -1,6 +1,6 @@
 //! What users do.
 
-use aliquot_test_api_server::{BUDGETS, NAMESPACES, PODS, QUEUES, VOLUME_CLAIMS, VOLUMES};
+use aliquot_test_api_server::{BUDGETS, NAMESPACES, POD_GROUPS, PODS, QUEUES, VOLUME_CLAIMS, VOLUMES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -30,7 +30,7 @@ fn a_pod_that_waits_says_why() {
     assert!(message.contains("600 thousandths") || message.contains("60 %"), "{message}");
     cluster.wait_until("the event about b", |cluster| !cluster.events_about("b").is_empty());
     assert!(cluster.events_about("b")[0].starts_with("\"FailedScheduling\""));
-    cluster.store.delete(&PODS, "default", "a", true).unwrap();
+    cluster.objects.delete(&PODS, "default", "a");
     cluster.wait_until_bound(&["b"]);
 }
 
@@ -61,16 +61,18 @@ fn a_disruption_budget_protects_a_pod_until_it_allows() {
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "train"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}},
     });
-    cluster.store.create(&BUDGETS, "default", budget).unwrap();
+    cluster.objects.create(&BUDGETS, "default", budget);
     cluster.wait_until_bound(&["train"]);
+    let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    cluster.objects.merge_status(&PODS, "default", "train", &status);
     cluster.pod("serve", 100, json!({"spec": {"priority": 90}}));
     cluster.wait_until("serve waits", |cluster| cluster.why_waiting("serve").is_some());
     assert_eq!(cluster.bound().len(), 1);
     assert!(cluster.get("train")["metadata"]["deletionTimestamp"].is_null());
     let status = json!({"status": {
-        "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
+        "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2, "observedGeneration": 1,
     }});
-    cluster.store.merge(&BUDGETS, "default", "train", true, &status).unwrap();
+    cluster.objects.merge_status(&BUDGETS, "default", "train", &status);
     cluster.wait_until_bound(&["serve"]);
 }
 
@@ -95,10 +97,10 @@ fn queues_limit_what_a_namespace_holds() {
         "apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "small"},
         "spec": {"resources": {"gpu": {"quota": 0.5, "limit": 0.5}}},
     });
-    cluster.store.create(&QUEUES, "", queue).unwrap();
+    cluster.objects.create(&QUEUES, "", queue);
     let labels = json!({"aliquot.dev/queue": "small"});
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}});
-    cluster.store.create(&NAMESPACES, "", namespace).unwrap();
+    cluster.objects.replace(&NAMESPACES, "", namespace);
     let _scheduler = cluster.scheduler();
     cluster.pod("large", 60, json!({}));
     cluster.wait_until("large waits", |cluster| cluster.why_waiting("large").is_some());
@@ -127,7 +129,7 @@ fn a_pod_runs_where_its_volume_is() {
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "v"},
     });
-    cluster.store.create(&VOLUME_CLAIMS, "default", claim).unwrap();
+    cluster.objects.create(&VOLUME_CLAIMS, "default", claim);
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
     for name in ["a", "b"] {
         cluster.pod(name, 60, json!({"spec": {"volumes": volumes}}));
@@ -138,11 +140,14 @@ fn a_pod_runs_where_its_volume_is() {
     let expression = json!({"key": "metadata.name", "operator": "In", "values": ["m"]});
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},
-        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [expression]}]}}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/none"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [expression]}]}},
+        },
     });
-    cluster.store.create(&VOLUMES, "", volume).unwrap();
+    cluster.objects.create(&VOLUMES, "", volume);
     let status = json!({"status": {"phase": "Bound"}});
-    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", true, &status).unwrap();
+    cluster.objects.merge_status(&VOLUME_CLAIMS, "default", "data", &status);
     cluster.wait_until("one pod is bound", |cluster| !cluster.bound().is_empty());
     // The other node has room, too, but not the volume.
     cluster.pod("c", 60, json!({}));
@@ -159,7 +164,7 @@ fn a_volume_is_made_on_the_node_before_the_pod_is_bound() {
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
     cluster.pod("a", 60, json!({"spec": {"volumes": volumes}}));
     let selected = |cluster: &Cluster| {
-        let claim: Value = cluster.store.get(&VOLUME_CLAIMS, "default", "data").unwrap();
+        let claim = cluster.objects.get(&VOLUME_CLAIMS, "default", "data");
         claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"].as_str().map(str::to_owned)
     };
     cluster.wait_until("a volume is asked for", |cluster| selected(cluster).as_deref() == Some("n"));
@@ -169,14 +174,39 @@ fn a_volume_is_made_on_the_node_before_the_pod_is_bound() {
     assert!(cluster.bound().is_empty());
     // It cannot be made this time.
     let none = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}});
-    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", false, &none).unwrap();
-    cluster.store.delete(&PODS, "default", "b", true).unwrap();
+    cluster.objects.merge(&VOLUME_CLAIMS, "default", "data", &none);
+    cluster.objects.delete(&PODS, "default", "b");
     cluster.wait_until("a volume is asked for again", |cluster| selected(cluster).as_deref() == Some("n"));
-    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {}});
-    cluster.store.create(&VOLUMES, "", volume).unwrap();
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/none"},
+    });
+    let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": spec});
+    cluster.objects.create(&VOLUMES, "", volume);
     let bound = json!({"spec": {"volumeName": "v"}});
-    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", false, &bound).unwrap();
+    cluster.objects.merge(&VOLUME_CLAIMS, "default", "data", &bound);
     let status = json!({"status": {"phase": "Bound"}});
-    cluster.store.merge(&VOLUME_CLAIMS, "default", "data", true, &status).unwrap();
+    cluster.objects.merge_status(&VOLUME_CLAIMS, "default", "data", &status);
     cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn a_pod_group_starts_together() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    for name in ["a", "b"] {
+        cluster.pod(name, 100, json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}}));
+    }
+    cluster.wait_until("a says that its group is not there", |cluster| {
+        cluster.why_waiting("a").is_some_and(|(_, message)| message.contains("does not exist"))
+    });
+    let group = json!({
+        "apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": {"name": "g"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+    });
+    cluster.objects.create(&POD_GROUPS, "default", group);
+    cluster.wait_until("a says that there is not room for both", |cluster| {
+        cluster.why_waiting("a").is_some_and(|(_, message)| !message.contains("does not exist"))
+    });
+    assert!(cluster.bound().is_empty());
+    cluster.node("m", 1);
+    cluster.wait_until_bound(&["a", "b"]);
 }

@@ -43,12 +43,15 @@ pub(super) fn evict(objects: &Objects, target: Target<'_>, eviction: &Value) -> 
     let mut objects = objects.lock();
     let pod = target.live(&objects)?.clone();
     operations::preconditions(&pod, &options["preconditions"])?;
-    // A pod that does not run, or is leaving already, disturbs nobody.
-    let is_counted = pod["spec"]["nodeName"].is_string() && !pod["metadata"]["deletionTimestamp"].is_string();
+    // A pod that does not run, or is leaving already, disturbs nobody. A pod without a phase is pending.
+    let is_counted = !["Pending", "Succeeded", "Failed"]
+        .contains(&pod["status"]["phase"].as_str().unwrap_or("Pending"))
+        && !pod["metadata"]["deletionTimestamp"].is_string();
     let budgets = objects.list(&BUDGETS, Some(target.namespace)).map(|(_, budget)| Value::clone(budget));
     let budgets: Vec<Value> = budgets.filter(|budget| is_counted && selects(budget, &pod)).collect();
     match budgets.as_slice() {
         [] => {}
+        [budget] if !is_ready(&pod) && permits_unhealthy(budget) => {}
         [budget] => {
             let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0);
             if allowed <= 0 {
@@ -69,6 +72,18 @@ pub(super) fn evict(objects: &Objects, target: Target<'_>, eviction: &Value) -> 
         }
     }
     operations::delete_locked(&mut objects, target, options).map(drop)
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+/// Whether a pod that is not ready may go in any case: the budget counts only those that are.
+fn permits_unhealthy(budget: &Value) -> bool {
+    let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        || number("desiredHealthy") > 0 && number("currentHealthy") >= number("desiredHealthy")
 }
 
 /// Whether a budget is about a pod. One without a selector is about none, and one with an empty selector about all.

@@ -81,8 +81,10 @@ fn a_budget_is_asked_before_an_eviction() {
         for name in ["a", "b"] {
             let pod = create(&stage, name, &json!({"app": "x"}));
             bind(&pods, name, &binding(&pod, json!({}))).await.unwrap();
+            report(&stage, name, true);
         }
-        create(&stage, "unbound", &json!({"app": "x"}));
+        let pending = create(&stage, "pending", &json!({"app": "x"}));
+        bind(&pods, "pending", &binding(&pending, json!({}))).await.unwrap();
         let in_list = json!({"key": "app", "operator": "In", "values": ["x", "y"]});
         let budget = |name: &str, selector: &Value| {
             let spec = json!({"minAvailable": 1, "selector": selector});
@@ -94,7 +96,7 @@ fn a_budget_is_asked_before_an_eviction() {
         let evict = async |name: &str| pods.evict(name, &EvictParams::default()).await;
         assert_eq!(code(evict("a").await), 429);
         // Who does not run is protected by nothing.
-        evict("unbound").await.unwrap();
+        evict("pending").await.unwrap();
         let status = json!({"status": {
             "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
         }});
@@ -102,6 +104,11 @@ fn a_budget_is_asked_before_an_eviction() {
         evict("a").await.unwrap();
         assert_eq!(code(evict("a").await), 404);
         assert_eq!(code(evict("b").await), 429);
+        // Who runs and is not ready may go, and takes nothing from the budget.
+        let unready = create(&stage, "unready", &json!({"app": "x"}));
+        bind(&pods, "unready", &binding(&unready, json!({}))).await.unwrap();
+        report(&stage, "unready", false);
+        evict("unready").await.unwrap();
         // Two budgets for one pod: the real server does not know which one counts.
         stage.cluster.store().merge(&BUDGETS, NAMESPACE, "of-them", true, &status).unwrap();
         stage.cluster.create(&BUDGETS, budget("of-all", &json!({})));
@@ -109,6 +116,13 @@ fn a_budget_is_asked_before_an_eviction() {
         let budget: Value = stage.cluster.store().get(&BUDGETS, NAMESPACE, "of-them").unwrap();
         assert_eq!(budget["status"]["disruptionsAllowed"], 1);
     });
+}
+
+/// A bound pod runs, and is ready or not.
+fn report(stage: &Stage, name: &str, is_ready: bool) {
+    let ready = if is_ready { "True" } else { "False" };
+    let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
+    stage.cluster.store().merge(&PODS, NAMESPACE, name, true, &status).unwrap();
 }
 
 #[test]
