@@ -7,6 +7,18 @@ use std::str::FromStr;
 /// The annotation of a pod that holds its [`Decision`].
 pub const DECISION: &str = "aliquot.dev/devices";
 
+/// The annotation of a bound pod that says which command of Aliquot's scheduler has bound it.
+pub const GENERATION: &str = "aliquot.dev/generation";
+
+/// The annotation by which pods of a namespace say that they are one gang: its name.
+pub const GANG: &str = "aliquot.dev/gang";
+
+/// The annotation that says how many pods of the gang must start together.
+pub const GANG_SIZE: &str = "aliquot.dev/gang-size";
+
+/// What Aliquot's scheduler reads and writes, and what changes nothing about a container's part.
+pub(crate) const OF_THE_SCHEDULER: [&str; 4] = [DECISION, GENERATION, GANG, GANG_SIZE];
+
 /// Which parts of which devices each container of a pod gets.
 ///
 /// As text: `main=GPU-1/300/8589934592,GPU-2/300/8589934592;other=GPU-1/1000/0`. The numbers are thousandths of the

@@ -46,7 +46,7 @@ mod translate;
 mod wish;
 
 pub use constraints::{Constraints, Decided, DeviceFacts};
-pub use decision::{DECISION, DecidedPart, Decision, NoDecision};
+pub use decision::{DECISION, DecidedPart, Decision, GANG, GANG_SIZE, GENERATION, NoDecision};
 pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownDialect};
 pub use environment::Placed;
 pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};

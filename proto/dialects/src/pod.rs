@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decision::DECISION;
+use crate::decision::OF_THE_SCHEDULER;
 use crate::systems::own::ANNOTATIONS;
 
 /// Aliquot's domain.
@@ -22,8 +22,8 @@ impl Pod {
     /// nothing and be noticed by nobody. `None` if it has none.
     #[must_use]
     pub fn unknown_annotations(&self) -> Option<String> {
-        let unknown =
-            own_annotations(self.annotations.keys()).filter(|key| !ANNOTATIONS.contains(key) && *key != DECISION);
+        let is_known = |key: &&str| ANNOTATIONS.contains(key) || OF_THE_SCHEDULER.contains(key);
+        let unknown = own_annotations(self.annotations.keys()).filter(|key| !is_known(key));
         let unknown: Vec<&str> = unknown.collect();
         let listed = || format!("{} changes nothing; there are {}", unknown.join(", "), ANNOTATIONS.join(" and "));
         (!unknown.is_empty()).then(listed)
@@ -133,6 +133,8 @@ mod tests {
         };
         let known = ["aliquot.dev/gpu-core-limit", "aliquot.dev/priority-class", "aliquot.dev/devices"];
         assert_eq!(pod(&known).unknown_annotations(), None);
+        let of_the_scheduler = ["aliquot.dev/generation", "aliquot.dev/gang", "aliquot.dev/gang-size"];
+        assert_eq!(pod(&of_the_scheduler).unknown_annotations(), None);
         assert_eq!(pod(&["note", "example.com/aliquot.dev", "notaliquot.dev/x", ""]).unknown_annotations(), None);
         let wrong = ["aliquot.dev/gpu-core-limt", "aliquot.dev/priority-class", "gpu.aliquot.dev/x"];
         assert_eq!(

@@ -5,16 +5,13 @@ mod kind;
 
 use std::collections::BTreeMap;
 
+use aliquot_dialects::{GANG, GANG_SIZE};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 pub(crate) use facts::GangFacts;
 pub(crate) use kind::{Address, GangKind};
 
-/// The annotation by which pods of a namespace say that they are one gang: its name.
-const GANG: &str = "aliquot.dev/gang";
-/// The annotation that says how many pods of the gang must start together.
-const GANG_SIZE: &str = "aliquot.dev/gang-size";
 /// Instead of a gang's name: the pod starts by itself, whatever it belongs to.
 const NONE: &str = "none";
 

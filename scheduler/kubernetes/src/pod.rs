@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_dialects::{Container, DECISION, Decision, Pod as Words};
+use aliquot_dialects::{Container, DECISION, Decision, GENERATION, Pod as Words};
 use aliquot_scheduler_core::PriorityClass;
 use aliquot_scheduler_engine::Generation;
 use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodStatus};
@@ -17,8 +17,6 @@ const KAI_QUEUE: &str = "kai.scheduler/queue";
 const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 /// KAI's name for it: `preemptible` or `non-preemptible`.
 const KAI_PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
-/// The annotation of a bound pod that says which command of ours has bound it.
-pub(crate) const GENERATION: &str = "aliquot.dev/generation";
 /// What scheduling needs to know of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodFacts {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_api_server::{Client, Events, message, pod_reference};
+use aliquot_scheduler_core::Toleration;
+use aliquot_scheduler_core::explain::Change;
 use aliquot_scheduler_engine::{ClaimUid, Shown, View, Whereabouts};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -21,6 +23,8 @@ const UNSCHEDULABLE: &str = "Unschedulable";
 const WAITING: &str = "Waiting";
 /// The reason of pods that are not scheduled as they are.
 const NOT_SUPPORTED: &str = "NotSupported";
+
+const NODE_TAINTS: &str = "node.kubernetes.io/";
 
 /// Time between two looks at who waits.
 const LOOK: Duration = Duration::from_secs(1);
@@ -106,12 +110,20 @@ fn what_to_say(view: &View, about: &About) -> Option<Said> {
             if reasons.is_empty() {
                 return None;
             }
-            let help = explanation.changes.first().map(|change| format!("; this would help: {change}"));
+            let mut changes = explanation.changes.iter().filter(|change| !is_about_the_node(change));
+            let help = changes.next().map(|change| format!("; this would help: {change}"));
             let calls_for_nodes = explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
             let reason = if calls_for_nodes { UNSCHEDULABLE } else { WAITING };
             Some(Said { reason, text: format!("{}{}", reasons.join("; "), help.unwrap_or_default()) })
         }
     }
+}
+
+/// Kubernetes says with such taints what is wrong with a node. A pod that tolerates them would not run.
+fn is_about_the_node(change: &Change) -> bool {
+    let of_kubernetes =
+        |toleration: &Toleration| toleration.key.as_ref().is_some_and(|key| key.starts_with(NODE_TAINTS));
+    matches!(change, Change::Tolerate(toleration) if of_kubernetes(toleration))
 }
 
 async fn write(client: &Client, events: &Events, about: &About, said: &Said) {

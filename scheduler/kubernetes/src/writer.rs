@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_api_server::{Client, is_not_found, message};
-use aliquot_dialects::DECISION;
+use aliquot_dialects::{DECISION, GENERATION};
 use k8s_openapi::api::core::v1::{self as core, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions};
@@ -15,7 +15,6 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::mirror::{Binding, Write};
-use crate::pod::GENERATION;
 use crate::serve::Shared;
 use crate::volumes;
 

@@ -14,12 +14,13 @@
 //! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default |
 //! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node |
 //!
-//! The manager stays deployed; `kubectl delete -k deploy/kubernetes/dra`, or `device-plugin`, removes it.
+//! The manager stays deployed; `kubectl delete -k deploy/kubernetes/dra`, or `device-plugin`, removes it. The scheduler
+//! is removed; `kubectl delete -k deploy/kubernetes/scheduler` removes one that a failed test has left.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use aliquot_harness::{HostProgram, Image, PARTITIONABLE_GPU, SimulatedGpu, wait};
+use aliquot_harness::{EXACT_MEMORY, HostProgram, Image, PARTITIONABLE_GPU, SimulatedGpu, wait};
 
 #[path = "real_cluster/claims.rs"]
 mod claims;
@@ -45,6 +46,8 @@ mod many_pods;
 mod objects;
 #[path = "real_cluster/refusals.rs"]
 mod refusals;
+#[path = "real_cluster/scheduler.rs"]
+mod scheduler;
 #[path = "real_cluster/units.rs"]
 mod units;
 #[path = "real_cluster/usage.rs"]
@@ -118,6 +121,18 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
 
 #[test]
 #[ignore = "needs a real cluster in KUBECONFIG"]
+fn pods_of_a_real_cluster_are_placed_by_the_scheduler() {
+    on_the_cluster(UNITS, |tests| {
+        let _scheduler = tests.deploy_scheduler();
+        tests.halves_fill_all_devices_and_one_more_waits();
+        tests.a_gang_starts_when_all_of_it_has_room();
+        tests.another_replica_goes_on_when_the_leader_is_killed();
+        tests.the_urgent_gets_the_room_of_others();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
 fn gpus_of_a_real_cluster_are_divided_as_claims_want_it() {
     on_the_cluster(INSTANCES, |tests| {
         tests.an_instance_is_made_for_a_claim_and_destroyed_with_it();
@@ -141,7 +156,7 @@ fn on_the_cluster(deployment: Deployment, steps: impl FnOnce(&Tests<'_>)) {
     let mode = deployment.mode;
     println!("cluster: {}, managers as in {}", cluster.version(), mode.directory());
     cluster.nodes().iter().for_each(|node| println!("node: {node}"));
-    let gpu = SimulatedGpu::with(deployment.machine);
+    let gpu = SimulatedGpu::with(&format!("{EXACT_MEMORY}{}", deployment.machine));
     let simulated = std::env::var("ALIQUOT_TEST_GPU").is_ok_and(|gpu| gpu == "simulated");
     let programs = ["devices", "exact", "hold"].map(|name| HostProgram::linked(&gpu, name));
     let image = Image::with(&programs.each_ref());

@@ -9,7 +9,7 @@ mod situations;
 use std::collections::BTreeMap;
 
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
-use aliquot_dialects::{DECISION, Decision, NodeFacts as WordsOfNode, Spoken};
+use aliquot_dialects::{DECISION, Decision, GENERATION, NodeFacts as WordsOfNode, Spoken};
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_engine::{ClaimUid, Decisions, Engine, Observation, Saved, Settings, View, Whereabouts};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{Binding, Mirror, Write};
 use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
-use crate::pod::{GENERATION, PodFacts};
+use crate::pod::PodFacts;
 use crate::queue::QueueDefinition;
 
 const GIB: u64 = 1 << 30;

@@ -12,7 +12,7 @@ use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{NodeFacts, Spoken};
 use aliquot_kubernetes_scheduler::{Config, ServeError, serve};
 use aliquot_scheduler_core::Settings;
-use aliquot_scheduler_core::placement::BestFit;
+use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_engine::Decisions;
 use aliquot_test_api_server::{ApiServer, CORE_EVENTS, NODES, PODS, STORAGE_CLASSES, VOLUME_CLAIMS};
 use serde_json::{Value, json};
@@ -242,7 +242,9 @@ async fn serve_until_stopped(
     end: mpsc::Sender<Result<(), ServeError>>,
 ) {
     loop {
-        let (policy, settings) = (Box::new(BestFit), Settings::default());
+        // The policy that the program has by default.
+        let policy = Box::new(ExpectedWaste::new(&Mix::of([]), Weights::default()));
+        let settings = Settings::default();
         let decisions = Decisions { policy, settings, usage_half_life_ms: 3_600_000 };
         let ((stop, stops), mut stopped) = (oneshot::channel(), stopped.clone());
         tokio::spawn(async move {

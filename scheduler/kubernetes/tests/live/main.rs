@@ -1,6 +1,7 @@
 //! The scheduler against an API server, by HTTP.
 
 mod faults;
+mod figures;
 mod kit;
 mod objects;
 mod rights;

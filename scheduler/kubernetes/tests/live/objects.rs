@@ -82,6 +82,14 @@ impl Objects {
         }
     }
 
+    /// A client, and where it runs.
+    pub(crate) fn client(&self) -> (Client, &Runtime) {
+        match self {
+            Objects::Own { .. } => panic!("the project's own API server says nothing about a real one's speed"),
+            Objects::Real { client, runtime, .. } => (client.clone(), runtime),
+        }
+    }
+
     /// Removes what an earlier test has left.
     fn clear(&self) {
         let kinds = [

@@ -1,6 +1,6 @@
 //! What users do.
 
-use aliquot_test_api_server::{BUDGETS, NAMESPACES, POD_GROUPS, PODS, QUEUES, VOLUME_CLAIMS, VOLUMES};
+use aliquot_test_api_server::{BUDGETS, NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, VOLUME_CLAIMS, VOLUMES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -187,6 +187,17 @@ fn a_volume_is_made_on_the_node_before_the_pod_is_bound() {
     let status = json!({"status": {"phase": "Bound"}});
     cluster.objects.merge_status(&VOLUME_CLAIMS, "default", "data", &status);
     cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn nobody_is_told_to_tolerate_a_node_that_is_not_ready() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    cluster.objects.merge(&NODES, "", "n", &json!({"spec": {"taints": [taint]}}));
+    cluster.pod("a", 30, json!({}));
+    cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
+    let (_, message) = cluster.why_waiting("a").unwrap();
+    assert!(message.contains("not-ready") && !message.contains("tolerate the taint"), "{message}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 
-const NAMESPACE: &str = "aliquot-system";
+pub(crate) const NAMESPACE: &str = "aliquot-system";
 const DAEMON_SET: &str = "daemonset/aliquot-manager";
 /// As the manifest has it.
 const METRICS_PORT: u16 = 9405;
@@ -47,6 +47,8 @@ pub(crate) struct Deployment {
 pub(crate) struct Manager<'a> {
     cluster: &'a Cluster,
     mode: Mode,
+    /// The image that the manager's and the scheduler's pods run.
+    image: Image,
 }
 
 impl Manager<'_> {
@@ -89,7 +91,7 @@ impl Manager<'_> {
         objects.sort_by_key(|object| object["kind"] != "Namespace");
         cluster.apply(&objects);
         // Pods that a former run has left are replaced: their image has another name.
-        let manager = Manager { cluster, mode };
+        let manager = Manager { cluster, mode, image };
         manager.wait();
         manager
     }
@@ -120,7 +122,7 @@ impl Manager<'_> {
     /// Takes the managers from all nodes, and returns when they are gone.
     pub(crate) fn take_away(&self) {
         self.select_nodes(&json!("taken-away"));
-        wait::until_true("the managers are gone", || self.cluster.list("pods", Some(NAMESPACE)).is_empty());
+        wait::until_true("the managers are gone", || self.all_pods().is_empty());
     }
 
     /// Brings them back.
@@ -135,10 +137,19 @@ impl Manager<'_> {
         self.cluster.kubectl(&["patch", DAEMON_SET, "--type=merge", &patch, "--namespace", NAMESPACE], "");
     }
 
+    /// The managers' pods: schedulers are in the same namespace.
+    fn all_pods(&self) -> Vec<Value> {
+        let pods = self.cluster.list("pods", Some(NAMESPACE)).into_iter();
+        pods.filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "aliquot-manager").collect()
+    }
+
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
+    }
+
     /// The names of the managers' pods. Those that end after a rollout answer no more.
     fn pods(&self) -> Vec<String> {
-        let pods = self.cluster.list("pods", Some(NAMESPACE)).into_iter();
-        let stay = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let stay = self.all_pods().into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         stay.map(|pod| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
@@ -223,7 +234,7 @@ fn whole_cores_of(node: &Value) -> usize {
 /// The image, of the programs that tests use.
 fn manager_image(manager: &Path) -> Image {
     let dir = tempfile::tempdir().unwrap();
-    for program in [manager, artifacts::cli()] {
+    for program in [manager, artifacts::cli(), artifacts::scheduler()] {
         std::os::unix::fs::symlink(program, dir.path().join(program.file_name().unwrap())).unwrap();
     }
     let archive = dir.path().join("image.tar");

@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use aliquot_harness::{artifacts, wait};
-use aliquot_test_cluster::{NODE_NAME, NODES, PODS, World};
+use aliquot_test_cluster::{CORE_EVENTS, NODE_NAME, NODES, PODS, World};
 use serde_json::{Value, json};
 
 use crate::stage::{container, delete, on_paper, part, share_of, slice_of, spec};
@@ -78,6 +78,9 @@ fn a_pod_gets_what_the_scheduler_has_decided_or_a_reason() {
         assert_eq!(share_of(&world, name, "main"), Some((60, 8 * crate::stage::UNIT_BYTES)));
         let annotations = world.cluster.pod(name).unwrap().metadata.annotations.unwrap();
         assert!(annotations["aliquot.dev/devices"].starts_with(&format!("main={}/600/", device_of(name))));
+        let events: Vec<Value> = world.cluster.store().list(&CORE_EVENTS);
+        let complaint = events.iter().find(|event| event["reason"] == "AnnotationNotRead");
+        assert_eq!(complaint, None, "the manager complains of what the scheduler has written");
     }
     assert_ne!(device_of("first"), device_of("second"));
     create(&world, "third", 60);

@@ -1,11 +1,10 @@
 //! What users do, and what becomes of it.
 
-use aliquot_dialects::DECISION;
+use aliquot_dialects::{DECISION, GENERATION};
 use serde_json::json;
 
 use super::super::Write;
 use super::World;
-use crate::pod::GENERATION;
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 fn with_priority(priority: i32) -> serde_json::Value {
