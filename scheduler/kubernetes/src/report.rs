@@ -24,6 +24,7 @@ const WAITING: &str = "Waiting";
 /// The reason of pods that are not scheduled as they are.
 const NOT_SUPPORTED: &str = "NotSupported";
 
+/// What taints begin with by which Kubernetes says what is wrong with a node.
 const NODE_TAINTS: &str = "node.kubernetes.io/";
 
 /// Time between two looks at who waits.
@@ -119,7 +120,7 @@ fn what_to_say(view: &View, about: &About) -> Option<Said> {
     }
 }
 
-/// Kubernetes says with such taints what is wrong with a node. A pod that tolerates them would not run.
+/// Whether a change would only hide that a node cannot run the pod now.
 fn is_about_the_node(change: &Change) -> bool {
     let of_kubernetes =
         |toleration: &Toleration| toleration.key.as_ref().is_some_and(|key| key.starts_with(NODE_TAINTS));

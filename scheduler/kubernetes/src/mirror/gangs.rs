@@ -22,7 +22,7 @@ type Name = (String, String);
 /// What is known of gangs, and what the engine was told of them.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
-    /// The sorts of objects that this cluster has.
+    /// The kinds of objects that this cluster has.
     served: BTreeSet<GangKind>,
     /// What objects say. `Err`: something of it is not supported.
     objects: BTreeMap<(GangKind, Name), Result<GangFacts, String>>,
@@ -83,9 +83,8 @@ impl Mirror {
         }
     }
 
-    /// A pod is gone. What is left of its gang goes on without it if it has succeeded. For a gang that begins anew it does
-    /// not count.
-    pub(super) fn unlist_in_gang(&mut self, facts: &PodFacts) {
+    /// A pod is not one of its object's any more: it is gone, or names another one now.
+    pub(super) fn leave_object_of_gang(&mut self, facts: &PodFacts) {
         let Some(Ok(gang)) = &facts.gang else { return };
         if let Source::Object(kind, name) = &gang.source {
             let key = (*kind, (facts.namespace.clone(), name.clone()));
@@ -96,6 +95,13 @@ impl Mirror {
                 }
             }
         }
+    }
+
+    /// A pod is gone. What is left of its gang goes on without it if it has succeeded. For a gang that begins anew it
+    /// does not count.
+    pub(super) fn unlist_in_gang(&mut self, facts: &PodFacts) {
+        self.leave_object_of_gang(facts);
+        let Some(Ok(gang)) = &facts.gang else { return };
         let name = name_of(facts, gang);
         if let (Some(succeeded), false) = (self.gangs.succeeded.get_mut(&name), self.gangs.told.contains_key(&name)) {
             succeeded.remove(&facts.uid);

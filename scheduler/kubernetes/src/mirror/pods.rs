@@ -38,6 +38,10 @@ impl Mirror {
             self.on_node.entry(node.to_owned()).or_default().insert(uid.clone());
             self.changed_nodes.insert(node.to_owned());
         }
+        let regrouped = self.pods.get(&uid).filter(|known| known.facts.gang != facts.gang);
+        if let Some(before) = regrouped.map(|known| known.facts.clone()) {
+            self.leave_object_of_gang(&before);
+        }
         self.list_in_gang(&facts);
         match self.pods.get_mut(&uid) {
             Some(known) => known.facts = facts,

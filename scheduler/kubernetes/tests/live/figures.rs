@@ -1,7 +1,7 @@
 //! How many pods are scheduled in a second through a real API server: see [`crate::objects`].
 //!
-//! Where `ALIQUOT_TEST_PEER` names another scheduler that runs, for example `default-scheduler`, the same number of pods
-//! without devices is given to it in the same run, and to Aliquot's.
+//! Where `ALIQUOT_TEST_PEER` names another scheduler that runs, for example `default-scheduler`, the same number of
+//! pods without devices is given to it in the same run, and to Aliquot's.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@
 //! ALIQUOT_TEST_KUBECONFIG=... cargo test -p aliquot-kubernetes-scheduler --test live
 //! ```
 //!
-//! The kubeconfig has an administrator's rights. **The tests delete all nodes, pods, volumes and queues**, so the cluster must
-//! be one that nobody uses: an API server with etcd, of Kubernetes 1.36 with the features `GenericWorkload` and
+//! The kubeconfig has an administrator's rights. **The tests delete all nodes, pods, volumes and queues**, so the
+//! cluster must be one that nobody uses: an API server with etcd, of Kubernetes 1.36 with the features `GenericWorkload` and
 //! `GangScheduling` and the API `scheduling.k8s.io/v1alpha2`, and without kubelets, controllers and schedulers. The
 //! namespace `default` needs the service account `default`. The scheduler has the rights of its manifests. Tests that
 //! need faults keep to the project's own API server.

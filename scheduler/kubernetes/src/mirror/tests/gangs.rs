@@ -288,3 +288,22 @@ fn labels_of_a_workload_that_the_cluster_has_not_mean_nothing() {
     world.settle();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
+
+#[test]
+fn a_pod_that_is_put_into_another_gang_waits_for_that_one() {
+    let mut world = World::new();
+    world.node("n", 2);
+    let in_set = |name: &str| json!({"jobset.sigs.k8s.io/jobset-name": name});
+    let job = |replicas: u32| json!({"replicatedJobs": [{"name": "w", "replicas": replicas, "template": {}}]});
+    world.gang(GangKind::JobSet, "pair", job(2));
+    world.pod("a", 100, json!({"metadata": {"labels": in_set("pair")}}));
+    world.settle();
+    assert!(world.bound().is_empty());
+    world.pods.get_mut("a").unwrap()["metadata"]["labels"] = in_set("single");
+    world.show("a");
+    world.settle();
+    assert!(world.why_waiting("a").contains("/single, which does not exist"), "{}", world.why_waiting("a"));
+    world.gang(GangKind::JobSet, "single", job(1));
+    world.settle();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
