@@ -26,7 +26,9 @@ use crate::metrics;
 use crate::nvml::Nvml;
 use crate::socket::{self, Socket, SocketError};
 
+mod crash;
 mod run;
+pub use crash::end_at_panics;
 pub(crate) use run::End;
 pub use run::{RunError, check, run};
 

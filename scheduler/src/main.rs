@@ -42,6 +42,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    commands::live::end_at_panics();
     let done = match Cli::parse().command {
         Command::Replay(args) => replay(&args),
         Command::Simulate(args) => simulate(&args),

@@ -32,7 +32,8 @@
 //! * If there is a region and it cannot be used, the device is refused (region.rs). The shim is passive only if there
 //!   is no region beside it, and on kernels that cannot wipe its block in a forked child (process.rs).
 
-#![no_std]
+// A profile that unwinds, as that of tests and lints, only checks this crate: unwinding needs the standard library.
+#![cfg_attr(panic = "abort", no_std)]
 
 mod allocations;
 mod arena;
@@ -60,6 +61,7 @@ mod markers;
 mod memory;
 mod own_variables;
 mod pacing;
+#[cfg(panic = "abort")]
 mod panic;
 mod polling;
 mod pools;

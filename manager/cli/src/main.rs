@@ -51,6 +51,7 @@ use args::{Cli, Command};
 use error::{Result, exit};
 
 fn main() -> ExitCode {
+    aliquot_manager::daemon::end_at_panics();
     completion::answer();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

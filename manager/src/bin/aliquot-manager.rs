@@ -48,6 +48,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    daemon::end_at_panics();
     let arguments = Arguments::parse();
     if let Some(dir) = &arguments.supervise {
         return aliquot_agent::supervise(dir);

@@ -1,6 +1,7 @@
 //! What the commands that schedule live share.
 
 use std::io::IsTerminal;
+use std::{panic, process};
 
 use aliquot_scheduler::policy::PolicyName;
 use aliquot_scheduler_core::Settings;
@@ -19,6 +20,15 @@ pub(crate) fn start_log(level: &str) -> Result<()> {
     let has_colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr).init();
     Ok(())
+}
+
+/// Lets a panic in any thread end the whole process, as in the release profile: see `end_at_panics` of the manager.
+pub(crate) fn end_at_panics() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        process::abort();
+    }));
 }
 
 /// Blocks the signals that end the program, so that it can wait for them. Must be called before any thread starts,
