@@ -12,14 +12,21 @@ use std::sync::OnceLock;
 
 use crate::tool;
 
-/// The programs that share most of their libraries. They are built together, whichever is asked for: cargo builds a library
-/// again for each choice of packages that needs other features of it, and that takes longer than the other programs.
-const PROGRAMS: [&str; 3] = ["aliquot-manager", "aliquot-cli", "aliquot-scheduler"];
+/// What tests run, but for the shim. All are built together, whichever is asked for: cargo builds a library again for each
+/// choice of packages that needs other features of it, and that takes longer than the other programs.
+const PACKAGES: [&str; 6] = [
+    "aliquot-manager",
+    "aliquot-cli",
+    "aliquot-scheduler",
+    "aliquot-gpu-check",
+    "aliquot-fake-cuda",
+    "aliquot-fake-nvml",
+];
 
 /// The simulated GPU's `libcuda.so.1`.
 pub fn fake_cuda() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["aliquot-fake-cuda"], "libaliquot_fake_cuda.so", profile()))
+    BUILT.get_or_init(|| built("libaliquot_fake_cuda.so"))
 }
 
 /// The simulated GPU's `libcuda.so.1`, built in `target_dir` and linked with further arguments to the linker.
@@ -33,7 +40,7 @@ pub(crate) fn fake_cuda_linked_with(target_dir: &Path, link_arguments: &[String]
 /// The simulated GPU's `libnvidia-ml.so.1`.
 pub fn fake_nvml() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["aliquot-fake-nvml"], "libaliquot_fake_nvml.so", profile()))
+    BUILT.get_or_init(|| built("libaliquot_fake_nvml.so"))
 }
 
 /// The shim.
@@ -58,7 +65,7 @@ pub fn shim_for_aarch64() -> &'static Path {
 /// The program `aliquot-manager`.
 pub fn manager() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&PROGRAMS, "aliquot-manager", profile()))
+    BUILT.get_or_init(|| built("aliquot-manager"))
 }
 
 /// A stand-in for another version of `aliquot-manager`. The shim that it carries differs from [`shim`] in one letter of
@@ -90,23 +97,19 @@ fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
 /// The program `aliquot`, with the simulated GPU's libraries beside it.
 pub fn cli() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        fake_cuda();
-        fake_nvml();
-        build(&PROGRAMS, "aliquot", profile())
-    })
+    BUILT.get_or_init(|| built("aliquot"))
 }
 
 /// The program `aliquot-scheduler`.
 pub fn scheduler() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&PROGRAMS, "aliquot-scheduler", profile()))
+    BUILT.get_or_init(|| built("aliquot-scheduler"))
 }
 
 /// The program `aliquot-gpu-check`.
 pub fn gpu_check() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["aliquot-gpu-check"], "aliquot-gpu-check", profile()))
+    BUILT.get_or_init(|| built("aliquot-gpu-check"))
 }
 
 /// The root of the checkout.
@@ -142,6 +145,10 @@ fn profile() -> &'static str {
         // The only profile whose directory has a different name.
         if name == "debug" { "dev".to_owned() } else { name.to_owned() }
     })
+}
+
+fn built(file: &str) -> PathBuf {
+    build(&PACKAGES, file, profile())
 }
 
 fn build(packages: &[&str], file: &str, profile: &str) -> PathBuf {
