@@ -3,7 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod explain;
 pub(crate) mod kubernetes;
-mod live;
+pub(crate) mod live;
 pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod simulate;
