@@ -77,7 +77,13 @@ impl Part {
             let used = self.graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).unwrap_or(reserved);
             begin(missing_bytes(bytes, reserved, used))
         };
-        begin_with_missing() || pools::try_again(self.process, self.index, &begin_with_missing) || (has_run && begin(0))
+        let begun = begin_with_missing()
+            || pools::try_again(self.process, self.index, &begin_with_missing)
+            || (has_run && begin(0));
+        if !begun {
+            self.process.count_refusal(self.index);
+        }
+        begun
     }
 
     fn end_graph(&self) {

@@ -30,6 +30,7 @@ use crate::region::Unattached;
 use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUresult, NullStream, c_uint};
 use aliquot_abi::ledger;
 use aliquot_abi::region::HOST_ACCOUNT;
+use core::sync::atomic::Ordering;
 
 /// The account that pays for a request.
 pub(crate) enum Payer {
@@ -136,7 +137,7 @@ impl Part {
 }
 
 impl Process {
-    /// Reserves `bytes` in account number `account`; `None` if the limit forbids it.
+    /// Reserves `bytes` in account number `account`. `None` if the limit forbids it; then the refusal is counted.
     #[inline]
     pub(crate) fn charge(&'static self, account: usize, bytes: u64, limit_bytes: u64) -> Option<Charge> {
         let (books, part) = self.books(account)?;
@@ -144,7 +145,18 @@ impl Process {
             || pools::try_again(self, account, &|| {
                 ledger::reserve(books, part, bytes, self.limit_bytes(account)).is_ok()
             });
+        if !fits {
+            self.count_refusal(account);
+        }
         fits.then_some(Charge { account, bytes })
+    }
+
+    /// Counts a request that the limit of account number `account` forbids.
+    #[cold]
+    pub(crate) fn count_refusal(&self, account: usize) {
+        if let Some(books) = self.ledger().account(account) {
+            books.refused.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -240,6 +240,7 @@ fn allocate(
     };
     let Some(account) = pool.account() else { return CUresult::OUT_OF_MEMORY };
     if !pool.begin_request(process, account, bytes) {
+        process.count_refusal(account);
         return CUresult::OUT_OF_MEMORY;
     }
     let result = call();
@@ -259,6 +260,7 @@ fn allocate(
         pool.trim(process);
         pool.reserve.end_request();
         pool.settle(process, Settler::Observer);
+        process.count_refusal(account);
         return CUresult::OUT_OF_MEMORY;
     }
     pool.reserve.end_request();
@@ -332,12 +334,6 @@ fn settle_watched(process: &'static Process) {
 /// have ended is still in the books.
 #[cold]
 pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
-    let Some((books, _)) = process.books(account) else { return false };
-    let attempt = || {
-        // The refusal before this attempt was not final, and does not count.
-        books.refused.fetch_sub(1, Ordering::Relaxed);
-        attempt()
-    };
     if process.pools.end.load(Ordering::Relaxed) != 0 || graph_memory::is_charged(process, account) {
         settle_all(process);
         process.pools.all().for_each(|pool| pool.retire(process));
@@ -352,7 +348,7 @@ pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn
             return true;
         }
     }
-    looks::ended_make_room(process, account, &attempt)
+    looks::ended_make_room(process, account, attempt)
 }
 
 /// `cuMemAllocAsync`: from the pool of the stream's device.

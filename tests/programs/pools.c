@@ -51,9 +51,11 @@ static void from_standard_pool(void) {
 
 /* A stream can reuse memory that it has freed before it reaches the free. */
 static void again_before_the_free(void) {
+    CUfunction kernel = spin_kernel();
     CUdeviceptr memory;
     for (int round = 0; round < 3; round++) {
         REQUIRE(cuMemAllocAsync(&memory, 40 * MIB, NULL));
+        REQUIRE(spin(kernel, NULL, 20000000));
         REQUIRE(cuMemFreeAsync(memory, NULL));
     }
     REQUIRE(cuCtxSynchronize());

@@ -60,7 +60,8 @@ pub fn used_bytes(account: &Account) -> u64 {
 /// Reserves `bytes` for the process whose slot's word is `part`, if the container's use stays within `limit_bytes`.
 ///
 /// # Errors
-/// [`OverLimit`]: the refusal has been counted, and the bytes in the books are unchanged.
+/// [`OverLimit`]: the bytes in the books are unchanged. The caller counts the request in [`Account::refused`] once it
+/// is refused for good: there may be room after a second attempt.
 #[inline]
 pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64) -> Result<(), OverLimit> {
     let after = |used: u64| {
@@ -69,7 +70,6 @@ pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64
     };
     let mut used = account.used.load(Ordering::Relaxed);
     if after(used).is_none() {
-        account.refused.fetch_add(1, Ordering::Relaxed);
         return Err(OverLimit);
     }
     // Acquire and release keep the three steps in order for a reader of the slot after this process was killed.
@@ -77,7 +77,6 @@ pub fn reserve(account: &Account, part: &AtomicU64, bytes: u64, limit_bytes: u64
     loop {
         let Some(after) = after(used) else {
             part.fetch_sub(OPERATION | bytes, Ordering::Release);
-            account.refused.fetch_add(1, Ordering::Relaxed);
             return Err(OverLimit);
         };
         match account.used.compare_exchange_weak(used, after, Ordering::AcqRel, Ordering::Relaxed) {
@@ -474,7 +473,7 @@ mod tests {
         assert_eq!(reserve(device, slot, 41, 100), Err(OverLimit));
         assert_eq!(reserve(device, slot, 40, 100), Ok(()));
         assert_eq!(reserve(device, slot, u64::MAX, 100), Err(OverLimit));
-        assert_eq!((used(&ledger), device.refused.load(Ordering::Relaxed)), (100, 2));
+        assert_eq!(used(&ledger), 100);
         release(device, slot, 100);
         assert_eq!((used(&ledger), held_bytes(slot), device.peak_bytes.load(Ordering::Relaxed)), (0, 0, 100));
     }

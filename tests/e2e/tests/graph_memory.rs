@@ -1,5 +1,7 @@
 //! Graph allocations are charged with all memory that the device reserves for graphs.
 
+use std::sync::atomic::Ordering;
+
 use aliquot_harness::{MIB, like_a_device_of};
 
 #[test]
@@ -15,4 +17,6 @@ fn a_graph_s_memory_is_charged_from_its_launch_until_it_is_trimmed() {
         assert!(said.lines().any(|said| said == line), "{line}\n{said}");
     }
     assert_eq!(region.used_bytes(0), 0);
+    // One launch and one upload were refused.
+    assert_eq!(region.ledger().devices[0].refused.load(Ordering::Relaxed), 2);
 }

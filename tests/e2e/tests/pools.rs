@@ -1,5 +1,7 @@
 //! Stream-ordered memory pools are charged with all memory that they reserve.
 
+use std::sync::atomic::Ordering;
+
 use aliquot_harness::{FrontDriver, HostProgram, MIB, Process, Region, SimulatedGpu, like_a_device_of, run};
 
 #[test]
@@ -15,6 +17,8 @@ fn a_pool_is_charged_for_what_it_has_in_reserve() {
         assert!(said.lines().any(|said| said == line), "{line}\n{said}");
     }
     assert_eq!(region.used_bytes(0), 0);
+    // The program was refused once. Requests that were granted at a second attempt do not count.
+    assert_eq!(region.ledger().devices[0].refused.load(Ordering::Relaxed), 1);
 }
 
 /// A pool grows by larger pieces than the program asks for, if there is room. In a slice it must use smaller ones.
