@@ -63,7 +63,7 @@ struct Pool {
 impl Pool {
     /// The entry is unused.
     const FREE: u64 = 0;
-    /// A thread is filling the entry, or emptying it.
+    /// A thread is filling the entry or emptying it, or the driver is destroying the pool.
     const CLAIMED: u64 = 1;
     /// The handle is gone, but charged memory of the pool is still in use.
     const DESTROYED: u64 = 2;
@@ -480,8 +480,9 @@ pub(crate) unsafe fn pool_destroy(_: NullStream, real: types::cuMemPoolDestroy, 
     // A destroyed pool keeps its memory in use, and the driver answers no more queries about it.
     pool.trim(process);
     let in_use = pool.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != Some(0);
-    // Removed first: the driver may give the handle to another pool as soon as this one is gone.
-    let handle = pool.handle.swap(Pool::DESTROYED, Ordering::AcqRel);
+    // Removed first: the driver may give the handle to another pool as soon as this one is gone. Other threads may free
+    // the entry only after the driver's answer: it may refuse.
+    let handle = pool.handle.swap(Pool::CLAIMED, Ordering::AcqRel);
     // These threads only make short driver calls. A thread that was cancelled in one of them is not waited for.
     for _ in 0..READERS_WAIT_MAX {
         if pool.readers.load(Ordering::Acquire) == 0 {
@@ -493,7 +494,10 @@ pub(crate) unsafe fn pool_destroy(_: NullStream, real: types::cuMemPoolDestroy, 
     if !result.is_ok() {
         pool.handle.store(handle, Ordering::Release);
         word.store(number, Ordering::Release);
-    } else if in_use {
+        return result;
+    }
+    pool.handle.store(Pool::DESTROYED, Ordering::Release);
+    if in_use {
         process.pools.watched.store(1, Ordering::Release);
     } else {
         pool.retire(process);

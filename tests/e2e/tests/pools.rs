@@ -90,3 +90,15 @@ fn a_pool_that_grows_while_it_is_asked_about_is_charged_once() {
     assert_eq!(region.used_bytes(0), 16 * MIB);
     assert!(region.peak_bytes(0) <= limit, "the ledger saw {} bytes above the limit", region.peak_bytes(0) - limit);
 }
+
+/// While the driver destroys a pool, other calls must not give the pool's entry away: the driver may refuse.
+#[test]
+fn a_pool_that_the_driver_does_not_destroy_stays_charged() {
+    let gpu = SimulatedGpu::with("pool_chunk = '2MiB'\n");
+    let driver = FrontDriver::new(&gpu, "driver_that_asks_back");
+    let region = Region::new(&gpu, 24 * MIB);
+    let search = format!("-L{}", gpu.library_dir().display());
+    let program = HostProgram::variant("pool_is_kept", "exporting", &["-rdynamic", &search, "-lcuda"]);
+    let outcome = run(region.preload_into(driver.show_to(&mut program.on(&gpu)))).success();
+    assert_eq!(outcome.stdout, "free while the second pool holds 8 MiB: 16 MiB\n");
+}
