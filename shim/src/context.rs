@@ -221,15 +221,15 @@ pub(crate) unsafe fn primary_reset(_: NullStream, real: types::cuDevicePrimaryCt
         result
     };
     let account = process.and_then(|process| process.part(device)).map(|part| part.index);
-    // A context that a fault has ruined may not be reported as active.
-    if is_active(device) == Some(false) {
-        let result = call();
-        if let (true, Some(account)) = (result.is_ok(), account) {
-            live_contexts::primary_ended(account);
-        }
-        return result;
+    let context = match is_active(device) {
+        // The driver may not report a context as active that a fault has ruined. The reset ends it all the same.
+        Some(false) => account.and_then(live_contexts::primary),
+        _ => Some(primary_context(device)),
+    };
+    match context {
+        Some(context) => Subject { context, is_primary: true, account }.ending(&call, &CUresult::is_ok),
+        None => call(),
     }
-    Subject { context: primary_context(device), is_primary: true, account }.ending(&call, &CUresult::is_ok)
 }
 
 /// `cuDevicePrimaryCtxRelease`: ends the context if this was its last reference.
@@ -389,6 +389,8 @@ impl Subject {
         match unsafe { get_attribute((&raw mut owner).cast(), CONTEXT, address) } {
             CUresult::SUCCESS => owner == self.context,
             CUresult::INVALID_VALUE => false,
+            // The thread has no context, so the driver did not look for the memory.
+            CUresult::INVALID_CONTEXT => false,
             // After a fault in a kernel the driver answers every question with that error, until the reset.
             _ => Some(charge.account) == self.account,
         }

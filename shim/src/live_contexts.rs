@@ -146,15 +146,16 @@ impl MayEnd {
     }
 }
 
-/// Records that the primary context that is charged to `account` has ended, whatever its handle is.
-pub(crate) fn primary_ended(account: usize) {
-    CONTEXTS.for_each(&mut |_, entry| {
+/// The primary context that is charged to `account`, if it lives as far as this process's calls have shown.
+pub(crate) fn primary(account: usize) -> Option<CUcontext> {
+    let mut found = None;
+    CONTEXTS.for_each(&mut |handle, entry| {
         let word = entry.load(Ordering::Acquire);
-        let is_it = is_live(word) && word & PRIMARY != 0 && account_of(word) == account;
-        if is_it && entry.compare_exchange(word, ENDED, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            gone(word);
+        if is_live(word) && word & PRIMARY != 0 && account_of(word) == account {
+            found = Some(CUcontext(core::ptr::with_exposed_provenance_mut(handle as usize)));
         }
     });
+    found
 }
 
 fn is_live(word: u64) -> bool {

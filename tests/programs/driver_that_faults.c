@@ -1,6 +1,7 @@
 /*
  * A driver, as libcuda.so.1, whose device has a fault at the host's first synchronisation. From then on queries return
- * that error, until the primary context is reset. It forwards its functions to the driver in the file named by
+ * that error, until the primary context is reset. If RUINED_IS_INACTIVE is set, the state of the primary context is
+ * still told: it is not active. The library forwards its functions to the driver in the file named by
  * DRIVER_BEHIND. At the end of the process it prints how many queries about addresses there were.
  */
 #define _GNU_SOURCE
@@ -33,7 +34,10 @@ int cuPointerGetAttribute(void *value, unsigned attribute, unsigned long long ad
 }
 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
-    return atomic_load(&faulted) ? ILLEGAL_ADDRESS : state_behind(device, flags, active);
+    if (!atomic_load(&faulted))
+        return state_behind(device, flags, active);
+    *active = 0;
+    return getenv("RUINED_IS_INACTIVE") ? 0 : ILLEGAL_ADDRESS;
 }
 
 int cuCtxSynchronize(void) {
