@@ -16,6 +16,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+mod directory;
+mod group_commit;
+
+pub use directory::Directory;
+pub use group_commit::GroupCommit;
+
 /// Replaces the file `path`. When this returns, the new contents outlive a loss of power. If it fails, the old or the
 /// new contents are there. The unfinished file has the extension `new`.
 ///
@@ -30,11 +36,22 @@ pub fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The file cannot be written, renamed or synced.
 pub fn replace_through(unfinished: &Path, path: &Path, contents: &[u8]) -> io::Result<()> {
+    exchange(unfinished, path, contents, File::sync_all)?;
+    sync_parent(path)
+}
+
+/// Writes `unfinished`, syncs it by `sync`, and renames it to `path`. Does not sync the directory.
+fn exchange(
+    unfinished: &Path,
+    path: &Path,
+    contents: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let written = create_private(unfinished).and_then(|mut file| {
         file.write_all(contents)?;
-        file.sync_all()
+        sync(&file)
     });
-    written.and_then(|()| rename(unfinished, path)).inspect_err(|_| _ = fs::remove_file(unfinished))
+    written.and_then(|()| fs::rename(unfinished, path)).inspect_err(|_| _ = fs::remove_file(unfinished))
 }
 
 /// Renames `from` to `to` in the same directory. The new name outlives a loss of power.

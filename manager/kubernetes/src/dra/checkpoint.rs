@@ -3,8 +3,14 @@
 //! hundred claims would rewrite it.
 //!
 //! A file is replaced as a whole (written aside, synced, renamed, and the directory synced), carries its format's
-//! version, and a checksum of what it says. A claim that is one slice, as most are, is written in the first format,
-//! which knows no others: a program of before can then be put back in place of this one.
+//! version, and a checksum of what it says. Claims that are prepared at once share the syncs of the directory. A claim
+//! that is one slice, as most are, is written in the first format, which knows no others: a program of before can then
+//! be put back in place of this one.
+//!
+//! The record of a claim that was only begun must outlive this process, but not the machine: kubelet was told nothing yet,
+//! and the files of a slice end with the machine too. Kubelet, which has noted the claim before it asks, asks again or gives
+//! it up; its slice is then found by the claim's UID. So such a record is not synced, unless it replaces another one or
+//! names MIG instances. A loss of power can leave it empty, and the next start removes it.
 //!
 //! What has no record and no name in the API can be found and removed, but for MIG instances: nothing tells those that
 //! were made for claims from an administrator's. So a record that names some has a copy in a second file, which serves
@@ -15,10 +21,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use aliquot_durable::Directory;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::allocation::{AllocatedDevice, ClaimSlice};
 use super::instances;
@@ -148,19 +155,24 @@ struct Envelope {
 }
 
 /// The directory of the records.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Checkpoint {
-    dir: PathBuf,
+    files: Directory,
 }
 
 impl Checkpoint {
     /// The records in `dir`, which is made if it is not there. What was being written when a former life ended is
-    /// removed.
+    /// removed, and so are records that a loss of power has left empty.
     pub(super) fn open(dir: PathBuf) -> Result<Checkpoint, CheckpointError> {
         fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
-        let checkpoint = Checkpoint { dir };
-        for path in checkpoint.files()? {
-            if path.extension().is_none_or(|extension| extension != EXTENSION && extension != COPY_EXTENSION) {
+        let checkpoint = Checkpoint { files: Directory::new(dir) };
+        for path in checkpoint.paths()? {
+            let is_unfinished =
+                path.extension().is_none_or(|extension| extension != EXTENSION && extension != COPY_EXTENSION);
+            if is_unfinished {
+                fs::remove_file(&path).map_err(io_error("remove", &path))?;
+            } else if fs::metadata(&path).map_err(io_error("read", &path))?.len() == 0 {
+                info!(path = %path.display(), "removes an empty record: the power was lost when its claim was begun");
                 fs::remove_file(&path).map_err(io_error("remove", &path))?;
             }
         }
@@ -182,57 +194,62 @@ impl Checkpoint {
         }
     }
 
-    /// Writes down `record`, in place of what was remembered of its claim.
+    /// Writes down `record`, in place of what was remembered of its claim. It outlives this process when this returns, and
+    /// a loss of power unless the claim was only begun.
     pub(super) fn save(&self, record: &Record) -> Result<(), CheckpointError> {
-        if instances::partitions(record).next().is_some() {
-            self.write(record, &self.copy(&record.uid))?;
+        let path = self.file(&record.uid);
+        let contents = contents(record).map_err(|error| io_error("write", &path)(error.into()))?;
+        let has_instances = instances::partitions(record).next().is_some();
+        if has_instances {
+            let copy = self.copy(&record.uid);
+            self.files.replace(&copy, &contents).map_err(io_error("write", &copy))?;
         }
-        self.write(record, &self.file(&record.uid))
-    }
-
-    fn write(&self, record: &Record, path: &Path) -> Result<(), CheckpointError> {
-        let write = || {
-            let version = record.version();
-            let record = serde_json::to_value(record)?;
-            let envelope = Envelope { version, checksum: checksum(&record), record };
-            aliquot_durable::replace(path, &serde_json::to_vec_pretty(&envelope)?)
+        let ends_with_the_machine = record.phase == Phase::Started && !has_instances && !path.exists();
+        let written = match ends_with_the_machine {
+            true => self.files.make_unsynced(&path, &contents),
+            false => self.files.replace(&path, &contents),
         };
-        write().map_err(io_error("write", path))
+        written.map_err(io_error("write", &path))
     }
 
     /// Forgets a claim.
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), CheckpointError> {
         // The copy first: what is there without its record would be taken for a claim.
         for path in [self.copy(uid), self.file(uid)] {
-            match fs::remove_file(&path).and_then(|()| aliquot_durable::sync_parent(&path)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &path)(error)),
-                _ => {}
-            }
+            self.files.remove(&path).map_err(io_error("remove", &path))?;
         }
         Ok(())
     }
 
     /// The claims of which something is remembered, whether it can be read or not.
     pub(super) fn uids(&self) -> Result<Vec<ClaimUid>, CheckpointError> {
-        let files = self.files()?;
-        let stems = files.iter().filter_map(|path| path.file_stem()?.to_str());
+        let paths = self.paths()?;
+        let stems = paths.iter().filter_map(|path| path.file_stem()?.to_str());
         // One for a record and its copy.
         let uids: BTreeSet<ClaimUid> = stems.filter_map(|stem| ClaimUid::parse(stem).ok()).collect();
         Ok(uids.into_iter().collect())
     }
 
     fn file(&self, uid: &ClaimUid) -> PathBuf {
-        self.dir.join(format!("{uid}.{EXTENSION}"))
+        self.files.path().join(format!("{uid}.{EXTENSION}"))
     }
 
     fn copy(&self, uid: &ClaimUid) -> PathBuf {
-        self.dir.join(format!("{uid}.{COPY_EXTENSION}"))
+        self.files.path().join(format!("{uid}.{COPY_EXTENSION}"))
     }
 
-    fn files(&self) -> Result<Vec<PathBuf>, CheckpointError> {
-        let list = || fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
-        list().map_err(io_error("read", &self.dir))
+    fn paths(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+        let dir = self.files.path();
+        let list = || fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
+        list().map_err(io_error("read", dir))
     }
+}
+
+/// What the file of `record` says.
+fn contents(record: &Record) -> serde_json::Result<Vec<u8>> {
+    let version = record.version();
+    let record = serde_json::to_value(record)?;
+    serde_json::to_vec_pretty(&Envelope { version, checksum: checksum(&record), record })
 }
 
 fn read(path: PathBuf, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError> {
@@ -279,7 +296,7 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Chec
 
 #[cfg(test)]
 mod tests {
-    use aliquot_node::{Partition, Placement, SliceRequest};
+    use aliquot_node::{Partition, Placement, QosClass, SliceRequest};
 
     use super::*;
 
@@ -359,6 +376,19 @@ mod tests {
         assert_eq!(again.uids().unwrap().len(), 1);
     }
 
+    /// A record that was begun is not synced. So after a loss of power its file may be empty; nothing of its claim is there.
+    #[test]
+    fn a_record_that_lost_power_left_empty_is_forgotten() {
+        let (dir, checkpoint) = checkpoint();
+        let begun = record("a", Phase::Started);
+        checkpoint.save(&begun).unwrap();
+        checkpoint.save(&record("b", Phase::Completed)).unwrap();
+        fs::write(dir.path().join("claims/a.json"), "").unwrap();
+        let again = Checkpoint::open(dir.path().join("claims")).unwrap();
+        assert_eq!(again.load(&begun.uid).unwrap(), None);
+        assert_eq!(again.uids().unwrap(), [ClaimUid::parse("b").unwrap()]);
+    }
+
     #[test]
     fn a_change_of_any_byte_is_noticed() {
         let (dir, checkpoint) = checkpoint();
@@ -396,6 +426,23 @@ mod tests {
             let error = checkpoint.load(&saved.uid).unwrap_err();
             assert!(matches!(error, CheckpointError::Version { found, .. } if found == version), "{error}");
         }
+    }
+
+    /// As a program of before has written it, to the byte.
+    #[test]
+    fn a_record_of_a_running_claim_survives_an_upgrade() {
+        let (dir, checkpoint) = checkpoint();
+        let file = dir.path().join("claims/a.json");
+        let before = include_str!("checkpoint/completed.json").trim_end();
+        fs::write(&file, before).unwrap();
+        let found = checkpoint.load(&ClaimUid::parse("a").unwrap()).unwrap().unwrap();
+        assert_eq!((found.phase, &*found.boot_id, &*found.name), (Phase::Completed, "boot", "train"));
+        let [slice] = found.slices.as_slice() else { panic!("the claim is one slice: {found:?}") };
+        assert_eq!((slice.slice.priority_class, slice.slice.parts[0].core_limit_percent), (Some(QosClass::Batch), 80));
+        assert_eq!(slice.devices[0].share_id.as_deref(), Some("share"));
+        // And the program of before reads what this one writes.
+        checkpoint.save(&found).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
     }
 
     #[test]

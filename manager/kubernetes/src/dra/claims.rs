@@ -55,6 +55,14 @@ pub(super) struct Prepared {
     pub cdi_device: String,
 }
 
+/// What is remembered of a claim that is to be prepared.
+enum Remembered {
+    /// It is prepared.
+    Prepared(Vec<Prepared>),
+    /// It is not prepared, or not any more; what was remembered of it, if that can be read.
+    Before(Option<Record>),
+}
+
 /// Why a claim is not prepared or given up.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClaimError {
@@ -203,14 +211,16 @@ impl Claims {
     ) -> Result<Vec<Prepared>, ClaimError> {
         let uid = ClaimUid::parse(&claim.uid)?;
         let guard = self.locks.lock(&uid).await;
-        if let Some(prepared) = self.remembered(&uid).await? {
-            return Ok(prepared);
-        }
+        let before = match self.remembered(&uid).await? {
+            Remembered::Prepared(prepared) => return Ok(prepared),
+            Remembered::Before(before) => before,
+        };
         let patience = Patience::begin();
         let object = self.read(claim, patience).await?;
         let requests = requests(&object, &uid)?;
         let seen = self.seen(claim, &object, &requests, together, patience).await?;
-        let told = self.told(&uid).await?;
+        // Kubelet was told which requests are a slice together.
+        let told = before.as_ref().filter(|before| before.phase == Phase::Completed).map(Record::division);
         let told = told.filter(|told| told.iter().flatten().cloned().collect::<BTreeSet<_>>() == requests);
         let division = told.unwrap_or_else(|| pods::divide(&requests, &seen));
         if let Some(Misfit { pod, reason }) = pods::misfit(&claim.name, &division, &seen) {
@@ -229,7 +239,7 @@ impl Claims {
             boot_id: self.boot_id.clone(),
             slices,
         };
-        let (record, made) = self.carry_out(record, guard).await?;
+        let (record, made) = self.carry_out(before, record, guard).await?;
         let prepared = prepared(&record, &made);
         let client = self.client.clone();
         // Kubelet does not wait for it.
@@ -237,23 +247,26 @@ impl Claims {
         Ok(prepared)
     }
 
-    /// The answer for a claim that was prepared in this life of the machine. A slice of it is made again if somebody
-    /// has removed it.
-    async fn remembered(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Option<Vec<Prepared>>, ClaimError> {
+    /// What is remembered of a claim. If it was prepared in this life of the machine, that is the answer; a slice of it is
+    /// made again if somebody has removed it.
+    async fn remembered(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Remembered, ClaimError> {
         let (claims, uid) = (Arc::clone(self), uid.clone());
         let look = move |node: &dyn Node| {
             let record = match claims.checkpoint.load(&uid) {
-                Ok(Some(record)) if record.phase == Phase::Completed && record.boot_id == claims.boot_id => record,
-                Ok(_) => return Ok(None),
+                Ok(Some(record)) => record,
+                Ok(None) => return Ok(Remembered::Before(None)),
                 Err(error @ CheckpointError::Damaged { .. }) => {
                     warn!(claim = %uid, %error, "prepares a claim from the beginning");
-                    return Ok(None);
+                    return Ok(Remembered::Before(None));
                 }
                 Err(error) => return Err(ClaimError::from(error)),
             };
+            if record.phase != Phase::Completed || record.boot_id != claims.boot_id {
+                return Ok(Remembered::Before(Some(record)));
+            }
             if !instances::are_there(&record, &node.devices().borrow()) {
                 warn!(claim = %uid, "a MIG instance of a claim is gone: prepares the claim from the beginning");
-                return Ok(None);
+                return Ok(Remembered::Before(Some(record)));
             }
             // One that somebody has resized meanwhile is left as it is.
             let there = |slice: &ClaimSlice| match node.get(&slice.slice.name) {
@@ -261,34 +274,23 @@ impl Claims {
                 None => node.create(&slice.slice),
             };
             let made = record.slices.iter().map(there).collect::<Result<Vec<_>, _>>()?;
-            Ok(Some(prepared(&record, &made)))
+            Ok(Remembered::Prepared(prepared(&record, &made)))
         };
         blocking(&self.node, look).await
     }
 
-    /// Which requests are a slice together, if kubelet was told.
-    async fn told(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Option<Vec<BTreeSet<String>>>, ClaimError> {
-        let (claims, uid) = (Arc::clone(self), uid.clone());
-        let load = move |_: &dyn Node| match claims.checkpoint.load(&uid) {
-            Ok(record) => Ok(record.filter(|record| record.phase == Phase::Completed).map(|record| record.division())),
-            // That was told when it was looked for.
-            Err(CheckpointError::Damaged { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        };
-        blocking(&self.node, load).await
-    }
-
-    /// Writes the record, makes the instances and the slices, and writes that they are there. It goes on to the end
-    /// even if nobody waits any more.
+    /// Writes the record in place of `before`, makes the instances and the slices, and writes that they are there. It goes
+    /// on to the end even if nobody waits any more.
     async fn carry_out(
         self: &Arc<Claims>,
+        before: Option<Record>,
         mut record: Record,
         guard: OwnedMutexGuard<()>,
     ) -> Result<(Record, Vec<Slice>), ClaimError> {
         let claims = Arc::clone(self);
         let work = move |node: &dyn Node| {
             let _guard = guard;
-            claims.roll_back(node, &record.uid)?;
+            before.map_or(Ok(()), |before| claims.roll_back(node, &before))?;
             claims.reserve(node, &record)?;
             claims.checkpoint.save(&record)?;
             remove_others(node, &record)?;
@@ -313,19 +315,13 @@ impl Claims {
 
     /// Removes what was made for a claim before, if MIG instances are among it: they are made where they are wanted
     /// now.
-    fn roll_back(&self, node: &dyn Node, uid: &ClaimUid) -> Result<(), ClaimError> {
-        let before = match self.checkpoint.load(uid) {
-            Ok(before) => before,
-            // That was told when it was looked for.
-            Err(CheckpointError::Damaged { .. }) => None,
-            Err(error) => return Err(error.into()),
-        };
-        let Some(before) = before.filter(|before| instances::partitions(before).next().is_some()) else {
+    fn roll_back(&self, node: &dyn Node, before: &Record) -> Result<(), ClaimError> {
+        if instances::partitions(before).next().is_none() {
             return Ok(());
-        };
+        }
         before.slices.iter().try_for_each(|slice| node.remove(&slice.slice.name))?;
-        instances::destroy(node, &before, &self.boot_id)?;
-        Ok(self.forget(uid)?)
+        instances::destroy(node, before, &self.boot_id)?;
+        Ok(self.forget(&before.uid)?)
     }
 
     /// Keeps others from the places of the claim's MIG instances, if they are free.
