@@ -1,4 +1,8 @@
-//! What the store can do on this disk: `cargo run --release -p aliquot-scheduler-store --example figures [FOLDER]`.
+//! What the store can do on this disk:
+//!
+//! ```text
+//! cargo run --release -p aliquot-scheduler-store --example store_figures [FOLDER]
+//! ```
 
 use std::error::Error;
 use std::fs::File;
