@@ -173,7 +173,10 @@ impl Manager {
         let found = checkpoint.load()?;
         let (written, boot_id) = (checkpoint.clone(), procfs::boot_id());
         let of_boot = boot_id.clone();
-        let journal = Journal::new(move |entries| written.save(&Contents::new(of_boot.clone(), entries)));
+        let journal = Journal::new(move |entries| {
+            let entries = entries.values().cloned().collect();
+            written.save(&Contents::new(of_boot.clone(), entries))
+        });
         let dirs = RegionDirs::prepare(&config.runtime_dir)?;
         let live = Arc::new(LiveSlices::default());
         let mps = Arc::new(Mps::new(config.sharing.clone()));
