@@ -405,8 +405,9 @@ impl Manager {
             return Err(StepError::Attach(error));
         }
         self.live.put(Arc::clone(live));
-        self.heartbeat.wake();
-        self.sampler.wake();
+        // While there are other slices, these threads come to this one at their next tick.
+        self.heartbeat.rouse();
+        self.sampler.rouse();
         self.devices.wake();
         Ok(())
     }

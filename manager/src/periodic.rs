@@ -11,6 +11,8 @@ use parking_lot::{Condvar, Mutex};
 struct State {
     stop: bool,
     woken: bool,
+    /// It sleeps, and will tick by itself.
+    has_alarm: bool,
 }
 
 #[derive(Default)]
@@ -53,6 +55,13 @@ impl Periodic {
         self.shared.wake();
     }
 
+    /// Makes it tick now if it would sleep until it is woken. If it will tick by itself soon, it is left alone.
+    pub(crate) fn rouse(&self) {
+        if !self.shared.state.lock().has_alarm {
+            self.wake();
+        }
+    }
+
     /// A handle that others can use to wake the thread.
     #[must_use]
     pub(crate) fn waker(&self) -> Waker {
@@ -90,13 +99,14 @@ impl Shared {
     fn sleep(&self, pause: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         let awake = |state: &mut State| !state.stop && !state.woken;
+        state.has_alarm = pause.is_some();
         match pause {
             None => self.wake.wait_while(&mut state, awake),
             Some(pause) => {
                 self.wake.wait_while_for(&mut state, awake, pause);
             }
         }
-        state.woken = false;
+        (state.woken, state.has_alarm) = (false, false);
         !state.stop
     }
 }
@@ -121,5 +131,29 @@ mod tests {
         periodic.stop();
         assert!(seen.recv().is_err());
         periodic.stop();
+    }
+
+    #[test]
+    fn it_is_roused_only_from_a_sleep_without_an_end() {
+        let (ticks, seen) = mpsc::channel();
+        let (pauses, wanted) = mpsc::channel();
+        let periodic = Periodic::start("test", move || {
+            ticks.send(()).unwrap();
+            wanted.recv().unwrap()
+        });
+        let periodic = periodic.unwrap();
+        // Roused in a tick or after it: it ticks once more.
+        seen.recv().unwrap();
+        pauses.send(None).unwrap();
+        periodic.rouse();
+        seen.recv().unwrap();
+        pauses.send(Some(Duration::from_secs(3600))).unwrap();
+        while !periodic.shared.state.lock().has_alarm {
+            thread::yield_now();
+        }
+        periodic.rouse();
+        assert!(!periodic.shared.state.lock().woken);
+        periodic.stop();
+        assert!(seen.try_recv().is_err());
     }
 }
