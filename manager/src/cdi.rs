@@ -294,7 +294,7 @@ mod tests {
             id: SliceId::from_random(1),
             parts: vec![part("GPU-1"), part("GPU-2")],
             host_memory_limit_bytes: 0,
-            priority_class: QosClass::default(),
+            qos_class: QosClass::default(),
             audit_policy: None,
             published: Published {
                 aliases: BTreeSet::from(["ids-1".into(), "ids-2".into()]),

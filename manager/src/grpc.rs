@@ -96,7 +96,7 @@ impl NodeManager for Service {
             name: request.name,
             parts,
             host_memory_limit_bytes: request.host_memory_limit_bytes,
-            priority_class: convert::priority_class(request.priority_class)?,
+            qos_class: convert::qos_class(request.priority_class)?,
             description: request.description,
             owner,
             users,
@@ -112,9 +112,8 @@ impl NodeManager for Service {
         let proto::ResizeSliceRequest { name, parts, host_memory_limit_bytes, priority_class, allowed_uids } =
             request.into_inner();
         let parts = parts.into_iter().map(convert::part_request).collect();
-        let priority_class = convert::priority_class(priority_class)?;
-        let request =
-            ResizeRequest { parts, host_memory_limit_bytes, priority_class, users: owner::users(allowed_uids) };
+        let qos_class = convert::qos_class(priority_class)?;
+        let request = ResizeRequest { parts, host_memory_limit_bytes, qos_class, users: owner::users(allowed_uids) };
         self.blocking(move |manager| Ok(Response::new(convert::slice(manager.resize(&name, &request)?)))).await
     }
 

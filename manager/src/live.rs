@@ -122,7 +122,7 @@ pub(crate) struct LiveSlice {
     /// Its state in the time sharing of each device.
     pub gang_states: GangStates,
     parts: RwLock<Vec<Part>>,
-    priority_class: RwLock<QosClass>,
+    qos_class: RwLock<QosClass>,
     /// The highest memory limit so far, for each part.
     memory_limits_max_bytes: Vec<AtomicU64>,
     members: Mutex<Members>,
@@ -153,7 +153,7 @@ impl LiveSlice {
             past: Mutex::new(slice.parts.iter().map(|_| Past::default()).collect()),
             gang_states: GangStates::new(slice.parts.len()),
             parts: RwLock::new(slice.parts.clone()),
-            priority_class: RwLock::new(slice.priority_class),
+            qos_class: RwLock::new(slice.qos_class),
             memory_limits_max_bytes: slice.parts.iter().map(|part| AtomicU64::new(part.memory_limit_bytes)).collect(),
             members: Mutex::new(Members {
                 processes: Arc::new([]),
@@ -221,8 +221,8 @@ impl LiveSlice {
 
     /// Its priority class as it is now.
     #[must_use]
-    pub(crate) fn priority_class(&self) -> QosClass {
-        *self.priority_class.read()
+    pub(crate) fn qos_class(&self) -> QosClass {
+        *self.qos_class.read()
     }
 
     /// Takes over the values of a resized slice.
@@ -232,7 +232,7 @@ impl LiveSlice {
             max_bytes.fetch_max(part.memory_limit_bytes, Ordering::Relaxed);
         }
         self.parts.write().clone_from(&slice.parts);
-        *self.priority_class.write() = slice.priority_class;
+        *self.qos_class.write() = slice.qos_class;
         self.users.write().clone_from(&slice.users);
     }
 

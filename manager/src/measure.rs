@@ -66,7 +66,7 @@ pub(crate) fn usage_of(live: &LiveSlice, inventory: &Inventory, now: Now) -> Sli
         host_memory: host_memory(live, is_trusted),
         processes: processes.collect(),
         problem: damage.map(|damage| damage.problem()),
-        priority_class: live.priority_class(),
+        qos_class: live.qos_class(),
         consumers: live.consumers().as_ref().clone(),
     }
 }

@@ -153,7 +153,7 @@ fn create_request(request: &SliceRequest) -> CreateRequest {
         name: request.name.clone(),
         parts: request.parts.iter().map(part).collect(),
         host_memory_limit_bytes: request.host_memory_limit_bytes,
-        priority_class: request.priority_class,
+        qos_class: request.qos_class,
         audit_policy: request.audit_policy,
         published: Published { aliases: request.aliases.clone(), environment: request.environment.clone() },
         description: request.description.clone(),
@@ -172,7 +172,7 @@ fn slice(view: SliceView) -> Slice {
     };
     let content = SliceRequest {
         parts: view.slice.parts.into_iter().map(part).collect(),
-        priority_class: Some(view.slice.priority_class),
+        qos_class: Some(view.slice.qos_class),
         host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
         audit_policy: view.slice.audit_policy,
         description: view.slice.description,

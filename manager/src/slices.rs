@@ -114,9 +114,9 @@ pub(crate) struct Slice {
     /// Maximum page-locked host memory; 0: no limit. Missing in checkpoints from before this limit existed.
     #[serde(default)]
     pub host_memory_limit_bytes: u64,
-    /// Missing in checkpoints from before priority classes existed.
-    #[serde(default)]
-    pub priority_class: QosClass,
+    /// Missing in checkpoints from before QoS classes existed.
+    #[serde(default, rename = "priority_class")]
+    pub qos_class: QosClass,
     /// The policy for processes that get past it; `None`: the node's policy.
     #[serde(default)]
     pub audit_policy: Option<AuditPolicy>,
@@ -164,7 +164,7 @@ pub(crate) struct CreateRequest {
     /// Maximum page-locked host memory; 0: no limit.
     pub host_memory_limit_bytes: u64,
     /// `None`: the node's default.
-    pub priority_class: Option<QosClass>,
+    pub qos_class: Option<QosClass>,
     /// The policy for processes that get past it; `None`: the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Further names and variables by which containers get it.
@@ -185,7 +185,7 @@ pub(crate) struct ResizeRequest {
     /// A new limit on page-locked host memory, 0 for none; `None`: unchanged.
     pub host_memory_limit_bytes: Option<u64>,
     /// `None`: unchanged.
-    pub priority_class: Option<QosClass>,
+    pub qos_class: Option<QosClass>,
     /// Users of this node who may run programs in it outside of containers, besides those who already may.
     pub users: BTreeSet<u32>,
 }
@@ -194,7 +194,7 @@ impl ResizeRequest {
     fn changes_nothing(&self) -> bool {
         self.parts.is_empty()
             && self.host_memory_limit_bytes.is_none()
-            && self.priority_class.is_none()
+            && self.qos_class.is_none()
             && self.users.is_empty()
     }
 }
@@ -213,17 +213,17 @@ pub(crate) struct Given {
 pub(crate) struct Slices {
     by_name: BTreeMap<String, Slice>,
     /// The class of a slice that does not ask for one.
-    default_priority_class: QosClass,
+    default_qos_class: QosClass,
 }
 
 /// The greatest limit on host memory: a ledger cannot count further.
 pub(crate) const HOST_MEMORY_BYTES_MAX: u64 = BYTES_MAX;
 
 impl Slices {
-    /// No slices. A slice that does not ask for a priority class gets `default_priority_class`.
+    /// No slices. A slice that does not ask for a priority class gets `default_qos_class`.
     #[must_use]
-    pub(crate) fn new(default_priority_class: QosClass) -> Slices {
-        Slices { by_name: BTreeMap::new(), default_priority_class }
+    pub(crate) fn new(default_qos_class: QosClass) -> Slices {
+        Slices { by_name: BTreeMap::new(), default_qos_class }
     }
 
     /// The slice of that name.
@@ -293,7 +293,7 @@ impl Slices {
             id,
             parts: self.place(inventory, &request.parts)?,
             host_memory_limit_bytes: checked_host_memory(request.host_memory_limit_bytes)?,
-            priority_class: request.priority_class.unwrap_or(self.default_priority_class),
+            qos_class: request.qos_class.unwrap_or(self.default_qos_class),
             audit_policy: request.audit_policy,
             published: request.published,
             created: now,
@@ -449,7 +449,7 @@ impl Slices {
         if let Some(bytes) = request.host_memory_limit_bytes {
             slice.host_memory_limit_bytes = checked_host_memory(bytes)?;
         }
-        slice.priority_class = request.priority_class.unwrap_or(slice.priority_class);
+        slice.qos_class = request.qos_class.unwrap_or(slice.qos_class);
         slice.users.extend(&request.users);
         for change in &request.parts {
             let mut met = false;

@@ -59,7 +59,7 @@ impl TimeSharing {
                 thread.tell(Command::Add {
                     live: Arc::clone(live),
                     part: number,
-                    share: share(part, live.priority_class()),
+                    share: share(part, live.qos_class()),
                 });
             } else {
                 live.set_free(number, true);
@@ -74,7 +74,7 @@ impl TimeSharing {
         let devices = self.devices.lock();
         for part in live.parts() {
             if let Some(thread) = devices.get(&part.device) {
-                let share = share(&part, live.priority_class());
+                let share = share(&part, live.qos_class());
                 thread.tell_and_wait(|done| Command::Resize { number: live.number, share, done });
             }
         }

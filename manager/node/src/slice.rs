@@ -15,7 +15,8 @@ pub struct SliceRequest {
     /// One for each device.
     pub parts: Vec<Part>,
     /// `None`: the node's default.
-    pub priority_class: Option<QosClass>,
+    #[serde(rename = "priority_class")]
+    pub qos_class: Option<QosClass>,
     /// Page-locked host memory that is never exceeded; 0: no limit.
     pub host_memory_limit_bytes: u64,
     /// What is done with processes that get past the slice; `None`: the node's policy.

@@ -21,8 +21,8 @@ pub struct SliceUsage {
     pub processes: Vec<ProcessUsage>,
     /// Why its ledger is not believed; the figures from the ledger are then 0.
     pub problem: Option<String>,
-    /// Its priority class.
-    pub priority_class: QosClass,
+    /// How it is ordered among the slices of its devices.
+    pub qos_class: QosClass,
     /// The containers of pods that run in it, as far as they are known.
     pub consumers: BTreeSet<Consumer>,
 }

@@ -18,7 +18,7 @@ fn contents() -> Contents {
         id: SliceId::from_random(u128::MAX / 3),
         parts: vec![part],
         host_memory_limit_bytes: 0,
-        priority_class: QosClass::LatencyCritical,
+        qos_class: QosClass::LatencyCritical,
         audit_policy: None,
         published: Published::default(),
         created: SystemTime::now(),
@@ -73,7 +73,7 @@ fn a_checkpoint_of_before_there_were_host_limits_and_priorities_is_taken_up() {
     slice.remove("host_memory_limit_bytes").unwrap();
     fs::write(&path, value.to_string()).unwrap();
     let loaded = loaded(&checkpoint).slices.remove(0).slice;
-    assert_eq!((loaded.priority_class, loaded.host_memory_limit_bytes), (QosClass::Standard, 0));
+    assert_eq!((loaded.qos_class, loaded.host_memory_limit_bytes), (QosClass::Standard, 0));
 }
 
 #[test]

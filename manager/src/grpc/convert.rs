@@ -32,7 +32,7 @@ fn part(part: Part) -> proto::Part {
 }
 
 /// The class in a request; `None` if it is unspecified.
-pub(super) fn priority_class(class: i32) -> Result<Option<QosClass>, Status> {
+pub(super) fn qos_class(class: i32) -> Result<Option<QosClass>, Status> {
     match proto::PriorityClass::try_from(class) {
         Ok(proto::PriorityClass::Unspecified) => Ok(None),
         Ok(proto::PriorityClass::LatencyCritical) => Ok(Some(QosClass::LatencyCritical)),
@@ -44,7 +44,7 @@ pub(super) fn priority_class(class: i32) -> Result<Option<QosClass>, Status> {
     }
 }
 
-fn told_priority_class(class: QosClass) -> i32 {
+fn told_qos_class(class: QosClass) -> i32 {
     match class {
         QosClass::LatencyCritical => proto::PriorityClass::LatencyCritical,
         QosClass::Standard => proto::PriorityClass::Standard,
@@ -68,7 +68,7 @@ pub(super) fn slice(view: SliceView) -> proto::Slice {
         description: view.slice.description,
         problem: view.problem.unwrap_or_default(),
         host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
-        priority_class: told_priority_class(view.slice.priority_class),
+        priority_class: told_qos_class(view.slice.qos_class),
         warnings: view.warnings,
         environment: view.environment,
         consumers: usage::consumers(&view.consumers),

@@ -109,7 +109,7 @@ fn undescribed(id: SliceId) -> Slice {
         id,
         parts: Vec::new(),
         host_memory_limit_bytes: 0,
-        priority_class: QosClass::default(),
+        qos_class: QosClass::default(),
         audit_policy: None,
         published: Published::default(),
         created: SystemTime::now(),

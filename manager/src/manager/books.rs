@@ -91,9 +91,9 @@ impl Change {
 }
 
 impl Books {
-    /// Empty books. A slice that does not ask for a priority class gets `default_priority_class`.
-    pub(super) fn new(default_priority_class: QosClass) -> Books {
-        let slices = Slices::new(default_priority_class);
+    /// Empty books. A slice that does not ask for a priority class gets `default_qos_class`.
+    pub(super) fn new(default_qos_class: QosClass) -> Books {
+        let slices = Slices::new(default_qos_class);
         let state =
             State { reserved: slices.clone(), slices, problems: BTreeMap::new(), under_way: BTreeMap::new(), next: 0 };
         Books { state: Mutex::new(state), ended: Condvar::new() }

@@ -8,9 +8,9 @@ use aliquot_node::SliceRequest;
 /// leaves open is no difference, and neither is the description.
 #[must_use]
 pub(super) fn difference(asked: &SliceRequest, found: &SliceRequest) -> Option<String> {
-    let class = asked.priority_class.or(found.priority_class);
+    let class = asked.qos_class.or(found.qos_class);
     differs("parts", &asked.parts, &found.parts)
-        .or_else(|| differs("priority class", &class, &found.priority_class))
+        .or_else(|| differs("priority class", &class, &found.qos_class))
         .or_else(|| differs("host memory limit", &asked.host_memory_limit_bytes, &found.host_memory_limit_bytes))
         .or_else(|| differs("audit policy", &asked.audit_policy, &found.audit_policy))
         .or_else(|| differs("aliases", &asked.aliases, &found.aliases))
@@ -37,7 +37,7 @@ mod tests {
         SliceRequest {
             name: "a".into(),
             parts: vec![part],
-            priority_class: Some(QosClass::Standard),
+            qos_class: Some(QosClass::Standard),
             description: "one".into(),
             ..SliceRequest::default()
         }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn unset_fields_are_no_difference() {
-        let asked = SliceRequest { priority_class: None, description: "other".into(), ..found() };
+        let asked = SliceRequest { qos_class: None, description: "other".into(), ..found() };
         assert_eq!(difference(&asked, &found()), None);
         assert_eq!(difference(&found(), &found()), None);
     }
@@ -58,7 +58,7 @@ mod tests {
             difference(&asked, &found()).unwrap_or_default()
         };
         assert!(changed(&|asked| asked.parts[0].core_request_percent = 31).contains("core_request_percent: 30"));
-        assert!(changed(&|asked| asked.priority_class = Some(QosClass::Batch)).contains("not Some(Batch)"));
+        assert!(changed(&|asked| asked.qos_class = Some(QosClass::Batch)).contains("not Some(Batch)"));
         assert_eq!(changed(&|asked| asked.host_memory_limit_bytes = 1), "its host memory limit is 0, not 1");
         assert!(changed(&|asked| asked.audit_policy = Some(AuditPolicy::Stop)).starts_with("its audit policy"));
         assert!(changed(&|asked| _ = asked.aliases.insert("b".into())).starts_with("its aliases"));

@@ -26,7 +26,7 @@ fn slice() -> Slice {
         id: SliceId::from_random(7 << 64 | 9),
         parts: vec![part],
         host_memory_limit_bytes: 0,
-        priority_class: QosClass::default(),
+        qos_class: QosClass::default(),
         audit_policy: None,
         published: Published::default(),
         created: SystemTime::UNIX_EPOCH,

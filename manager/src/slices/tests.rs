@@ -204,20 +204,17 @@ fn the_host_memory_limit_is_set_changed_and_removed() {
 #[test]
 fn a_priority_class_is_requested_or_the_default_and_changes_on_its_own() {
     let (mut slices, inventory) = (Slices::new(QosClass::Batch), inventory(1));
-    assert_eq!(
-        create(&mut slices, &inventory, "a", vec![part(None, 10, 0, 0)]).unwrap().priority_class,
-        QosClass::Batch
-    );
-    let asked = CreateRequest { priority_class: Some(QosClass::Standard), ..request("b", vec![part(None, 10, 0, 0)]) };
+    assert_eq!(create(&mut slices, &inventory, "a", vec![part(None, 10, 0, 0)]).unwrap().qos_class, QosClass::Batch);
+    let asked = CreateRequest { qos_class: Some(QosClass::Standard), ..request("b", vec![part(None, 10, 0, 0)]) };
     let slice = slices.create(&inventory, asked, SliceId::from_random(1), SystemTime::UNIX_EPOCH).unwrap();
-    assert_eq!(slice.priority_class, QosClass::Standard);
+    assert_eq!(slice.qos_class, QosClass::Standard);
     slices.put(slice.clone());
-    let change = ResizeRequest { priority_class: Some(QosClass::LatencyCritical), ..ResizeRequest::default() };
+    let change = ResizeRequest { qos_class: Some(QosClass::LatencyCritical), ..ResizeRequest::default() };
     let changed = slices.resize(&inventory, "b", &change).unwrap();
-    assert_eq!(changed, Slice { priority_class: QosClass::LatencyCritical, ..slice });
+    assert_eq!(changed, Slice { qos_class: QosClass::LatencyCritical, ..slice });
     slices.put(changed);
     let other = slices.resize(&inventory, "b", &resized(vec![part(None, 20, 0, 0)])).unwrap();
-    assert_eq!(other.priority_class, QosClass::LatencyCritical);
+    assert_eq!(other.qos_class, QosClass::LatencyCritical);
 }
 
 #[test]

@@ -312,7 +312,7 @@ impl Preparer {
             name: name.clone(),
             environment: wish.environment(&placed(&parts, devices)).into_iter().collect(),
             parts,
-            priority_class: wish.priority.map(priority_class),
+            qos_class: wish.priority.map(qos_class),
             description: starting.consumer.to_string(),
             aliases: starting.aliases.clone(),
             ..SliceRequest::default()
@@ -452,7 +452,7 @@ fn placed(parts: &[Part], devices: &Devices) -> Vec<Placed> {
     parts.iter().filter_map(place).collect()
 }
 
-fn priority_class(priority: Priority) -> QosClass {
+fn qos_class(priority: Priority) -> QosClass {
     match priority {
         Priority::LatencyCritical => QosClass::LatencyCritical,
         Priority::Standard => QosClass::Standard,

@@ -201,7 +201,7 @@ async fn a_container_starts_in_the_slice_of_both_its_resources() {
     assert!(cdi_devices.iter().all(|device| aliases.contains(device)), "{cdi_devices:?} {aliases:?}");
     let part = &slice.content.parts[0];
     assert_eq!((part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes), (30, 30, 4 * GIB));
-    assert_eq!(slice.content.priority_class, Some(QosClass::Batch));
+    assert_eq!(slice.content.qos_class, Some(QosClass::Batch));
     let consumer = Consumer { namespace: "default".into(), pod: "a".into(), container: "main".into() };
     assert_eq!(slice.consumers, [consumer].into());
     world.start("a").await.unwrap();

@@ -260,7 +260,7 @@ impl Merged {
         Ok(ClaimSlice {
             slice: SliceRequest {
                 name,
-                priority_class: self.agreed("priorityClass", |config| config.priority_class)?,
+                qos_class: self.agreed("priorityClass", |config| config.qos_class)?,
                 host_memory_limit_bytes: host_memory_limit_bytes.unwrap_or(0),
                 audit_policy: self.agreed("auditPolicy", |config| config.audit_policy)?,
                 description,

@@ -438,7 +438,7 @@ mod tests {
         let found = checkpoint.load(&ClaimUid::parse("a").unwrap()).unwrap().unwrap();
         assert_eq!((found.phase, &*found.boot_id, &*found.name), (Phase::Completed, "boot", "train"));
         let [slice] = found.slices.as_slice() else { panic!("the claim is one slice: {found:?}") };
-        assert_eq!((slice.slice.priority_class, slice.slice.parts[0].core_limit_percent), (Some(QosClass::Batch), 80));
+        assert_eq!((slice.slice.qos_class, slice.slice.parts[0].core_limit_percent), (Some(QosClass::Batch), 80));
         assert_eq!(slice.devices[0].share_id.as_deref(), Some("share"));
         // And the program of before reads what this one writes.
         checkpoint.save(&found).unwrap();

@@ -28,7 +28,7 @@ pub(super) struct SliceConfig {
     /// limit, too.
     pub core_limit_percent: Option<u32>,
     /// Which slice goes first.
-    pub priority_class: Option<QosClass>,
+    pub qos_class: Option<QosClass>,
     /// What is done with processes that get past the slice.
     pub audit_policy: Option<AuditPolicy>,
     /// Page-locked host memory in bytes that is never exceeded; 0: no limit.
@@ -87,7 +87,8 @@ struct Parameters {
     #[serde(rename = "kind")]
     _kind: String,
     core_limit_percent: Option<u32>,
-    priority_class: Option<QosClass>,
+    #[serde(rename = "priorityClass")]
+    qos_class: Option<QosClass>,
     audit_policy: Option<AuditPolicy>,
     host_memory_limit: Option<String>,
 }
@@ -116,7 +117,7 @@ impl SliceConfig {
             .map(|text| quantity::whole(&text).map_err(|_| SliceConfigError::HostMemoryLimit { found: text }));
         Ok(SliceConfig {
             core_limit_percent: read.core_limit_percent,
-            priority_class: read.priority_class,
+            qos_class: read.qos_class,
             audit_policy: read.audit_policy,
             host_memory_limit_bytes: host_memory_limit_bytes.transpose()?,
         })
@@ -127,7 +128,7 @@ impl SliceConfig {
     pub(super) fn overridden_by(self, later: SliceConfig) -> SliceConfig {
         SliceConfig {
             core_limit_percent: later.core_limit_percent.or(self.core_limit_percent),
-            priority_class: later.priority_class.or(self.priority_class),
+            qos_class: later.qos_class.or(self.qos_class),
             audit_policy: later.audit_policy.or(self.audit_policy),
             host_memory_limit_bytes: later.host_memory_limit_bytes.or(self.host_memory_limit_bytes),
         }
@@ -158,7 +159,7 @@ mod tests {
         }));
         let expected = SliceConfig {
             core_limit_percent: Some(80),
-            priority_class: Some(QosClass::LatencyCritical),
+            qos_class: Some(QosClass::LatencyCritical),
             audit_policy: Some(AuditPolicy::Stop),
             host_memory_limit_bytes: Some(4 << 30),
         };
@@ -197,10 +198,10 @@ mod tests {
         let class =
             SliceConfig { core_limit_percent: Some(50), host_memory_limit_bytes: Some(1), ..Default::default() };
         let claim =
-            SliceConfig { core_limit_percent: Some(80), priority_class: Some(QosClass::Batch), ..Default::default() };
+            SliceConfig { core_limit_percent: Some(80), qos_class: Some(QosClass::Batch), ..Default::default() };
         let expected = SliceConfig {
             core_limit_percent: Some(80),
-            priority_class: Some(QosClass::Batch),
+            qos_class: Some(QosClass::Batch),
             audit_policy: None,
             host_memory_limit_bytes: Some(1),
         };

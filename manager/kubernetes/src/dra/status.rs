@@ -65,7 +65,7 @@ fn device_status(device: &AllocatedDevice, slice: &SliceRequest, cdi_device: &st
             "coreRequestPercent": part.map(|part| part.core_request_percent),
             "coreLimitPercent": part.map(|part| part.core_limit_percent),
             "memoryLimitBytes": part.map(|part| part.memory_limit_bytes),
-            "priorityClass": slice.priority_class,
+            "priorityClass": slice.qos_class,
         },
     });
     if let Some(share_id) = &device.share_id {

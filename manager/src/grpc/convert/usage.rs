@@ -46,7 +46,7 @@ fn slice_usage(usage: SliceUsage, findings: &[Finding]) -> proto::SliceUsage {
         processes: usage.processes.into_iter().map(process).collect(),
         problem: usage.problem.unwrap_or_default(),
         host_memory: Some(proto::HostMemoryUsage { limit_bytes, used_bytes, peak_bytes, refused }),
-        priority_class: super::told_priority_class(usage.priority_class),
+        priority_class: super::told_qos_class(usage.qos_class),
         consumers: consumers(&usage.consumers),
     }
 }

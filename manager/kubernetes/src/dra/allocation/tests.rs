@@ -81,7 +81,7 @@ fn a_share_of_a_device_becomes_a_slice_with_that_part() {
     assert_eq!(allocation.slice.name, format!("claim-{UID}"));
     assert_eq!(allocation.slice.parts, [part]);
     assert_eq!(allocation.slice.description, "claim team/train");
-    assert_eq!((allocation.slice.priority_class, allocation.slice.audit_policy), (None, None));
+    assert_eq!((allocation.slice.qos_class, allocation.slice.audit_policy), (None, None));
     let device = AllocatedDevice {
         request: "gpu".into(),
         pool: "node-1".into(),
@@ -135,7 +135,7 @@ fn each_set_of_requests_is_a_slice_of_its_own() {
     };
     assert_eq!(cores(&slices[0]), [("GPU-A".into(), 30)]);
     assert_eq!(cores(&slices[1]), [("GPU-A".into(), 50), ("GPU-B".into(), 70)]);
-    let classes = slices.iter().map(|slice| slice.slice.priority_class).collect::<Vec<_>>();
+    let classes = slices.iter().map(|slice| slice.slice.qos_class).collect::<Vec<_>>();
     assert_eq!(classes, [Some(QosClass::Batch), Some(QosClass::Standard)]);
 }
 
@@ -176,7 +176,7 @@ fn what_the_claim_says_overrides_what_its_class_says() {
     ]);
     let slice = resolved(json!([result("gpu", "gpu-a", "30", "8Gi")]), configs).unwrap().slice;
     assert_eq!(slice.parts[0].core_limit_percent, 90);
-    assert_eq!(slice.priority_class, Some(QosClass::Batch));
+    assert_eq!(slice.qos_class, Some(QosClass::Batch));
     assert_eq!(slice.audit_policy, Some(AuditPolicy::Stop));
 }
 
@@ -187,7 +187,7 @@ fn a_slice_has_one_priority_class() {
     let refused = refusal(results.clone(), json!([of("a", "batch"), of("b", "standard")]));
     assert!(refused.starts_with(r#"the requests {"a", "b"} have different values of priorityClass"#), "{refused}");
     let one = resolved(results, json!([of("a", "batch")])).unwrap();
-    assert_eq!(one.slice.priority_class, Some(QosClass::Batch));
+    assert_eq!(one.slice.qos_class, Some(QosClass::Batch));
 }
 
 #[test]
