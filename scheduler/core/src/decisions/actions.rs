@@ -12,6 +12,7 @@ mod context;
 mod evict;
 mod evicting;
 mod finder;
+mod frontier;
 mod givers;
 mod least_disruption;
 mod leeway;
@@ -24,6 +25,7 @@ mod relieve;
 mod search;
 mod selection;
 mod stale;
+mod takes;
 mod victims;
 mod waiting;
 

@@ -3,34 +3,24 @@
 //! These sets decide who may reclaim, from whom, and who goes first. With several measures each action could undo
 //! another one. Reclaim and preemption only raise the sets, in an order that has an end: so cycles come to rest.
 
+mod accepted;
+mod placed_unit;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use crate::decisions::demanded::{ClassCharges, each_demanded};
 use crate::decisions::shares::{Right, Shares};
-use crate::decisions::unit::{Rank, Unit};
+use crate::decisions::unit::Rank;
 use crate::state::cluster::Cluster;
-use crate::state::group::Group;
 use crate::state::resources::{Amounts, Charge};
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
-use crate::vocabulary::step::Step;
 
-/// A unit that is placed.
-#[derive(Clone, Debug)]
-pub(crate) struct PlacedUnit {
-    pub(crate) unit: Unit,
-    /// What it takes.
-    pub(crate) charge: Charge,
-    /// Whether its group has all it needs. What is left of a gang does no work, and is entitled to nothing until it is
-    /// whole.
-    is_whole: bool,
-    /// Whether it is within its queue's fair share; otherwise it is borrowed.
-    pub(crate) entitled: bool,
-    /// Whether it is within what its queue's quota makes certain.
-    pub(crate) guaranteed: bool,
-}
+use accepted::{Accepted, fits};
+pub(crate) use placed_unit::PlacedUnit;
+use placed_unit::Verdict;
 
 /// What is evicted as a whole, and whether it is within its queue's fair share.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,107 +61,157 @@ pub struct Standing {
 /// of all queues can only rise, and as long as they stay, so do the entitled sets; and there are finitely many of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Entitled {
-    units: Vec<PlacedUnit>,
-    fair: Vec<u64>,
-    guaranteed: Vec<u64>,
-    /// The first unit that is not guaranteed; `None`: all are.
-    guaranteed_before: Option<Rank>,
+    units: BTreeMap<Rank, PlacedUnit>,
+    /// By [`Right`].
+    accepted: [Accepted; 2],
 }
+
+const RIGHTS: [Right; 2] = [Right::FairShare, Right::Guarantee];
 
 impl Entitled {
     /// The units of a queue as they are placed now.
     pub(crate) fn of(cluster: &Cluster, shares: &Shares, queue: QueueId) -> Self {
         let groups = cluster.queue(queue).into_iter().flat_map(|queue| queue.placed());
-        let units = groups.flat_map(|turn| placed(cluster, turn.group)).collect();
+        let units = groups.flat_map(|turn| PlacedUnit::of_group(cluster, turn.group));
+        let units: BTreeMap<Rank, PlacedUnit> = units.map(|placed| (placed.unit.rank, placed)).collect();
         let fair = shares.get(queue).iter().map(|entitlement| entitlement.fair_share).collect();
         let guaranteed = shares.guaranteed(queue).to_vec();
-        let guaranteed_before = first_beyond(cluster, queue, &guaranteed);
-        let mut entitled = Self { units, fair, guaranteed, guaranteed_before };
-        entitled.classify();
+        let before = first_beyond(cluster, queue, &guaranteed);
+        let accepted =
+            [Accepted::new(Right::FairShare, fair, None), Accepted::new(Right::Guarantee, guaranteed, before)];
+        let mut entitled = Self { units, accepted };
+        if let Some(first) = entitled.units.keys().next().copied() {
+            RIGHTS.iter().for_each(|right| _ = entitled.judge_from(*right, first));
+        }
         entitled
     }
 
-    /// Takes in that members of these groups were placed or evicted.
-    fn update(&mut self, cluster: &Cluster, groups: &BTreeSet<GroupId>) {
-        self.units.retain(|placed| !groups.contains(&placed.unit.group));
-        self.units.extend(groups.iter().flat_map(|group| placed(cluster, *group)));
-        self.classify();
-    }
-
-    fn classify(&mut self) {
-        // Nearly in order already: the stable sort merges what is.
-        self.units.sort_by_key(|placed| placed.unit.rank);
-        for right in [Right::FairShare, Right::Guarantee] {
-            let mut held = Amounts::default();
-            let mut cores_beyond = BTreeSet::new();
-            for index in 0..self.units.len() {
-                let placed = &self.units[index];
-                let rank = placed.unit.rank;
-                let without_core = rank.elastic && cores_beyond.contains(&rank.group);
-                let is_within = placed.is_whole && !without_core && self.fits(right, rank, &held, &placed.charge);
-                if is_within {
-                    held.add(&placed.charge);
-                } else if !rank.elastic {
-                    cores_beyond.insert(rank.group);
-                }
-                match right {
-                    Right::FairShare => self.units[index].entitled = is_within,
-                    Right::Guarantee => self.units[index].guaranteed = is_within,
+    /// Takes in that members of these groups were placed or evicted. Answers the ranks of all other units that stand
+    /// otherwise now.
+    fn update(&mut self, cluster: &Cluster, groups: &BTreeSet<GroupId>) -> BTreeSet<Rank> {
+        // By right: the first unit from which on all are to be judged anew.
+        let mut anew: [Option<Rank>; 2] = [None; 2];
+        let mut note = |right: Right, rank: Rank| {
+            let first = &mut anew[right as usize];
+            *first = Some(first.map_or(rank, |first| first.min(rank)));
+        };
+        for group in groups {
+            let ranks: Vec<Rank> = self.of_group(cluster, *group).map(|placed| placed.unit.rank).collect();
+            for placed in ranks.iter().filter_map(|rank| self.units.remove(rank)) {
+                for accepted in &mut self.accepted {
+                    accepted.leave(&placed);
+                    // One of those behind it may have room now.
+                    if placed.is(accepted.right) && accepted.any_is_short() {
+                        note(accepted.right, placed.unit.rank);
+                    }
                 }
             }
         }
+        for mut placed in groups.iter().flat_map(|group| PlacedUnit::of_group(cluster, *group)) {
+            for right in RIGHTS {
+                placed.verdicts[right as usize] = self.verdict(right, &placed);
+                let accepted = &mut self.accepted[right as usize];
+                accepted.enter(&placed);
+                // One of those behind it may have no room any more.
+                if placed.is(right) && !accepted.stays_within(&placed.charge) {
+                    note(right, placed.unit.rank);
+                }
+            }
+            self.units.insert(placed.unit.rank, placed);
+        }
+        let first = RIGHTS.into_iter().zip(anew).filter_map(|(right, first)| Some((right, first?)));
+        let changed = first.flat_map(|(right, first)| self.judge_from(right, first)).collect();
+        debug_assert!(self.is_as_judged_anew(), "what is kept is what follows from the units");
+        changed
+    }
+
+    /// How a unit stands behind those before it; itself, if it is among them, does not count.
+    fn verdict(&self, right: Right, placed: &PlacedUnit) -> Verdict {
+        let rank = placed.unit.rank;
+        let accepted = &self.accepted[right as usize];
+        accepted.judge(placed, self.core_is_out(right, rank), &self.held_before(right, rank))
+    }
+
+    /// What units before a rank hold by a right.
+    fn held_before(&self, right: Right, rank: Rank) -> Amounts {
+        let is_of_level =
+            |later: &&PlacedUnit| (later.unit.rank.priority, later.unit.rank.elastic) == (rank.priority, rank.elastic);
+        let later = self.units.range(rank..).map(|(_, placed)| placed).take_while(is_of_level);
+        self.accepted[right as usize].before(rank, later)
+    }
+
+    /// Whether a unit is beyond a core that is placed and not within a right.
+    fn core_is_out(&self, right: Right, rank: Rank) -> bool {
+        rank.elastic && self.units.get(&rank.core()).is_some_and(|core| !core.is(right))
+    }
+
+    /// Judges the units from a rank on anew by a right. Answers whose verdict is another one.
+    fn judge_from(&mut self, right: Right, first: Rank) -> Vec<Rank> {
+        let accepted = &mut self.accepted[right as usize];
+        self.units.range(first..).for_each(|(_, placed)| accepted.leave(placed));
+        let cores = self.units.range(first.first_of_priority()..first).map(|(_, placed)| placed);
+        let out = cores.filter(|core| !core.unit.elastic && !core.is(right));
+        let mut cores_out: BTreeSet<u64> = out.map(|core| core.unit.rank.group).collect();
+        let mut changed = Vec::new();
+        for (rank, placed) in self.units.range_mut(first..) {
+            let core_is_out = rank.elastic && cores_out.contains(&rank.group);
+            let verdict = accepted.judge(placed, core_is_out, accepted.total());
+            if std::mem::replace(&mut placed.verdicts[right as usize], verdict) != verdict {
+                changed.push(*rank);
+            }
+            if verdict != Verdict::Within && !rank.elastic {
+                cores_out.insert(rank.group);
+            }
+            accepted.enter(placed);
+        }
+        changed
+    }
+
+    /// Whether all that is kept is what it would be if it were made anew.
+    fn is_as_judged_anew(&self) -> bool {
+        let mut anew = Self { units: self.units.clone(), accepted: self.accepted.each_ref().map(Accepted::emptied) };
+        anew.units.values_mut().for_each(|placed| placed.verdicts = [Verdict::Out; 2]);
+        if let Some(first) = self.units.keys().next() {
+            RIGHTS.iter().for_each(|right| _ = anew.judge_from(*right, *first));
+        }
+        anew.units == self.units && self.accepted.iter().zip(&anew.accepted).all(|(one, other)| one.agrees(other))
     }
 
     /// Whether a unit of this rank that takes `charge` would be entitled, or guaranteed, if it were placed. What is
     /// placed of a core already counts with the rest of it.
     pub(crate) fn would_be(&self, right: Right, rank: Rank, charge: &Charge) -> bool {
-        let mut held = Amounts::default();
-        for placed in self.units.iter().take_while(|placed| placed.unit.rank <= rank) {
-            if placed.is(right) || placed.unit.rank == rank {
-                held.add(&placed.charge);
-            } else if rank.elastic && placed.unit.rank.is_core_of(rank) {
-                return false;
-            }
+        let accepted = &self.accepted[right as usize];
+        if !accepted.reaches(rank) || self.core_is_out(right, rank) {
+            return false;
         }
-        self.fits(right, rank, &held, charge)
-    }
-
-    fn fits(&self, right: Right, rank: Rank, held: &Amounts, charge: &Charge) -> bool {
-        let (within, reaches) = match right {
-            Right::FairShare => (&self.fair, true),
-            Right::Guarantee => (&self.guaranteed, self.guaranteed_before.is_none_or(|before| rank < before)),
-        };
-        reaches && fits(within, held, charge)
-    }
-
-    /// All units, the last in order first.
-    pub(crate) fn last_first(&self) -> impl Iterator<Item = &PlacedUnit> {
-        self.units.iter().rev()
+        let same = self.units.get(&rank);
+        let mut with_same = charge.clone();
+        same.into_iter().for_each(|same| with_same.add(&same.charge));
+        // Where there is room behind all, there is room before them.
+        if accepted.allows(accepted.total(), &with_same) {
+            return true;
+        }
+        let mut held = self.held_before(right, rank);
+        same.into_iter().for_each(|same| held.add(&same.charge));
+        accepted.allows(&held, charge)
     }
 
     /// All units, in order.
-    pub(crate) fn units(&self) -> &[PlacedUnit] {
-        &self.units
-    }
-}
-
-impl PlacedUnit {
-    /// Its members, each by itself.
-    pub(crate) fn members(&self, cluster: &Cluster) -> impl Iterator<Item = Self> {
-        let members = self.unit.claims.iter().filter_map(|claim| Some((*claim, cluster.charge(*claim)?)));
-        members.map(|(claim, charge)| Self {
-            unit: Unit { claims: vec![claim], ..self.unit.clone() },
-            charge,
-            ..self.clone()
-        })
+    pub(crate) fn units(&self) -> impl DoubleEndedIterator<Item = &PlacedUnit> {
+        self.units.values()
     }
 
-    /// Whether it is within what its queue has a right to.
-    pub(crate) fn is(&self, right: Right) -> bool {
-        match right {
-            Right::FairShare => self.entitled,
-            Right::Guarantee => self.guaranteed,
-        }
+    /// The unit of a rank.
+    pub(crate) fn get(&self, rank: Rank) -> Option<&PlacedUnit> {
+        self.units.get(&rank)
+    }
+
+    /// The units of a group, in order.
+    pub(crate) fn of_group(&self, cluster: &Cluster, group: GroupId) -> impl Iterator<Item = &PlacedUnit> {
+        let core = cluster.group(group).map(|group| Rank::new(group.spec().priority, group.sequence(), None));
+        let core = core.into_iter();
+        let beyond = core.clone().flat_map(move |core| self.units.range(core.beyond()));
+        core.filter_map(move |core| self.units.get(&core)).chain(beyond.map(|(_, placed)| placed))
     }
 }
 
@@ -188,23 +228,6 @@ fn first_beyond(cluster: &Cluster, queue: QueueId, guaranteed: &[u64]) -> Option
     beyond.break_value()
 }
 
-fn placed(cluster: &Cluster, group: GroupId) -> impl Iterator<Item = PlacedUnit> {
-    let is_whole = cluster.group(group).is_some_and(Group::has_minimum);
-    let units = Unit::placed(cluster, group).into_iter();
-    units.map(move |unit| PlacedUnit {
-        charge: unit.charge(cluster),
-        unit,
-        is_whole,
-        entitled: false,
-        guaranteed: false,
-    })
-}
-
-fn fits(fair: &[u64], held: &Amounts, charge: &Charge) -> bool {
-    let share = |number: usize| fair.get(number).copied().unwrap_or(0);
-    charge.parts().all(|(number, amount)| held.get(number).saturating_add(amount) <= share(number))
-}
-
 /// The sets of the queues that were asked for, kept true as claims are placed and evicted. Made anew each cycle: fair
 /// shares change with what happens.
 #[derive(Clone, Debug, Default)]
@@ -218,17 +241,97 @@ impl EntitledSets {
         self.by_queue.entry(queue).or_insert_with(|| Entitled::of(cluster, shares, queue))
     }
 
-    /// Takes in steps that have been made final.
-    pub(crate) fn changed(&mut self, cluster: &Cluster, steps: &[Step]) {
-        let mut groups: BTreeMap<QueueId, BTreeSet<GroupId>> = BTreeMap::new();
-        for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
-            if let Some(queue) = cluster.group(group).map(Group::queue) {
-                groups.entry(queue).or_default().insert(group);
-            }
+    /// Takes in that members of some groups of a queue were placed or evicted. Answers the ranks of all other units of
+    /// the queue that stand otherwise now.
+    pub(crate) fn update(&mut self, cluster: &Cluster, queue: QueueId, groups: &BTreeSet<GroupId>) -> BTreeSet<Rank> {
+        self.by_queue.get_mut(&queue).map(|entitled| entitled.update(cluster, groups)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+    use crate::vocabulary::allowance::Allowance;
+    use crate::vocabulary::claim::{Allocation, Claim, DeviceAllocation, NodeId};
+    use crate::vocabulary::event::{Event, Outcome};
+    use crate::vocabulary::pod_group::PodGroup;
+    use crate::vocabulary::quantity::{Bytes, DeviceCore};
+    use crate::vocabulary::queue_spec::QueueSpec;
+    use crate::vocabulary::request::{DeviceMemory, DeviceRequest, Request};
+    use crate::vocabulary::resource::Resource;
+    use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
+
+    const DEVICES_MAX: u16 = 3;
+    const CLAIMS_MAX: u16 = 24;
+
+    fn request(devices: u16) -> Request {
+        let memory = DeviceMemory::Bytes(Bytes::ZERO);
+        Request { devices: DeviceRequest { memory, ..DeviceRequest::whole(devices) }, ..Request::default() }
+    }
+
+    /// A queue whose groups have these priorities and minimums, and these members of so many devices each. None of the
+    /// members is placed.
+    fn world(groups: &[(i32, u32)], members: &[(Index, u16)], allowance: Allowance) -> (Cluster, Vec<ClaimId>) {
+        let mut cluster = Cluster::new();
+        let mut apply = |event| cluster.apply(event).unwrap_or_else(|error| panic!("{error}"));
+        let devices = vec![DeviceSpec::default(); usize::from(DEVICES_MAX * CLAIMS_MAX)];
+        apply(Event::NodeAdded(NodeSpec { devices, ..NodeSpec::default() }));
+        let allowances = BTreeMap::from([(Resource::DeviceCore, allowance)]);
+        apply(Event::QueueAdded(QueueSpec { name: "team".into(), allowances, ..QueueSpec::default() }));
+        for (number, (priority, min_members)) in groups.iter().enumerate() {
+            apply(Event::PodGroupAdded(PodGroup {
+                name: number.to_string(),
+                queue: "team".into(),
+                priority: *priority,
+                min_members: *min_members,
+                ..PodGroup::default()
+            }));
         }
-        for (queue, groups) in groups {
-            if let Some(entitled) = self.by_queue.get_mut(&queue) {
-                entitled.update(cluster, &groups);
+        let claims = members.iter().map(|(group, devices)| {
+            let pod_group = Some(group.index(groups.len()).to_string());
+            match apply(Event::ClaimAdded(Claim { request: request(*devices), pod_group, ..Claim::default() })) {
+                Outcome::Claim(claim) => claim,
+                other => panic!("not a claim: {other:?}"),
+            }
+        });
+        let claims = claims.collect();
+        (cluster, claims)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_what_is_found_anew(
+            groups in vec((0i32..3, 0u32..4), 1..7),
+            members in vec((any::<Index>(), 1..=DEVICES_MAX), 1..usize::from(CLAIMS_MAX)),
+            bounds in (0u64..30, 0u64..50),
+            steps in vec(any::<Index>(), 1..60),
+        ) {
+            let (quota, limit) = (Some(bounds.0 * 1000), Some(bounds.1 * 1000));
+            let allowance = Allowance { quota, limit, weight: 1, ..Allowance::default() };
+            let (mut cluster, claims) = world(&groups, &members, allowance);
+            let queue = cluster.queue_named("team").expect("it was added");
+            let shares = Shares::of(&cluster, 0);
+            let mut kept = Entitled::of(&cluster, &shares, queue);
+            for step in steps {
+                let number = step.index(claims.len());
+                let claim = claims[number];
+                let group = cluster.group_of(claim).expect("it was added");
+                if cluster.evict(claim).is_err() {
+                    let first = DEVICES_MAX * u16::try_from(number).expect("few claims");
+                    let part = |device| DeviceAllocation { device, core: DeviceCore::WHOLE, memory: Bytes::ZERO };
+                    let devices = (first..first + members[number].1).map(part).collect();
+                    prop_assert_eq!(cluster.place(claim, Allocation { node: NodeId(0), devices }), Ok(()));
+                }
+                let before = kept.clone();
+                let others = kept.update(&cluster, &BTreeSet::from([group]));
+                prop_assert_eq!(&kept.units, &Entitled::of(&cluster, &shares, queue).units);
+                for (rank, placed) in before.units.iter().filter(|(_, placed)| placed.unit.group != group) {
+                    prop_assert!(others.contains(rank) || kept.get(*rank) == Some(placed), "{rank:?}");
+                }
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::decisions::holds::{Holds, Together};
 use crate::decisions::placement::{Engine, Policy};
 use crate::decisions::plan::{Obstacle, Pending, Plan, PlannedStep, cause};
 use crate::decisions::settings::Settings;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::decisions::signature::Failures;
 use crate::decisions::turns::{Candidates, Turns};
 use crate::decisions::unit::Unit;
@@ -92,10 +92,10 @@ impl Scheduler {
             group: placed.unit.group,
             claims: placed.unit.claims.clone(),
             is_elastic: placed.unit.elastic,
-            is_entitled: placed.entitled,
-            is_guaranteed: placed.guaranteed,
+            is_entitled: placed.is(Right::FairShare),
+            is_guaranteed: placed.is(Right::Guarantee),
         };
-        Entitled::of(cluster, &shares, queue).units().iter().map(standing).collect()
+        Entitled::of(cluster, &shares, queue).units().map(standing).collect()
     }
 
     /// Places what fits into what is free. Answers who waits.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
@@ -28,9 +29,20 @@ impl Rank {
         Self { priority: Reverse(priority), elastic: beyond.is_some(), group, member: beyond.unwrap_or(0) }
     }
 
-    /// Whether this is the rank of the core of the group that a unit of rank `other` belongs to.
-    pub(crate) fn is_core_of(self, other: Self) -> bool {
-        !self.elastic && self.group == other.group
+    /// The rank of the core of the same group.
+    pub(crate) fn core(self) -> Self {
+        Self { elastic: false, member: 0, ..self }
+    }
+
+    /// The ranks of all members beyond the core of the same group.
+    pub(crate) fn beyond(self) -> RangeInclusive<Self> {
+        let beyond = |member| Self { elastic: true, member, ..self };
+        beyond(0)..=beyond(u64::MAX)
+    }
+
+    /// The least rank that units of the same priority can have.
+    pub(crate) fn first_of_priority(self) -> Self {
+        Self { elastic: false, group: 0, member: 0, ..self }
     }
 }
 

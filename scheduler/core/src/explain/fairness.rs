@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::decisions::actions::MinRuntime;
 use crate::decisions::entitled::Entitled;
 use crate::decisions::queue_share::share;
-use crate::decisions::shares::Shares;
+use crate::decisions::shares::{Right, Shares};
 use crate::decisions::unit::Unit;
 use crate::explain::reason::{Holder, Reason};
 use crate::state::cluster::Cluster;
@@ -42,7 +42,7 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
     let rules = MinRuntime::of(cluster, queue, Action::Reclaim);
     let mut protected: BTreeMap<Protection, u32> = BTreeMap::new();
     let mut evictable = 0;
-    for placed in Entitled::of(cluster, shares, queue).last_first().filter(|placed| !placed.entitled) {
+    for placed in Entitled::of(cluster, shares, queue).units().filter(|placed| !placed.is(Right::FairShare)) {
         match protection(cluster, rules, &placed.unit) {
             Some(protection) => *protected.entry(protection).or_default() += 1,
             None => evictable += 1,

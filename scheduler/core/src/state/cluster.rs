@@ -236,6 +236,11 @@ impl Cluster {
         self.held.contains(&id)
     }
 
+    /// The nodes that are kept for somebody.
+    pub(crate) fn held_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.held.iter().copied()
+    }
+
     /// The nodes of which claims hold more than there is, because they were seen running there.
     pub fn over_committed(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.over_committed.iter().copied()

@@ -313,6 +313,12 @@ impl Amounts {
         }
     }
 
+    /// Adds other amounts.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.0.resize(self.0.len().max(other.0.len()), 0);
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, amount)| *sum += amount);
+    }
+
     /// Takes away what a claim has added.
     pub(crate) fn subtract(&mut self, charge: &Charge) {
         for (number, amount) in charge.parts() {

@@ -29,8 +29,11 @@ impl Evicting<'_> {
         engine: &mut Engine<Box<dyn Policy>>,
     ) -> Option<Result<(), Refusal>> {
         let members = self.bounds.unit.claims.len();
+        if !(2..=MEMBERS_MAX).contains(&members) {
+            return None;
+        }
         let all: Vec<usize> = self.selection.all().take(VICTIMS_MAX + 1).collect();
-        if !(2..=MEMBERS_MAX).contains(&members) || all.len() > VICTIMS_MAX {
+        if all.len() > VICTIMS_MAX {
             return None;
         }
         // Whom that many do not help, fewer do not help either.

@@ -16,7 +16,8 @@ use crate::vocabulary::counted;
 use crate::vocabulary::step::Step;
 
 use super::context::{ActionResult, Context};
-use super::finder::{Finder, could_fit, may_run};
+use super::finder::{Finder, could_fit};
+use super::frontier::may_run;
 use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
 use super::leeway::Leeway;
 use super::protection::delayed_until_ms;

@@ -14,6 +14,7 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::step::Step;
 
+use super::frontier::Frontiers;
 use super::givers::Givers;
 use super::memory::{SearchMemory, Searches};
 use super::victims::{Fate, Victims};
@@ -29,6 +30,8 @@ pub(crate) struct Context<'a> {
     pub(super) evictable: Victims,
     /// Who could be moved.
     pub(super) movable: Victims,
+    /// Where the evictable ones are, by the purposes of evictions so far.
+    pub(super) frontiers: Frontiers,
     /// By what they have too much for.
     givers: BTreeMap<Right, Givers>,
     /// Claims that may still be moved in this cycle to make room in one place.
@@ -52,6 +55,7 @@ impl<'a> Context<'a> {
             entitled: EntitledSets::default(),
             evictable: Victims::new(Fate::Evicted),
             movable: Victims::new(Fate::Moved),
+            frontiers: Frontiers::default(),
             givers: BTreeMap::new(),
             moves_left: settings.moves_per_cycle,
         }
@@ -59,7 +63,6 @@ impl<'a> Context<'a> {
 
     /// Takes in steps that have been made final.
     pub(crate) fn changed(&mut self, cluster: &Cluster, steps: &[Step]) {
-        self.entitled.changed(cluster, steps);
         let mut groups: BTreeMap<QueueId, BTreeSet<GroupId>> = BTreeMap::new();
         for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
             if let Some(queue) = cluster.group(group).map(Group::queue) {
@@ -67,10 +70,11 @@ impl<'a> Context<'a> {
             }
         }
         for (queue, groups) in groups {
+            let others = self.entitled.update(cluster, queue, &groups);
             self.givers.values_mut().for_each(|givers| givers.update(cluster, self.shares, queue));
             for victims in [&mut self.evictable, &mut self.movable] {
                 if victims.number_of(queue).is_some() || victims.knows_all() {
-                    victims.update(cluster, self.entitled.know(cluster, self.shares, queue), queue, &groups);
+                    victims.update(cluster, self.entitled.know(cluster, self.shares, queue), queue, &groups, &others);
                 }
             }
         }

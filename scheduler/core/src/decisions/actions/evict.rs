@@ -21,8 +21,11 @@ use super::bounds::Bounds;
 use super::context::ActionResult;
 use super::evicting::Evicting;
 use super::finder::{Finder, could_fit};
+use super::frontier::Frontiers;
 use super::memory::Searches;
 use super::selection::{Measure, VictimSelection};
+use super::takes::Takes;
+use super::victims::Victims;
 
 /// What is tried.
 pub(super) struct Attempt<'a> {
@@ -31,7 +34,9 @@ pub(super) struct Attempt<'a> {
     pub(super) unit: &'a Unit,
     /// The resources that it may take, by number.
     pub(super) needs: &'a [usize],
-    pub(super) selection: VictimSelection<'a>,
+    /// Who could be evicted, and which of them may be for the unit.
+    pub(super) victims: &'a Victims,
+    pub(super) takes: Takes,
     /// What is placed of the unit's queue.
     pub(super) own: &'a Entitled,
     pub(super) shares: &'a Shares,
@@ -45,8 +50,10 @@ impl Attempt<'_> {
         cluster: &mut Cluster,
         engine: &mut Engine<Box<dyn Policy>>,
         searches: &mut Searches<'_>,
+        frontiers: &mut Frontiers,
     ) -> ActionResult {
-        let Self { action, right, unit, needs, selection, own, shares, settings } = self;
+        let Self { action, right, unit, needs, victims, takes, own, shares, settings } = self;
+        let selection = VictimSelection::new(victims, takes.queues(), |victim| takes.allows(victim));
         if selection.is_empty() {
             return Err(Refusal::NothingToTake);
         }
@@ -75,7 +82,7 @@ impl Attempt<'_> {
         };
         let finder = Finder::new(search, unit);
         let (evicted, before) = (BTreeSet::new(), BTreeMap::new());
-        let mut room = Evicting { selection, finder, bounds, evicted, before };
+        let mut room = Evicting { selection, takes: &takes, frontiers, finder, bounds, evicted, before };
         let mut statement = Statement::new(cluster);
         let placed = room.place(&mut statement, engine);
         searches.end(action, unit.group, &room.finder.search, placed.is_ok());
@@ -120,9 +127,11 @@ impl Evicting<'_> {
     /// Places evicted units where there is room for them elsewhere and they take no more than before, though perhaps of
     /// another model: they are moved, then.
     fn find_elsewhere(&self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>, taken: &[usize]) {
-        let order = self.order(statement.cluster());
         let mut last_first = taken.to_vec();
-        last_first.sort_by_cached_key(|number| Reverse(self.selection.goes(&order, *number)));
+        if taken.len() > 1 {
+            let order = self.order(statement.cluster());
+            last_first.sort_by_cached_key(|number| Reverse(self.selection.goes(&order, *number)));
+        }
         for victim in last_first.into_iter().filter_map(|number| self.selection.get(number)) {
             // Without its core no member beyond it is placed. What is left of a gang is not started elsewhere: it would
             // do no work there either.

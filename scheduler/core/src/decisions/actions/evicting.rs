@@ -16,13 +16,17 @@ use crate::vocabulary::share::Share;
 
 use super::bounds::{Bounds, Taken};
 use super::finder::Finder;
+use super::frontier::{Frontiers, Purpose};
 use super::least_disruption::{Candidate, Disruption, Question, Seeker, Solution};
 use super::selection::{QueueOrder, Spares, VictimSelection};
+use super::takes::Takes;
 use super::victims::Victim;
 
 /// Evicts, within a statement, as few as possible for each task.
 pub(super) struct Evicting<'a> {
     pub(super) selection: VictimSelection<'a>,
+    pub(super) takes: &'a Takes,
+    pub(super) frontiers: &'a mut Frontiers,
     pub(super) finder: Finder,
     pub(super) bounds: Bounds<'a>,
     /// Those that were evicted at any time.
@@ -129,7 +133,8 @@ impl Evicting<'_> {
     ) -> Option<(NodeId, Vec<usize>)> {
         let order = self.order(cluster);
         let before = self.sum(&self.taken(cluster));
-        let Self { selection, finder, bounds, .. } = self;
+        let Self { selection, takes, frontiers, finder, bounds, .. } = self;
+        let purpose = Purpose { class: cluster.class_of(claim)?, measure: bounds.measure, takes: takes.clone() };
         let mut question = Question {
             cluster,
             selection,
@@ -140,7 +145,13 @@ impl Evicting<'_> {
             spares: Spares::new(cluster, selection.victims()),
         };
         let mut seeker = Least { cluster, selection, bounds, before, best: None };
-        finder.each_node(&mut question, among, &mut seeker);
+        match among {
+            Some(_) => finder.each_node(&mut question, among, &mut seeker),
+            None => {
+                let frontier = frontiers.get(cluster, selection, &purpose);
+                finder.each_promising_node(&mut question, frontier, &mut seeker);
+            }
+        }
         seeker.best.map(|(.., id, victims)| (id, victims))
     }
 

@@ -3,15 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-use crate::decisions::placement::{admits, room};
+use crate::decisions::placement::room;
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::NodeId;
-use crate::vocabulary::request::Request;
 
+use super::frontier::{Frontier, may_run};
 use super::least_disruption::{Question, Seeker};
-use super::search::Search;
+use super::search::{Search, looks};
 use super::selection::VictimSelection;
 
 /// Looks for room that could be made by taking victims.
@@ -25,6 +25,43 @@ impl Finder {
     pub(super) fn new(search: Search, unit: &Unit) -> Self {
         let members_left = u32::try_from(unit.claims.len()).unwrap_or(u32::MAX);
         Self { search, members_left }
+    }
+
+    /// Looks at all nodes, as [`Finder::each_node`] does, if the budget is enough for all of them whatever they promise:
+    /// then only those that promise enough need be known. They are in a frontier.
+    pub(super) fn each_promising_node(
+        &mut self,
+        question: &mut Question<'_>,
+        frontier: &Frontier,
+        seeker: &mut dyn Seeker,
+    ) {
+        let cluster = question.cluster;
+        let left = self.search.left();
+        let own_part = left / self.members_left.max(1);
+        let (nodes, looks_of_all) = frontier.open(cluster);
+        if own_part == 0 || looks_of_all > own_part as usize || seeker.kept_back(left) > left - own_part {
+            return self.each_node(question, None, seeker);
+        }
+        self.members_left = self.members_left.saturating_sub(1);
+        self.search.pass(nodes);
+        let mut seen = BTreeSet::new();
+        for (least, id) in frontier.best_first(question.order) {
+            if cluster.is_held(id) || !seen.insert(id) {
+                continue;
+            }
+            if !seeker.cares_for(&least) {
+                return;
+            }
+            let here: Vec<usize> = question.selection.on(id).collect();
+            if !self.search.spend(looks(here.len())) {
+                let is_left = |other: &NodeId| !cluster.is_held(*other) && !seen.contains(other);
+                self.search.stop(frontier.nodes().find(is_left).map_or(id, |first| first.min(id)));
+                return;
+            }
+            if let Some(solution) = question.answer(id, here, &mut self.search, seeker) {
+                seeker.found(id, solution);
+            }
+        }
     }
 
     /// Looks at all nodes, or those of `among`, as long as the budget lasts, for whom to take from each.
@@ -57,8 +94,10 @@ impl Finder {
             let keeps = if left > enough { kept_back.max(enough) } else { kept_back };
             let mut available = (left - keeps) as usize;
             let mut promising = BinaryHeap::new();
-            while let Some((id, here)) = nodes.next_if(|(_, here)| promising.is_empty() || looks(here) <= available) {
-                available = available.saturating_sub(looks(&here));
+            while let Some((id, here)) =
+                nodes.next_if(|(_, here)| promising.is_empty() || looks(here.len()) <= available)
+            {
+                available = available.saturating_sub(looks(here.len()));
                 promising.push(Reverse((question.least(&here), id, here)));
             }
             self.search.pass(promising.len());
@@ -66,7 +105,7 @@ impl Finder {
                 if least.is_none_or(|least| !seeker.cares_for(&least)) {
                     continue;
                 }
-                if !self.search.spend(looks(&here)) {
+                if !self.search.spend(looks(here.len())) {
                     let rest = promising.into_iter().map(|Reverse((_, id, _))| id);
                     self.search.stop(rest.fold(id, NodeId::min));
                     return;
@@ -77,11 +116,6 @@ impl Finder {
             }
         }
     }
-}
-
-/// What a look at a node costs.
-fn looks(here: &[usize]) -> usize {
-    1 + here.len()
 }
 
 /// Whether all members of a gang could fit if everybody who may be taken were gone: if not, nothing need be tried. A
@@ -115,9 +149,4 @@ pub(super) fn could_fit(cluster: &Cluster, selection: &VictimSelection<'_>, unit
         }
     }
     missing.is_empty()
-}
-
-/// Whether such tasks may run on a node at all.
-pub(super) fn may_run(cluster: &Cluster, id: NodeId, request: &Request) -> bool {
-    cluster.node(id).is_some_and(|node| admits(node.spec(), request).is_ok())
 }

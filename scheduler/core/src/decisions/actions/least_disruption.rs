@@ -30,6 +30,11 @@ pub(super) struct Disruption {
 }
 
 impl Disruption {
+    /// What it means at least to take anybody where this is the least of each.
+    pub(super) fn at_least(running: usize, priority: i32, amount: u64, last: Option<EvictionKey>) -> Self {
+        Self { running, priority, amount, last }
+    }
+
     /// What it means to take all of these.
     pub(super) fn of(selection: &VictimSelection<'_>, measure: Measure, order: &QueueOrder, set: &[usize]) -> Self {
         let victims = || set.iter().filter_map(|victim| selection.get(*victim));

@@ -9,15 +9,14 @@ use crate::vocabulary::claim::Action;
 use super::context::{ActionResult, Context};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
-use super::selection::VictimSelection;
-use super::victims::Victim;
+use super::takes::Takes;
 
 /// Places a unit by evicting units of strictly lower priority in its queue: any, if it would be entitled, otherwise
 /// only borrowed ones; and guaranteed ones only if it would be guaranteed.
 pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let own = context.entitled.know(cluster, context.shares, unit.queue);
     // Who is of the lowest priority has nobody to take from.
-    if own.units().last().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
+    if own.units().next_back().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
         return Err(Refusal::NothingToTake);
     }
     if let Some(until_ms) = delayed_until_ms(cluster, unit) {
@@ -27,19 +26,15 @@ pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     let [is_entitled, is_guaranteed] =
         [Right::FairShare, Right::Guarantee].map(|right| own.would_be(right, unit.rank, &least));
     context.know_evictable(cluster, unit.queue);
-    let Context { shares, settings, engine, searches, entitled, evictable, .. } = context;
+    let Context { shares, settings, engine, searches, frontiers, entitled, evictable, .. } = context;
     let own = entitled.know(cluster, shares, unit.queue);
-    let takes = |victim: &Victim| {
-        victim.rank().priority > unit.rank.priority
-            && (is_entitled || !victim.entitled)
-            && (is_guaranteed || !victim.guaranteed)
-            && victim.is_open_to(Action::Preempt)
-    };
-    let selection = VictimSelection::new(evictable, evictable.number_of(unit.queue).into_iter().collect(), takes);
+    let queue = evictable.number_of(unit.queue).ok_or(Refusal::NothingToTake)?;
+    let priority = unit.rank.priority.0;
+    let takes = Takes::Preempt { queue, priority, entitled: is_entitled, guaranteed: is_guaranteed };
     let needs: Vec<usize> = least.parts().map(|(resource, _)| resource).collect();
     let (action, right) = (Action::Preempt, Right::FairShare);
-    let attempt = Attempt { action, right, unit, needs: &needs, selection, own, shares, settings };
-    let steps = attempt.run(cluster, engine, searches)?;
+    let attempt = Attempt { action, right, unit, needs: &needs, victims: evictable, takes, own, shares, settings };
+    let steps = attempt.run(cluster, engine, searches, frontiers)?;
     context.changed(cluster, &steps);
     Ok(steps)
 }

@@ -11,8 +11,7 @@ use crate::vocabulary::claim::Action;
 use super::context::{ActionResult, Context};
 use super::evict::Attempt;
 use super::protection::delayed_until_ms;
-use super::selection::VictimSelection;
-use super::victims::Victim;
+use super::takes::Takes;
 
 /// Places a unit that would be entitled by evicting borrowed units of other queues. If that makes no room, since what is
 /// free or borrowed is in pieces, and the unit would be within what its queue's quota makes certain, also by evicting
@@ -60,27 +59,17 @@ fn reclaim_by(
     for queue in givers.keys() {
         context.know_evictable(cluster, *queue);
     }
-    let Context { shares, settings, engine, searches, entitled, evictable, .. } = context;
+    let Context { shares, settings, engine, searches, frontiers, entitled, evictable, .. } = context;
     let own = entitled.know(cluster, shares, unit.queue);
-    // By number of the queue: what it has too much of.
-    let mut gives: Vec<Vec<usize>> = vec![Vec::new(); evictable.queues().len()];
-    let mut queues = Vec::with_capacity(givers.len());
+    let mut gives: Vec<Vec<usize>> = Vec::new();
     for (queue, resources) in givers {
-        if let Some(number) = evictable.number_of(queue) {
-            gives[number] = resources;
-            queues.push(number);
-        }
+        let Some(number) = evictable.number_of(queue) else { continue };
+        gives.resize(gives.len().max(number + 1), Vec::new());
+        gives[number] = resources;
     }
-    let takes = |victim: &Victim| {
-        let holds = |resource: &usize| victim.charge.get(*resource) > 0;
-        !victim.guaranteed
-            && (right == Right::Guarantee || !victim.entitled)
-            && victim.is_open_to(Action::Reclaim)
-            && gives.get(victim.queue).is_some_and(|gives| gives.iter().any(holds))
-    };
-    let selection = VictimSelection::new(evictable, queues, takes);
-    let attempt = Attempt { action: Action::Reclaim, right, unit, needs, selection, own, shares, settings };
-    let steps = attempt.run(cluster, engine, searches)?;
+    let (action, takes) = (Action::Reclaim, Takes::Reclaim { right, gives });
+    let attempt = Attempt { action, right, unit, needs, victims: evictable, takes, own, shares, settings };
+    let steps = attempt.run(cluster, engine, searches, frontiers)?;
     context.changed(cluster, &steps);
     Ok(steps)
 }

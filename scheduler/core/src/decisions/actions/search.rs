@@ -5,6 +5,11 @@ use crate::vocabulary::claim::NodeId;
 /// So many nodes are passed over in the time that it takes to look at one.
 const NODES_PER_LOOK: usize = 16;
 
+/// What a look at a node with so many victims costs.
+pub(super) fn looks(victims: usize) -> usize {
+    1 + victims
+}
+
 /// What is left of a search's budget, and where the search has got to.
 #[derive(Clone, Debug)]
 pub(super) struct Search {

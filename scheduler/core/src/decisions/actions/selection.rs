@@ -52,7 +52,9 @@ impl<'a> VictimSelection<'a> {
 
     /// Whether there is nobody.
     pub(super) fn is_empty(&self) -> bool {
-        self.all().next().is_none()
+        // Most of those who may be taken are the last of their queue.
+        let mut last_first = self.queues.iter().flat_map(|queue| self.victims.of_queue(*queue).rev());
+        !last_first.any(|number| self.may_take(number))
     }
 
     /// The nodes on which there is anybody, with who, from node `start` on and then from the first.
@@ -61,13 +63,18 @@ impl<'a> VictimSelection<'a> {
         nodes.filter(|(_, here)| !here.is_empty())
     }
 
+    /// Who may be taken on a node.
+    pub(super) fn on(&self, node: NodeId) -> impl Iterator<Item = usize> {
+        self.victims.on(node).iter().copied().filter(|number| self.may_take(*number))
+    }
+
     fn of(&self, here: &[usize]) -> Vec<usize> {
         here.iter().copied().filter(|number| self.may_take(*number)).collect()
     }
 
     /// A node without those who may be taken there; `None` if there is nobody.
     pub(super) fn without(&self, cluster: &Cluster, id: NodeId) -> Option<Node> {
-        let here = self.of(self.victims.on(id));
+        let here: Vec<usize> = self.on(id).collect();
         if here.is_empty() {
             return None;
         }
@@ -112,7 +119,7 @@ impl<'a> VictimSelection<'a> {
     /// The key by which victims are sorted: who goes first is least.
     pub(super) fn goes(&self, order: &QueueOrder, victim: usize) -> Option<EvictionKey> {
         let victim = self.get(victim)?;
-        Some((order.places.get(victim.queue).copied()?, Reverse(victim.rank())))
+        Some((order.place(victim.queue)?, Reverse(victim.rank())))
     }
 }
 
@@ -124,6 +131,13 @@ pub(super) type EvictionKey = (usize, Reverse<Rank>);
 pub(super) struct QueueOrder {
     /// By number of the queue.
     places: Vec<usize>,
+}
+
+impl QueueOrder {
+    /// The place of a queue, by its number.
+    pub(super) fn place(&self, queue: usize) -> Option<usize> {
+        self.places.get(queue).copied()
+    }
 }
 
 /// What may still be taken of each disruption budget, in one state.
@@ -159,7 +173,7 @@ impl<'a> Spares<'a> {
 
 /// How much is taken for a unit, measured in what the unit itself wants most: time of devices, else memory of devices,
 /// else CPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Measure(usize);
 
 impl Measure {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::entitled::{Entitled, PlacedUnit};
+use crate::decisions::shares::Right;
 use crate::decisions::unit::{Rank, Unit};
 use crate::state::cluster::Cluster;
 use crate::state::group::Group;
@@ -54,6 +55,11 @@ impl Victim {
         self.group
     }
 
+    /// The nodes on which it is, each once.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().copied()
+    }
+
     /// Whether an action may disturb it.
     pub(super) fn is_open_to(&self, action: Action) -> bool {
         if action == Action::Reclaim { self.reclaimable } else { self.preemptible }
@@ -86,9 +92,12 @@ pub(super) struct Victims {
     queues: Vec<QueueId>,
     by_queue: BTreeMap<QueueId, usize>,
     /// By number of the queue: its victims in the order of rank.
-    of_queue: Vec<Vec<(Rank, usize)>>,
+    of_queue: Vec<BTreeSet<(Rank, usize)>>,
+    of_group: BTreeMap<GroupId, Vec<usize>>,
     /// Who is on which node.
     at: BTreeMap<NodeId, Vec<usize>>,
+    /// Nodes on which somebody has come, gone, or stands otherwise now, one after another.
+    changes: Vec<NodeId>,
     budgets: Vec<(String, String)>,
     by_budget: BTreeMap<(String, String), usize>,
 }
@@ -104,7 +113,9 @@ impl Victims {
             queues: Vec::new(),
             by_queue: BTreeMap::new(),
             of_queue: Vec::new(),
+            of_group: BTreeMap::new(),
             at: BTreeMap::new(),
+            changes: Vec::new(),
             budgets: Vec::new(),
             by_budget: BTreeMap::new(),
         }
@@ -125,7 +136,7 @@ impl Victims {
     }
 
     /// The victims of a queue, in the order of rank.
-    pub(super) fn of_queue(&self, queue: usize) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn of_queue(&self, queue: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
         self.of_queue.get(queue).into_iter().flatten().map(|(_, victim)| *victim)
     }
 
@@ -139,6 +150,17 @@ impl Victims {
     /// Who is on a node.
     pub(super) fn on(&self, node: NodeId) -> &[usize] {
         self.at.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// The nodes on which somebody has come, gone, or stands otherwise now, each as often as that was so, without the
+    /// first `known` of them.
+    pub(super) fn changes(&self, known: usize) -> &[NodeId] {
+        self.changes.get(known..).unwrap_or_default()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len() - self.free.len()
     }
 
     /// A budget's namespace and name.
@@ -164,17 +186,22 @@ impl Victims {
         let number = self.queues.len();
         self.queues.push(queue);
         self.by_queue.insert(queue, number);
-        self.of_queue.push(Vec::new());
-        self.add_groups(cluster, entitled, number, |_| true);
+        self.of_queue.push(BTreeSet::new());
+        let mut units: Vec<&PlacedUnit> = entitled.units().collect();
+        // In the order of rank a group's core comes before the members beyond it.
+        units.sort_by_key(|placed| placed.unit.group);
+        self.add_groups(cluster, number, &units);
     }
 
-    /// Takes in that members of groups of a queue were placed or evicted, and who is entitled now.
+    /// Takes in that members of groups of a queue were placed or evicted, and that other units of the queue, by rank,
+    /// stand otherwise now.
     pub(super) fn update(
         &mut self,
         cluster: &Cluster,
         entitled: &Entitled,
         queue: QueueId,
         groups: &BTreeSet<GroupId>,
+        others: &BTreeSet<Rank>,
     ) {
         let Some(number) = self.number_of(queue) else {
             if self.knows_all {
@@ -183,47 +210,47 @@ impl Victims {
             return;
         };
         self.remove_groups(number, groups);
-        self.add_groups(cluster, entitled, number, |group| groups.contains(&group));
-        // Both are in the order of rank.
-        let mut units = entitled.units().iter().peekable();
-        for (rank, victim) in self.of_queue.get(number).into_iter().flatten() {
+        let units: Vec<&PlacedUnit> = groups.iter().flat_map(|group| entitled.of_group(cluster, *group)).collect();
+        self.add_groups(cluster, number, &units);
+        let Some(of_queue) = self.of_queue.get(number) else { return };
+        for placed in others.iter().filter_map(|rank| entitled.get(*rank)) {
+            let rank = placed.unit.rank;
             // Several members of a core have one rank.
-            while units.next_if(|placed| placed.unit.rank < *rank).is_some() {}
-            let placed = units.peek().filter(|placed| placed.unit.rank == *rank);
-            if let Some(Some(victim)) = self.all.get_mut(*victim) {
-                victim.entitled = placed.is_some_and(|placed| placed.entitled);
-                victim.guaranteed = placed.is_some_and(|placed| placed.guaranteed);
+            for (_, victim) in of_queue.range((rank, 0)..=(rank, usize::MAX)) {
+                let Some(Some(victim)) = self.all.get_mut(*victim) else { continue };
+                victim.entitled = placed.is(Right::FairShare);
+                victim.guaranteed = placed.is(Right::Guarantee);
+                self.changes.extend(&victim.nodes);
             }
         }
     }
 
     fn remove_groups(&mut self, queue: usize, groups: &BTreeSet<GroupId>) {
-        let Some(of_queue) = self.of_queue.get_mut(queue) else { return };
-        let (all, at, free) = (&mut self.all, &mut self.at, &mut self.free);
-        of_queue.retain(|(_, number)| {
-            let Some(slot) = all.get_mut(*number) else { return false };
-            let Some(victim) = slot.take_if(|victim| groups.contains(&victim.group)) else { return true };
-            for node in victim.nodes {
-                if let Some(here) = at.get_mut(&node) {
-                    here.retain(|other| other != number);
+        let numbers = groups.iter().filter_map(|group| self.of_group.remove(group)).flatten();
+        let ranked = numbers.filter_map(|number| Some((self.all.get(number)?.as_ref()?.rank, number)));
+        let mut ranked: Vec<(Rank, usize)> = ranked.collect();
+        ranked.sort_unstable();
+        for (rank, number) in ranked {
+            let Some(victim) = self.all.get_mut(number).and_then(Option::take) else { continue };
+            for node in &victim.nodes {
+                if let Some(here) = self.at.get_mut(node) {
+                    here.retain(|other| *other != number);
                     if here.is_empty() {
-                        at.remove(&node);
+                        self.at.remove(node);
                     }
                 }
             }
-            free.push(*number);
-            false
-        });
+            self.changes.extend(victim.nodes);
+            self.of_queue.get_mut(queue).into_iter().for_each(|of_queue| _ = of_queue.remove(&(rank, number)));
+            self.free.push(number);
+        }
     }
 
-    fn add_groups(&mut self, cluster: &Cluster, entitled: &Entitled, queue: usize, wanted: impl Fn(GroupId) -> bool) {
+    /// Adds the victims among some units of a queue, which stand group by group, each group's core first.
+    fn add_groups(&mut self, cluster: &Cluster, queue: usize, units: &[&PlacedUnit]) {
         let Some(id) = self.queues.get(queue).copied() else { return };
         let protections = [Action::Reclaim, Action::Preempt].map(|action| MinRuntime::of(cluster, id, action));
-        // In the order of rank a group's core comes before the members beyond it.
-        let mut by_group: Vec<&PlacedUnit> =
-            entitled.units().iter().filter(|placed| wanted(placed.unit.group)).collect();
-        by_group.sort_by_key(|placed| placed.unit.group);
-        for units in by_group.chunk_by(|one, other| one.unit.group == other.unit.group) {
+        for units in units.chunk_by(|one, other| one.unit.group == other.unit.group) {
             let group = units.first().and_then(|placed| cluster.group(placed.unit.group));
             let Some(group) = group.filter(|group| self.fate == Fate::Evicted || may_move(group)) else { continue };
             let open =
@@ -252,9 +279,6 @@ impl Victims {
                 }
             }
         }
-        if let Some(of_queue) = self.of_queue.get_mut(queue) {
-            of_queue.sort_unstable();
-        }
     }
 
     /// Adds one; `open` says whether reclaim, and preemption within the queue, may disturb it.
@@ -262,7 +286,7 @@ impl Victims {
         let [reclaimable, preemptible] = open;
         let Some(first) = units.first() else { return };
         let (rank, group) = (first.unit.rank, first.unit.group);
-        let (entitled, guaranteed) = (first.entitled, first.guaranteed);
+        let (entitled, guaranteed) = (first.is(Right::FairShare), first.is(Right::Guarantee));
         let mut charge = Charge::default();
         units.iter().for_each(|placed| charge.add(&placed.charge));
         let claims = || units.iter().flat_map(|placed| placed.unit.claims.iter());
@@ -298,8 +322,10 @@ impl Victims {
         for node in &victim.nodes {
             self.at.entry(*node).or_default().push(number);
         }
+        self.changes.extend(&victim.nodes);
+        self.of_group.entry(group).or_default().push(number);
         if let Some(of_queue) = self.of_queue.get_mut(queue) {
-            of_queue.push((rank, number));
+            of_queue.insert((rank, number));
         }
         if let Some(slot) = self.all.get_mut(number) {
             *slot = Some(victim);

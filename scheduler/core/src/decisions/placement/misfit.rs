@@ -72,7 +72,10 @@ pub(crate) fn admits<'a>(node: &'a NodeSpec, request: &'a Request) -> Result<(),
     if let Some(taint) = request.constraints.untolerated(node).next() {
         return Err(Misfit::Taint(taint));
     }
-    let admitted = node.devices.iter().filter(|device| request.constraints.admit_device(device)).count();
+    let admitted = match request.constraints.admit_any_device() {
+        true => node.devices.len(),
+        false => node.devices.iter().filter(|device| request.constraints.admit_device(device)).count(),
+    };
     let admitted = u16::try_from(admitted).unwrap_or(u16::MAX);
     if admitted < request.devices.count {
         return Err(Misfit::Models { admitted });
