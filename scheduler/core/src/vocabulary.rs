@@ -12,6 +12,7 @@ pub(crate) mod mix;
 pub(crate) mod namespace;
 pub(crate) mod node_term;
 pub(crate) mod not_enough;
+pub(crate) mod peers;
 pub(crate) mod pod_group;
 pub(crate) mod priority;
 pub(crate) mod protection;

@@ -193,6 +193,7 @@ impl Engine {
             }
             Observation::Claim(uid, claim) => self.claim_wanted(uid, *claim),
             Observation::ClaimResized(uid, request) => self.claim_resized(&uid, *request),
+            Observation::ClaimPeers(uid, peers) => self.claim_peers(&uid, peers),
             Observation::ClaimEnded(uid) => {
                 self.claim_ended(&uid);
                 Ok(())

@@ -1,6 +1,8 @@
 //! The observations that the engine takes in.
 
-use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, NodeSpec, PodGroup, QueueSpec, Request};
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, NodeSpec, Peers, PodGroup, QueueSpec, Request};
 
 use crate::command::Amounts;
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -25,6 +27,8 @@ pub enum Observation {
     Claim(ClaimUid, Box<Claim>),
     /// A claim asks for something else now. One that runs is resized where it is, if there is room.
     ClaimResized(ClaimUid, Box<Request>),
+    /// What a claim's place has to do with the places of others is this now. One that runs stays where it is.
+    ClaimPeers(ClaimUid, Option<Arc<Peers>>),
     /// Nobody wants this any more, or it is done. What still runs of it is stopped.
     ClaimEnded(ClaimUid),
     /// A queue is so from now on.

@@ -86,6 +86,7 @@ impl NodeFacts {
             counted: amounts.counted,
             devices,
             cordoned: self.is_cordoned,
+            foreign: Vec::new(),
         })
     }
 }

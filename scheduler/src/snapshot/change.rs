@@ -59,6 +59,7 @@ impl File {
             gpus,
             cordoned: false,
             held: false,
+            foreign: Vec::new(),
             ..like.clone()
         };
         self.nodes.push(node);

@@ -4,6 +4,7 @@ mod claim;
 mod constraints;
 mod history;
 mod node;
+mod peers;
 mod pod_group;
 mod queue;
 mod scheduler;
@@ -17,6 +18,7 @@ pub(super) use history::{
     BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
 };
 pub(super) use node::{GpuEntry, NodeEntry};
+pub(super) use peers::{AffinityEntry, AntiAffinityEntry, PeersEntry, TopologySpreadEntry};
 pub(super) use pod_group::{PodGroupEntry, Strategy, SubGroupEntry};
 pub(super) use queue::{AllowanceEntry, BoundsEntry, BudgetEntry, NamespaceEntry, QueueEntry, UsageEntry};
 pub(super) use scheduler::{MixEntry, SchedulerEntry};

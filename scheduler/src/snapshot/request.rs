@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::snapshot::amount::{memory, memory_entry, one_of};
 use crate::snapshot::constraints::{term_entry, to_term};
-use crate::snapshot::format::{RequestEntry, TolerationEntry};
+use crate::snapshot::format::{PeersEntry, RequestEntry, TolerationEntry};
 
 impl RequestEntry {
     pub(super) fn to_request(&self) -> Result<Request> {
@@ -29,6 +29,7 @@ impl RequestEntry {
                 memory_threshold_percent: self.gpu_memory_threshold_percent,
             },
             counted: self.counted.clone(),
+            peers: self.peers.as_ref().map(PeersEntry::to_peers).transpose().context("peers")?,
         };
         request.validate()?;
         Ok(request)
@@ -78,6 +79,7 @@ impl RequestEntry {
             tolerations: request.constraints.tolerations.iter().map(TolerationEntry::of).collect(),
             node_terms: request.constraints.node_terms.iter().map(term_entry).collect(),
             counted: request.counted.clone(),
+            peers: request.peers.as_deref().map(PeersEntry::of),
             nvlink: request.rules.nvlink,
             switch: request.rules.switch,
             gpu_memory_threshold_percent: request.rules.memory_threshold_percent,

@@ -13,9 +13,9 @@ use anyhow::{Result, bail};
 use crate::snapshot::amount::{ResourceKey, memory_entry};
 use crate::snapshot::format::{
     AllowanceEntry, BlockedEntry, BoundsEntry, BudgetEntry, ClaimEntry, EvictedEntry, File, GpuEntry, GroupEntry,
-    HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PlacedEntry,
-    PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy, SubGroupEntry,
-    TaintEntry, TurnoverEntry, UsageEntry, VERSION,
+    HistoryEntry, LastEvictionEntry, LeavingEntry, NAMESPACE, NamespaceEntry, NodeEntry, PRIORITY, PeersEntry,
+    PlacedEntry, PodGroupEntry, QueueEntry, RequestEntry, SchedulerEntry, SearchEntry, ShareEntry, Strategy,
+    SubGroupEntry, TaintEntry, TurnoverEntry, UsageEntry, VERSION,
 };
 
 impl File {
@@ -151,6 +151,7 @@ impl NodeEntry {
             taints: spec.taints.iter().map(TaintEntry::of).collect(),
             cordoned: spec.cordoned,
             counted: spec.counted.clone(),
+            foreign: spec.foreign.iter().map(|peers| PeersEntry::of(peers)).collect(),
             held: node.held,
         }
     }

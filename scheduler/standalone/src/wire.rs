@@ -56,6 +56,7 @@ fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
         devices: from.devices.into_iter().map(device).collect(),
         cordoned: from.cordoned,
         counted: BTreeMap::new(),
+        foreign: Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ mod claim;
 mod constraints;
 mod memory;
 mod node;
+mod peers;
 mod request;
 mod words;
 
@@ -30,8 +31,9 @@ pub(crate) const MEMORY: &str = "memory";
 
 /// The format of each kind that is written, and the newest that is read. All before it are read, too: their fields mean
 /// the same today. Format 2 knows what is only counted of nodes, terms of a node affinity, effects of taints, and
-/// tolerations of more than one taint: without these, claims would go where they must not.
-const FORMAT: u32 = 2;
+/// tolerations of more than one taint: without these, claims would go where they must not. Format 3 knows affinity,
+/// anti-affinity and spread, for the same reason.
+const FORMAT: u32 = 3;
 
 /// A record as text, with its format.
 fn write<F: Serialize>(form: &F) -> (u32, String) {

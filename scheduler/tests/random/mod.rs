@@ -41,6 +41,11 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
                 3 => json!([{"key": "reserved", "value": "x", "effect": "NoExecute"}]),
                 _ => json!([]),
             },
+            "foreign": if number == 1 {
+                json!([{"member_of": ["g"]}, {"anti_affinity": [{"group": "h", "topology_key": "rack"}]}])
+            } else {
+                json!([])
+            },
             "counted": if number == 1 { json!({}) } else { json!({"pods": 1 + numbers.below(20)}) },
         })
     };
@@ -62,6 +67,16 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
                 [{"key": "cores", "operator": {"greater-than": -4}}, {"key": "cores", "operator": {"less-than": 9}}],
                 [],
             ]}),
+            json!({"cpu_milli": 100, "peers": {
+                "member_of": ["g", "h"],
+                "affinity": {"group": "g", "topology_keys": ["rack", "zone"]},
+                "anti_affinity": [{"group": "x", "topology_key": "rack"}],
+            }}),
+            json!({"cpu_milli": 100, "peers": {"member_of": ["g"], "topology_spread": [
+                {"group": "g", "topology_key": "rack", "max_skew": 1},
+                {"group": "h", "topology_key": "zone", "max_skew": 2, "min_domains": 3, "node_labels": {"zone": "z"},
+                 "node_terms": [[{"key": "rack", "operator": "exists"}]], "tolerations": [{"any_key": true}]},
+            ]}}),
         ])
     };
     let claim = |number: u64, numbers: &mut Numbers| {

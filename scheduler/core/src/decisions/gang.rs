@@ -1,6 +1,7 @@
 //! Placing a unit: all of its members, or none.
 
 mod member;
+mod near;
 mod rules;
 
 use crate::decisions::placement::{Engine, Policy};
@@ -9,7 +10,7 @@ use crate::state::cluster::{Cluster, limits};
 use crate::state::statement::Statement;
 
 pub(crate) use member::{FreeRoom, MakeRoom, Unplaceable, demanding_first};
-use member::{place_besides, place_within_bounds};
+use near::place_near;
 
 /// Places the members of a unit in a statement: all of them, or none.
 pub(crate) fn place_unit(
@@ -24,7 +25,7 @@ pub(crate) fn place_unit(
     let start = statement.savepoint();
     let placed = match rules::Rules::of(statement.cluster(), unit) {
         Some(rules) => rules.place(statement, engine, unit, room),
-        None => place_anywhere(statement, engine, unit, preemptible, room),
+        None => place_near(statement, engine, unit, preemptible, room),
     };
     // Only now is it known what exactly the members take.
     let charge = unit.charge(statement.cluster());
@@ -44,31 +45,4 @@ pub(crate) fn without_room(cluster: &Cluster, unit: &Unit) -> Option<Unplaceable
         Err(exceeded) => Some(Unplaceable::Limit(exceeded)),
         Ok(()) => unit.claims.first().map(|claim| Unplaceable::NoRoom { claim: *claim, placed: 0 }),
     }
-}
-
-fn place_anywhere(
-    statement: &mut Statement<'_>,
-    engine: &mut Engine<Box<dyn Policy>>,
-    unit: &Unit,
-    preemptible: bool,
-    room: &mut dyn MakeRoom,
-) -> Result<(), Unplaceable> {
-    for (placed, claim) in demanding_first(statement.cluster(), engine, &unit.claims).into_iter().enumerate() {
-        let cluster = statement.cluster();
-        let Some(class) = cluster.class_of(claim) else { return Err(Unplaceable::NoRoom { claim, placed }) };
-        let free = place_within_bounds(cluster, unit.queue, claim, preemptible, |spent| match spent {
-            [] => engine.place(cluster, class),
-            spent => place_besides(cluster, engine, class, spent),
-        });
-        let allocation = match free {
-            Ok(Some(allocation)) => Some(allocation),
-            // What is free may be of a model of which the queue may have no more; others can make room elsewhere.
-            none => room.make_room(statement, engine, claim, None).map_or_else(|| none, |found| Ok(Some(found)))?,
-        };
-        let taken = allocation.is_some_and(|allocation| statement.place(claim, allocation).is_ok());
-        if !taken {
-            return Err(Unplaceable::NoRoom { claim, placed });
-        }
-    }
-    Ok(())
 }

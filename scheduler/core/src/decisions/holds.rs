@@ -191,7 +191,8 @@ impl Holds {
             }
             // What is kept meanwhile makes none of these hopeful.
             let nodes = if hopeless.contains(&kind) { Vec::new() } else { nearest(cluster, unit, &kind, left) };
-            if nodes.is_empty() {
+            // Where others are decides for who has rules about them, and that changes.
+            if nodes.is_empty() && !kind.has_peers(cluster) {
                 self.hopeless.insert(kind);
             }
             for node in nodes {

@@ -13,6 +13,7 @@ mod index;
 mod kinds;
 mod members;
 mod misfit;
+mod peer_rules;
 mod policies;
 mod policy;
 mod room;
@@ -28,6 +29,7 @@ pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
 pub use misfit::Misfit;
 pub(crate) use misfit::admits;
+pub(crate) use peer_rules::PeerRules;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, TurnoverWeights, Weights,

@@ -1,6 +1,7 @@
 //! Single changes that would let something be placed.
 
 use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
 
 use crate::explain::sentence::Owner;
 use crate::state::cluster::Cluster;
@@ -8,6 +9,7 @@ use crate::vocabulary::amount::{Amount, ByteCount, Cores, Count, Percent};
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::event::Event;
 use crate::vocabulary::namespace::NamespaceSpec;
+use crate::vocabulary::peers::Peers;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::{DeviceMemory, Request};
@@ -79,6 +81,8 @@ pub enum Change {
     },
     /// Do not ask that a node's labels match a term.
     DropNodeTerms,
+    /// Do not ask for affinity, anti-affinity or topology spread.
+    DropPeerRules,
     /// Tolerate a taint, or taints that differ only in their effect.
     Tolerate(Toleration),
     /// Have fewer members placed together; more than this do not fit.
@@ -152,6 +156,7 @@ impl Change {
             | Self::DropAttribute { .. }
             | Self::DropLabel { .. }
             | Self::DropNodeTerms
+            | Self::DropPeerRules
             | Self::Tolerate(_) => EFFORT_OF_CONSTRAINTS,
             Self::RaiseLimit { from, to, .. } | Self::RaiseQuota { from, to, .. } => {
                 EFFORT_OF_BOUNDS.saturating_add(per_mille(to.saturating_sub(*from), *from))
@@ -232,6 +237,11 @@ impl Change {
                 request.constraints.labels.remove(key);
             }
             Self::DropNodeTerms => request.constraints.node_terms.clear(),
+            Self::DropPeerRules => {
+                let member_of = request.peers.take().map(|peers| peers.member_of.clone()).unwrap_or_default();
+                let peers = Peers { member_of, ..Peers::default() };
+                request.peers = (!peers.is_empty()).then(|| Arc::new(peers));
+            }
             Self::Tolerate(toleration) => {
                 request.constraints.tolerations.insert(toleration.clone());
             }
@@ -281,6 +291,7 @@ impl Display for Change {
             Self::DropAttribute { key, value } => write!(f, "do not ask for devices with {key}={value}"),
             Self::DropLabel { key, value } => write!(f, "do not ask for nodes with the label {key}={value}"),
             Self::DropNodeTerms => write!(f, "do not ask for nodes by a node affinity"),
+            Self::DropPeerRules => write!(f, "do not ask for affinity, anti-affinity or topology spread"),
             Self::Tolerate(toleration) => write!(f, "tolerate the taint {toleration}"),
             Self::LowerMinimum { from, to } => {
                 write!(f, "let {} of the pod group start together instead of {from}", Count((*to).into(), "member"))

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::decisions::gang::Unplaceable;
-use crate::decisions::placement::{admits, has_room};
+use crate::decisions::placement::{PeerRules, admits, has_room};
 use crate::decisions::unit::Unit;
 use crate::explain::change::Change;
 use crate::explain::pieces::{Piece, pieces};
@@ -155,8 +155,8 @@ impl ChangeSearch<'_> {
         changes
     }
 
-    /// Allowing one more model, no longer asking for one attribute, one label or a node affinity, or tolerating one
-    /// taint.
+    /// Allowing one more model, no longer asking for one attribute, one label, a node affinity or anything about peers,
+    /// or tolerating one taint.
     fn constraints(&mut self, request: &Request) -> Vec<Change> {
         let asked = &request.constraints;
         let mut candidates: Vec<Change> = Vec::new();
@@ -176,6 +176,8 @@ impl ChangeSearch<'_> {
         let labels = asked.labels.iter();
         candidates.extend(labels.map(|(key, value)| Change::DropLabel { key: key.clone(), value: value.clone() }));
         candidates.extend((!asked.node_terms.is_empty()).then_some(Change::DropNodeTerms));
+        let has_rules = request.peers.as_ref().is_some_and(|peers| peers.has_rules());
+        candidates.extend(has_rules.then_some(Change::DropPeerRules));
         let tolerations = tolerations(self.trial.cluster(), asked);
         candidates.extend(tolerations.into_iter().take(TRIES_MAX).map(Change::Tolerate));
         candidates.retain(|change| self.helps(change));
@@ -251,9 +253,10 @@ impl ChangeSearch<'_> {
             })
             .collect();
         running.sort_unstable_by_key(|(order, ..)| *order);
-        let useful = |(_, id, node, queue): &(_, ClaimId, NodeId, _)| match obstacle {
+        let mut rules = PeerRules::of(cluster, request);
+        let mut useful = |(_, id, node, queue): &(_, ClaimId, NodeId, _)| match obstacle {
             Unplaceable::Limit(exceeded) => cluster.queues().path(*queue).any(|(above, _)| above == exceeded.queue),
-            _ => makes_room(cluster, *id, *node, request),
+            _ => makes_room(cluster, &mut rules, *id, *node, request),
         };
         let useful: Vec<ClaimId> =
             running.iter().take(RUNNING_MAX).filter(|running| useful(running)).map(|(_, id, ..)| *id).collect();
@@ -281,8 +284,14 @@ fn tolerations(cluster: &Cluster, asked: &Constraints) -> BTreeSet<Toleration> {
     tolerations
 }
 
-/// Whether there would be room for a task on a node if a claim were not there.
-fn makes_room(cluster: &Cluster, claim: ClaimId, node: NodeId, request: &Request) -> bool {
+/// Whether there would be room for a task on a node if a claim were not there. `rules`: what rules about peers say now.
+fn makes_room<'a>(
+    cluster: &'a Cluster,
+    rules: &mut Option<PeerRules<'a>>,
+    claim: ClaimId,
+    node: NodeId,
+    request: &Request,
+) -> bool {
     let (Some(books), Some(there)) = (cluster.node(node), cluster.claim(claim)) else { return false };
     let Some(allocation) = cluster.allocation(claim) else { return false };
     if cluster.is_held(node) || admits(books.spec(), request).is_err() {
@@ -290,5 +299,12 @@ fn makes_room(cluster: &Cluster, claim: ClaimId, node: NodeId, request: &Request
     }
     let mut books = books.clone();
     books.give_back(claim, &there.request, allocation);
-    has_room(&books, request)
+    if !has_room(&books, request) {
+        return false;
+    }
+    let Some(rules) = rules else { return true };
+    rules.leave_out(cluster, claim);
+    let admits = rules.admit(books.spec());
+    rules.put_back(cluster, claim);
+    admits
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::{Misfit, admits, fits, fitting_devices, has_room, room};
+use crate::decisions::placement::{Misfit, PeerRules, admits, fits, fitting_devices, has_room, room};
 use crate::explain::reason::Reason;
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
 use crate::state::cluster::Cluster;
@@ -30,15 +30,18 @@ pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting
             0 => open.iter().map(|(_, node)| node.emptied()).collect(),
             _ => Vec::new(),
         };
-        let (nodes, nearest) = shortages(empty.iter(), request);
+        let (nodes, nearest) = shortages(empty.iter(), request, None);
         return Reason::TooLarge { wanted: alike, fitting: largest, nodes, nearest };
     }
-    let held = open.iter().filter(|(id, node)| cluster.is_held(*id) && has_room(node, request));
+    let rules = PeerRules::of(cluster, request);
+    let rules = rules.as_ref();
+    let is_open = |node: &Node| rules.is_none_or(|rules| rules.admit(node.spec()));
+    let held = open.iter().filter(|(id, node)| cluster.is_held(*id) && has_room(node, request) && is_open(node));
     let held: Vec<String> = held.map(|(_, node)| node.spec().name.clone()).collect();
     if !held.is_empty() {
         return Reason::NodesHeld { nodes: held };
     }
-    let (nodes, nearest) = shortages(open.iter().map(|(_, node)| *node), request);
+    let (nodes, nearest) = shortages(open.iter().map(|(_, node)| *node), request, rules);
     Reason::NoRoom { wanted, fitting, nodes, nearest }
 }
 
@@ -76,11 +79,12 @@ fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
 fn shortages<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     request: &Request,
+    rules: Option<&PeerRules<'_>>,
 ) -> (Vec<NodeCount<Shortage>>, Option<Nearest>) {
     let mut counts: Vec<NodeCount<Shortage>> = Vec::new();
     let mut nearest: Option<(u64, &Node)> = None;
     for node in nodes {
-        let lacks = lacks(node, request);
+        let lacks = lacks(node, request, rules);
         let lack = lacks.iter().map(Shortage::lack).fold(0, u64::saturating_add);
         if !lacks.is_empty() && nearest.is_none_or(|(least, _)| lack < least) {
             nearest = Some((lack, node));
@@ -98,12 +102,13 @@ fn shortages<'a>(
         }
     }
     counts.sort_by_key(|count| Reverse(count.nodes));
-    let nearest = nearest.map(|(_, node)| Nearest { node: node.spec().name.clone(), lacks: lacks(node, request) });
+    let nearest =
+        nearest.map(|(_, node)| Nearest { node: node.spec().name.clone(), lacks: lacks(node, request, rules) });
     (counts, nearest)
 }
 
 /// All that a node that admits such tasks lacks for one.
-fn lacks(node: &Node, request: &Request) -> Vec<Shortage> {
+fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>>) -> Vec<Shortage> {
     let mut lacks = Vec::new();
     if node.cpu_free() < request.cpu {
         lacks.push(Shortage::Cpu { wanted: request.cpu, free: node.cpu_free() });
@@ -121,6 +126,8 @@ fn lacks(node: &Node, request: &Request) -> Vec<Shortage> {
     } else if let Err(Misfit::Alignment { fitting }) = fits(node, request) {
         lacks.push(Shortage::Alignment { wanted, fitting });
     }
+    let misfit = rules.and_then(|rules| rules.misfit(node.spec()));
+    lacks.extend(misfit.map(|misfit| Shortage::Peers(misfit.to_owned())));
     lacks
 }
 

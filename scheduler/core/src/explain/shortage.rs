@@ -6,6 +6,7 @@ use std::mem::discriminant;
 
 use crate::vocabulary::amount::{ByteCount, Cores, Count, Listed, Percent};
 use crate::vocabulary::node_term::NodeTerm;
+use crate::vocabulary::peers::PeerMisfit;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::DeviceMemory;
 use crate::vocabulary::taint::Taint;
@@ -63,6 +64,8 @@ pub enum Shortage {
         /// Devices that have enough free.
         fitting: u16,
     },
+    /// A domain that a rule about other tasks allows: affinity, anti-affinity or topology spread.
+    Peers(PeerMisfit),
 }
 
 /// The node that lacks least for one more task.
@@ -106,6 +109,7 @@ impl Shortage {
     pub(crate) fn is_alike(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Counted { name, .. }, Self::Counted { name: other, .. }) => name == other,
+            (Self::Peers(misfit), Self::Peers(other)) => misfit.is_alike(other),
             _ => discriminant(self) == discriminant(other),
         }
     }
@@ -118,7 +122,7 @@ impl Shortage {
             Self::Counted { wanted, free, .. } => (*wanted, *free),
             Self::Devices { wanted, fitting, .. } => ((*wanted).into(), (*fitting).into()),
             // There are enough, but in the wrong places.
-            Self::Alignment { .. } => (1, 0),
+            Self::Alignment { .. } | Self::Peers(_) => (1, 0),
         };
         let lack = u128::from(wanted.saturating_sub(free)) * 1000 / u128::from(wanted.max(1));
         u64::try_from(lack).unwrap_or(u64::MAX)
@@ -139,12 +143,17 @@ impl Shortage {
             Self::Alignment { wanted, fitting } => {
                 format!("{fitting} devices have enough free, but no {wanted} of them that are linked as is required")
             }
+            Self::Peers(misfit) => format!("it {misfit}"),
         }
     }
 }
 
 impl Display for NodeCount<Shortage> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Shortage::Peers(misfit) = &self.what {
+            let (is, one) = if self.nodes == 1 { ("is", "it") } else { ("are", "one of them") };
+            return write!(f, "{} {is} closed by a rule: {one} {misfit}", Count(self.nodes.into(), "node"));
+        }
         let has = if self.nodes == 1 { "has" } else { "have" };
         write!(f, "{} {has} ", Count(self.nodes.into(), "node"))?;
         match &self.what {
@@ -170,6 +179,7 @@ impl Display for NodeCount<Shortage> {
             Shortage::Alignment { wanted, .. } => {
                 write!(f, "enough devices with enough free, but not {wanted} that are linked as is required")
             }
+            Shortage::Peers(_) => Ok(()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::vocabulary::peers::{PeerGroup, Peers};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::slab::{Key, Slab};
 
@@ -29,6 +30,8 @@ impl Class {
 pub(crate) struct Classes {
     classes: Slab<Class>,
     by_request: BTreeMap<Arc<Request>, ClassId>,
+    /// In how many classes an affinity or a spread counts a group.
+    counted_on: BTreeMap<PeerGroup, usize>,
 }
 
 impl Classes {
@@ -41,6 +44,9 @@ impl Classes {
             return id;
         }
         let request = Arc::new(request.clone());
+        for group in request.peers.iter().flat_map(|peers| peers.counted_on()) {
+            *self.counted_on.entry(group.clone()).or_default() += 1;
+        }
         let id = self.classes.insert(Class { request: Arc::clone(&request), claims: 1 });
         self.by_request.insert(request, id);
         id
@@ -54,7 +60,24 @@ impl Classes {
             && let Some(class) = self.classes.remove(id)
         {
             self.by_request.remove(&class.request);
+            class.request.peers.iter().for_each(|peers| self.count_no_longer(peers));
         }
+    }
+
+    fn count_no_longer(&mut self, peers: &Peers) {
+        for group in peers.counted_on() {
+            if let Some(classes) = self.counted_on.get_mut(group) {
+                *classes -= 1;
+                if *classes == 0 {
+                    self.counted_on.remove(group);
+                }
+            }
+        }
+    }
+
+    /// Whether an affinity or a spread of any claim counts members of a group.
+    pub(crate) fn count_on(&self, group: &PeerGroup) -> bool {
+        self.counted_on.contains_key(group)
     }
 
     pub(crate) fn get(&self, id: ClassId) -> Option<&Class> {

@@ -8,6 +8,7 @@ mod leaving;
 pub(crate) mod limits;
 mod namespaces;
 mod nodes;
+mod peers;
 mod refused;
 mod resize;
 mod starting;
@@ -23,6 +24,7 @@ use crate::state::class::{Class, ClassId, Classes};
 use crate::state::group::{Group, Groups};
 use crate::state::mix_counter::MixCounter;
 use crate::state::node::Node;
+use crate::state::peer_books::PeerBooks;
 use crate::state::queue::{Queue, Queues};
 use crate::state::resources::Resources;
 use crate::state::topology::Topology;
@@ -71,6 +73,8 @@ pub struct Cluster {
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
     /// Claims that wait for one that is leaving.
     waiting_for: BTreeMap<ClaimId, BTreeSet<ClaimId>>,
+    /// Who has to do with the places of others.
+    peers: PeerBooks,
     /// Why claims were evicted by the plan under way, which may still leave them where they are.
     causes: BTreeMap<ClaimId, Displacement>,
 }
@@ -148,6 +152,7 @@ impl Cluster {
             budgets: Budgets::default(),
             leaving: BTreeMap::new(),
             waiting_for: BTreeMap::new(),
+            peers: PeerBooks::default(),
             causes: BTreeMap::new(),
         }
     }
@@ -175,6 +180,7 @@ impl Cluster {
             Event::EvictionRefused(claim) => self.refuse_eviction(claim).map(Outcome::displaced),
             Event::ClaimGone(claim) => self.gone(claim).map(Outcome::ready),
             Event::ClaimResized(claim, request) => self.resize(claim, request).map(|()| Outcome::Done),
+            Event::ClaimPeersChanged(claim, peers) => self.change_peers(claim, peers).map(|()| Outcome::Done),
             Event::PodGroupAdded(group) => self.add_group(group).map(Outcome::Group),
             Event::PodGroupChanged(group, spec) => self.replace_group(group, spec).map(Outcome::displaced),
             Event::PodGroupRemoved(group) => self.remove_group(group).map(|()| Outcome::Done),

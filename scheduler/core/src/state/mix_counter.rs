@@ -113,9 +113,9 @@ impl MixCounter {
 
     fn count(&mut self, request: &Request, weight: u64) {
         // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory,
-        // or what is only counted of the node.
+        // what is only counted of the node, or what its place has to do with others.
         let (rules, counted) = (PlacementRules::default(), BTreeMap::new());
-        let mut key = Request { rules, counted, ..with_memory(request, Bytes::ZERO) };
+        let mut key = Request { rules, counted, peers: None, ..with_memory(request, Bytes::ZERO) };
         key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
         let count = self.counts.entry(key).or_default();
         count.weight = count.weight.saturating_add(weight);

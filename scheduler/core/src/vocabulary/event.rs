@@ -1,10 +1,13 @@
 //! What happens to a cluster.
 
+use std::sync::Arc;
+
 use crate::vocabulary::amount::Amount;
 use crate::vocabulary::claim::{Allocation, Claim, ClaimId, NodeId};
 use crate::vocabulary::disruption_budget::DisruptionBudget;
 use crate::vocabulary::namespace::{NamespaceError, NamespaceSpec};
 use crate::vocabulary::not_enough::NotEnough;
+use crate::vocabulary::peers::Peers;
 use crate::vocabulary::pod_group::{GroupError, GroupId, PodGroup};
 use crate::vocabulary::queue_spec::{QueueError, QueueId, QueueSpec};
 use crate::vocabulary::request::{Request, RequestError};
@@ -62,6 +65,8 @@ pub enum Event {
     ClaimFailed(ClaimId),
     /// A claim asks for other amounts now; where it is placed, it keeps its devices.
     ClaimResized(ClaimId, Request),
+    /// What a claim's place has to do with the places of others is this now. Whoever is placed stays.
+    ClaimPeersChanged(ClaimId, Option<Arc<Peers>>),
     /// A pod group was declared; claims that name it come afterwards.
     PodGroupAdded(PodGroup),
     /// A pod group is so from now on; its name, namespace, queue and sub-groups' names stay as they are.

@@ -1,9 +1,11 @@
 //! What one task asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::vocabulary::counted::is_enough;
 use crate::vocabulary::node_term::NodeTerm;
+use crate::vocabulary::peers::Peers;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 use crate::vocabulary::taint::{Taint, Toleration};
@@ -24,6 +26,8 @@ pub struct Request {
     pub rules: PlacementRules,
     /// What else it takes of the node, by name; see [`NodeSpec::counted`].
     pub counted: BTreeMap<String, u64>,
+    /// What its place has to do with the places of others; `None`: nothing.
+    pub peers: Option<Arc<Peers>>,
 }
 
 /// Equal parts of a number of devices of one node.
@@ -217,6 +221,8 @@ impl Request {
             && self.constraints == other.constraints
             && self.rules == other.rules
             && is_enough(&self.counted, &other.counted)
+            // Whoever has to do with nobody is placed wherever there is room.
+            && (other.peers.is_none() || self.peers == other.peers)
     }
 
     /// Says what is wrong with a request that can never be met as it stands.

@@ -1,7 +1,9 @@
 //! What nodes are, as their machines report it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::vocabulary::peers::Peers;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::taint::Taint;
 
@@ -25,6 +27,9 @@ pub struct NodeSpec {
     /// What claims may use of things that are only counted here, by name: pods, say, or huge pages. Of a name that is
     /// not listed there is nothing. Claims need room for what they ask of these; no queue has a share in them.
     pub counted: BTreeMap<String, u64>,
+    /// Tasks that run there and are no claims, as far as they have to do with the places of claims. What they hold is
+    /// no part of the node's amounts.
+    pub foreign: Vec<Arc<Peers>>,
 }
 
 /// A device of a node.

@@ -10,6 +10,7 @@ use aliquot_scheduler_core::{
 };
 
 use crate::machines::Machines;
+use crate::peers;
 
 type Verdict = Result<(), String>;
 
@@ -61,6 +62,7 @@ pub(crate) fn of_plan(
     bounds_hold(before, after, plan)?;
     gangs_are_whole(before, after, plan)?;
     places_are_allowed(after, plan)?;
+    peers::are_heeded(before, after, plan)?;
     victims_are_fair_game(before, plan)?;
     budgets_hold(before, after, declared)?;
     disruption_is_bounded(before, plan, settings)?;
@@ -461,12 +463,13 @@ fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
 
 /// At rest no claim of its own waits for room that is free, that its queue may have, and that is held for nobody.
 pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
-    let held = Held::of(cluster);
+    let (held, standing) = (Held::of(cluster), peers::standing(cluster));
     for (id, claim, at) in cluster.claims() {
         let waits = at.is_none() && !cluster.is_withdrawn(id);
         let Some(group) = group_of(cluster, id).filter(|group| waits && !group.is_declared()) else { continue };
         let open = cluster.nodes().filter(|(id, _)| !cluster.is_held(*id));
         let fitting = open.filter(|(_, node)| placement::fits(node, &claim.request).is_ok());
+        let fitting = fitting.filter(|(id, _)| peers::allow(cluster, &standing, claim, *id).is_ok());
         // Where exactly it would go is not known, so it is asked whether it could go anywhere at its greatest charge.
         let may = |(_, node): &(NodeId, &Node)| {
             let charge = greatest_charge(node, claim);

@@ -5,6 +5,7 @@ mod complaints;
 mod kit;
 mod laws;
 mod machines;
+mod peers;
 mod random;
 mod situations;
 mod world;

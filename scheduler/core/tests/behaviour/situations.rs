@@ -9,6 +9,7 @@ mod indivisible;
 mod mixed_gangs;
 mod models;
 mod one_plan;
+mod peers;
 mod preempt;
 mod reclaim;
 mod refused;

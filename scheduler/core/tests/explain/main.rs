@@ -4,6 +4,7 @@ mod changes;
 mod constraints;
 mod evictions;
 mod nearest;
+mod peers;
 mod properties;
 mod queues;
 mod reasons;

@@ -1,9 +1,11 @@
 //! Takes in claims, and their ends.
 
-use aliquot_scheduler_core::{Claim, ClaimId, Event, EventError, Outcome, Request};
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{Claim, ClaimId, Event, EventError, Outcome, Peers, Request};
 
 use super::Engine;
-use crate::entries::{Entry, EntryId, Parked};
+use crate::entries::{Entry, EntryId, Parked, Resize};
 use crate::names::ClaimUid;
 use crate::store::ClaimKey;
 
@@ -92,6 +94,24 @@ impl Engine {
             (None, Some(parked)) => {
                 let claim = Claim { request, ..parked.claim.clone() };
                 self.enter(id, claim)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Takes in what a claim's place has to do with the places of others now.
+    pub(super) fn claim_peers(&mut self, uid: &ClaimUid, peers: Option<Arc<Peers>>) -> Result<(), EventError> {
+        let Some(id) = self.entries.of_uid(uid) else { return Ok(()) };
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.is_ended) else { return Ok(()) };
+        if let Some(Resize { from, held, to, .. }) = entry.resize.as_deref_mut() {
+            [from, held, to].into_iter().for_each(|request| request.peers.clone_from(&peers));
+            self.unsaved.entries.insert(id);
+        }
+        match (entry.id, &mut entry.parked) {
+            (Some(claim), _) => self.apply(Event::ClaimPeersChanged(claim, peers)).map(|_| ()),
+            (None, Some(parked)) => {
+                parked.claim.request.peers = peers;
+                Ok(())
             }
             (None, None) => Ok(()),
         }

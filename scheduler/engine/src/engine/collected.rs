@@ -49,6 +49,11 @@ impl Collected {
                     claim.request = *request;
                 }
             }
+            Observation::ClaimPeers(uid, peers) => {
+                if let Some((_, claim)) = self.claims.get_mut(&uid) {
+                    claim.request.peers = peers;
+                }
+            }
             Observation::ClaimEnded(uid) => _ = self.claims.remove(&uid),
             Observation::Node(report) => {
                 let name = NodeName::from(report.spec.name.as_str());

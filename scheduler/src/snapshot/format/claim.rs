@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Alignment, PriorityClass};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::snapshot::format::{EvictedEntry, RequirementEntry, TolerationEntry, is_default};
+use crate::snapshot::format::{EvictedEntry, PeersEntry, RequirementEntry, TolerationEntry, is_default};
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -95,6 +95,9 @@ pub(in crate::snapshot) struct RequestEntry {
     /// What is only counted of the node, by name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) counted: BTreeMap<String, u64>,
+    /// What its place has to do with the places of others.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) peers: Option<PeersEntry>,
     #[serde(with = "AlignmentName", skip_serializing_if = "is_default")]
     pub(in crate::snapshot) nvlink: Alignment,
     #[serde(with = "AlignmentName", skip_serializing_if = "is_default")]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::format::{TaintEntry, is_default, is_one};
+use crate::snapshot::format::{PeersEntry, TaintEntry, is_default, is_one};
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -30,6 +30,9 @@ pub(in crate::snapshot) struct NodeEntry {
     /// What is only counted of the node, by name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) counted: BTreeMap<String, u64>,
+    /// Tasks that run there and are no claims, as far as the places of claims have to do with them.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) foreign: Vec<PeersEntry>,
     /// Kept for somebody whom the history does not name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) held: bool,

@@ -4,7 +4,7 @@ use aliquot_scheduler_core::{DeviceSpec, Health, MilliCpu, NodeSpec};
 use anyhow::{Context, Result, ensure};
 
 use crate::snapshot::amount::memory;
-use crate::snapshot::format::{GpuEntry, NodeEntry, TaintEntry};
+use crate::snapshot::format::{GpuEntry, NodeEntry, PeersEntry, TaintEntry};
 
 /// GPUs of a node.
 const GPUS_MAX: u16 = 1024;
@@ -31,6 +31,7 @@ impl NodeEntry {
             devices,
             cordoned: self.cordoned,
             counted: self.counted.clone(),
+            foreign: self.foreign.iter().map(PeersEntry::to_peers).collect::<Result<_>>().context("foreign")?,
         })
     }
 }

@@ -1,12 +1,14 @@
 //! Records of nodes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{Bytes, DeviceSpec, Health, MilliCpu, NodeSpec};
 use aliquot_scheduler_engine::NodeRecord;
 use serde::{Deserialize, Serialize};
 
 use super::constraints::TaintForm;
+use super::peers::PeersForm;
 use super::{forms, values};
 
 #[derive(Serialize, Deserialize)]
@@ -46,11 +48,13 @@ struct SpecForm {
     cordoned: bool,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     counted: BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    foreign: Vec<PeersForm>,
 }
 
 impl From<&NodeSpec> for SpecForm {
     fn from(spec: &NodeSpec) -> Self {
-        let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted } = spec;
+        let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted, foreign } = spec;
         Self {
             name: name.clone(),
             labels: labels.clone(),
@@ -60,13 +64,14 @@ impl From<&NodeSpec> for SpecForm {
             devices: forms(devices),
             cordoned: *cordoned,
             counted: counted.clone(),
+            foreign: foreign.iter().map(|peers| PeersForm::from(&**peers)).collect(),
         }
     }
 }
 
 impl From<SpecForm> for NodeSpec {
     fn from(form: SpecForm) -> Self {
-        let SpecForm { name, labels, taints, cpu_millis, memory_bytes, devices, cordoned, counted } = form;
+        let SpecForm { name, labels, taints, cpu_millis, memory_bytes, devices, cordoned, counted, foreign } = form;
         Self {
             name,
             labels,
@@ -76,6 +81,7 @@ impl From<SpecForm> for NodeSpec {
             devices: values(devices),
             cordoned,
             counted,
+            foreign: foreign.into_iter().map(|peers| Arc::new(peers.into())).collect(),
         }
     }
 }

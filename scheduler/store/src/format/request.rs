@@ -1,6 +1,7 @@
 //! Requests of tasks, as what was counted has them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request,
@@ -8,6 +9,7 @@ use aliquot_scheduler_core::{
 use serde::{Deserialize, Serialize};
 
 use super::constraints::{NodeTermForm, TolerationForm};
+use super::peers::PeersForm;
 use super::{forms, values};
 
 #[derive(Serialize, Deserialize, Default)]
@@ -34,11 +36,13 @@ pub(super) struct RequestForm {
     memory_threshold_percent: Option<u8>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     counted: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<PeersForm>,
 }
 
 impl From<&Request> for RequestForm {
     fn from(request: &Request) -> Self {
-        let Request { cpu, memory, devices, constraints, rules, counted } = request;
+        let Request { cpu, memory, devices, constraints, rules, counted, peers } = request;
         let DeviceRequest { count, core, memory: device_memory } = devices;
         let Constraints { models, attributes, labels, tolerations, node_terms } = constraints;
         let PlacementRules { nvlink, switch, memory_threshold_percent } = rules;
@@ -57,6 +61,7 @@ impl From<&Request> for RequestForm {
             switch: (*switch).into(),
             memory_threshold_percent: *memory_threshold_percent,
             counted: counted.clone(),
+            peers: peers.as_deref().map(PeersForm::from),
         }
     }
 }
@@ -84,6 +89,7 @@ impl From<RequestForm> for Request {
                 memory_threshold_percent: form.memory_threshold_percent,
             },
             counted: form.counted,
+            peers: form.peers.map(|peers| Arc::new(peers.into())),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Every record is read as it was written, and what is in files today is read for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Action, Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, DumpedMixCounter,
-    DumpedTurnover, DumpedUsage, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm,
-    PlacementRules, Request, Resource, Taint, TaintEffect, Toleration,
+    Action, Affinity, Alignment, AntiAffinity, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
+    DumpedMixCounter, DumpedTurnover, DumpedUsage, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement,
+    NodeSpec, NodeTerm, PeerGroup, Peers, PlacementRules, Request, Resource, Taint, TaintEffect, Toleration,
+    TopologySpread,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
@@ -162,12 +164,38 @@ prop_compose! {
         taints in vec(taint(), 0..3),
         (cpu, memory, cordoned, session, has_lapsed) in any::<(u64, u64, bool, u64, bool)>(),
         devices in vec(device(), 0..3),
-        counted in counted(),
+        (counted, foreign) in (counted(), vec(peers(), 0..3)),
     ) -> NodeRecord {
         let (cpu, memory) = (MilliCpu::new(cpu), Bytes::new(memory));
-        let spec = NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted };
+        let spec = NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted, foreign };
         NodeRecord { spec, session, has_lapsed }
     }
+}
+
+fn group() -> impl Strategy<Value = PeerGroup> {
+    text().prop_map(|name| PeerGroup::from(name.as_str()))
+}
+
+prop_compose! {
+    fn spread()(
+        (group, topology_key, labels) in (group(), text(), btree_map(text(), text(), 0..3)),
+        (max_skew, min_domains) in any::<(u32, u32)>(),
+        node_terms in btree_set(node_term(), 0..3),
+        tolerations in option::of(btree_set(toleration(), 0..3)),
+    ) -> TopologySpread {
+        TopologySpread { group, topology_key, max_skew, min_domains, labels, node_terms, tolerations }
+    }
+}
+
+fn peers() -> impl Strategy<Value = Arc<Peers>> {
+    let affinity = (group(), btree_set(text(), 0..3));
+    let affinity = affinity.prop_map(|(group, topology_keys)| Affinity { group, topology_keys });
+    let anti_affinity = (group(), text()).prop_map(|(group, topology_key)| AntiAffinity { group, topology_key });
+    let all =
+        (btree_set(group(), 0..3), option::of(affinity), btree_set(anti_affinity, 0..3), btree_set(spread(), 0..3));
+    all.prop_map(|(member_of, affinity, anti_affinity, spread)| {
+        Arc::new(Peers { member_of, affinity, anti_affinity, spread })
+    })
 }
 
 fn alignment() -> impl Strategy<Value = Alignment> {
@@ -189,7 +217,7 @@ prop_compose! {
         (attributes, labels) in (btree_map(text(), text(), 0..3), btree_map(text(), text(), 0..3)),
         (tolerations, node_terms) in (btree_set(toleration(), 0..3), btree_set(node_term(), 0..3)),
         (nvlink, switch) in (alignment(), alignment()),
-        counted in counted(),
+        (counted, peers) in (counted(), option::of(peers())),
     ) -> Request {
         Request {
             cpu: MilliCpu::new(cpu),
@@ -198,6 +226,7 @@ prop_compose! {
             constraints: Constraints { models, attributes, labels, tolerations, node_terms },
             rules: PlacementRules { nvlink, switch, memory_threshold_percent },
             counted,
+            peers,
         }
     }
 }
@@ -268,8 +297,8 @@ proptest! {
     }
 }
 
-/// A claim of format 1, which looks the same in format 2. This text is in files: it must be read as long as there are
-/// any.
+/// A claim of format 1, which looks the same in formats 2 and 3. This text is in files: it must be read as long as
+/// there are any.
 const CLAIM_1: &str = r#"{"added_ms":1,"failures":2,"retry_at_ms":3,"evicted":{"action":"stale_gang","by":{"group":{"namespace":"n","name":"g"}},"by_name":"g","at_ms":4,"shares":[{"queue":"q","resource":{"model_core":"A100"},"held":5,"asked":6,"fair_share":7}]},"is_ended":true,"instance":{"node":"node-0","session":8,"generation":{"term":9,"number":10},"phase":"stopping","started_ms":11,"amounts":{"cpu_millis":12,"memory_bytes":13,"devices":[{"uuid":"GPU-0","core_millis":14,"memory_bytes":15}]}}}"#;
 
 #[test]
@@ -310,8 +339,8 @@ fn a_claim_of_today_looks_so_in_the_file() {
         instance: Some(instance),
         ..ClaimRecord::default()
     };
-    assert_eq!(write_claim(&record), (2, CLAIM_1.to_owned()));
-    assert_eq!(read_claim(2, CLAIM_1), Ok(record.clone()));
+    assert_eq!(write_claim(&record), (3, CLAIM_1.to_owned()));
+    assert_eq!(read_claim(3, CLAIM_1), Ok(record.clone()));
     assert_eq!(read_claim(1, CLAIM_1), Ok(record));
 }
 
@@ -324,12 +353,12 @@ fn nodes_and_memories_of_today_look_so_in_the_file() {
     let node = read_node(1, NODE_1).expect("it can be read");
     assert_eq!(node.spec.devices[0].numa, Some(6));
     assert_eq!(node.spec.taints, [Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }]);
-    assert_eq!(write_node(&node), (2, NODE_1.to_owned()));
+    assert_eq!(write_node(&node), (3, NODE_1.to_owned()));
     let memory = read_memory(1, MEMORY_1).expect("it can be read");
     assert_eq!(memory.capacity.integrals, [(Resource::DeviceCore, u128::MAX)]);
     assert_eq!(memory.searches, [(Action::Preempt, Owner::Claim("c".into()), Some("n".into()), 16)]);
     assert_eq!(tolerations(&memory), [&Toleration { key: Some("k".into()), value: Some(String::new()), effect: None }]);
-    assert_eq!(write_memory(&memory), (2, MEMORY_1.to_owned()));
+    assert_eq!(write_memory(&memory), (3, MEMORY_1.to_owned()));
 }
 
 /// The tolerations of all that was counted.
@@ -347,18 +376,37 @@ fn what_came_with_format_2_looks_so_in_the_file() {
     let node = read_node(2, NODE_2).expect("it can be read");
     assert_eq!(node.spec.taints[0].effect, TaintEffect::NoExecute);
     assert_eq!(node.spec.counted, BTreeMap::from([("pods".to_owned(), 110)]));
-    assert_eq!(write_node(&node), (2, NODE_2.to_owned()));
+    assert_eq!(write_node(&node), (3, NODE_2.to_owned()));
     let memory = read_memory(2, MEMORY_2).expect("it can be read");
     let any = Toleration { effect: Some(TaintEffect::NoSchedule), ..Toleration::default() };
     assert_eq!(tolerations(&memory), [&any, &Toleration { key: Some("k".into()), ..Toleration::default() }]);
-    assert_eq!(write_memory(&memory), (2, MEMORY_2.to_owned()));
+    assert_eq!(write_memory(&memory), (3, MEMORY_2.to_owned()));
+}
+
+/// What format 2 did not know.
+const NODE_3: &str = r#"{"spec":{"name":"n","cpu_millis":0,"memory_bytes":0,"cordoned":false,"foreign":[{"member_of":["g"],"anti_affinity":[{"group":"g","topology_key":"zone"}]}]},"session":1,"has_lapsed":false}"#;
+const CLAIM_3: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"resize":{"from":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"nvlink":"any","switch":"any"},"held":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"nvlink":"any","switch":"any","peers":{"affinity":{"group":"g","topology_keys":["host","zone"]},"spread":[{"group":"g","topology_key":"zone","max_skew":1,"min_domains":2,"labels":{"a":"b"},"tolerations":[]}]}}}}"#;
+
+#[test]
+fn what_came_with_format_3_looks_so_in_the_file() {
+    let node = read_node(3, NODE_3).expect("it can be read");
+    let rule = AntiAffinity { group: "g".into(), topology_key: "zone".into() };
+    let peers =
+        Peers { member_of: BTreeSet::from(["g".into()]), anti_affinity: BTreeSet::from([rule]), ..Peers::default() };
+    assert_eq!(node.spec.foreign, [Arc::new(peers)]);
+    assert_eq!(write_node(&node), (3, NODE_3.to_owned()));
+    let claim = read_claim(3, CLAIM_3).expect("it can be read");
+    let peers = claim.resize.as_ref().and_then(|resize| resize.held.peers.as_deref()).expect("it has peers");
+    let spread = peers.spread.first().expect("there is one");
+    assert_eq!((spread.max_skew, spread.min_domains, &spread.tolerations), (1, 2, &Some(BTreeSet::new())));
+    assert_eq!(write_claim(&claim), (3, CLAIM_3.to_owned()));
 }
 
 #[test]
 fn a_format_that_is_not_known_is_not_guessed_at() {
-    for format in [0, 3] {
+    for format in [0, 4] {
         let refused = read_node(format, NODE_1).expect_err("it is not known");
-        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 2"));
+        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 3"));
     }
 }
 

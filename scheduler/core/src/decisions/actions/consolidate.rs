@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::placement::{Engine, PeerRules, Policy};
 use crate::decisions::plan::{Refusal, cause};
 use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
@@ -193,8 +193,8 @@ impl Moving<'_> {
         let Self { selection, finder, .. } = self;
         let order = selection.order_of_queues(cluster, self.shares);
         let spares = Spares::new(cluster, selection.victims());
-        let mut question =
-            Question { cluster, selection, request, engine, measure: self.measure, order: &order, spares };
+        let (measure, order, rules) = (self.measure, &order, PeerRules::of(cluster, request));
+        let mut question = Question { cluster, selection, request, engine, measure, order, spares, rules };
         let mut openings = Openings { moves_left, found: Vec::new() };
         finder.each_node(&mut question, Some(among), &mut openings);
         openings.found.sort_unstable();

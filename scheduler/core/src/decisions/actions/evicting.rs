@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{FreeRoom, MakeRoom, place_unit};
-use crate::decisions::placement::{Engine, Policy};
+use crate::decisions::placement::{Engine, PeerRules, Policy};
 use crate::decisions::queue_share::share;
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
@@ -135,14 +135,16 @@ impl Evicting<'_> {
         let before = self.sum(&self.taken(cluster));
         let Self { selection, takes, frontiers, finder, bounds, .. } = self;
         let purpose = Purpose { class: cluster.class_of(claim)?, measure: bounds.measure, takes: takes.clone() };
+        let request = &cluster.claim(claim)?.request;
         let mut question = Question {
             cluster,
             selection,
-            request: &cluster.claim(claim)?.request,
+            request,
             engine,
             measure: bounds.measure,
             order: &order,
             spares: Spares::new(cluster, selection.victims()),
+            rules: PeerRules::of(cluster, request),
         };
         let mut seeker = Least { cluster, selection, bounds, before, best: None };
         match among {

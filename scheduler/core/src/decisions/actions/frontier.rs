@@ -271,6 +271,7 @@ mod tests {
                     measure: purpose.measure,
                     order: &order,
                     spares: Spares::new(&cluster, &victims),
+                    rules: None,
                 };
                 let mut all: Vec<(Option<Disruption>, NodeId)> =
                     selection.nodes(None).map(|(node, here)| (question.least(&here), node)).collect();

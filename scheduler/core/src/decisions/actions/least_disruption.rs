@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::{Engine, Policy, fits};
+use crate::decisions::placement::{Engine, PeerRules, Policy, fits};
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::state::resources::Charge;
@@ -66,6 +66,8 @@ pub(super) struct Question<'a> {
     pub(super) measure: Measure,
     pub(super) order: &'a QueueOrder,
     pub(super) spares: Spares<'a>,
+    /// What keeps the task from nodes because of where others are. A trial borrows it.
+    pub(super) rules: Option<PeerRules<'a>>,
 }
 
 /// Whom to take from a node so that a task fits there.
@@ -120,7 +122,7 @@ impl<'a> Question<'a> {
         seeker: &mut dyn Seeker,
     ) -> Option<Solution> {
         here.sort_unstable_by_key(|victim| self.selection.goes(self.order, *victim));
-        let mut trial = NodeTrial::new(self.cluster, self.selection, self.request, id)?;
+        let mut trial = NodeTrial::new(self, id)?;
         here.retain(|victim| trial.local(*victim).next().is_some());
         let mut best = Best { id, found: None };
         for victim in &here {
@@ -130,7 +132,7 @@ impl<'a> Question<'a> {
                 trial.keep(*victim);
             }
         }
-        if here.len() > 1 && self.may_be_worth(&here, &best, seeker) && trial.fits_without(&here) {
+        if here.len() > 1 && self.may_be_worth(&here, &best, seeker) && trial.may_fit_without_some(&here) {
             for set in trial.minimal_sets(&here) {
                 search.spend(here.len());
                 if best.may_improve(self, &set, seeker) {
@@ -146,6 +148,7 @@ impl<'a> Question<'a> {
                 search.stop(id);
             }
         }
+        self.rules = trial.rules;
         best.found
     }
 
@@ -255,21 +258,28 @@ struct NodeTrial<'a> {
     request: &'a Request,
     id: NodeId,
     node: Node,
-    /// Claims that are off the node, and how many victims say so: a core and a member beyond it can share claims.
+    /// Claims that are off their nodes, and how many victims say so: a core and a member beyond it can share claims. Of
+    /// claims on other nodes only rules about peers want to know.
     released: Vec<(ClaimId, u32)>,
+    rules: Option<PeerRules<'a>>,
 }
 
 impl<'a> NodeTrial<'a> {
-    fn new(cluster: &'a Cluster, selection: &'a VictimSelection<'a>, request: &'a Request, id: NodeId) -> Option<Self> {
-        Some(Self { cluster, selection, request, id, node: cluster.node(id)?.clone(), released: Vec::new() })
+    fn new(question: &mut Question<'a>, id: NodeId) -> Option<Self> {
+        let Question { cluster, selection, request, .. } = *question;
+        let node = cluster.node(id)?.clone();
+        Some(Self { cluster, selection, request, id, node, released: Vec::new(), rules: question.rules.take() })
     }
 
     fn fits(&self) -> bool {
-        fits(&self.node, self.request).is_ok()
+        fits(&self.node, self.request).is_ok() && self.rules.as_ref().is_none_or(|rules| rules.admit(self.node.spec()))
     }
 
-    /// Whether the task fits without all of these.
-    fn fits_without(&mut self, here: &[usize]) -> bool {
+    /// Whether the task can fit without some of these: it does without all of them, or needs that some stay.
+    fn may_fit_without_some(&mut self, here: &[usize]) -> bool {
+        if self.rules.as_ref().is_some_and(PeerRules::depend_on_others) {
+            return true;
+        }
         here.iter().for_each(|victim| self.release(*victim));
         let fits = self.fits();
         here.iter().for_each(|victim| self.keep(*victim));
@@ -278,20 +288,28 @@ impl<'a> NodeTrial<'a> {
 
     /// A victim's claims on the node.
     fn local(&self, victim: usize) -> impl Iterator<Item = ClaimId> + use<'a> {
+        self.placed(victim, false)
+    }
+
+    /// A victim's claims on the node, or on any node.
+    fn placed(&self, victim: usize, anywhere: bool) -> impl Iterator<Item = ClaimId> + use<'a> {
         let (id, cluster) = (self.id, self.cluster);
         let claims = self.selection.get(victim).into_iter().flat_map(Victim::claims);
-        claims.filter(move |claim| cluster.allocation(*claim).is_some_and(|at| at.node == id))
+        claims.filter(move |claim| cluster.allocation(*claim).is_some_and(|at| anywhere || at.node == id))
     }
 
     /// Takes a victim off the node.
     fn release(&mut self, victim: usize) {
-        for claim in self.local(victim) {
+        for claim in self.placed(victim, self.rules.is_some()) {
             if let Some((_, times)) = self.released.iter_mut().find(|(released, _)| *released == claim) {
                 *times += 1;
                 continue;
             }
             if let Some((of, at)) = self.cluster.claim(claim).zip(self.cluster.allocation(claim)) {
-                self.node.give_back(claim, &of.request, at);
+                if at.node == self.id {
+                    self.node.give_back(claim, &of.request, at);
+                }
+                self.rules.iter_mut().for_each(|rules| rules.leave_out(self.cluster, claim));
                 self.released.push((claim, 1));
             }
         }
@@ -299,7 +317,7 @@ impl<'a> NodeTrial<'a> {
 
     /// Puts a victim that was taken off back.
     fn keep(&mut self, victim: usize) {
-        for claim in self.local(victim) {
+        for claim in self.placed(victim, self.rules.is_some()) {
             let Some(index) = self.released.iter().position(|(released, _)| *released == claim) else { continue };
             self.released[index].1 -= 1;
             if self.released[index].1 > 0 {
@@ -307,8 +325,11 @@ impl<'a> NodeTrial<'a> {
             }
             self.released.swap_remove(index);
             if let Some((of, at)) = self.cluster.claim(claim).zip(self.cluster.allocation(claim)) {
-                let taken = self.node.take(claim, &of.request, at);
-                debug_assert_eq!(taken, Ok(()), "what was given back can be taken again");
+                if at.node == self.id {
+                    let taken = self.node.take(claim, &of.request, at);
+                    debug_assert_eq!(taken, Ok(()), "what was given back can be taken again");
+                }
+                self.rules.iter_mut().for_each(|rules| rules.put_back(self.cluster, claim));
             }
         }
     }

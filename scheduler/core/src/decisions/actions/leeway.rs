@@ -62,7 +62,9 @@ impl Leeway {
         if let Some(known) = self.has_room.get(&class) {
             return *known;
         }
-        if self.has_room.len() >= CLASSES_MAX {
+        // Where it stands now, a claim with rules about peers can be what closes other places.
+        let has_peers = cluster.class(class).is_some_and(|class| class.request().peers.is_some());
+        if has_peers || self.has_room.len() >= CLASSES_MAX {
             return true;
         }
         let has_room = engine.has_room(cluster, class);

@@ -272,7 +272,9 @@ impl Victims {
                     }
                     Fate::Moved => {
                         let running = running(cluster, &placed.unit);
-                        for member in placed.members(cluster) {
+                        let is_counted_on =
+                            |member: &PlacedUnit| member.unit.claims.iter().any(|claim| cluster.is_counted_on(*claim));
+                        for member in placed.members(cluster).filter(|member| !is_counted_on(member)) {
                             self.push(cluster, queue, vec![member], running, open);
                         }
                     }

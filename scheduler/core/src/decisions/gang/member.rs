@@ -1,14 +1,16 @@
 //! Finds a place for one member of a unit, and the order in which members are placed.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decisions::placement::{Engine, Policy, fits};
+use crate::decisions::placement::{Engine, PeerRules, Policy, fits};
 use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
+use crate::state::node::Node;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
+use crate::vocabulary::peers::PeerGroup;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::request::{Constraints, Request};
 
@@ -119,7 +121,10 @@ pub(super) fn place_besides(
     let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
     let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
     // What is kept of bids is for all devices of a node.
-    let mixed = mixed.into_iter().filter(|(id, node)| !cluster.is_held(*id) && fits(node, &besides).is_ok());
+    let rules = PeerRules::of(cluster, request);
+    let is_open = |node: &Node| rules.as_ref().is_none_or(|rules| rules.admit(node.spec()));
+    let mixed = mixed.into_iter().filter(|(id, _)| !cluster.is_held(*id));
+    let mixed = mixed.filter(|(_, node)| fits(node, &besides).is_ok() && is_open(node));
     let mixed = mixed.filter_map(|(id, node)| engine.choose_if(id, node, &besides));
     best.into_iter().chain(mixed).min_by_key(|(cost, at)| (*cost, at.node)).map(|(_, at)| at)
 }
@@ -135,6 +140,11 @@ pub(crate) fn demanding_first(
     for class in claims.iter().filter_map(|claim| cluster.class_of(*claim)) {
         choices.entry(class).or_default();
     }
+    let asks_to_be_near = |class: &ClassId| {
+        let peers = cluster.class(*class).and_then(|class| class.request().peers.as_ref());
+        peers.is_some_and(|peers| peers.affinity.is_some())
+    };
+    let near: Vec<ClassId> = choices.keys().copied().filter(asks_to_be_near).collect();
     if choices.len() > 1 {
         choices.iter_mut().for_each(|(class, nodes)| *nodes = engine.choices(cluster, *class));
     }
@@ -144,5 +154,32 @@ pub(crate) fn demanding_first(
         class.map(Class::request).map(|request| (request.devices.total_core(), request.cpu, request.memory))
     };
     claims.sort_by_key(|claim| (choices(claim), Reverse(demand(claim))));
-    claims
+    if near.is_empty() { claims } else { behind_their_peers(cluster, claims, &near) }
+}
+
+/// The same members, but each whose affinity asks for others that are not placed yet comes after those. `near` are the
+/// classes with an affinity.
+fn behind_their_peers(cluster: &Cluster, claims: Vec<ClaimId>, near: &[ClassId]) -> Vec<ClaimId> {
+    let peers = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.request.peers.as_deref());
+    let unmet = near.iter().filter_map(|class| {
+        let request = cluster.class(*class)?.request();
+        let group = &PeerRules::of(cluster, request)?.unmet_affinity()?.group;
+        let is_member = request.peers.as_ref().is_some_and(|peers| peers.member_of.contains(group));
+        (!is_member).then_some((*class, group))
+    });
+    let unmet: BTreeMap<ClassId, &PeerGroup> = unmet.collect();
+    let asks_for = |claim: &ClaimId| cluster.class_of(*claim).and_then(|class| unmet.get(&class).copied());
+    let (mut ordered, mut left): (Vec<_>, Vec<_>) = claims.into_iter().partition(|claim| asks_for(claim).is_none());
+    loop {
+        let groups = ordered.iter().filter_map(peers).flat_map(|peers| &peers.member_of);
+        let groups: BTreeSet<&PeerGroup> = groups.collect();
+        let (next, later): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|claim| asks_for(claim).is_some_and(|group| groups.contains(group)));
+        if next.is_empty() {
+            ordered.extend(later);
+            return ordered;
+        }
+        ordered.extend(next);
+        left = later;
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::decisions::placement::{admits, fitting_devices, parts, room};
+use crate::decisions::placement::{PeerRules, admits, fitting_devices, parts, room};
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
@@ -25,6 +25,12 @@ impl Kind {
         let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
         classes.dedup();
         Self { classes, members: unit.claims.len(), together: Together::of(cluster, unit).unwrap_or_default() }
+    }
+
+    /// Whether where others are decides which nodes are nearest.
+    pub(super) fn has_peers(&self, cluster: &Cluster) -> bool {
+        let mut classes = self.classes.iter().filter_map(|class| cluster.class(*class));
+        classes.any(|class| class.request().peers.is_some())
     }
 }
 
@@ -118,7 +124,14 @@ pub(super) fn fits_when_empty(cluster: &Cluster, unit: &Unit, kind: &Kind) -> bo
 /// Whether nodes still serve to place a unit once everybody else there has gone.
 pub(super) fn will_do(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
     let together = Together::of(cluster, unit).unwrap_or_default();
-    together.allows(cluster, nodes) && is_room_for(cluster, unit, nodes)
+    let is_open = most_demanding(cluster, unit).is_some_and(|request| are_open(cluster, request, nodes));
+    together.allows(cluster, nodes) && is_room_for(cluster, unit, nodes) && is_open
+}
+
+/// Whether rules about peers close none of these nodes to tasks of a request.
+fn are_open(cluster: &Cluster, request: &Request, nodes: &[NodeId]) -> bool {
+    let Some(rules) = PeerRules::of(cluster, request) else { return true };
+    nodes.iter().filter_map(|node| cluster.node(*node)).all(|node| rules.lasting_misfit(node.spec()).is_none())
 }
 
 /// Whether nodes have room for all members of a unit once everybody else has gone.
@@ -166,8 +179,13 @@ struct Candidate<'a> {
 impl Choice {
     /// The nodes of an area that are nearest to having room for as many tasks; if those are too many, the largest ones.
     fn of(cluster: &Cluster, request: &Request, wanted: u32, area: &[NodeId], most: usize) -> Option<Self> {
-        // What others keep is not there for it.
-        let open = area.iter().filter(|id| !cluster.is_held(**id));
+        // What others keep is not there for it, nor is what rules about peers close.
+        let rules = PeerRules::of(cluster, request);
+        let is_open = |id: NodeId| match (&rules, cluster.node(id)) {
+            (Some(rules), Some(node)) => rules.lasting_misfit(node.spec()).is_none(),
+            _ => true,
+        };
+        let open = area.iter().filter(|id| !cluster.is_held(**id) && is_open(**id));
         let nodes = open.filter_map(|id| Some((*id, cluster.node(*id)?)));
         let candidates = nodes.map(|(id, node)| Candidate { id, node, tasks: room_when_empty(node, request) });
         let mut candidates: Vec<Candidate<'_>> = candidates.filter(|candidate| candidate.tasks > 0).collect();

@@ -1,14 +1,16 @@
 //! Domains and nodes that have room for several tasks, in the order in which to try them.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use crate::decisions::placement::engine::Engine;
-use crate::decisions::placement::members::GroupScope;
+use crate::decisions::placement::members::{GroupScope, MemberNodes};
 use crate::decisions::placement::policy::Policy;
 use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::state::topology::DomainId;
 use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::pod_group::GroupPlacement;
 
 /// A place for several tasks, and whether it has room for each sort of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +58,27 @@ impl<P: Policy> Engine<P> {
             let domain = topology.domain(id)?;
             Some((id, self.fill(cluster, wanted, scope, || domain.nodes())?))
         });
+        ordered(fills.collect())
+    }
+
+    /// The same of the domains that a label of nodes makes, which need be no level of the topology: its values.
+    pub(crate) fn values_for<'a>(
+        &mut self,
+        cluster: &'a Cluster,
+        label: &str,
+        wanted: &[(ClassId, u32)],
+    ) -> Vec<Roomy<&'a str>> {
+        let mut domains: BTreeMap<&str, Vec<NodeId>> = BTreeMap::new();
+        for (id, node) in cluster.nodes() {
+            if let Some(value) = node.spec().labels.get(label) {
+                domains.entry(value).or_default().push(id);
+            }
+        }
+        let (placement, members) = (GroupPlacement::default(), MemberNodes::default());
+        let scope = GroupScope { placement: &placement, members: &members, within: None };
+        let fills = domains
+            .into_iter()
+            .filter_map(|(value, nodes)| Some((value, self.fill(cluster, wanted, &scope, || nodes.iter().copied())?)));
         ordered(fills.collect())
     }
 

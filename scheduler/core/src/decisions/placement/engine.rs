@@ -6,6 +6,7 @@ use crate::decisions::placement::devices;
 use crate::decisions::placement::filter::has_room;
 use crate::decisions::placement::index::BidIndex;
 use crate::decisions::placement::misfit::admits;
+use crate::decisions::placement::peer_rules::PeerRules;
 use crate::decisions::placement::policy::{Bid, NodeChange, Policy, Selection};
 use crate::decisions::placement::room::room;
 use crate::state::class::ClassId;
@@ -83,7 +84,11 @@ impl<P: Policy> Engine<P> {
     /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved. Held nodes are passed
     /// over.
     pub fn place(&mut self, cluster: &Cluster, class: ClassId) -> Option<Placement> {
-        self.make_bids(cluster, class)?;
+        let request = self.make_bids(cluster, class)?;
+        if let rules @ Some(_) = PeerRules::of(cluster, request) {
+            let nodes = cluster.nodes().map(|(id, _)| id).filter(|id| allow(&rules, cluster, *id));
+            return self.best_of(cluster, class, nodes, |_| 0);
+        }
         let index = &self.classes.get(&class)?.index;
         let node = match self.policy.selection() {
             Selection::Least => index.least(|forgone| self.policy.surcharge(forgone))?,
@@ -116,9 +121,21 @@ impl<P: Policy> Engine<P> {
         nodes: impl IntoIterator<Item = NodeId>,
         rank: impl Fn(NodeId) -> u32,
     ) -> Option<Placement> {
-        self.make_bids(cluster, class)?;
+        let request = self.make_bids(cluster, class)?;
+        let rules = PeerRules::of(cluster, request);
+        self.best_of(cluster, class, nodes.into_iter().filter(|id| allow(&rules, cluster, *id)), rank)
+    }
+
+    /// The best of these nodes by the class's bids, which are as the cluster is now.
+    fn best_of(
+        &mut self,
+        cluster: &Cluster,
+        class: ClassId,
+        nodes: impl Iterator<Item = NodeId>,
+        rank: impl Fn(NodeId) -> u32,
+    ) -> Option<Placement> {
         let index = &self.classes.get(&class)?.index;
-        let fitting = nodes.into_iter().filter_map(|id| Some((rank(id), index.get(id.index())?, id)));
+        let fitting = nodes.filter_map(|id| Some((rank(id), index.get(id.index())?, id)));
         let node = match self.policy.selection() {
             Selection::Least => fitting.map(|(rank, bid, id)| (rank, total(&self.policy, bid), id)).min()?.2,
             Selection::Uniform => {
@@ -134,18 +151,24 @@ impl<P: Policy> Engine<P> {
 
     /// On how many nodes one more task of a class fits.
     pub fn choices(&mut self, cluster: &Cluster, class: ClassId) -> usize {
-        let known = self.make_bids(cluster, class).and_then(|()| self.classes.get(&class));
-        known.map_or(0, |bids| bids.index.count())
+        let Some((request, bids)) = self.bids(cluster, class) else { return 0 };
+        match PeerRules::of(cluster, request) {
+            None => bids.index.count(),
+            rules => bids.fitting(cluster).filter(|id| allow(&rules, cluster, *id)).count(),
+        }
     }
 
     /// Whether one more task of a class fits anywhere.
     pub(crate) fn has_room(&mut self, cluster: &Cluster, class: ClassId) -> bool {
-        let known = self.make_bids(cluster, class).and_then(|()| self.classes.get(&class));
-        known.is_some_and(|bids| !bids.index.is_empty())
+        let Some((request, bids)) = self.bids(cluster, class) else { return false };
+        match PeerRules::of(cluster, request) {
+            None => !bids.index.is_empty(),
+            rules => bids.fitting(cluster).any(|id| allow(&rules, cluster, id)),
+        }
     }
 
     /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held
-    /// nodes have no room.
+    /// nodes have no room, nor have those that rules about peers close however many others are placed.
     pub fn room_among(
         &mut self,
         cluster: &Cluster,
@@ -153,19 +176,24 @@ impl<P: Policy> Engine<P> {
         nodes: impl IntoIterator<Item = NodeId>,
         most: impl Fn(NodeId) -> u32,
     ) -> u64 {
-        let known = self.make_bids(cluster, class).and_then(|()| cluster.class(class)).zip(self.classes.get(&class));
-        let Some((class, bids)) = known else { return 0 };
+        let Some((request, bids)) = self.bids(cluster, class) else { return 0 };
+        let rules = PeerRules::of(cluster, request);
+        let is_closed = |node: &Node| rules.as_ref().is_some_and(|rules| rules.lasting_misfit(node.spec()).is_some());
         // Most nodes have no bid because they have no room: that is known without looking at their devices.
         let fitting = nodes.into_iter().filter(|node| bids.index.get(node.index()).is_some());
-        let rooms = fitting.filter_map(|id| Some(u64::from(room(cluster.node(id)?, class.request()).min(most(id)))));
+        let open = fitting.filter_map(|id| Some((id, cluster.node(id).filter(|node| !is_closed(node))?)));
+        let rooms = open.map(|(id, node)| u64::from(room(node, request).min(most(id))));
         rooms.fold(0, u64::saturating_add)
     }
 
     /// What it costs to place one more task of a class on a node, by which nodes can be compared in this state; `None`
     /// if it does not fit there or the node is held.
     pub fn cost_on(&mut self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<i64> {
-        self.make_bids(cluster, class)?;
+        let request = self.make_bids(cluster, class)?;
         let bid = self.classes.get(&class)?.index.get(node.index())?;
+        if !allow(&PeerRules::of(cluster, request), cluster, node) {
+            return None;
+        }
         Some(total(&self.policy, bid))
     }
 
@@ -177,8 +205,14 @@ impl<P: Policy> Engine<P> {
         Some((total(&self.policy, (bid.cost, bid.forgone)), Allocation { node, devices }))
     }
 
-    /// Brings the class's bids up to what the cluster is now; `None` if there is no such class.
-    fn make_bids(&mut self, cluster: &Cluster, class: ClassId) -> Option<()> {
+    /// A class's request, and its bids as the cluster is now.
+    fn bids<'a>(&'a mut self, cluster: &'a Cluster, class: ClassId) -> Option<(&'a Request, &'a ClassBids)> {
+        let request = self.make_bids(cluster, class)?;
+        Some((request, self.classes.get(&class)?))
+    }
+
+    /// Brings the class's bids up to what the cluster is now. Answers its request; `None` if there is no such class.
+    fn make_bids<'a>(&mut self, cluster: &'a Cluster, class: ClassId) -> Option<&'a Request> {
         self.follow(cluster);
         self.decisions += 1;
         let request = cluster.class(class)?.request();
@@ -187,7 +221,7 @@ impl<P: Policy> Engine<P> {
         let bids = self.classes.entry(class).or_default();
         bids.used = self.decisions;
         bids.follow(cluster, request, &self.policy, &mut self.looked_at);
-        Some(())
+        Some(request)
     }
 
     /// The devices that the policy takes on a node.
@@ -241,6 +275,11 @@ impl<P: Policy> Engine<P> {
     }
 }
 
+/// Whether rules about peers, if there are any, let a task be on a node.
+fn allow(rules: &Option<PeerRules<'_>>, cluster: &Cluster, id: NodeId) -> bool {
+    rules.as_ref().is_none_or(|rules| cluster.node(id).is_some_and(|node| rules.admit(node.spec())))
+}
+
 /// A bid's cost with what is added for what is forgone.
 fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
     let surcharge = if forgone == 0 { 0 } else { policy.surcharge(forgone) };
@@ -268,6 +307,12 @@ fn aligned_cost(bid: &Bid, node: &Node, request: &Request) -> i32 {
 }
 
 impl ClassBids {
+    /// The nodes that have a bid.
+    fn fitting(&self, cluster: &Cluster) -> impl Iterator<Item = NodeId> {
+        let nodes = cluster.nodes().map(|(id, _)| id);
+        nodes.filter(|id| self.index.get(id.index()).is_some())
+    }
+
     /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made,
     /// whose number is `self.used`.
     fn follow(&mut self, cluster: &Cluster, request: &Request, policy: &impl Policy, looked_at: &mut [u64]) {

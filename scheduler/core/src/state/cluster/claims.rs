@@ -156,6 +156,9 @@ impl Cluster {
         let taken = take(books, id, &state.claim.request, &allocation);
         taken.map_err(|reason| EventError::NotEnough { node, reason })?;
         state.allocation = Some(allocation);
+        if let Some(peers) = &state.claim.request.peers {
+            self.peers.note(node, peers, true);
+        }
         self.turnover.place(state.claim.request.devices.total_core());
         self.note(node, false);
         self.book_placed(id, true);
@@ -172,6 +175,9 @@ impl Cluster {
         let allocation = state.allocation.take().ok_or(EventError::NotPlaced(id))?;
         self.turnover.displace(state.claim.request.devices.total_core());
         let node = allocation.node;
+        if let Some(peers) = &state.claim.request.peers {
+            self.peers.note(node, peers, false);
+        }
         if let Some(books) = self.nodes.get_mut(node.index()).and_then(Option::as_mut) {
             books.give_back(id, &state.claim.request, &allocation);
             if !books.is_over_committed() {

@@ -61,7 +61,8 @@ impl Cluster {
         let own: Vec<ClaimId> = state.leaving.is_some().then_some(id).into_iter().collect();
         let Some(allocation) = &state.allocation else { return Vec::new() };
         let Some(node) = self.node(allocation.node) else { return own };
-        let Some(leaving) = self.leaving.get(&allocation.node) else { return own };
+        let apart = self.leaving_too_near(id);
+        let Some(leaving) = self.leaving.get(&allocation.node) else { return [own, apart].concat() };
         let held = |claim: &ClaimId| {
             self.claims.get(*claim).and_then(|state| Some((&state.claim.request, state.leaving.as_ref()?)))
         };
@@ -78,7 +79,7 @@ impl Cluster {
             })
         };
         let others = leaving.iter().filter(|claim| short || shares_a_device(claim)).filter(|claim| **claim != id);
-        others.copied().chain(own).collect()
+        others.copied().chain(own).chain(apart).collect()
     }
 
     /// How many claims of a disruption budget may be disturbed now. Who has yet to start, or is on the way to another

@@ -39,6 +39,7 @@ impl Cluster {
         }
         Arc::make_mut(&mut self.by_name).insert(spec.name.clone(), id);
         Arc::make_mut(&mut self.topology).learn(id, Some(&spec));
+        self.note_foreign(id, &spec, true);
         self.nodes.push(Some(Node::new(spec, models)));
         if news {
             self.recount_requested();
@@ -64,6 +65,7 @@ impl Cluster {
         }
         if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
             Arc::make_mut(&mut self.by_name).remove(&node.spec().name);
+            self.note_foreign(id, node.spec(), false);
             let mut news = false;
             for device in &node.spec().devices {
                 news |= self.resources.forget_device(&device.model, device.memory);

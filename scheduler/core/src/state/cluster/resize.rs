@@ -101,7 +101,7 @@ impl Cluster {
     }
 
     /// Gives a claim another request and returns the old one.
-    fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Request, EventError> {
+    pub(super) fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Request, EventError> {
         self.book_requested(id, false);
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
         let class = self.classes.join(request);

@@ -96,8 +96,10 @@ impl Cluster {
         }
         Arc::make_mut(&mut self.topology).learn(id, Some(&spec));
         let name = spec.name.clone();
+        self.note_foreign(id, &spec, true);
         let old = self.nodes.get_mut(id.index()).and_then(|slot| slot.replace(Node::new(spec, models)));
         if let Some(old) = old {
+            self.note_foreign(id, old.spec(), false);
             for device in &old.spec().devices {
                 news |= self.resources.forget_device(&device.model, device.memory);
             }

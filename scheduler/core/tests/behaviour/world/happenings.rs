@@ -1,9 +1,11 @@
 //! What may happen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request,
+    Affinity, Allowance, AntiAffinity, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu,
+    PeerGroup, Peers, Request, TopologySpread,
 };
 
 use crate::random::Random;
@@ -60,6 +62,10 @@ pub(crate) enum Happening {
         loss: Loss,
     },
     ClaimResized(u64, Request),
+    /// A claim is another one to others, or has other rules about them.
+    ClaimPeers(u64, Option<Arc<Peers>>),
+    /// Others run on a node.
+    NodeForeign(u64, Vec<Arc<Peers>>),
     StoppingIsGone(u64),
     /// The machine does not let it go.
     StoppingIsRefused(u64),
@@ -138,7 +144,71 @@ pub(crate) fn of(seed: u64) -> Vec<Happening> {
     }
     let count = 40 + random.below(120);
     happenings.extend((0..count).map(|_| happening(&mut random)));
-    happenings
+    if seed.is_multiple_of(WITH_PEERS) { among_peers(seed, happenings) } else { happenings }
+}
+
+/// In one of so many worlds claims have rules about each other.
+const WITH_PEERS: u64 = 3;
+
+/// The same with rules of claims about each other, and changes of them.
+fn among_peers(seed: u64, happenings: Vec<Happening>) -> Vec<Happening> {
+    let mut random = Random::new(seed.wrapping_mul(3) | 1);
+    let mut among = Vec::with_capacity(happenings.len());
+    for mut happening in happenings {
+        if let Happening::ClaimComes { request, .. }
+        | Happening::GangComes { request, .. }
+        | Happening::MemberComes { request, .. }
+        | Happening::ClaimResized(_, request) = &mut happening
+        {
+            request.peers = peers(&mut random);
+        }
+        among.push(happening);
+        match random.below(30) {
+            0 => among.push(Happening::ClaimPeers(random.next(), peers(&mut random))),
+            1 => {
+                let foreign = (0..random.below(3)).filter_map(|_| peers(&mut random)).collect();
+                among.push(Happening::NodeForeign(random.next(), foreign));
+            }
+            _ => {}
+        }
+    }
+    among
+}
+
+fn peers(random: &mut Random) -> Option<Arc<Peers>> {
+    if random.one_in(3) {
+        return None;
+    }
+    let group = |random: &mut Random| -> PeerGroup { random.one_of(&["a", "b"]).into() };
+    let key = |random: &mut Random| random.one_of(&["host", "rack", "zone"]).to_owned();
+    let member_of: BTreeSet<PeerGroup> = (0..random.below(3)).map(|_| group(random)).collect();
+    let affinity = random.one_in(4).then(|| Affinity {
+        group: group(random),
+        topology_keys: (0..1 + random.below(2)).map(|_| key(random)).collect(),
+    });
+    let anti_affinity = (0..random.below(2)).map(|_| AntiAffinity { group: group(random), topology_key: key(random) });
+    let anti_affinity = anti_affinity.collect();
+    let spread = match random.below(3) {
+        0 => (0..1 + random.below(2)).map(|_| spread(random)).collect(),
+        _ => BTreeSet::new(),
+    };
+    Some(Arc::new(Peers { member_of, affinity, anti_affinity, spread }))
+}
+
+fn spread(random: &mut Random) -> TopologySpread {
+    let number = |random: &mut Random| u32::try_from(1 + random.below(3)).unwrap_or(1);
+    TopologySpread {
+        group: random.one_of(&["a", "b"]).into(),
+        topology_key: random.one_of(&["host", "rack"]).into(),
+        max_skew: number(random),
+        min_domains: number(random),
+        labels: match random.below(4) {
+            0 => BTreeMap::from([("rack".into(), "1".into())]),
+            _ => BTreeMap::new(),
+        },
+        node_terms: BTreeSet::new(),
+        tolerations: None,
+    }
 }
 
 fn bounded(random: &mut Random) -> Bounded {

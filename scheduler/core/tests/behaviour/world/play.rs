@@ -118,7 +118,9 @@ impl World {
         match happening {
             Happening::NodeComes { devices, model, rack } => self.add_node(*devices, model, *rack),
             Happening::NodeFails(node) => self.on_node(*node, Event::NodeRemoved),
-            Happening::NodeCordoned(node, cordoned) => self.on_spec(*node, |spec| spec.cordoned = *cordoned),
+            Happening::NodeCordoned(node, cordoned) => {
+                self.on_spec(*node, Event::NodeRelabelled, |spec| spec.cordoned = *cordoned)
+            }
             Happening::DeviceHealth { node, device, healthy } => {
                 let health = if *healthy { Health::Healthy } else { Health::Unhealthy };
                 self.on_node(*node, |node| Event::DeviceHealthChanged { node, device: *device, health });
@@ -151,6 +153,12 @@ impl World {
             Happening::LostBeforeStart { claim, loss } => self.lose_before_start(*claim, *loss),
             Happening::ClaimResized(claim, request) => {
                 self.on_claim(*claim, |claim| Event::ClaimResized(claim, request.clone()));
+            }
+            Happening::ClaimPeers(claim, peers) => {
+                self.on_claim(*claim, |claim| Event::ClaimPeersChanged(claim, peers.clone()));
+            }
+            Happening::NodeForeign(node, foreign) => {
+                self.on_spec(*node, Event::NodeChanged, |spec| spec.foreign.clone_from(foreign));
             }
             Happening::StoppingIsGone(number) => {
                 let stopping: Vec<ClaimId> = self.kit.machines.stopping().collect();
@@ -289,11 +297,16 @@ impl World {
         if self.nodes.is_multiple_of(3) {
             all.iter_mut().skip(1).step_by(2).for_each(|other| *other = device("B"));
         }
+        // One that stands nowhere by itself.
+        let host = (!self.nodes.is_multiple_of(4)).then(|| self.nodes.to_string());
         self.kit.node(NodeSpec {
             name: format!("node-{}", self.nodes),
             cpu: MilliCpu::new(24_000),
             memory: Bytes::from_mib(64_000),
-            labels: BTreeMap::from([("rack".into(), rack.to_string()), ("zone".into(), "one".into())]),
+            labels: [("rack".into(), rack.to_string()), ("zone".into(), "one".into())]
+                .into_iter()
+                .chain(host.map(|host| ("host".into(), host)))
+                .collect(),
             devices: all,
             counted: BTreeMap::from([("slots".into(), 5)]),
             ..NodeSpec::default()
@@ -338,12 +351,17 @@ impl World {
         }
     }
 
-    fn on_spec(&mut self, number: u64, change: impl FnOnce(&mut NodeSpec)) {
+    fn on_spec(
+        &mut self,
+        number: u64,
+        event: impl FnOnce(NodeId, NodeSpec) -> Event,
+        change: impl FnOnce(&mut NodeSpec),
+    ) {
         let nodes: Vec<(NodeId, NodeSpec)> =
             self.kit.cluster.nodes().map(|(id, node)| (id, node.spec().clone())).collect();
         if let Some((node, mut spec)) = nth(&nodes, number) {
             change(&mut spec);
-            self.may(Event::NodeRelabelled(node, spec));
+            self.may(event(node, spec));
         }
     }
 
