@@ -23,6 +23,7 @@ mod gang;
 mod lease;
 mod mirror;
 mod node;
+mod peers;
 mod placement;
 mod pod;
 mod queue;

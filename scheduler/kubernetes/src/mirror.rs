@@ -11,17 +11,20 @@
 mod commands;
 mod gangs;
 mod nodes;
+mod peers;
 mod pods;
 mod queues;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use aliquot_scheduler_core::{Claim, NodeSpec, QueueSpec};
+use aliquot_scheduler_core::{Claim, NodeSpec, Peers, QueueSpec};
 use aliquot_scheduler_engine::{Amounts, Generation, Observation};
 
 use crate::devices::Reading;
 use crate::node::NodeFacts;
+use crate::peers::PeerRules;
 use crate::pod::PodFacts;
 
 pub(crate) use commands::{Binding, Write};
@@ -38,8 +41,9 @@ pub(crate) struct Mirror {
     /// UIDs of the pods that hold room on a node, or are being bound there, whether it is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
     gangs: gangs::Gangs,
-    /// The queues of namespaces, for pods that name none.
-    queue_of_namespace: BTreeMap<String, String>,
+    /// The labels of namespaces: of the queue of pods that name none, and for selectors.
+    namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    selections: peers::Selections,
     queues: BTreeMap<String, QueueSpec>,
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
@@ -64,6 +68,10 @@ struct KnownPod {
     /// Why it is no claim although it waits for this scheduler.
     problem: Option<String>,
     instance: Option<Instance>,
+    /// Its rules about other pods that are in force.
+    rules: PeerRules,
+    /// Those rules, and the groups that it is a member of; `None`: neither.
+    peers: Option<Arc<Peers>>,
     /// The node to which a binding is on its way. What becomes of it is waited for, whatever happens to the node.
     binding_to: Option<String>,
 }
@@ -120,7 +128,8 @@ impl Mirror {
             nodes: BTreeMap::new(),
             on_node: BTreeMap::new(),
             gangs: gangs::Gangs::default(),
-            queue_of_namespace: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            selections: peers::Selections::default(),
             queues: BTreeMap::new(),
             told_queues: BTreeMap::new(),
             has_changed_queues: true,

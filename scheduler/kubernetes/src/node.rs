@@ -86,7 +86,7 @@ impl NodeFacts {
             counted: amounts.counted,
             devices,
             cordoned: self.is_cordoned,
-            foreign: Vec::new(),
+            foreign: held.peers.clone(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Where a pod may run: selectors, affinity and tolerations in the words of the books, and what is not supported.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm, Taint, TaintEffect, Toleration};
 use k8s_openapi::api::core::v1 as core;
@@ -31,21 +31,25 @@ pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
 /// # Errors
 /// What the pod asks for that is not supported.
 pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
-    let mut constraints = Constraints {
-        labels: spec.node_selector.clone().unwrap_or_default(),
-        tolerations: spec.tolerations.iter().flatten().filter_map(toleration).collect(),
-        ..Constraints::default()
-    };
-    if let Some(affinity) = &spec.affinity {
-        refuse_pod_affinity(affinity)?;
-        let of_nodes = affinity.node_affinity.as_ref();
-        if let Some(selector) = of_nodes.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref())
-        {
-            constraints.node_terms = terms(selector)?;
-        }
-    }
+    let (labels, node_terms) = selected_nodes(spec)?;
     refuse_the_rest(spec)?;
-    Ok(constraints)
+    Ok(Constraints { labels, node_terms, tolerations: tolerations(spec), ..Constraints::default() })
+}
+
+/// The labels of nodes that a pod may be on, and the terms of which they must match one.
+///
+/// # Errors
+/// What of the node affinity is not supported.
+pub(crate) fn selected_nodes(spec: &core::PodSpec) -> Result<(BTreeMap<String, String>, BTreeSet<NodeTerm>), String> {
+    let of_nodes = spec.affinity.as_ref().and_then(|of| of.node_affinity.as_ref());
+    let selector = of_nodes.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
+    let node_terms = selector.map(terms).transpose()?.unwrap_or_default();
+    Ok((spec.node_selector.clone().unwrap_or_default(), node_terms))
+}
+
+/// What a pod tolerates.
+pub(crate) fn tolerations(spec: &core::PodSpec) -> BTreeSet<Toleration> {
+    spec.tolerations.iter().flatten().filter_map(toleration).collect()
 }
 
 /// The terms of a selector, of which nodes must match one.
@@ -111,23 +115,7 @@ fn requirement(of: &core::NodeSelectorRequirement) -> Result<NodeRequirement, St
     Ok(NodeRequirement { key: of.key.clone(), operator })
 }
 
-fn refuse_pod_affinity(affinity: &core::Affinity) -> Result<(), String> {
-    let near = affinity.pod_affinity.as_ref();
-    let away = affinity.pod_anti_affinity.as_ref();
-    let near = near.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
-    let away = away.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
-    match (near, away) {
-        (Some(terms), _) if !terms.is_empty() => Err(unsupported("required podAffinity")),
-        (_, Some(terms)) if !terms.is_empty() => Err(unsupported("required podAntiAffinity")),
-        _ => Ok(()),
-    }
-}
-
 fn refuse_the_rest(spec: &core::PodSpec) -> Result<(), String> {
-    let spread = spec.topology_spread_constraints.iter().flatten();
-    if spread.clone().any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule") {
-        return Err(unsupported("a topologySpreadConstraint with whenUnsatisfiable: DoNotSchedule"));
-    }
     if spec.resource_claims.iter().flatten().next().is_some() {
         return Err(unsupported("a ResourceClaim"));
     }
@@ -142,8 +130,6 @@ fn unsupported(what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::{Value, json};
 
     use super::*;
@@ -213,27 +199,8 @@ mod tests {
 
     #[test]
     fn what_is_not_supported_is_named() {
-        let term = json!([{"topologyKey": "zone"}]);
-        for (spec, named) in [
-            (
-                json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}),
-                "required podAffinity",
-            ),
-            (
-                json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}),
-                "podAntiAffinity",
-            ),
-            (
-                json!({"topologySpreadConstraints": [
-                    {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
-                ]}),
-                "topologySpread",
-            ),
-            (json!({"resourceClaims": [{"name": "gpu"}]}), "ResourceClaim"),
-        ] {
-            let error = of(spec.clone()).unwrap_err();
-            assert!(error.contains(named) && error.contains("does not support"), "{spec}: {error}");
-        }
+        let error = of(json!({"resourceClaims": [{"name": "gpu"}]})).unwrap_err();
+        assert!(error.contains("ResourceClaim") && error.contains("does not support"), "{error}");
     }
 
     #[test]

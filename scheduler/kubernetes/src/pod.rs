@@ -8,6 +8,7 @@ use aliquot_scheduler_engine::Generation;
 use k8s_openapi::api::core::v1::{Container as CoreContainer, Pod, PodSpec, PodStatus};
 
 use crate::gang::{self, Gang};
+use crate::peers::PeerRules;
 
 /// The label of a pod, or of its namespace, that names the queue.
 pub(crate) const QUEUE: &str = "aliquot.dev/queue";
@@ -43,6 +44,10 @@ pub(crate) struct PodFacts {
     pub(crate) words: Words,
     /// What it may use of devices, if a scheduler has decided. `Err`: the annotation cannot be read.
     pub(crate) decision: Option<Result<Decision, String>>,
+    /// Its labels, if it has a node or is this scheduler's.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Its rules about other pods. `Err`: what they say is not supported.
+    pub(crate) peer_rules: Result<PeerRules, String>,
     /// The gang that it is in. `Err`: what it says of one is not definite.
     pub(crate) gang: Option<Result<Gang, String>>,
     pub(crate) queue: Option<String>,
@@ -70,10 +75,16 @@ impl PodFacts {
             annotations.get(DECISION).map(|text| text.parse::<Decision>().map_err(|error| error.to_string()));
         let is_of_interest = spec.node_name.is_some() || scheduler == own_name;
         let created = metadata.creation_timestamp.map(|time| time.0.as_millisecond());
+        let namespace = metadata.namespace.unwrap_or_default();
+        let peer_rules = match is_of_interest {
+            true => PeerRules::of(&spec, &namespace, &labels),
+            false => Ok(PeerRules::default()),
+        };
         Some(PodFacts {
             uid: metadata.uid?,
             resource_version: metadata.resource_version.unwrap_or_default(),
-            namespace: metadata.namespace.unwrap_or_default(),
+            namespace,
+            peer_rules,
             name: metadata.name?,
             created_ms: created.and_then(|ms| u64::try_from(ms).ok()).unwrap_or(0),
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
@@ -89,6 +100,7 @@ impl PodFacts {
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             said: said(&status),
             words: if is_of_interest { words(&spec, annotations) } else { Words::default() },
+            labels: if is_of_interest { labels } else { BTreeMap::new() },
             spec: is_of_interest.then(|| Box::new(without_what_is_long(spec))),
             scheduler,
             decision,

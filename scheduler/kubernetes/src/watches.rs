@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 use crate::gang::{Address, GangFacts, GangKind};
 use crate::mirror::Mirror;
 use crate::node::NodeFacts;
-use crate::pod::{self, PodFacts};
+use crate::pod::PodFacts;
 use crate::queue::Queue;
 use crate::serve::Shared;
 
@@ -117,8 +117,7 @@ impl Sight for Namespaces {
     }
 
     fn show(&self, namespace: Namespace, _: &str, mirror: &mut Mirror) {
-        let queue = namespace.labels().get(pod::QUEUE).cloned();
-        mirror.namespace(&namespace.name_any(), queue);
+        mirror.namespace(&namespace.name_any(), Some(namespace.labels().clone()));
     }
 
     fn gone(&self, key: &str, mirror: &mut Mirror) {

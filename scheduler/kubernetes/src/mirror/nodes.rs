@@ -1,9 +1,11 @@
 //! Nodes: what they have beside what foreign pods hold, and what runs there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_api_server::Inventory;
 use aliquot_dialects::{NodeFacts as WordsOfNode, Spoken};
+use aliquot_scheduler_core::Peers;
 use aliquot_scheduler_engine::{ClaimUid, Generation, NodeName, NodeReport, Observation, Running};
 use tracing::warn;
 
@@ -21,6 +23,8 @@ pub(crate) struct Held {
     pub(crate) by_ours: Amounts,
     /// By those that are, of the memory of each device.
     pub(crate) device_bytes: BTreeMap<String, u64>,
+    /// What pods that are not in the books, or are about to end, have to do with the places of others.
+    pub(crate) peers: Vec<Arc<Peers>>,
     running: Vec<Running>,
     /// A pod that uses devices, and nobody knows which.
     user_of_devices: Option<String>,
@@ -127,6 +131,8 @@ impl Mirror {
         let mut held = Held::default();
         for uid in self.on_node.get(name).into_iter().flatten() {
             let Some(pod) = self.pods.get(uid) else { continue };
+            let is_counted = pod.instance.is_some() && !pod.facts.is_leaving;
+            held.peers.extend(pod.peers.clone().filter(|_| !is_counted));
             let Some(instance) = pod.instance.as_ref().filter(|instance| instance.node == name) else {
                 held.by_foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
                 if !matches!(self.reading.ask(&pod.facts.words), Ok(None)) {

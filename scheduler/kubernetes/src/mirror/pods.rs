@@ -8,6 +8,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, Observation, StepO
 use super::gangs::sub_group_of;
 use super::{Instance, KnownPod, Means, Mirror, Told};
 use crate::devices;
+use crate::peers::PeerRules;
 use crate::placement;
 use crate::pod::PodFacts;
 use crate::resources;
@@ -46,10 +47,19 @@ impl Mirror {
         match self.pods.get_mut(&uid) {
             Some(known) => known.facts = facts,
             None => {
-                let known = KnownPod { facts, claim: None, problem: None, instance: None, binding_to: None };
+                let known = KnownPod {
+                    facts,
+                    claim: None,
+                    problem: None,
+                    instance: None,
+                    rules: PeerRules::default(),
+                    peers: None,
+                    binding_to: None,
+                };
                 self.pods.insert(uid.clone(), known);
             }
         }
+        self.learn_peers(&uid);
         self.changed_pods.insert(uid);
     }
 
@@ -58,6 +68,7 @@ impl Mirror {
         self.instance_gone(uid);
         self.binding_done(uid);
         self.unlist(uid);
+        self.forget_peers(uid);
         if let Some(known) = self.pods.remove(uid) {
             self.unlist_in_gang(&known.facts);
         }
@@ -137,10 +148,13 @@ impl Mirror {
                 memory: amounts.memory,
                 devices: devices::request_of(&amounts.devices),
                 counted: amounts.counted,
+                peers: known.peers.clone(),
                 ..Request::default()
             };
             self.tell_claim(uid, request, Means::default());
         } else {
+            self.tell_peers(uid);
+            let Some(known) = self.pods.get(uid) else { return };
             let group = self.group_of(&known.facts);
             self.tell_group_again(group);
         }
@@ -174,6 +188,7 @@ impl Mirror {
 
     fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         self.gang_of(facts)?;
+        facts.peer_rules.as_ref().map_err(String::clone)?;
         let amounts = self.amounts_of(facts)?;
         let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
@@ -187,6 +202,7 @@ impl Mirror {
             devices: ask.as_ref().map(|ask| ask.devices).unwrap_or_default(),
             constraints,
             counted: amounts.counted,
+            peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
             ..Request::default()
         };
         request.validate().map_err(|error| error.to_string())?;

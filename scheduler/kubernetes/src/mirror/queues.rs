@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{DEFAULT_QUEUE, QueueSpec};
 use aliquot_scheduler_engine::Observation;
 
 use super::Mirror;
-use crate::pod::PodFacts;
+use crate::pod::{PodFacts, QUEUE};
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 impl Mirror {
@@ -23,27 +23,33 @@ impl Mirror {
         self.queues.keys().cloned().collect()
     }
 
-    /// The queue of a namespace's pods that name none; `None`: the default one.
-    pub(crate) fn namespace(&mut self, name: &str, queue: Option<String>) {
-        let before = match queue.clone() {
-            Some(queue) => self.queue_of_namespace.insert(name.to_owned(), queue),
-            None => self.queue_of_namespace.remove(name),
+    /// A namespace has these labels; `None`: there is no such namespace any more.
+    pub(crate) fn namespace(&mut self, name: &str, labels: Option<BTreeMap<String, String>>) {
+        let before = match labels.clone() {
+            Some(labels) => self.namespaces.insert(name.to_owned(), labels),
+            None => self.namespaces.remove(name),
         };
-        if before != queue {
+        if before != labels {
             let of_it = self.pods.iter().filter(|(_, pod)| pod.facts.namespace == name);
             self.changed_pods.extend(of_it.map(|(uid, _)| uid.clone()));
+            self.find_peers_of_namespace(name);
         }
     }
 
     pub(crate) fn namespace_names(&self) -> BTreeSet<String> {
-        self.queue_of_namespace.keys().cloned().collect()
+        self.namespaces.keys().cloned().collect()
+    }
+
+    /// The queue of a namespace's pods that name none; `None`: the default one.
+    fn queue_of_namespace(&self, name: &str) -> Option<String> {
+        self.namespaces.get(name)?.get(QUEUE).cloned()
     }
 
     /// The queue of a pod; empty: the default one. A pod that is bound already is in the default one if its own is not
     /// there any more, or has others below it: it must be in the books somewhere, or it would be evicted.
     pub(super) fn queue_of(&self, pod: &PodFacts) -> String {
         let named = pod.queue.clone().filter(|queue| !queue.is_empty()).or_else(|| self.queue_of_gang(pod));
-        let queue = named.or_else(|| self.queue_of_namespace.get(&pod.namespace).cloned()).unwrap_or_default();
+        let queue = named.or_else(|| self.queue_of_namespace(&pod.namespace)).unwrap_or_default();
         match pod.node.is_some() && !self.takes_claims(&queue) {
             true => String::new(),
             false => queue,

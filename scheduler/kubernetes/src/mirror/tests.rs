@@ -3,6 +3,7 @@
 mod figures;
 mod gangs;
 mod nodes;
+mod peers;
 mod random;
 mod situations;
 

@@ -4,5 +4,6 @@ mod faults;
 mod figures;
 mod kit;
 mod objects;
+mod peers;
 mod rights;
 mod scheduling;

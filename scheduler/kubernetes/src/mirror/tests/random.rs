@@ -1,6 +1,6 @@
 //! Random clusters, users, faults and leaders.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
@@ -61,7 +61,11 @@ fn play(seed: u64) -> World {
             0..=4 => {
                 let percent = [20, 30, 50, 100][usize::try_from(dice.below(4)).unwrap()];
                 let priority = [0, 50, 125][usize::try_from(dice.below(3)).unwrap()];
-                world.pod(&format!("p{made:02}"), percent, json!({"spec": {"priority": priority}}));
+                let mut pod = json!({"spec": {"priority": priority}});
+                if dice.below(3) == 0 {
+                    json_patch::merge(&mut pod, &alone());
+                }
+                world.pod(&format!("p{made:02}"), percent, pod);
             }
             5 => {
                 let gang = format!("g{made}");
@@ -131,7 +135,19 @@ fn make_group(world: &mut World, gang: &str) {
     world.gang(GangKind::Native, gang, json!({"schedulingPolicy": {"gang": {"minCount": 3}}}));
 }
 
+/// What a pod is like of which each node has one at most.
+fn alone() -> serde_json::Value {
+    let term = json!({"topologyKey": "metadata.name", "labelSelector": {"matchLabels": {"app": "alone"}}});
+    let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    json!({"metadata": {"labels": {"app": "alone"}}, "spec": {"affinity": affinity}})
+}
+
 fn check(world: &World, seed: u64) {
+    let is_alone = |name: &&str| world.pods[*name]["metadata"]["labels"]["app"] == "alone";
+    let bound = world.bound();
+    let nodes: Vec<&str> = bound.iter().filter(|(name, _)| is_alone(name)).map(|(_, node)| *node).collect();
+    let different: BTreeSet<&str> = nodes.iter().copied().collect();
+    assert_eq!(different.len(), nodes.len(), "seed {seed}: {bound:?} {:#?}", world.log);
     for (device, (core, bytes)) in world.promised() {
         assert!(core <= 1000 && bytes <= DEVICE_BYTES, "seed {seed}: {device} {core} {bytes}: {:#?}", world.log);
     }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::super::Write;
 use super::World;
+use crate::pod::QUEUE;
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 fn with_priority(priority: i32) -> serde_json::Value {
@@ -98,7 +99,7 @@ fn a_queue_takes_back_its_quota() {
     world.pod("a2", 100, json!({"metadata": {"labels": {"kai.scheduler/queue": "team-a"}}}));
     world.settle();
     assert_eq!(world.bound().len(), 2);
-    world.mirror.namespace("default", Some("team-b".into()));
+    world.mirror.namespace("default", Some([(QUEUE.to_owned(), "team-b".to_owned())].into()));
     world.pod("b1", 100, json!({}));
     world.settle();
     assert!(world.bound().contains_key("b1"), "{:?}", world.log);

@@ -1,0 +1,183 @@
+//! Pods that must be near others, must not be near others, or are spread among others.
+
+use serde_json::{Value, json};
+
+use super::World;
+
+/// A pod with labels, and rules in its specification.
+fn pod(world: &mut World, name: &str, labels: &Value, spec: &Value) {
+    world.pod(name, 10, json!({"metadata": {"labels": labels}, "spec": spec}));
+}
+
+fn required(of: &str, term: Value) -> Value {
+    json!({"affinity": {(of): {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+}
+
+fn app(name: &str) -> Value {
+    json!({"matchLabels": {"app": name}})
+}
+
+/// At most one of an app on each node.
+fn alone(name: &str) -> Value {
+    required("podAntiAffinity", json!({"topologyKey": "metadata.name", "labelSelector": app(name)}))
+}
+
+/// A pod of another scheduler on a node.
+fn foreign(world: &mut World, name: &str, node: &str, labels: &Value, spec: &Value) {
+    let mut spec = spec.clone();
+    json_patch::merge(&mut spec, &json!({"schedulerName": "default-scheduler", "nodeName": node}));
+    world.pod(name, 0, json!({"metadata": {"labels": labels}, "spec": spec}));
+}
+
+fn zones(zones: &[(&str, &str)]) -> World {
+    let mut world = World::new();
+    for (name, zone) in zones {
+        world.node(name, 1);
+        let mut node = world.nodes[*name].clone();
+        node["metadata"]["labels"] = json!({"zone": zone});
+        world.make_node(name, node);
+    }
+    world
+}
+
+#[test]
+fn one_of_an_app_runs_on_each_node() {
+    let mut world = zones(&[("a", "1"), ("b", "2"), ("c", "3")]);
+    foreign(&mut world, "other", "a", &json!({"app": "web"}), &json!({}));
+    let labels = json!({"app": "web"});
+    for name in ["w1", "w2", "w3"] {
+        pod(&mut world, name, &labels, &alone("web"));
+    }
+    world.settle();
+    let bound = world.bound();
+    let own: Vec<&str> = bound.iter().filter(|(name, _)| name.starts_with('w')).map(|(_, node)| *node).collect();
+    assert_eq!((own.len(), own.contains(&"a"), own[0] == own[1]), (2, false, false), "{bound:?}");
+    let why = world.why_waiting("w3");
+    assert!(why.contains("anti-affinity avoids: pods with app in (web) of namespace default"), "{why}");
+    // What is bound counts for the next leader, too.
+    world.change_leader();
+    world.settle();
+    assert_eq!(world.bound().len(), 3);
+    // A pod that is being deleted is there until it is gone.
+    world.pods.get_mut("other").unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.show("other");
+    world.settle();
+    assert_eq!(world.bound().len(), 3);
+    world.delete("other");
+    world.settle();
+    assert_eq!(world.bound()["w3"], "a");
+}
+
+#[test]
+fn pods_keep_away_from_foreign_ones_that_avoid_them() {
+    let mut world = zones(&[("a", "1"), ("b", "1"), ("c", "2")]);
+    let avoids = required("podAntiAffinity", json!({"topologyKey": "zone", "labelSelector": app("web")}));
+    foreign(&mut world, "other", "a", &json!({}), &avoids);
+    pod(&mut world, "web", &json!({"app": "web"}), &json!({}));
+    pod(&mut world, "db", &json!({"app": "db"}), &json!({"nodeSelector": {"zone": "1"}}));
+    world.settle();
+    assert_eq!(world.bound()["web"], "c");
+    assert!(world.bound().contains_key("db"));
+    // A pod that changes its labels is another one to others.
+    pod(&mut world, "late", &json!({"app": "web"}), &json!({"nodeSelector": {"zone": "1"}}));
+    world.settle();
+    assert!(!world.bound().contains_key("late"));
+    world.pods.get_mut("late").unwrap()["metadata"]["labels"] = json!({"app": "db"});
+    world.show("late");
+    world.settle();
+    assert!(world.bound().contains_key("late"));
+}
+
+#[test]
+fn a_pod_follows_its_leader_whichever_comes_first() {
+    let mut world = zones(&[("a", "1"), ("b", "2")]);
+    let near = required("podAffinity", json!({"topologyKey": "zone", "labelSelector": app("leader")}));
+    pod(&mut world, "follower", &json!({}), &near);
+    world.settle();
+    let why = world.why_waiting("follower");
+    assert!(why.contains("affinity asks for: pods with app in (leader) of namespace default"), "{why}");
+    pod(&mut world, "leader", &json!({"app": "leader"}), &json!({"nodeSelector": {"zone": "2"}}));
+    world.settle();
+    assert_eq!((world.bound()["leader"], world.bound()["follower"]), ("b", "b"));
+    // One that is bound and becomes a leader.
+    pod(&mut world, "bound", &json!({}), &json!({"nodeSelector": {"zone": "1"}}));
+    let near = required("podAffinity", json!({"topologyKey": "zone", "labelSelector": app("second")}));
+    pod(&mut world, "next", &json!({}), &near);
+    world.settle();
+    assert!(!world.bound().contains_key("next"));
+    world.pods.get_mut("bound").unwrap()["metadata"]["labels"] = json!({"app": "second"});
+    world.show("bound");
+    world.settle();
+    assert_eq!(world.bound()["next"], "a");
+}
+
+#[test]
+fn a_gang_stays_in_one_zone_that_holds_it() {
+    let mut world = zones(&[("a", "1"), ("b", "2"), ("c", "2")]);
+    let near = required("podAffinity", json!({"topologyKey": "zone", "labelSelector": app("job")}));
+    let annotations = json!({"aliquot.dev/gang": "job", "aliquot.dev/gang-size": "2"});
+    for name in ["m1", "m2"] {
+        let metadata = json!({"labels": {"app": "job"}, "annotations": annotations});
+        world.pod(name, 60, json!({"metadata": metadata, "spec": near}));
+    }
+    world.settle();
+    let nodes: Vec<&str> = world.bound().into_values().collect();
+    assert!(nodes.len() == 2 && !nodes.contains(&"a"), "{nodes:?}");
+}
+
+#[test]
+fn labels_of_namespaces_decide_whenever_they_come() {
+    let mut world = zones(&[("a", "1")]);
+    let term = json!({
+        "topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "x"}},
+    });
+    foreign(&mut world, "other", "a", &json!({}), &required("podAntiAffinity", term));
+    let label = |team: &str| Some([("team".to_owned(), team.to_owned())].into());
+    world.mirror.namespace("default", label("x"));
+    pod(&mut world, "p", &json!({}), &json!({}));
+    world.settle();
+    assert!(!world.bound().contains_key("p"));
+    world.mirror.namespace("default", label("y"));
+    world.settle();
+    assert!(world.bound().contains_key("p"));
+}
+
+#[test]
+fn pods_are_spread_over_zones() {
+    let mut world = zones(&[("a", "1"), ("b", "2"), ("c", "2")]);
+    let constraint = json!({
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": app("web"),
+    });
+    let spec = json!({"topologySpreadConstraints": [constraint]});
+    // Each node has room for one.
+    for name in ["w1", "w2", "w3"] {
+        world.pod(name, 60, json!({"metadata": {"labels": {"app": "web"}}, "spec": spec}));
+    }
+    world.settle();
+    let bound = world.bound();
+    assert_eq!(bound.len(), 3, "{bound:?}");
+    assert!(bound.values().any(|node| *node == "a"), "{bound:?}");
+    // One more in zone 2 would be too many, and one that is being deleted does not count.
+    let first = bound.iter().find(|(_, node)| **node != "a").map(|(name, _)| (*name).to_owned()).unwrap();
+    let mut anywhere = spec.clone();
+    anywhere["topologySpreadConstraints"][0]["nodeAffinityPolicy"] = "Ignore".into();
+    anywhere["nodeSelector"] = json!({"zone": "2"});
+    pod(&mut world, "small", &json!({"app": "web"}), &anywhere);
+    world.settle();
+    assert!(!world.bound().contains_key("small"));
+    world.pods.get_mut(&first).unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.show(&first);
+    world.settle();
+    assert!(world.bound().contains_key("small"));
+}
+
+#[test]
+fn a_rule_that_is_not_understood_is_said() {
+    let mut world = zones(&[("a", "1")]);
+    let selector = json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["w"]}]});
+    let term = json!({"topologyKey": "zone", "labelSelector": selector});
+    pod(&mut world, "p", &json!({}), &required("podAffinity", term));
+    world.settle();
+    assert!(world.bound().is_empty());
+    assert!(world.why_waiting("p").contains("\"Like\""), "{}", world.why_waiting("p"));
+}
