@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::fault::Fault;
 use super::operations::{self, Patch, Target};
 use super::request::{Action, Address, Query};
-use super::resource::{RESOURCES, Resource};
+use super::resource::{CLAIMS, RESOURCES, Resource};
 use super::scheduling;
 use super::selector::Selector;
 use super::status::Failure;
@@ -117,6 +117,15 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         }
         return Ok(Answer::Json(201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})));
     }
+    if let (method @ ("PUT" | "PATCH"), true) = (parts.method.as_str(), is_status_of_claim(&address)) {
+        let before = operations::get(objects, target)?;
+        let after = match method {
+            "PUT" => operations::update(objects, target, &parse(&body)?)?,
+            _ => operations::patch(objects, target, patch(&content_type, is_apply, &query, &parse(&body)?)?)?,
+        };
+        note_binding(shared, method, &before, &after, &client);
+        return Ok(Answer::Json(200, after));
+    }
     match (parts.method.as_str(), &address.name) {
         ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
         ("GET", None) => list(shared, &address, &query),
@@ -129,14 +138,8 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
             Ok(Answer::Json(200, operations::update(objects, target, &parse(&body)?)?))
         }
         ("PATCH", Some(_)) => {
-            let patch = parse(&body)?;
-            let patch = match content_type.as_str() {
-                "application/merge-patch+json" => Patch::Merge(&patch),
-                "application/strategic-merge-patch+json" => Patch::Strategic(&patch),
-                _ if is_apply => Patch::Apply { configuration: &patch, force: query.is_true("force") },
-                other => return Err(Failure::unsupported_media_type(other)),
-            };
-            Ok(Answer::Json(200, operations::patch(objects, target, patch)?))
+            let body = parse(&body)?;
+            Ok(Answer::Json(200, operations::patch(objects, target, patch(&content_type, is_apply, &query, &body)?)?))
         }
         ("DELETE", Some(_)) => {
             let mut options = if body.is_empty() { json!({}) } else { parse(&body)? };
@@ -156,6 +159,30 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
             Ok(Answer::Json(200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
         }
         (method, _) => Err(Failure::method_not_allowed(method)),
+    }
+}
+
+fn patch<'a>(content_type: &str, is_apply: bool, query: &Query, body: &'a Value) -> Result<Patch<'a>, Failure> {
+    match content_type {
+        "application/merge-patch+json" => Ok(Patch::Merge(body)),
+        "application/strategic-merge-patch+json" => Ok(Patch::Strategic(body)),
+        _ if is_apply => Ok(Patch::Apply { configuration: body, force: query.is_true("force") }),
+        other => Err(Failure::unsupported_media_type(other)),
+    }
+}
+
+fn is_status_of_claim(address: &Address) -> bool {
+    address.resource.plural == CLAIMS.plural && address.status && address.name.is_some()
+}
+
+/// Who allocates a claim or reserves it needs another right beside that to write the status: Kubernetes 1.36 asks for
+/// the same verb on `resourceclaims/binding`.
+fn note_binding(shared: &Shared, method: &str, before: &Value, after: &Value, client: &str) {
+    let is_same = |field: &str| before["status"][field] == after["status"][field];
+    if !is_same("allocation") || !is_same("reservedFor") {
+        let verb = if method == "PUT" { "update" } else { "patch" };
+        let resource = format!("{}/binding", CLAIMS.plural);
+        keep(shared, Call { verb, group: CLAIMS.group, resource, client: client.to_owned() });
     }
 }
 
@@ -244,8 +271,12 @@ fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, clie
     };
     let resource = format!("{}{subresource}", address.resource.plural);
     let call = Call { verb, group: address.resource.group, resource, client: client.to_owned() };
-    shared.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(call);
+    keep(shared, call);
     Ok(())
+}
+
+fn keep(shared: &Shared, call: Call) {
+    shared.calls.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(call);
 }
 
 fn json_only(content_type: &str) -> Result<(), Failure> {

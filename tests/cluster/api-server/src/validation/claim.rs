@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
     AllocatedDeviceStatus, AllocationResult, DeviceClaim, DeviceRequest, OpaqueDeviceConfiguration, ResourceClaim,
     ResourceClaimTemplate,
@@ -209,6 +210,9 @@ fn allocation(allocation: &AllocationResult, names: &RequestNames<'_>) -> Result
             name::uid(share, &format!("{path}.results.shareID"))?;
         }
     }
+    if let Some(selector) = &allocation.node_selector {
+        node_selector(selector, "status.allocation.nodeSelector")?;
+    }
     let configurations = devices.config.as_deref().unwrap_or_default();
     at_most(configurations.len(), 2 * MAX_CONFIGURATIONS, &format!("{path}.config"))?;
     for configuration in configurations {
@@ -216,6 +220,22 @@ fn allocation(allocation: &AllocationResult, names: &RequestNames<'_>) -> Result
         require(["FromClass", "FromClaim"].contains(&source), path, || format!("source {source:?} is not supported"))?;
         references(configuration.requests.as_deref(), names, &format!("{path}.config"))?;
         opaque(configuration.opaque.as_ref(), &format!("{path}.config"))?;
+    }
+    Ok(())
+}
+
+fn node_selector(selector: &NodeSelector, path: &str) -> Result<(), Failure> {
+    let terms = selector.node_selector_terms.as_slice();
+    require(terms.len() == 1, &format!("{path}.nodeSelectorTerms"), || {
+        "must have exactly one node selector term".into()
+    })?;
+    for field in terms.iter().flat_map(|term| term.match_fields.iter().flatten()) {
+        let is_one = field.values.as_ref().is_some_and(|values| values.len() == 1);
+        let path = format!("{path}.nodeSelectorTerms.matchFields");
+        require(field.key == "metadata.name", &path, || format!("{:?} is not a valid field selector key", field.key))?;
+        require(["In", "NotIn"].contains(&field.operator.as_str()) && is_one, &path, || {
+            "must have the operator In or NotIn, and exactly one value".into()
+        })?;
     }
     Ok(())
 }
