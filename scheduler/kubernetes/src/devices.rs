@@ -9,6 +9,8 @@ use aliquot_scheduler_engine::DevicePart;
 
 /// The attribute of a device that holds its UUID.
 const UUID: &str = "uuid";
+/// The attribute of devices of an inventory, which are given out by a device plugin and not by claims.
+const BY_PLUGIN: &str = "given out by a device plugin";
 /// The attribute of a device that holds its MIG profile; empty for a whole GPU.
 const MIG_PROFILE: &str = "migProfile";
 
@@ -21,12 +23,20 @@ pub(crate) struct Reading {
     pub(crate) models: BTreeSet<String>,
     /// The sizes of all devices' memory.
     pub(crate) memory_bytes: BTreeSet<u64>,
+    /// Some nodes give out devices by claims.
+    pub(crate) has_claimed_devices: bool,
 }
 
 impl Default for Reading {
     fn default() -> Reading {
         let spoken = Spoken::new([]).expect("Aliquot's own words do not clash with themselves");
-        Reading { spoken, facts: NodeFacts::default(), models: BTreeSet::new(), memory_bytes: BTreeSet::new() }
+        Reading {
+            spoken,
+            facts: NodeFacts::default(),
+            models: BTreeSet::new(),
+            memory_bytes: BTreeSet::new(),
+            has_claimed_devices: false,
+        }
     }
 }
 
@@ -43,9 +53,12 @@ pub(crate) struct Ask {
 
 impl Ask {
     /// Adds what it asks of devices to where a pod may run.
-    pub(crate) fn constrain(&self, constraints: &mut Constraints) {
+    pub(crate) fn constrain(&self, constraints: &mut Constraints, reading: &Reading) {
         constraints.models = self.models.clone();
         constraints.attributes = self.attributes.clone();
+        if reading.has_claimed_devices {
+            constraints.attributes.insert(BY_PLUGIN.to_owned(), "true".to_owned());
+        }
     }
 }
 
@@ -169,6 +182,7 @@ pub(crate) fn specs(inventory: &Inventory, may_give_out: bool) -> Vec<DeviceSpec
             numa: device.numa_node.and_then(|numa| u16::try_from(numa).ok()),
             attributes: BTreeMap::from([
                 (UUID.to_owned(), device.uuid.clone()),
+                (BY_PLUGIN.to_owned(), "true".to_owned()),
                 (MIG_PROFILE.to_owned(), device.mig_profile.clone().unwrap_or_default()),
             ]),
         });

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The API server is the memory: a leader that begins reads all, and goes on. One annotation, written together with the
-//! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it.
+//! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it. Where managers are DRA
+//! drivers the allocation of the pod's ResourceClaim says it, which is written just before the binding.
 //!
 //! # One leader
 //!
@@ -19,8 +20,10 @@
 #![forbid(unsafe_code)]
 
 mod devices;
+mod dra;
 mod gang;
 mod lease;
+mod left_over;
 mod mirror;
 mod node;
 mod peers;
@@ -28,6 +31,7 @@ mod placement;
 mod pod;
 mod queue;
 mod report;
+mod reservation;
 mod resources;
 mod serve;
 mod volumes;

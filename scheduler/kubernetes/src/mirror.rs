@@ -9,6 +9,7 @@
 //! the node has. Nobody knows which devices a foreign pod uses, so devices of such a node are not given out.
 
 mod commands;
+mod device_claims;
 mod gangs;
 mod nodes;
 mod peers;
@@ -28,6 +29,7 @@ use crate::peers::PeerRules;
 use crate::pod::PodFacts;
 
 pub(crate) use commands::{Binding, Write};
+pub(crate) use device_claims::{LeftOver, Reservation};
 pub(crate) use nodes::Held;
 pub(crate) use volumes::SELECTED_NODE;
 
@@ -48,6 +50,7 @@ pub(crate) struct Mirror {
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
     volumes: volumes::Volumes,
+    device_claims: device_claims::DeviceClaims,
     /// The ports of nodes that pods of ours ask for, or have asked for.
     ports: BTreeSet<String>,
     reading: Reading,
@@ -74,6 +77,8 @@ struct KnownPod {
     peers: Option<Arc<Peers>>,
     /// The node to which a binding is on its way. What becomes of it is waited for, whatever happens to the node.
     binding_to: Option<String>,
+    /// It is deleted, and its devices are still allocated to it.
+    is_gone: bool,
 }
 
 /// A claim that the engine was told of.
@@ -90,6 +95,7 @@ struct Means {
     container: Option<String>,
     /// Claims for which volumes are to be made on the node first.
     volume_claims: Vec<String>,
+    claimed: device_claims::Claimed,
 }
 
 /// What runs of a pod, or may.
@@ -99,6 +105,8 @@ struct Instance {
     session: u64,
     generation: Generation,
     amounts: Amounts,
+    /// The claim to which the devices are allocated; `None`: the pod has them without a claim.
+    claim: Option<device_claims::HeldClaim>,
     /// The pod is bound. Otherwise it is not known yet whether it is.
     is_bound: bool,
 }
@@ -134,6 +142,7 @@ impl Mirror {
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
             volumes: volumes::Volumes::default(),
+            device_claims: device_claims::DeviceClaims::default(),
             ports: BTreeSet::new(),
             reading: Reading::default(),
             is_to_read: false,
@@ -149,10 +158,12 @@ impl Mirror {
     pub(crate) fn settle(&mut self) -> Vec<Observation> {
         self.read_inventories();
         self.look_at_volumes();
+        self.look_at_device_claims();
         self.tell_queues();
         for uid in std::mem::take(&mut self.changed_pods) {
             self.tell_pod(&uid);
         }
+        self.tell_holders();
         for name in std::mem::take(&mut self.changed_nodes) {
             self.tell_node(&name);
         }

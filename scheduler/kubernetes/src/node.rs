@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_api_server::{INVENTORY, Inventory};
-use aliquot_scheduler_core::{Bytes, MilliCpu, NodeSpec, Taint};
+use aliquot_scheduler_core::{Bytes, DeviceSpec, MilliCpu, NodeSpec, Taint};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -49,7 +49,7 @@ impl NodeFacts {
     }
 
     /// The node in the words of the books, without what pods hold there that are not in the books. `may_give_out`:
-    /// whether its devices may be given out.
+    /// whether the devices of its inventory may be given out. `claimed`: devices that are given out by claims.
     ///
     /// It has at least what our pods hold. A node can say that it has less than that for a while: kubelet, when it
     /// starts, does not know what device plugins offer, a new node has no inventory yet, and others may overload a
@@ -63,6 +63,7 @@ impl NodeFacts {
         ports: &BTreeSet<String>,
         is_counted: impl Fn(&str) -> bool,
         may_give_out: bool,
+        claimed: Vec<DeviceSpec>,
     ) -> Result<NodeSpec, String> {
         let mut amounts = Amounts::of_node(&self.allocatable, is_counted)?;
         amounts.add_ports(ports);
@@ -72,6 +73,7 @@ impl NodeFacts {
             Some(Ok(inventory)) => devices::specs(inventory, may_give_out),
             _ => Vec::new(),
         };
+        devices.extend(claimed);
         for (uuid, bytes) in &held.device_bytes {
             if devices.iter().all(|device| device.uuid != *uuid) {
                 devices.push(devices::unknown(uuid, *bytes));

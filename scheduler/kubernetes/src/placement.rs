@@ -32,7 +32,6 @@ pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
 /// What the pod asks for that is not supported.
 pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
     let (labels, node_terms) = selected_nodes(spec)?;
-    refuse_the_rest(spec)?;
     Ok(Constraints { labels, node_terms, tolerations: tolerations(spec), ..Constraints::default() })
 }
 
@@ -115,19 +114,6 @@ fn requirement(of: &core::NodeSelectorRequirement) -> Result<NodeRequirement, St
     Ok(NodeRequirement { key: of.key.clone(), operator })
 }
 
-fn refuse_the_rest(spec: &core::PodSpec) -> Result<(), String> {
-    if spec.resource_claims.iter().flatten().next().is_some() {
-        return Err(unsupported("a ResourceClaim"));
-    }
-    Ok(())
-}
-
-fn unsupported(what: &str) -> String {
-    format!(
-        "it asks for {what}, which Aliquot's scheduler does not support; leave that out, or leave out schedulerName"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -195,12 +181,6 @@ mod tests {
         );
         // What matches no node goes on matching none.
         assert_eq!(both(set(&[&[]]), &set(&[&["a"]])), set(&[&[]]));
-    }
-
-    #[test]
-    fn what_is_not_supported_is_named() {
-        let error = of(json!({"resourceClaims": [{"name": "gpu"}]})).unwrap_err();
-        assert!(error.contains("ResourceClaim") && error.contains("does not support"), "{error}");
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub(crate) struct PodFacts {
     pub(crate) words: Words,
     /// What it may use of devices, if a scheduler has decided. `Err`: the annotation cannot be read.
     pub(crate) decision: Option<Result<Decision, String>>,
+    pub(crate) claims: Vec<PodClaim>,
     /// Its labels, if it has a node or is this scheduler's.
     pub(crate) labels: BTreeMap<String, String>,
     /// Its rules about other pods. `Err`: what they say is not supported.
@@ -59,6 +60,17 @@ pub(crate) struct PodFacts {
     pub(crate) spec: Option<Box<PodSpec>>,
     /// Why it waits, as its condition says already: the reason and the message.
     pub(crate) said: Option<(String, String)>,
+}
+
+/// A resource claim of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodClaim {
+    /// What the pod calls it.
+    pub(crate) name: String,
+    /// The object; `None`: it has not been made yet.
+    pub(crate) claim: Option<String>,
+    /// It is made for this pod, from a template.
+    pub(crate) is_made_for_it: bool,
 }
 
 impl PodFacts {
@@ -99,6 +111,7 @@ impl PodFacts {
             is_preemptible: is_preemptible(&labels, priority),
             never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
             said: said(&status),
+            claims: claims(&spec, &status),
             words: if is_of_interest { words(&spec, annotations) } else { Words::default() },
             labels: if is_of_interest { labels } else { BTreeMap::new() },
             spec: is_of_interest.then(|| Box::new(without_what_is_long(spec))),
@@ -154,6 +167,24 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
         *container = CoreContainer { name, resources, restart_policy, ports, ..CoreContainer::default() };
     }
     spec
+}
+
+/// The claims of a pod. A template for which no claim is needed makes none.
+fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
+    let made = |name: &String| {
+        let statuses = status.resource_claim_statuses.iter().flatten();
+        statuses.clone().find(|of| of.name == *name).map(|of| of.resource_claim_name.clone())
+    };
+    let claims = spec.resource_claims.iter().flatten().filter_map(|of| {
+        let is_made_for_it = of.resource_claim_name.is_none();
+        let claim = match (&of.resource_claim_name, made(&of.name)) {
+            (Some(name), _) => Some(name.clone()),
+            (None, Some(None)) => return None,
+            (None, made) => made.flatten(),
+        };
+        Some(PodClaim { name: of.name.clone(), claim, is_made_for_it })
+    });
+    claims.collect()
 }
 
 /// What its condition says.

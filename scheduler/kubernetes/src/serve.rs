@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::lease::{Candidate, Fence};
 use crate::mirror::{Mirror, Write};
-use crate::{report, volumes, watches, writer};
+use crate::{left_over, report, volumes, watches, writer};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -205,7 +205,16 @@ async fn lead(
             }
         }
     };
-    for mut complete in watches::start(&client, shared).into_iter().chain(of_gangs) {
+    let of_claims = loop {
+        match watches::start_device_claims(&client, shared).await {
+            Ok(of_claims) => break of_claims,
+            Err(error) => {
+                warn!(error = message(&error), "cannot see whether the cluster has resource claims; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    };
+    for mut complete in watches::start(&client, shared).into_iter().chain(of_gangs).chain(of_claims) {
         // A watch never ends.
         _ = complete.wait_for(|is_complete| *is_complete).await;
     }
@@ -240,6 +249,7 @@ async fn lead(
             Err(_) => Ok(()),
         },
         () = writer::run(client.clone(), Arc::clone(shared), to_write) => Ok(()),
+        () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = report::run(client, Arc::clone(shared), shown, events) => Ok(()),
         () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),

@@ -1,5 +1,7 @@
 //! Watches what the mirror shows.
 
+mod device_claims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 use crate::queue::Queue;
 use crate::serve::Shared;
+
+pub(crate) use device_claims::start_device_claims;
 
 /// The API server ends a quiet watch after so many seconds, and it goes on from there: less than the client waits for
 /// an answer.

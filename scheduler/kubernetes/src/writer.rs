@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::mirror::{Binding, Write};
 use crate::serve::Shared;
-use crate::volumes;
+use crate::{reservation, volumes};
 
 /// Writes under way at the same time, at most.
 const AT_ONCE: usize = 64;
@@ -72,7 +72,11 @@ async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: 
             let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &binding.namespace);
             let made = volumes::make(&claims, &binding.volume_claims, &binding.node, shared).await;
             let _place = places.acquire().await;
-            let outcome = match made {
+            let reserved = match made {
+                Ok(()) => reservation::reserve(client, &binding, shared).await,
+                Err(why) => Err(why),
+            };
+            let outcome = match reserved {
                 Ok(()) => {
                     Bind { pods: Api::namespaced(client.clone(), &binding.namespace), binding: &binding }
                         .carry_out(shared)
@@ -80,6 +84,9 @@ async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: 
                 }
                 Err(why) => Err(why),
             };
+            if outcome.is_err() {
+                reservation::give_back(client, &binding, shared).await;
+            }
             let Binding { namespace, name, node, .. } = &binding;
             info!(pod = %format_args!("{namespace}/{name}"), node, ?outcome, "bind");
             shared.change(|mirror| mirror.bound(&binding, outcome));

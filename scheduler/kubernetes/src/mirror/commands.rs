@@ -3,11 +3,11 @@
 use aliquot_dialects::Decision;
 use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observation, Order, Report, StepOutcome};
 
-use super::{Instance, Mirror};
+use super::{Instance, Mirror, Reservation};
 use crate::devices;
 
 /// A write to the API server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
     Bind(Binding),
     /// Evicts a pod, if it is still the instance that this is about.
@@ -21,7 +21,7 @@ pub(crate) enum Write {
 }
 
 /// Binds a pod to a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Binding {
     pub(crate) uid: String,
     pub(crate) namespace: String,
@@ -33,6 +33,8 @@ pub(crate) struct Binding {
     pub(crate) decision: Option<String>,
     /// Claims for which volumes are to be made on the node first.
     pub(crate) volume_claims: Vec<String>,
+    /// What is written to claims before that.
+    pub(crate) reservations: Vec<Reservation>,
 }
 
 impl Write {
@@ -54,11 +56,16 @@ impl Mirror {
         }
         match order {
             Order::Start { claim, generation, amounts, .. } => {
-                let start = Instance { node: node.to_string(), session, generation, amounts, is_bound: false };
+                let start =
+                    Instance { node: node.to_string(), session, generation, amounts, claim: None, is_bound: false };
                 self.start(claim.as_str(), start)
             }
             Order::Stop { claim, instance, generation, .. } => {
                 let stop = Instance { generation: instance, ..nothing_on(&node, session) };
+                if let Some(answer) = self.answer_about_holder(claim.as_str()) {
+                    self.tell_outcome(claim.as_str(), &stop, generation, answer);
+                    return None;
+                }
                 self.stop(claim.as_str(), &stop, generation)
             }
             Order::Resize { claim, instance, generation, .. } => {
@@ -76,7 +83,7 @@ impl Mirror {
         }
     }
 
-    fn start(&mut self, uid: &str, start: Instance) -> Option<Write> {
+    fn start(&mut self, uid: &str, mut start: Instance) -> Option<Write> {
         let known = self.pods.get(uid);
         let Some((known, told)) = known.and_then(|known| Some((known, known.claim.as_ref()?))) else {
             self.tell_outcome(uid, &start, start.generation, StepOutcome::Gone);
@@ -88,6 +95,14 @@ impl Mirror {
             return None;
         }
         let facts = &known.facts;
+        let (reservations, claim) = match self.reservations(facts, &told.means, &start) {
+            Ok(reservations) => reservations,
+            Err(why) => {
+                self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
+                return None;
+            }
+        };
+        start.claim = claim;
         let decision = told.means.container.as_ref().filter(|_| !start.amounts.devices.is_empty()).map(|container| {
             let parts = devices::to_decide(&start.amounts.devices);
             Decision { containers: [(container.clone(), parts)].into() }.to_string()
@@ -101,6 +116,7 @@ impl Mirror {
             generation: start.generation,
             decision,
             volume_claims: told.means.volume_claims.clone(),
+            reservations,
         };
         if let Some(node) = self.nodes.get_mut(&start.node) {
             node.last = node.last.max(start.generation);
@@ -122,7 +138,7 @@ impl Mirror {
             return None;
         };
         // It is on its way already.
-        (!known.facts.is_leaving).then(|| Write::Evict {
+        (!known.facts.is_leaving && !known.facts.has_ended).then(|| Write::Evict {
             uid: uid.to_owned(),
             namespace: known.facts.namespace.clone(),
             name: known.facts.name.clone(),
@@ -217,6 +233,7 @@ fn nothing_on(node: &NodeName, session: u64) -> Instance {
         session,
         generation: Generation::default(),
         amounts: Default::default(),
+        claim: None,
         is_bound: false,
     }
 }

@@ -58,6 +58,7 @@ impl Mirror {
                 };
                 self.nodes.insert(name.clone(), known);
                 self.pods_of_node_changed(&name);
+                self.claims_of_node_changed(&name);
                 self.is_to_read = true;
             }
         }
@@ -65,6 +66,9 @@ impl Mirror {
     }
 
     pub(crate) fn node_gone(&mut self, name: &str) {
+        if self.nodes.contains_key(name) {
+            self.end_holders_on(name);
+        }
         let Some(known) = self.nodes.remove(name) else { return };
         let of_node = |instance: &super::Instance| instance.node == name;
         let there = self.pods.iter().filter(|(_, pod)| pod.instance.as_ref().is_some_and(of_node));
@@ -104,6 +108,7 @@ impl Mirror {
 
     /// A request means the same on all nodes: what most of the inventories say that it means.
     fn read(&self) -> Reading {
+        let has_claimed_devices = self.reading.has_claimed_devices;
         let mut readings: Vec<(Spoken, WordsOfNode, usize)> = Vec::new();
         let (mut models, mut memory_bytes) = (BTreeSet::new(), BTreeSet::new());
         for inventory in self.nodes.values().filter_map(|node| node.facts.inventory.as_ref()?.as_ref().ok()) {
@@ -117,8 +122,8 @@ impl Mirror {
         }
         let most = readings.iter().map(|(.., count)| *count).max();
         match readings.into_iter().find(|(.., count)| Some(*count) == most) {
-            Some((spoken, facts, _)) => Reading { spoken, facts, models, memory_bytes },
-            None => Reading { models, memory_bytes, ..Reading::default() },
+            Some((spoken, facts, _)) => Reading { spoken, facts, models, memory_bytes, has_claimed_devices },
+            None => Reading { models, memory_bytes, has_claimed_devices, ..Reading::default() },
         }
     }
 
@@ -152,6 +157,7 @@ impl Mirror {
                 });
             }
         }
+        held.running.extend(self.held_by_claims(name));
         held
     }
 
@@ -165,7 +171,8 @@ impl Mirror {
         };
         let may_give_out = held.user_of_devices.is_none() && is_read_alike;
         let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
-        let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out) {
+        let claimed = self.claimed_devices(name);
+        let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out, claimed) {
             Ok(spec) => spec,
             Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),
         };

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, Request};
 use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, Observation, StepOutcome};
 
+use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
 use super::{Instance, KnownPod, Means, Mirror, Told};
 use crate::devices;
@@ -44,6 +45,8 @@ impl Mirror {
             self.leave_object_of_gang(&before);
         }
         self.list_in_gang(&facts);
+        self.list_in_claims(&facts);
+        let has_ended_on = facts.node.clone().filter(|_| facts.has_ended);
         match self.pods.get_mut(&uid) {
             Some(known) => known.facts = facts,
             None => {
@@ -55,9 +58,13 @@ impl Mirror {
                     rules: PeerRules::default(),
                     peers: None,
                     binding_to: None,
+                    is_gone: false,
                 };
                 self.pods.insert(uid.clone(), known);
             }
+        }
+        if let Some(node) = has_ended_on.filter(|_| self.lingers(&uid)) {
+            self.on_node.entry(node).or_default().insert(uid.clone());
         }
         self.learn_peers(&uid);
         self.changed_pods.insert(uid);
@@ -65,12 +72,24 @@ impl Mirror {
 
     pub(crate) fn pod_gone(&mut self, uid: &str) {
         self.end_claim(uid);
+        if self.lingers(uid) {
+            // It is forgotten when its devices are not allocated any more.
+            if let Some(known) = self.pods.get_mut(uid) {
+                (known.is_gone, known.facts.is_leaving) = (true, true);
+            }
+            return;
+        }
+        self.forget_pod(uid);
+    }
+
+    fn forget_pod(&mut self, uid: &str) {
         self.instance_gone(uid);
         self.binding_done(uid);
         self.unlist(uid);
         self.forget_peers(uid);
         if let Some(known) = self.pods.remove(uid) {
             self.unlist_in_gang(&known.facts);
+            self.unlist_in_claims(&known.facts);
         }
         self.changed_pods.remove(uid);
     }
@@ -102,10 +121,20 @@ impl Mirror {
         let Some(known) = self.pods.get(uid) else { return };
         let facts = &known.facts;
         let is_foreign = facts.scheduler != self.own_name || facts.node.is_some() && !was_bound_by_us(facts);
-        if is_foreign || facts.has_ended {
-            let group = self.group_of(facts);
+        if is_foreign || facts.has_ended || known.is_gone {
+            let (group, is_gone) = (self.group_of(facts), known.is_gone);
+            let (node, has_ended) = (facts.node.clone(), facts.has_ended);
             self.end_claim(uid);
-            self.instance_gone(uid);
+            if !self.lingers(uid) {
+                self.instance_gone(uid);
+                let is_listed = |node: &String| self.on_node.get(node).is_some_and(|there| there.contains(uid));
+                if let Some(node) = node.filter(|_| has_ended).filter(is_listed) {
+                    self.leave_node(uid, &node);
+                }
+                if is_gone {
+                    self.forget_pod(uid);
+                }
+            }
             self.tell_group_again(group);
             return;
         }
@@ -125,14 +154,17 @@ impl Mirror {
         let is_told = |instance: &Instance| (instance.node.as_str(), instance.generation) == (node, generation);
         let Some(known) = self.pods.get(uid) else { return };
         if !known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.is_bound) {
-            let amounts = self.held_by(&known.facts);
+            // What this leader has bound holds what it was started with.
+            let started = known.instance.as_ref().filter(|instance| is_told(instance));
+            let started = started.map(|instance| (instance.amounts.clone(), instance.claim.clone()));
+            let (amounts, claim) = started.unwrap_or_else(|| self.held_by(&known.facts));
             // A command of an earlier leader has bound it, and not the one whose outcome is waited for.
             if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
                 self.instance_gone(uid);
             }
             // The watch can be faster than the answer to the binding.
             self.settled(node, generation);
-            let instance = Instance { node: node.to_owned(), session, generation, amounts, is_bound: true };
+            let instance = Instance { node: node.to_owned(), session, generation, amounts, claim, is_bound: true };
             if let Some(known) = self.pods.get_mut(uid) {
                 known.instance = Some(instance);
             }
@@ -160,17 +192,19 @@ impl Mirror {
         }
     }
 
-    /// What a bound pod holds: its decision says what of devices, whatever its words mean today.
-    fn held_by(&self, facts: &PodFacts) -> Amounts {
+    /// What a bound pod holds: its decision or its claim says what of devices, whatever its words mean today.
+    fn held_by(&self, facts: &PodFacts) -> (Amounts, Option<HeldClaim>) {
         let of_node = self.amounts_of(facts).unwrap_or_default();
         let decided = facts.decision.as_ref().and_then(|decision| decision.as_ref().ok());
         let parts = decided.into_iter().flat_map(|decision| decision.containers.values().flatten());
-        Amounts {
+        let (claim, claimed) = self.held_by_claim_of(facts).unzip();
+        let amounts = Amounts {
             cpu: MilliCpu::new(of_node.cpu_millis),
             memory: Bytes::new(of_node.memory_bytes),
-            devices: devices::decided(parts),
+            devices: claimed.unwrap_or_else(|| devices::decided(parts)),
             counted: of_node.counted,
-        }
+        };
+        (amounts, claim)
     }
 
     fn tell_waiting(&mut self, uid: &str) {
@@ -192,21 +226,28 @@ impl Mirror {
         let amounts = self.amounts_of(facts)?;
         let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
+        let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         let ask = self.reading.ask(&facts.words)?;
         if let Some(ask) = &ask {
-            ask.constrain(&mut constraints);
+            if !facts.claims.is_empty() {
+                return Err(format!(
+                    "container {:?} asks for devices, and the pod has resource claims; ask in one of both ways",
+                    ask.container
+                ));
+            }
+            ask.constrain(&mut constraints, &self.reading);
         }
         let request = Request {
             cpu: MilliCpu::new(amounts.cpu_millis),
             memory: Bytes::new(amounts.memory_bytes),
-            devices: ask.as_ref().map(|ask| ask.devices).unwrap_or_default(),
+            devices: ask.as_ref().map_or(claimed.devices, |ask| ask.devices),
             constraints,
             counted: amounts.counted,
             peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
             ..Request::default()
         };
         request.validate().map_err(|error| error.to_string())?;
-        Ok((request, Means { container: ask.map(|ask| ask.container), volume_claims }))
+        Ok((request, Means { container: ask.map(|ask| ask.container), volume_claims, claimed }))
     }
 
     fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {
@@ -227,6 +268,9 @@ impl Mirror {
         if known.claim.as_ref().is_some_and(|told| told.claim == claim)
             || known.instance.is_some() && known.claim.is_some()
         {
+            if let Some(told) = self.pods.get_mut(uid).and_then(|known| known.claim.as_mut()) {
+                told.means = means;
+            }
             return self.tell_group_again(group);
         }
         let is_resized = known

@@ -56,7 +56,7 @@ impl Mirror {
         }
     }
 
-    fn takes_claims(&self, queue: &str) -> bool {
+    pub(super) fn takes_claims(&self, queue: &str) -> bool {
         let is_parent = |of: &QueueSpec| of.parent.as_deref() == Some(queue);
         self.told_queues.contains_key(queue) && !self.told_queues.values().any(is_parent)
     }

@@ -1,5 +1,6 @@
 //! The mirror and the engine together, with a pretended API server that does at once what it is told.
 
+mod device_claims;
 mod figures;
 mod gangs;
 mod nodes;
@@ -34,6 +35,9 @@ struct World {
     queues: BTreeMap<String, QueueDefinition>,
     /// Objects that say which pods start together.
     gangs: BTreeMap<(GangKind, String), Value>,
+    /// What drivers publish, by node.
+    slices: BTreeMap<String, Value>,
+    claims: BTreeMap<String, Value>,
     mirror: Mirror,
     policy: Box<dyn Policy>,
     engine: Engine,
@@ -58,6 +62,8 @@ impl World {
             nodes: BTreeMap::new(),
             queues: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            slices: BTreeMap::new(),
+            claims: BTreeMap::new(),
             mirror: Mirror::new("aliquot", 0, &[]),
             engine: engine(policy.fork(), 0),
             policy,
@@ -86,6 +92,7 @@ impl World {
         for kind in GangKind::ALL.into_iter().filter(|kind| *kind != NOT_SERVED) {
             self.mirror.gangs_served(kind);
         }
+        self.show_device_claims();
         for node in self.nodes.values() {
             self.mirror.node(NodeFacts::of(typed(node)).unwrap());
         }
@@ -136,6 +143,7 @@ impl World {
             for write in std::mem::take(&mut self.writes) {
                 self.carry_out(write);
             }
+            self.give_back_left_over();
             self.now_ms += 50;
         }
         self.hear();
@@ -146,9 +154,10 @@ impl World {
         match write {
             Write::Bind(binding) => {
                 let Binding { uid, name, node, generation, decision, .. } = &binding;
+                let is_reserved = self.reserve(&binding);
                 let pod = self.pods.get_mut(name).filter(|pod| pod["spec"]["nodeName"].is_null());
                 let outcome = match pod {
-                    Some(pod) if pod["metadata"]["uid"] == uid.as_str() => {
+                    Some(pod) if is_reserved && pod["metadata"]["uid"] == uid.as_str() => {
                         pod["spec"]["nodeName"] = node.as_str().into();
                         pod["metadata"]["annotations"][GENERATION] = generation.to_string().into();
                         if let Some(decision) = decision {
@@ -160,6 +169,9 @@ impl World {
                     }
                     _ => Err("it is not there, or bound".into()),
                 };
+                if outcome.is_err() {
+                    self.give_back(&binding);
+                }
                 self.mirror.bound(&binding, outcome);
                 self.show(&binding.name);
             }

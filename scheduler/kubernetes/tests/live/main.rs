@@ -1,5 +1,6 @@
 //! The scheduler against an API server, by HTTP.
 
+mod claims;
 mod faults;
 mod figures;
 mod kit;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use aliquot_test_api_server::Fault;
 use serde_json::{Value, json};
@@ -30,7 +31,14 @@ fn allowed() -> BTreeSet<Right> {
 fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     let mut cluster = Cluster::with_faults();
     cluster.node("n", 1);
-    cluster.server().set_fault(|_, path| if path.ends_with("/a/binding") { Fault::AnswerLost } else { Fault::None });
+    cluster.device_classes();
+    cluster.node_with_driver("m", &["H100"]);
+    let first_of_e = AtomicBool::new(true);
+    cluster.server().set_fault(move |_, path| match path {
+        _ if path.ends_with("/a/binding") => Fault::AnswerLost,
+        _ if path.ends_with("/e/binding") && first_of_e.swap(false, Ordering::SeqCst) => Fault::Refused,
+        _ => Fault::None,
+    });
     let scheduler = cluster.scheduler();
     cluster.pod("a", 100, json!({"spec": {"priority": 0}}));
     cluster.wait_until_bound(&["a"]);
@@ -47,6 +55,9 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
         calls.iter().any(|call| (call.verb, call.resource.as_str()) == ("get", "persistentvolumeclaims"))
     };
     cluster.wait_until("the scheduler looks at the claim", has_looked);
+    cluster.claim("part", "50", json!({}));
+    cluster.pod_with_claim("e", "part", json!({}));
+    cluster.wait_until("e is bound", |cluster| cluster.bound().contains_key("e"));
     scheduler.stop();
     let calls = cluster.server().calls().into_iter();
     let used: BTreeSet<Right> =

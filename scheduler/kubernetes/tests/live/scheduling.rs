@@ -41,7 +41,7 @@ fn a_pod_that_cannot_be_scheduled_as_it_is_says_so() {
     cluster.wait_until("a says why it waits", |cluster| cluster.why_waiting("a").is_some());
     let (reason, message) = cluster.why_waiting("a").unwrap();
     assert_eq!(reason, "NotSupported");
-    assert!(message.contains("ResourceClaim"), "{message}");
+    assert!(message.contains("there is no ResourceClaim \"gpu\""), "{message}");
 }
 
 #[test]

@@ -1,0 +1,28 @@
+//! Dynamic resource allocation: the devices that drivers publish in ResourceSlices, and the ResourceClaims that ask for
+//! them. Pure.
+//!
+//! The core knows nothing of CEL, taints of devices or request policies. All that a request asks of a device becomes one
+//! [`Selection`]: the set of devices that will do, each with what it would give. The core sees it as an attribute of
+//! these devices.
+
+mod claim;
+mod expression;
+mod pools;
+mod selection;
+mod take;
+
+pub(crate) use claim::{Ask, ClaimFacts, expressions};
+pub(crate) use pools::{Pool, PoolKey, Pools, device_specs, uuid};
+pub(crate) use selection::{Criteria, Selection};
+pub(crate) use take::{Taken, held};
+
+/// The driver whose devices are given out: the node manager's.
+pub(crate) const DRIVER: &str = "gpu.aliquot.dev";
+
+/// What keeps an allocated claim from being deleted before it was deallocated.
+pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+
+/// The capacity that is a device's time.
+const CORE: &str = "core";
+/// The capacity that is a device's memory, in bytes.
+const MEMORY: &str = "memory";

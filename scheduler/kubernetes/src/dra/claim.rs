@@ -1,0 +1,237 @@
+//! A ResourceClaim, as far as the scheduler needs to know it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::NodeTerm;
+use k8s_openapi::api::resource::v1::{
+    DeviceClaim, DeviceClaimConfiguration, DeviceRequest, DeviceRequestAllocationResult, DeviceSelector,
+    DeviceToleration, ExactDeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::placement;
+
+/// What scheduling needs to know of a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ClaimFacts {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) is_leaving: bool,
+    /// The pod that it was made for, by UID, and that is deleted together with it.
+    pub(crate) owner: Option<String>,
+    pub(crate) finalizers: Vec<String>,
+    /// `Err`: what it asks for is not supported.
+    pub(crate) ask: Result<Ask, String>,
+    pub(crate) allocation: Option<Allocated>,
+    pub(crate) reserved_for: Vec<ResourceClaimConsumerReference>,
+}
+
+/// What a claim asks for: equal parts of a number of devices.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ask {
+    /// The name of its only request.
+    pub(crate) request: String,
+    pub(crate) class: String,
+    pub(crate) selectors: Vec<String>,
+    pub(crate) tolerations: Vec<DeviceToleration>,
+    pub(crate) capacity: BTreeMap<String, Quantity>,
+    pub(crate) count: u16,
+    pub(crate) config: Vec<DeviceClaimConfiguration>,
+}
+
+/// What a claim was given.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Allocated {
+    /// The nodes where it can be used; empty: all. `Err`: what it says of them is not supported.
+    pub(crate) terms: Result<BTreeSet<NodeTerm>, String>,
+    /// All but those that only administer devices.
+    pub(crate) results: Vec<DeviceRequestAllocationResult>,
+}
+
+impl ClaimFacts {
+    /// What is known of a claim; `None` if it has no UID or no name.
+    pub(crate) fn of(claim: ResourceClaim) -> Option<ClaimFacts> {
+        let (metadata, status) = (claim.metadata, claim.status.unwrap_or_default());
+        let owners = metadata.owner_references.unwrap_or_default();
+        let is_controller = |kind: &str, is: Option<bool>| kind == "Pod" && is == Some(true);
+        let owner = owners.into_iter().find(|owner| is_controller(&owner.kind, owner.controller));
+        Some(ClaimFacts {
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name?,
+            uid: metadata.uid?,
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            is_leaving: metadata.deletion_timestamp.is_some(),
+            owner: owner.map(|owner| owner.uid),
+            finalizers: metadata.finalizers.unwrap_or_default(),
+            ask: ask(claim.spec.devices.unwrap_or_default()),
+            allocation: status.allocation.map(|allocation| {
+                let terms = allocation.node_selector.as_ref();
+                let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
+                Allocated {
+                    terms: terms.map_or_else(|| Ok(BTreeSet::new()), placement::terms),
+                    results: results.into_iter().filter(|result| result.admin_access != Some(true)).collect(),
+                }
+            }),
+            reserved_for: status.reserved_for.unwrap_or_default(),
+        })
+    }
+
+    /// Whether this is what the API server has said after that.
+    pub(crate) fn is_newer_than(&self, other: &ClaimFacts) -> bool {
+        let number = |claim: &ClaimFacts| claim.resource_version.parse::<u64>().ok();
+        match (number(self), number(other)) {
+            (Some(this), Some(other)) => this > other,
+            _ => self.resource_version != other.resource_version,
+        }
+    }
+
+    pub(crate) fn is_reserved_for(&self, pod_uid: &str) -> bool {
+        self.reserved_for.iter().any(|user| user.uid == pod_uid)
+    }
+
+    /// Whether nobody but this pod may use it now.
+    pub(crate) fn is_reserved_for_others_than(&self, pod_uid: &str) -> bool {
+        self.reserved_for.iter().any(|user| user.uid != pod_uid)
+    }
+}
+
+fn ask(devices: DeviceClaim) -> Result<Ask, String> {
+    let requests = devices.requests.unwrap_or_default();
+    let Ok([request]) = <[DeviceRequest; 1]>::try_from(requests) else {
+        return Err("it has several requests or none, and Aliquot's scheduler allocates claims with one request".into());
+    };
+    let name = request.name;
+    let Some(exactly) = request.exactly else {
+        return Err(format!("request {name:?} has a list firstAvailable, which Aliquot's scheduler does not support"));
+    };
+    let ExactDeviceRequest {
+        admin_access,
+        allocation_mode,
+        capacity,
+        count,
+        device_class_name,
+        selectors,
+        tolerations,
+    } = exactly;
+    if admin_access == Some(true) {
+        return Err(format!("request {name:?} asks for adminAccess, which Aliquot's scheduler does not give"));
+    }
+    if let Some(mode) = allocation_mode.filter(|mode| mode != "ExactCount") {
+        return Err(format!("request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount"));
+    }
+    let constraint = devices.constraints.unwrap_or_default().into_iter().next();
+    let attribute = constraint.and_then(|constraint| constraint.match_attribute.or(constraint.distinct_attribute));
+    let count = count.unwrap_or(1);
+    if let Some(attribute) = attribute {
+        return Err(format!("it has a constraint on {attribute:?}, which Aliquot's scheduler does not support"));
+    }
+    Ok(Ask {
+        count: u16::try_from(count)
+            .map_err(|_| format!("request {name:?} asks for {count} devices, which is too many"))?,
+        request: name,
+        class: device_class_name,
+        selectors: expressions(&selectors.unwrap_or_default())?,
+        tolerations: tolerations.unwrap_or_default(),
+        capacity: capacity.and_then(|capacity| capacity.requests).unwrap_or_default(),
+        config: devices.config.unwrap_or_default(),
+    })
+}
+
+/// The CEL expressions of selectors.
+///
+/// # Errors
+/// A selector is of another kind.
+pub(crate) fn expressions(selectors: &[DeviceSelector]) -> Result<Vec<String>, String> {
+    let expression = |selector: &DeviceSelector| selector.cel.as_ref().map(|cel| cel.expression.clone());
+    let all: Option<Vec<String>> = selectors.iter().map(expression).collect();
+    all.ok_or_else(|| "a selector is not in CEL, which Aliquot's scheduler does not support".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn ask_of(devices: Value) -> Result<Ask, String> {
+        let claim = json!({"metadata": {"name": "c", "uid": "u"}, "spec": {"devices": devices}});
+        ClaimFacts::of(serde_json::from_value(claim).unwrap()).unwrap().ask
+    }
+
+    #[test]
+    fn what_is_not_supported_is_named() {
+        let exactly = json!({"deviceClassName": "gpu.aliquot.dev"});
+        for (devices, named) in [
+            (
+                json!({"requests": [{"name": "a", "exactly": exactly}, {"name": "b", "exactly": exactly}]}),
+                "one request",
+            ),
+            (json!({"requests": []}), "one request"),
+            (
+                json!({"requests": [{"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}),
+                "firstAvailable",
+            ),
+            (
+                json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "allocationMode": "All"}}]}),
+                "\"All\"",
+            ),
+            (
+                json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "adminAccess": true}}]}),
+                "adminAccess",
+            ),
+            (
+                json!({
+                    "requests": [{"name": "a", "exactly": exactly}],
+                    "constraints": [{"matchAttribute": "gpu.aliquot.dev/parentUUID"}],
+                }),
+                "parentUUID",
+            ),
+        ] {
+            let error = ask_of(devices.clone()).unwrap_err();
+            assert!(error.contains(named), "{devices}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_request_says_how_much_of_how_many_devices() {
+        let ask = ask_of(json!({"requests": [{"name": "gpu", "exactly": {
+            "deviceClassName": "gpu.aliquot.dev", "count": 2, "allocationMode": "ExactCount",
+            "selectors": [{"cel": {"expression": "true"}}], "capacity": {"requests": {"core": "25"}},
+        }}]}))
+        .unwrap();
+        assert_eq!((ask.request.as_str(), ask.count, ask.selectors), ("gpu", 2, vec!["true".to_owned()]));
+        assert_eq!(ask.capacity["core"].0, "25");
+    }
+
+    #[test]
+    fn an_allocation_says_where_and_for_whom() {
+        let claim = json!({
+            "metadata": {
+                "name": "c", "uid": "u", "resourceVersion": "9",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p-1", "controller": true}],
+            },
+            "spec": {},
+            "status": {
+                "allocation": {
+                    "devices": {"results": [
+                        {"request": "r", "driver": "d", "pool": "p", "device": "a", "adminAccess": true},
+                        {"request": "r", "driver": "d", "pool": "p", "device": "b"},
+                    ]},
+                    "nodeSelector": {"nodeSelectorTerms": [
+                        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}]},
+                },
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": "p-1"}],
+            },
+        });
+        let facts = ClaimFacts::of(serde_json::from_value(claim).unwrap()).unwrap();
+        let allocation = facts.allocation.clone().unwrap();
+        assert_eq!((allocation.results.len(), allocation.results[0].device.as_str()), (1, "b"));
+        assert_eq!(allocation.terms.unwrap().len(), 1);
+        assert_eq!(facts.owner.as_deref(), Some("p-1"));
+        assert!(facts.is_reserved_for("p-1") && !facts.is_reserved_for_others_than("p-1"));
+        let earlier = ClaimFacts { resource_version: "8".into(), ..facts.clone() };
+        assert!(facts.is_newer_than(&earlier) && !earlier.is_newer_than(&facts) && !facts.is_newer_than(&facts));
+    }
+}

@@ -1,0 +1,257 @@
+//! The devices of drivers, by pool, from the ResourceSlices that they publish.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{Bytes, DeviceSpec, Health};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
+
+use super::take::thousandths;
+use super::{DRIVER, MEMORY};
+
+/// A driver, and the name of a pool of it.
+pub(crate) type PoolKey = (String, String);
+
+/// All that drivers have published.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    slices: BTreeMap<String, ResourceSliceSpec>,
+    slices_of: BTreeMap<PoolKey, BTreeSet<String>>,
+    pools: BTreeMap<PoolKey, Pool>,
+    /// The pools of our driver that are on a node.
+    on_node: BTreeMap<String, BTreeSet<PoolKey>>,
+    /// Pools whose slices have changed since they were read.
+    changed: BTreeSet<PoolKey>,
+}
+
+/// A pool, as its newest generation says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Pool {
+    /// The node that its devices are on; `None`: they are not on one node alone.
+    pub(crate) node: Option<String>,
+    /// By name.
+    pub(crate) devices: BTreeMap<String, Device>,
+    /// All slices are there, and agree with each other. Otherwise the devices are those of before, and nothing is given
+    /// out.
+    pub(crate) is_complete: bool,
+}
+
+impl Pools {
+    pub(crate) fn slice(&mut self, slice: ResourceSlice) {
+        let name = slice.metadata.name.unwrap_or_default();
+        if self.slices.get(&name) == Some(&slice.spec) {
+            return;
+        }
+        self.slice_gone(&name);
+        let key = key_of(&slice.spec);
+        self.slices_of.entry(key.clone()).or_default().insert(name.clone());
+        self.slices.insert(name, slice.spec);
+        self.changed.insert(key);
+    }
+
+    pub(crate) fn slice_gone(&mut self, name: &str) {
+        let Some(slice) = self.slices.remove(name) else { return };
+        let key = key_of(&slice);
+        if let Some(names) = self.slices_of.get_mut(&key) {
+            names.remove(name);
+            if names.is_empty() {
+                self.slices_of.remove(&key);
+            }
+        }
+        self.changed.insert(key);
+    }
+
+    pub(crate) fn slice_names(&self) -> BTreeSet<String> {
+        self.slices.keys().cloned().collect()
+    }
+
+    /// Reads the pools whose slices have changed. Answers those that are not what they were, with the nodes that they
+    /// are or were on.
+    pub(crate) fn read(&mut self) -> BTreeMap<PoolKey, BTreeSet<String>> {
+        let mut news = BTreeMap::new();
+        for key in std::mem::take(&mut self.changed) {
+            let before = self.pools.get(&key);
+            let pool = self.slices_of.get(&key).map(|names| self.pool(names));
+            let pool = pool.map(|pool| match before {
+                Some(before) if !pool.is_complete => Pool { is_complete: false, ..before.clone() },
+                _ => pool,
+            });
+            if before == pool.as_ref() {
+                continue;
+            }
+            let nodes = [before, pool.as_ref()].into_iter().flatten().filter_map(|pool| pool.node.clone());
+            news.insert(key.clone(), nodes.collect());
+            if let Some(node) = before.and_then(|before| before.node.clone())
+                && let Some(keys) = self.on_node.get_mut(&node)
+            {
+                keys.remove(&key);
+            }
+            match pool {
+                Some(pool) => {
+                    if let (DRIVER, Some(node)) = (key.0.as_str(), &pool.node) {
+                        self.on_node.entry(node.clone()).or_default().insert(key.clone());
+                    }
+                    self.pools.insert(key, pool);
+                }
+                None => _ = self.pools.remove(&key),
+            }
+        }
+        self.on_node.retain(|_, keys| !keys.is_empty());
+        news
+    }
+
+    fn pool(&self, names: &BTreeSet<String>) -> Pool {
+        let slices: Vec<&ResourceSliceSpec> = names.iter().filter_map(|name| self.slices.get(name)).collect();
+        let newest = slices.iter().map(|slice| slice.pool.generation).max();
+        let slices: Vec<&ResourceSliceSpec> =
+            slices.into_iter().filter(|slice| Some(slice.pool.generation) == newest).collect();
+        let node = slices.first().and_then(|slice| slice.node_name.clone());
+        let node = node.filter(|node| slices.iter().all(|slice| slice.node_name.as_ref() == Some(node)));
+        let is_complete =
+            slices.iter().all(|slice| usize::try_from(slice.pool.resource_slice_count) == Ok(slices.len()));
+        let mut devices = BTreeMap::new();
+        let mut is_complete = is_complete;
+        for device in slices.iter().flat_map(|slice| slice.devices.iter().flatten()) {
+            is_complete &= devices.insert(device.name.clone(), device.clone()).is_none();
+        }
+        Pool { node, devices, is_complete }
+    }
+
+    pub(crate) fn get(&self, key: &PoolKey) -> Option<&Pool> {
+        self.pools.get(key)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&PoolKey, &Pool)> {
+        self.pools.iter()
+    }
+
+    /// Our driver's pools on a node.
+    pub(crate) fn on(&self, node: &str) -> impl Iterator<Item = (&PoolKey, &Pool)> {
+        let keys = self.on_node.get(node).into_iter().flatten();
+        keys.filter_map(|key| Some((key, self.pools.get(key)?)))
+    }
+
+    /// Whether any node has devices of our driver.
+    pub(crate) fn has_ours(&self) -> bool {
+        !self.on_node.is_empty()
+    }
+}
+
+fn key_of(slice: &ResourceSliceSpec) -> PoolKey {
+    (slice.driver.clone(), slice.pool.name.clone())
+}
+
+/// What names a device of our driver in the books.
+pub(crate) fn uuid(pool: &str, device: &str) -> String {
+    format!("{pool}/{device}")
+}
+
+/// The devices of a pool as the books know them, with these attributes.
+pub(crate) fn device_specs(
+    pool: &str,
+    devices: &BTreeMap<String, Device>,
+    attributes: impl Fn(&str) -> BTreeMap<String, String>,
+) -> Vec<DeviceSpec> {
+    let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, device) in devices {
+        if let Some(clique) = text(device, "nvlinkClique") {
+            groups.entry(clique).or_default().push(name);
+        }
+    }
+    let linked: Vec<&Vec<&str>> = groups.values().filter(|names| names.len() > 1).collect();
+    let roots: BTreeSet<&str> = devices.values().filter_map(|device| text(device, PCIE_ROOT)).collect();
+    let number = |position: Option<usize>| position.and_then(|position| u16::try_from(position).ok());
+    let spec = |(name, device): (&String, &Device)| {
+        let memory = device.capacity.as_ref()?.get(MEMORY)?;
+        let memory = u64::try_from(thousandths(&memory.value.0)? / 1000).ok()?;
+        let numa = device.attributes.as_ref().and_then(|of| of.get(NUMA_NODE)).and_then(|of| of.int);
+        Some(DeviceSpec {
+            uuid: uuid(pool, name),
+            model: text(device, "productName").unwrap_or_default().to_owned(),
+            memory: Bytes::new(memory),
+            health: if is_given_out(device) { Health::Healthy } else { Health::Unhealthy },
+            nvlink_group: number(linked.iter().position(|names| names.contains(&name.as_str()))),
+            switch: number(text(device, PCIE_ROOT).and_then(|root| roots.iter().position(|of| *of == root))),
+            numa: numa.and_then(|numa| u16::try_from(numa).ok()),
+            attributes: attributes(name),
+        })
+    };
+    devices.iter().filter_map(spec).collect()
+}
+
+const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
+const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
+
+/// Whether a device can be given out without what is not supported: counters that it shares with other devices, and
+/// conditions that its driver fulfils before a pod is bound.
+pub(super) fn is_given_out(device: &Device) -> bool {
+    let is_empty = |of: &Option<Vec<String>>| of.as_ref().is_none_or(Vec::is_empty);
+    device.consumes_counters.as_ref().is_none_or(Vec::is_empty)
+        && is_empty(&device.binding_conditions)
+        && is_empty(&device.binding_failure_conditions)
+}
+
+fn text<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {
+    device.attributes.as_ref()?.get(attribute)?.string.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn slice(name: &str, generation: i64, count: i64, devices: Value) -> ResourceSlice {
+        serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "driver": DRIVER, "nodeName": "n", "devices": devices,
+                "pool": {"name": "n", "generation": generation, "resourceSliceCount": count},
+            },
+        }))
+        .unwrap()
+    }
+
+    fn device(name: &str, clique: &str) -> Value {
+        let attributes = json!({"nvlinkClique": {"string": clique}, "productName": {"string": "H100"}});
+        json!({"name": name, "attributes": attributes, "capacity": {"memory": {"value": "80Gi"}}})
+    }
+
+    fn devices(pools: &mut Pools) -> Vec<String> {
+        pools.read();
+        let complete = pools.on("n").filter(|(_, pool)| pool.is_complete);
+        complete.flat_map(|(_, pool)| pool.devices.keys().cloned()).collect()
+    }
+
+    #[test]
+    fn a_pool_is_there_once_all_its_slices_are() {
+        let mut pools = Pools::default();
+        pools.slice(slice("a", 1, 1, json!([device("x", "x")])));
+        assert_eq!(devices(&mut pools), ["x"]);
+        // A new generation begins.
+        pools.slice(slice("b", 2, 2, json!([device("y", "y")])));
+        assert!(devices(&mut pools).is_empty());
+        assert_eq!(pools.on("n").next().unwrap().1.devices.len(), 1, "it is known what there was");
+        pools.slice(slice("a", 2, 2, json!([device("x", "x")])));
+        assert_eq!(devices(&mut pools), ["x", "y"]);
+        // Two devices of one name.
+        pools.slice(slice("b", 2, 2, json!([device("x", "x")])));
+        assert!(devices(&mut pools).is_empty());
+        pools.slice_gone("b");
+        pools.slice(slice("a", 3, 1, json!([device("x", "x")])));
+        assert_eq!(devices(&mut pools), ["x"]);
+        pools.slice_gone("a");
+        assert!(devices(&mut pools).is_empty() && !pools.has_ours());
+    }
+
+    #[test]
+    fn devices_with_one_clique_are_one_group() {
+        let mut pools = Pools::default();
+        pools.slice(slice("a", 1, 1, json!([device("x", "x"), device("y", "x"), device("z", "z")])));
+        pools.read();
+        let (_, pool) = pools.on("n").next().unwrap();
+        let specs = device_specs("n", &pool.devices, |_| BTreeMap::new());
+        let groups: Vec<Option<u16>> = specs.iter().map(|spec| spec.nvlink_group).collect();
+        assert_eq!(groups, [Some(0), Some(0), None]);
+        assert_eq!((specs[0].uuid.as_str(), specs[0].model.as_str()), ("n/x", "H100"));
+    }
+}

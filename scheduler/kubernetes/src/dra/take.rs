@@ -1,0 +1,237 @@
+//! What a request takes of a device, by the request policies of the device's capacities, and what claims hold already.
+
+use std::collections::BTreeMap;
+
+use aliquot_dialects::quantity;
+use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceMemory};
+use k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Device, DeviceCapacity, DeviceRequestAllocationResult};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::{CORE, MEMORY};
+
+/// What a request takes of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Taken {
+    /// Of each capacity, as it stands in the allocation. `None`: the device goes to one claim as a whole.
+    pub(crate) consumed: Option<BTreeMap<String, Quantity>>,
+    pub(crate) core: DeviceCore,
+    pub(crate) memory: Bytes,
+    /// It is all of the device's memory.
+    pub(crate) is_all_memory: bool,
+}
+
+impl Taken {
+    /// What a request takes of a device that nobody has a part of; `None`: the device cannot give it.
+    pub(super) fn of(device: &Device, wanted: &BTreeMap<String, Quantity>) -> Option<Taken> {
+        let capacities = device.capacity.as_ref()?;
+        let is_known = capacities.len() == 2 && capacities.contains_key(CORE) && capacities.contains_key(MEMORY);
+        if !is_known || wanted.keys().any(|name| !capacities.contains_key(name)) {
+            return None;
+        }
+        if device.allow_multiple_allocations != Some(true) {
+            let is_enough = |(name, wanted): (&String, &Quantity)| {
+                let has = capacities.get(name).and_then(|capacity| thousandths(&capacity.value.0));
+                thousandths(&wanted.0).is_some_and(|wanted| has.is_some_and(|has| wanted <= has))
+            };
+            let memory = bytes(thousandths(&capacities.get(MEMORY)?.value.0)?)?;
+            let whole = Taken { consumed: None, core: DeviceCore::WHOLE, memory, is_all_memory: true };
+            return wanted.iter().all(is_enough).then_some(whole);
+        }
+        let mut consumed = BTreeMap::new();
+        for (name, capacity) in capacities {
+            consumed.insert(name.as_str(), consumed_of(capacity, wanted.get(name))?);
+        }
+        let (core, memory) = (*consumed.get(CORE)?, *consumed.get(MEMORY)?);
+        let all = |name: &str| thousandths(&capacities.get(name)?.value.0);
+        Some(Taken {
+            core: part_of(core, all(CORE)?)?,
+            memory: bytes(memory)?,
+            is_all_memory: memory == all(MEMORY)?,
+            consumed: Some(consumed.into_iter().map(|(name, amount)| (name.to_owned(), text(amount))).collect()),
+        })
+    }
+
+    /// What takes as much of each device as these do, as one request. `None`: they differ.
+    pub(super) fn as_one<'a>(mut all: impl Iterator<Item = &'a Taken> + Clone) -> Option<(DeviceCore, DeviceMemory)> {
+        let first = all.clone().next()?;
+        if all.clone().any(|taken| taken.core != first.core) {
+            return None;
+        }
+        if all.clone().all(|taken| taken.is_all_memory) {
+            return Some((first.core, DeviceMemory::Thousandths(1000)));
+        }
+        all.all(|taken| taken.memory == first.memory).then_some((first.core, DeviceMemory::Bytes(first.memory)))
+    }
+}
+
+/// What a result of an allocation holds of a device, by capacity and in thousandths: all of what it does not name.
+pub(crate) fn held(result: &DeviceRequestAllocationResult, device: &Device) -> Option<(DeviceCore, Bytes)> {
+    let of = |name: &str| {
+        let all = thousandths(&device.capacity.as_ref()?.get(name)?.value.0)?;
+        let consumed = result.consumed_capacity.as_ref().and_then(|consumed| consumed.get(name));
+        let amount = consumed.map_or(Some(all), |consumed| thousandths(&consumed.0))?;
+        Some((amount, all))
+    };
+    let ((core, all_core), (memory, _)) = (of(CORE)?, of(MEMORY)?);
+    Some((part_of(core, all_core)?, bytes(memory)?))
+}
+
+/// A quantity in thousandths, rounded up; `None`: it is none, or is negative.
+pub(crate) fn thousandths(text: &str) -> Option<u128> {
+    quantity::thousandths(text).ok()
+}
+
+/// What a request takes of one capacity, in thousandths: rounded up as the policy says. `None`: the policy does not
+/// allow it, or the device has less.
+fn consumed_of(capacity: &DeviceCapacity, wanted: Option<&Quantity>) -> Option<u128> {
+    let all = thousandths(&capacity.value.0)?;
+    let policy = capacity.request_policy.as_ref();
+    let takes = match (wanted, policy) {
+        (Some(wanted), Some(policy)) => rounded_up(thousandths(&wanted.0)?, policy)?,
+        (Some(wanted), None) => thousandths(&wanted.0)?,
+        (None, policy) => {
+            policy.and_then(|policy| policy.default.as_ref()).map_or(Some(all), |of| thousandths(&of.0))?
+        }
+    };
+    (takes <= all).then_some(takes)
+}
+
+/// The least amount that a policy allows and that is not less; `None`: there is none.
+fn rounded_up(wanted: u128, policy: &CapacityRequestPolicy) -> Option<u128> {
+    if let Some(range) = &policy.valid_range {
+        let min = thousandths(&range.min.0)?;
+        let above = wanted.saturating_sub(min);
+        let rounded = match &range.step {
+            Some(step) => min + above.div_ceil(thousandths(&step.0).filter(|step| *step > 0)?) * thousandths(&step.0)?,
+            None => min + above,
+        };
+        let max = range.max.as_ref().map(|max| thousandths(&max.0));
+        return match max {
+            Some(max) => Some(rounded).filter(|rounded| Some(*rounded) <= max),
+            None => Some(rounded),
+        };
+    }
+    let values = policy.valid_values.iter().flatten();
+    let mut values = values.map(|value| thousandths(&value.0)).collect::<Option<Vec<u128>>>()?;
+    if values.is_empty() {
+        return Some(wanted);
+    }
+    values.sort_unstable();
+    values.into_iter().find(|value| *value >= wanted)
+}
+
+/// A part of a device's time, in thousandths of it and rounded up.
+fn part_of(core: u128, all: u128) -> Option<DeviceCore> {
+    let part = (core * 1000).checked_div(all)? + u128::from((core * 1000) % all != 0);
+    u32::try_from(part).ok().map(DeviceCore::new)
+}
+
+fn bytes(thousandths: u128) -> Option<Bytes> {
+    u64::try_from(thousandths.div_ceil(1000)).ok().map(Bytes::new)
+}
+
+fn text(thousandths: u128) -> Quantity {
+    Quantity(match thousandths % 1000 {
+        0 => (thousandths / 1000).to_string(),
+        _ => format!("{thousandths}m"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn device(core: Value, memory: Value) -> Device {
+        let capacity = json!({"core": core, "memory": memory});
+        serde_json::from_value(json!({"name": "gpu-0", "allowMultipleAllocations": true, "capacity": capacity}))
+            .unwrap()
+    }
+
+    fn ours() -> Device {
+        device(
+            json!({"value": "100", "requestPolicy": {"default": "100", "validRange": {
+                "min": "1", "max": "100", "step": "1"}}}),
+            json!({"value": "80Gi", "requestPolicy": {"default": "80Gi", "validRange": {
+                "min": "1Mi", "max": "80Gi", "step": "1Mi"}}}),
+        )
+    }
+
+    fn wanted(amounts: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
+        amounts.iter().map(|(name, amount)| ((*name).to_owned(), Quantity((*amount).to_owned()))).collect()
+    }
+
+    fn consumed(device: &Device, amounts: &[(&str, &str)]) -> Option<(String, String)> {
+        let taken = Taken::of(device, &wanted(amounts))?.consumed?;
+        Some((taken["core"].0.clone(), taken["memory"].0.clone()))
+    }
+
+    #[test]
+    fn amounts_are_rounded_up_as_the_policy_says() {
+        let texts = |core: &str, memory: u64| Some((core.to_owned(), memory.to_string()));
+        let device = ours();
+        for (amounts, expected) in [
+            (&[][..], texts("100", 80 * GIB)),
+            (&[("core", "25")], texts("25", 80 * GIB)),
+            (&[("core", "24500m"), ("memory", "1000000")], texts("25", 1 << 20)),
+            (&[("core", "0"), ("memory", "1048577")], texts("1", 2 << 20)),
+            (&[("memory", "80Gi")], texts("100", 80 * GIB)),
+            // More than there is, and what the device does not have.
+            (&[("core", "101")], None),
+            (&[("memory", "81Gi")], None),
+            (&[("cores", "1")], None),
+        ] {
+            assert_eq!(consumed(&device, amounts), expected, "{amounts:?}");
+        }
+    }
+
+    #[test]
+    fn listed_values_are_the_only_ones() {
+        let halves = json!({"value": "100", "requestPolicy": {"default": "100", "validValues": ["50", "100"]}});
+        let device = device(halves, json!({"value": "80Gi"}));
+        let core = |core: &str| consumed(&device, &[("core", core)]).map(|(core, _)| core);
+        assert_eq!((core("20"), core("51")), (Some("50".into()), Some("100".into())));
+        assert_eq!(core("101"), None);
+        // A capacity without a policy gives what is asked for, or all.
+        let memory = |amounts: &[(&str, &str)]| consumed(&device, amounts).map(|(_, memory)| memory);
+        assert_eq!(memory(&[("memory", "1500m")]), Some("1500m".into()));
+        assert_eq!(memory(&[]), Some((80 * GIB).to_string()));
+    }
+
+    #[test]
+    fn a_device_for_one_claim_is_taken_as_a_whole() {
+        let whole = Device { allow_multiple_allocations: None, ..ours() };
+        let taken = Taken::of(&whole, &wanted(&[("core", "30")])).unwrap();
+        assert_eq!((taken.consumed, taken.core, taken.memory), (None, DeviceCore::WHOLE, Bytes::new(80 * GIB)));
+        assert_eq!(Taken::of(&whole, &wanted(&[("memory", "100Gi")])), None);
+    }
+
+    #[test]
+    fn a_result_holds_all_of_what_it_does_not_name() {
+        let result = |consumed: Value| {
+            let result =
+                json!({"request": "r", "driver": "d", "pool": "p", "device": "g", "consumedCapacity": consumed});
+            held(&serde_json::from_value(result).unwrap(), &ours()).unwrap()
+        };
+        assert_eq!(result(json!({"core": "25", "memory": "2Gi"})), (DeviceCore::new(250), Bytes::new(2 * GIB)));
+        assert_eq!(result(json!({"core": "25"})), (DeviceCore::new(250), Bytes::new(80 * GIB)));
+        assert_eq!(result(Value::Null), (DeviceCore::WHOLE, Bytes::new(80 * GIB)));
+    }
+
+    #[test]
+    fn devices_that_would_give_different_amounts_are_not_one_request() {
+        let small = device(json!({"value": "100"}), json!({"value": "16Gi"}));
+        let of = |amounts: &[(&str, &str)]| {
+            let taken = [&ours(), &small].map(|device| Taken::of(device, &wanted(amounts)).unwrap());
+            Taken::as_one(taken.iter())
+        };
+        assert_eq!(of(&[]), Some((DeviceCore::WHOLE, DeviceMemory::Thousandths(1000))));
+        let two = DeviceMemory::Bytes(Bytes::new(2 * GIB));
+        assert_eq!(of(&[("core", "25"), ("memory", "2Gi")]), Some((DeviceCore::new(250), two)));
+        // One rounds up to a MiB, the other does not.
+        assert_eq!(of(&[("memory", "1000")]), None);
+    }
+}

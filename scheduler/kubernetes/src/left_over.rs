@@ -1,0 +1,68 @@
+//! Gives back what is allocated for pods that were not bound: a leader has died between the two writes, or could not undo
+//! the first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_api_server::{Client, message};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::{interval, timeout};
+use tracing::{debug, info};
+
+use crate::mirror::LeftOver;
+use crate::reservation;
+use crate::serve::Shared;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Gives back what is left over, for as long as this replica leads.
+pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
+    let mut looks = interval(LOOK);
+    loop {
+        looks.tick().await;
+        for of in shared.read(|mirror| mirror.left_over_claims()) {
+            let Some(left) = shared.fence.left() else { break };
+            let named = format!("{}/{}", of.claim.namespace, of.claim.name);
+            match timeout(left, give_back(&client, &of, &shared)).await {
+                Ok(Ok(true)) => info!(claim = named, "an allocation was given back: its pod was not bound"),
+                Ok(Ok(false)) | Err(_) => {}
+                Ok(Err(error)) => debug!(claim = named, error = message(&error), "cannot give back an allocation"),
+            }
+        }
+    }
+}
+
+/// Says whether it was given back. A binding that is still on its way names a version of the pod, so the pod is changed
+/// first: then the binding comes too late.
+async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Result<bool> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &of.claim.namespace);
+    let text = format!("ResourceClaim {:?} is allocated, but the pod was not bound; it is given back", of.claim.name);
+    let condition = json!({"metadata": {"uid": of.pod_uid}, "status": {"conditions": [{
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulerError",
+        "message": text,
+        "lastTransitionTime": Timestamp::now(),
+    }]}});
+    // Whether it is bound already only the answer says.
+    let pod = pods.get(&of.pod_name).await?;
+    if is_bound(&pod) {
+        return Ok(false);
+    }
+    let pod = pods.patch_status(&of.pod_name, &PatchParams::default(), &Patch::Strategic(condition)).await?;
+    if is_bound(&pod) {
+        return Ok(false);
+    }
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &of.claim.namespace);
+    reservation::take_back(&claims, &of.claim, &of.pod_uid, true, shared).await?;
+    Ok(true)
+}
+
+fn is_bound(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| !node.is_empty())
+}

@@ -1,0 +1,143 @@
+//! What is allocated and no pod in the books holds: by other schedulers, by hand, and by claims that several pods share.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::{Claim, Constraints, DeviceMemory, DeviceRequest, Request};
+use aliquot_scheduler_engine::{Amounts, ClaimUid, DevicePart, Generation, Observation, Running, StepOutcome};
+
+use super::super::{Instance, KnownPod, Mirror};
+use super::Name;
+
+/// A label that no node has: a holder is never placed, only seen.
+const NEVER_PLACED: &str = "aliquot.dev/is-allocated-already";
+
+/// What the names of holders begin with. No UID of a pod does.
+const HOLDER: &str = "resourceclaim/";
+
+/// Names what a holder holds.
+const HOLDS: Generation = Generation { term: 0, number: 1 };
+
+/// A part of a device that is allocated, and that no pod in the books holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Holder {
+    uid: String,
+    node: String,
+    part: DevicePart,
+}
+
+impl Mirror {
+    /// What is allocated on a node, and no pod in the books holds.
+    pub(in super::super) fn held_by_claims(&self, node: &str) -> impl Iterator<Item = Running> {
+        let names = self.device_claims.holders_on.get(node).into_iter().flatten();
+        let holders = names.filter_map(|name| self.device_claims.holders.get(name)).flatten();
+        holders.map(|holder| Running {
+            claim: ClaimUid::from(holder.uid.as_str()),
+            instance: HOLDS,
+            amounts: Amounts { devices: vec![holder.part.clone()], ..Amounts::default() },
+        })
+    }
+
+    /// What the engine is answered about a holder; `None`: the claim is none.
+    pub(in super::super) fn answer_about_holder(&self, claim: &str) -> Option<StepOutcome> {
+        claim.starts_with(HOLDER).then(|| {
+            let is_there = self.device_claims.holders.values().flatten().any(|holder| holder.uid == claim);
+            match is_there {
+                true => StepOutcome::Refused("it is allocated until its users have ended".into()),
+                false => StepOutcome::Gone,
+            }
+        })
+    }
+
+    /// Tells the engine what is allocated now, and no pod in the books holds.
+    pub(in super::super) fn tell_holders(&mut self) {
+        for name in std::mem::take(&mut self.device_claims.changed) {
+            let wanted = self.wanted_holders(&name);
+            if self.device_claims.holders.get(&name).map(Vec::as_slice).unwrap_or_default() == wanted {
+                continue;
+            }
+            self.end_holders(&name);
+            for holder in &wanted {
+                let request = Request {
+                    devices: DeviceRequest {
+                        count: 1,
+                        core: holder.part.core,
+                        memory: DeviceMemory::Bytes(holder.part.memory),
+                    },
+                    constraints: Constraints {
+                        labels: BTreeMap::from([(NEVER_PLACED.to_owned(), "true".to_owned())]),
+                        ..Constraints::default()
+                    },
+                    ..Request::default()
+                };
+                let claim = Claim {
+                    name: format!("ResourceClaim {}/{}", name.0, name.1),
+                    request,
+                    namespace: name.0.clone(),
+                    queue: self.queue_of_holders(&name.0),
+                    ..Claim::default()
+                };
+                self.told.push(Observation::Claim(ClaimUid::from(holder.uid.as_str()), Box::new(claim)));
+                self.device_claims.holders_on.entry(holder.node.clone()).or_default().insert(name.clone());
+                self.report(&holder.node);
+            }
+            if !wanted.is_empty() {
+                self.device_claims.holders.insert(name, wanted);
+            }
+        }
+    }
+
+    /// The queue of a namespace, if there is one: what is allocated is in the books in any case.
+    fn queue_of_holders(&self, namespace: &str) -> String {
+        let queue = self.queue_of_namespace.get(namespace).filter(|queue| self.takes_claims(queue));
+        queue.cloned().unwrap_or_default()
+    }
+
+    fn wanted_holders(&self, name: &Name) -> Vec<Holder> {
+        let Some(claim) = self.device_claims.claims.get(name) else { return Vec::new() };
+        let holds_it = |pod: &KnownPod| {
+            let of_pod = pod.instance.as_ref().and_then(|instance| instance.claim.as_ref());
+            of_pod.is_some_and(|held| held.uid == claim.uid)
+        };
+        let mut users = claim.reserved_for.iter().filter_map(|user| self.pods.get(&user.uid));
+        if users.any(holds_it) {
+            return Vec::new();
+        }
+        let parts = self.device_claims.parts_of(claim).into_iter().enumerate();
+        let known = parts.filter(|(_, (node, _))| self.nodes.contains_key(node));
+        known
+            .map(|(number, (node, part))| Holder { uid: format!("{HOLDER}{}/{number}", claim.uid), node, part })
+            .collect()
+    }
+
+    fn end_holders(&mut self, name: &Name) {
+        for holder in self.device_claims.holders.remove(name).unwrap_or_default() {
+            if let Some(there) = self.device_claims.holders_on.get_mut(&holder.node) {
+                there.remove(name);
+                if there.is_empty() {
+                    self.device_claims.holders_on.remove(&holder.node);
+                }
+            }
+            self.told.push(Observation::ClaimEnded(ClaimUid::from(holder.uid.as_str())));
+            let Some(session) = self.nodes.get(&holder.node).map(|node| node.session) else { continue };
+            let instance = Instance {
+                node: holder.node.clone(),
+                session,
+                generation: HOLDS,
+                amounts: Amounts::default(),
+                claim: None,
+                is_bound: true,
+            };
+            self.tell_outcome(&holder.uid, &instance, HOLDS, StepOutcome::Gone);
+            self.report(&holder.node);
+        }
+    }
+
+    /// A node is gone, and with it what was allocated there.
+    pub(in super::super) fn end_holders_on(&mut self, node: &str) {
+        let names = self.device_claims.holders_on.get(node).cloned().unwrap_or_default();
+        for name in names {
+            self.end_holders(&name);
+            self.device_claims.changed.insert(name);
+        }
+    }
+}

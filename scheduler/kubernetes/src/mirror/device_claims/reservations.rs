@@ -1,0 +1,167 @@
+//! What is written to claims before a pod is bound.
+
+use aliquot_scheduler_core::{Bytes, DeviceCore};
+use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, Device, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult,
+    ResourceClaimConsumerReference,
+};
+use serde_json::json;
+
+use super::super::{Instance, Means, Mirror};
+use super::{HeldClaim, held_claim};
+use crate::dra::{self, ClaimFacts, DRIVER};
+use crate::placement::NODE_NAME;
+use crate::pod::PodFacts;
+
+/// What is to be written to a claim before a pod is bound.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Reservation {
+    /// The claim as it was when it was decided about.
+    pub(crate) claim: ClaimFacts,
+    /// What is allocated to it, without the names of shares; `None`: it is allocated already.
+    pub(crate) allocation: Option<AllocationResult>,
+}
+
+impl Mirror {
+    /// What is to be written to claims before a pod is bound, and the claim that its devices are allocated to.
+    ///
+    /// # Errors
+    /// Why it cannot be written: something has changed since the decision.
+    pub(in super::super) fn reservations(
+        &self,
+        facts: &PodFacts,
+        means: &Means,
+        start: &Instance,
+    ) -> Result<(Vec<Reservation>, Option<HeldClaim>), String> {
+        let claims = &self.device_claims;
+        let claim = |name: &String| {
+            let claim = claims.claims.get(&(facts.namespace.clone(), name.clone()));
+            claim.ok_or_else(|| format!("there is no ResourceClaim {name:?} any more"))
+        };
+        let mut reservations = Vec::new();
+        for name in &means.claimed.reserve {
+            let claim = claim(name)?;
+            if claim.allocation.is_none() {
+                return Err(format!("ResourceClaim {name:?} is not allocated any more"));
+            }
+            if !claim.is_reserved_for(&facts.uid) {
+                reservations.push(Reservation { claim: claim.clone(), allocation: None });
+            }
+        }
+        let Some(name) = &means.claimed.allocate else { return Ok((reservations, None)) };
+        let claim = claim(name)?;
+        if claim.allocation.is_some() {
+            return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
+        }
+        let allocation = self.allocation(facts, claim, start)?;
+        reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation) });
+        Ok((reservations, Some(held_claim(claim))))
+    }
+
+    /// The allocation that a decision means.
+    fn allocation(&self, facts: &PodFacts, claim: &ClaimFacts, start: &Instance) -> Result<AllocationResult, String> {
+        let claims = &self.device_claims;
+        let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+        let selection = claims.selections.get(&claims.criteria(ask)?.key()).ok_or("its devices have changed")?;
+        let mut results = Vec::new();
+        for part in &start.amounts.devices {
+            let found = claims.device(&start.node, &part.uuid);
+            let found = found.and_then(|(pool, device)| Some((pool, device, selection.taken(pool, &device.name)?)));
+            let (pool, device, taken) = found.ok_or_else(|| format!("device {} has changed", part.uuid))?;
+            if let Some(why) = self.too_much_of(&part.uuid, device, Some((start, facts, (taken.core, taken.memory)))) {
+                return Err(why);
+            }
+            results.push(DeviceRequestAllocationResult {
+                request: ask.request.clone(),
+                driver: DRIVER.to_owned(),
+                pool: pool.1.clone(),
+                device: device.name.clone(),
+                tolerations: Some(ask.tolerations.clone()).filter(|of| !of.is_empty()),
+                consumed_capacity: taken.consumed.clone(),
+                ..DeviceRequestAllocationResult::default()
+            });
+        }
+        let of_class = claims.classes.get(&ask.class).into_iter().flat_map(|class| &class.config);
+        let of_class = of_class.map(|config| DeviceAllocationConfiguration {
+            source: "FromClass".to_owned(),
+            requests: Some(vec![ask.request.clone()]),
+            opaque: config.opaque.clone(),
+        });
+        let of_claim = ask.config.iter().map(|config| DeviceAllocationConfiguration {
+            source: "FromClaim".to_owned(),
+            requests: config.requests.clone(),
+            opaque: config.opaque.clone(),
+        });
+        let config: Vec<DeviceAllocationConfiguration> = of_class.chain(of_claim).collect();
+        let config = Some(config).filter(|config| !config.is_empty());
+        Ok(AllocationResult {
+            devices: Some(DeviceAllocationResult { results: Some(results), config }),
+            node_selector: Some(only(&start.node)?),
+            allocation_timestamp: None,
+        })
+    }
+
+    /// Says that a device does not have what is allocated of it, together with what another pod is to get.
+    fn too_much_of(
+        &self,
+        uuid: &str,
+        device: &Device,
+        more: Option<(&Instance, &PodFacts, (DeviceCore, Bytes))>,
+    ) -> Option<String> {
+        let claims = &self.device_claims;
+        let held = claims.held.get(uuid).into_iter().flatten();
+        let mut parts: Vec<(DeviceCore, Bytes)> = held.map(|(_, part)| *part).collect();
+        if let Some((start, pod, part)) = more {
+            // What other pods are to get is not written yet.
+            let there = self.on_node.get(&start.node).into_iter().flatten().filter(|uid| **uid != pod.uid);
+            let starting = there.filter_map(|uid| self.pods.get(uid)).filter(|known| known.binding_to.is_some());
+            for instance in starting.filter_map(|known| known.instance.as_ref()) {
+                let is_written = instance.claim.as_ref().is_none_or(|of| claims.is_allocated(&of.uid, uuid));
+                let of_device = instance.amounts.devices.iter().filter(|part| part.uuid == uuid && !is_written);
+                parts.extend(of_device.map(|part| (part.core, part.memory)));
+            }
+            parts.push(part);
+        }
+        let core: u64 = parts.iter().map(|(core, _)| u64::from(core.get())).sum();
+        let memory: u128 = parts.iter().map(|(_, memory)| u128::from(memory.get())).sum();
+        let (_, all) = dra::held(&DeviceRequestAllocationResult::default(), device)?;
+        let is_shared = device.allow_multiple_allocations == Some(true) || parts.len() <= 1;
+        let fits = is_shared && core <= u64::from(DeviceCore::WHOLE.get()) && memory <= u128::from(all.get());
+        (!fits).then(|| format!("other claims were given so much of device {uuid} that it has no room"))
+    }
+
+    /// Says that more was allocated of the devices of a claim than there is: another scheduler has allocated them, too.
+    pub(crate) fn has_too_much(&self, namespace: &str, name: &str) -> Option<String> {
+        let claims = &self.device_claims;
+        let claim = claims.claims.get(&(namespace.to_owned(), name.to_owned()))?;
+        claims.parts_of(claim).into_iter().find_map(|(node, part)| {
+            let (_, device) = claims.device(&node, &part.uuid)?;
+            self.too_much_of(&part.uuid, device, None)
+        })
+    }
+}
+
+impl Reservation {
+    /// The claim's users, with this pod.
+    pub(crate) fn users_with(
+        users: &[ResourceClaimConsumerReference],
+        name: &str,
+        uid: &str,
+    ) -> Vec<ResourceClaimConsumerReference> {
+        let own = ResourceClaimConsumerReference {
+            resource: "pods".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            api_group: None,
+        };
+        users.iter().filter(|user| user.uid != uid).cloned().chain([own]).collect()
+    }
+}
+
+/// Selects one node.
+fn only(node: &str) -> Result<NodeSelector, String> {
+    let field = json!({"key": NODE_NAME, "operator": "In", "values": [node]});
+    let selector = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    serde_json::from_value(selector).map_err(|error| error.to_string())
+}

@@ -1,0 +1,212 @@
+//! Writes to resource claims what a pod gets by them, before the pod is bound, and takes it back if that fails.
+//!
+//! The order makes it safe to die anywhere: a claim that is allocated for a pod that is not bound is found again, and
+//! [given back](crate::left_over).
+
+use aliquot_api_server::{Client, is_conflict, is_not_found, message};
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::{Duration, sleep, timeout};
+use tracing::{debug, warn};
+
+use crate::dra::{ClaimFacts, FINALIZER};
+use crate::mirror::{Binding, Reservation};
+use crate::serve::Shared;
+
+/// Times that a claim is written if it changes meanwhile, or if an answer is lost.
+const TRIES: usize = 5;
+/// Before it is looked what became of a write.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Reserves all claims of a pod for it. What was written is in the mirror then, whether this fails or not.
+///
+/// # Errors
+/// Why a claim is not reserved. Those that are stay so until [`give_back`].
+pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared) -> Result<(), String> {
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &binding.namespace);
+    for reservation in &binding.reservations {
+        let name = &reservation.claim.name;
+        let of_claim = |why: String| format!("ResourceClaim {name:?}: {why}");
+        let allocation = reservation.allocation.clone().map(with_names).transpose().map_err(of_claim)?;
+        reserve_one(&claims, binding, &reservation.claim, allocation, shared).await.map_err(of_claim)?;
+        // The scheduler of somebody else may have given the same devices to another claim.
+        if let Some(why) = shared.read(|mirror| mirror.has_too_much(&binding.namespace, name)) {
+            return Err(of_claim(why));
+        }
+    }
+    Ok(())
+}
+
+/// Takes back what was written for a pod that is not bound, and never will be by this.
+pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Shared) {
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &binding.namespace);
+    for reservation in &binding.reservations {
+        let name = &reservation.claim.name;
+        let Some(left) = shared.fence.left() else { return };
+        let done = timeout(left, async {
+            let claim = claims.get(name).await?;
+            let Some(facts) = ClaimFacts::of(claim).filter(|facts| facts.uid == reservation.claim.uid) else {
+                return Ok(());
+            };
+            take_back(&claims, &facts, &binding.uid, reservation.allocation.is_some(), shared).await
+        });
+        match done.await {
+            Ok(Ok(())) | Err(_) => {}
+            // Whoever looks for what is left over tries again.
+            Ok(Err(error)) => debug!(claim = name, error = message(&error), "cannot give back an allocation"),
+        }
+    }
+}
+
+/// Takes a pod from the users of a claim, and from a claim without users its devices. `is_allocated_for_it`: the devices
+/// are the pod's.
+///
+/// # Errors
+/// The API server has not done it, or has not said so.
+pub(crate) async fn take_back(
+    claims: &Api<ResourceClaim>,
+    claim: &ClaimFacts,
+    pod_uid: &str,
+    is_allocated_for_it: bool,
+    shared: &Shared,
+) -> kube::Result<()> {
+    if !claim.is_reserved_for(pod_uid) {
+        return Ok(());
+    }
+    let users: Vec<&ResourceClaimConsumerReference> =
+        claim.reserved_for.iter().filter(|user| user.uid != pod_uid).collect();
+    let mut status = json!({"reservedFor": users});
+    if users.is_empty() {
+        status["reservedFor"] = Value::Null;
+        if is_allocated_for_it {
+            status["allocation"] = Value::Null;
+        }
+    }
+    let patch = json!({"metadata": version_of(claim), "status": status});
+    let patched = claims.patch_status(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    show(patched, shared);
+    Ok(())
+}
+
+/// The version of a claim that a write is meant for.
+fn version_of(claim: &ClaimFacts) -> Value {
+    json!({"uid": claim.uid, "resourceVersion": claim.resource_version})
+}
+
+fn show(claim: ResourceClaim, shared: &Shared) -> Option<ClaimFacts> {
+    let facts = ClaimFacts::of(claim)?;
+    shared.change(|mirror| mirror.resource_claim(facts.clone()));
+    Some(facts)
+}
+
+/// An allocation whose shares have names that nobody else has.
+fn with_names(mut allocation: AllocationResult) -> Result<AllocationResult, String> {
+    for result in allocation.devices.iter_mut().flat_map(|devices| devices.results.iter_mut().flatten()) {
+        if result.consumed_capacity.is_some() {
+            result.share_id = Some(random_uuid()?);
+        }
+    }
+    Ok(allocation)
+}
+
+/// A random UUID (version 4).
+fn random_uuid() -> Result<String, String> {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes).map_err(|error| format!("cannot name a share: {error}"))?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let number = u128::from_be_bytes(bytes);
+    let text = format!("{number:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| text.get(range).unwrap_or_default());
+    Ok(parts.join("-"))
+}
+
+async fn reserve_one(
+    claims: &Api<ResourceClaim>,
+    binding: &Binding,
+    decided: &ClaimFacts,
+    allocation: Option<AllocationResult>,
+    shared: &Shared,
+) -> Result<(), String> {
+    let mut claim = decided.clone();
+    for _ in 0..TRIES {
+        let left = shared.fence.left().ok_or("this replica leads no more")?;
+        let error = match timeout(left, write(claims, binding, &claim, allocation.as_ref(), shared)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => return Err("the lease ended".into()),
+        };
+        match &error {
+            kube::Error::Api(status) if status.code < 500 && !is_conflict(&error) && status.code != 408 => {
+                return Err(message(&error));
+            }
+            error if is_conflict(error) => {}
+            error => {
+                warn!(claim = claim.name, error = message(error), "cannot reserve a claim; looking again");
+                sleep(PAUSE).await;
+            }
+        }
+        let left = shared.fence.left().ok_or("this replica leads no more")?;
+        let found = timeout(left, claims.get(&claim.name)).await.map_err(|_| "the lease ended")?;
+        claim = match found {
+            Ok(found) => show(found, shared).ok_or("it has no name")?,
+            Err(error) if is_not_found(&error) => return Err("it is gone".into()),
+            Err(_) => continue,
+        };
+        if claim.uid != decided.uid {
+            return Err("there is another one of its name now".into());
+        }
+        // The write whose answer was lost has arrived.
+        if claim.is_reserved_for(&binding.uid) {
+            return Ok(());
+        }
+        match (&allocation, &claim.allocation) {
+            (Some(_), Some(_)) => return Err("it was allocated by another scheduler meanwhile".into()),
+            (None, None) => return Err("it is not allocated any more".into()),
+            _ => {}
+        }
+    }
+    Err("it changes all the time, or the API server does not answer".into())
+}
+
+/// Protects a claim from being deleted, and then writes its allocation and its new user in one step.
+async fn write(
+    claims: &Api<ResourceClaim>,
+    binding: &Binding,
+    claim: &ClaimFacts,
+    allocation: Option<&AllocationResult>,
+    shared: &Shared,
+) -> kube::Result<()> {
+    let mut claim = claim.clone();
+    if allocation.is_some() && !claim.finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        let mut metadata = version_of(&claim);
+        let finalizers = claim.finalizers.iter().map(String::as_str).chain([FINALIZER]);
+        metadata["finalizers"] = finalizers.collect::<Vec<&str>>().into();
+        let patch = json!({"metadata": metadata});
+        let patched = claims.patch(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        claim = show(patched, shared).unwrap_or(claim);
+    }
+    let mut status = json!({"reservedFor": Reservation::users_with(&claim.reserved_for, &binding.name, &binding.uid)});
+    if let Some(allocation) = allocation {
+        status["allocation"] = json!(allocation);
+    }
+    let patch = json!({"metadata": version_of(&claim), "status": status});
+    let patched = claims.patch_status(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+    show(patched, shared);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_shares_are_uuids_and_differ() {
+        let (one, other) = (random_uuid().unwrap(), random_uuid().unwrap());
+        assert_ne!(one, other);
+        let lengths: Vec<usize> = one.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12]);
+        assert_eq!(one.as_bytes()[14], b'4');
+    }
+}

@@ -1,0 +1,393 @@
+//! Pods with resource claims, where managers run as DRA drivers.
+
+use std::path::PathBuf;
+
+use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, NODES, PODS, SLICES};
+use serde_json::{Value, json};
+
+use crate::kit::{Cluster, Scheduler};
+
+const DRIVER: &str = "gpu.aliquot.dev";
+const GIB: u64 = 1 << 30;
+
+impl Cluster {
+    /// The device classes that are shipped.
+    pub(crate) fn device_classes(&self) {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/dra/device-classes.yaml");
+        let classes: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for class in classes {
+            self.objects.create(&DEVICE_CLASSES, "", class);
+        }
+    }
+
+    /// A node whose manager publishes devices of these models as a DRA driver.
+    pub(crate) fn node_with_driver(&self, name: &str, models: &[&str]) {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        self.objects.create(&NODES, "", node);
+        let status = json!({"status": {
+            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "100"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }});
+        self.objects.merge_status(&NODES, "", name, &status);
+        self.objects.merge(&NODES, "", name, &json!({"spec": {"taints": null}}));
+        let capacity = |value: &str, step: &str| {
+            let range = json!({"min": step, "step": step, "max": value});
+            json!({"value": value, "requestPolicy": {"default": value, "validRange": range}})
+        };
+        let device = |(number, model): (usize, &&str)| {
+            json!({
+                "name": format!("gpu-{number}"),
+                "allowMultipleAllocations": true,
+                "attributes": {"type": {"string": "gpu"}, "productName": {"string": model}},
+                "capacity": {"core": capacity("100", "1"), "memory": capacity("80Gi", "1Mi")},
+            })
+        };
+        let devices: Vec<Value> = models.iter().enumerate().map(device).collect();
+        let slice = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("{name}-slice")},
+            "spec": {
+                "driver": DRIVER, "nodeName": name, "devices": devices,
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            },
+        });
+        self.objects.create(&SLICES, "", slice);
+    }
+
+    /// A claim for a part of a GPU. `more` is merged into its request.
+    pub(crate) fn claim(&self, name: &str, core: &str, more: Value) {
+        self.make_claim(json!({"name": name}), core, more);
+    }
+
+    fn make_claim(&self, metadata: Value, core: &str, more: Value) -> String {
+        let mut exactly = json!({"deviceClassName": DRIVER, "capacity": {"requests": {"core": core, "memory": "2Gi"}}});
+        json_patch::merge(&mut exactly, &more);
+        let name = metadata["name"].as_str().unwrap().to_owned();
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata,
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        });
+        self.objects.create(&CLAIMS, "default", claim);
+        name
+    }
+
+    /// A pod that uses a claim of this name.
+    pub(crate) fn pod_with_claim(&self, name: &str, claim: &str, more: Value) {
+        let mut spec = json!({"metadata": {}, "spec": {
+            "containers": [{"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}],
+        }});
+        json_patch::merge(&mut spec, &more);
+        self.pod(name, 0, spec);
+    }
+
+    /// A pod with a template for a claim, and the claim that is made for it.
+    fn pod_with_template(&self, name: &str, core: &str, more: Value) {
+        self.pod_with_claim(
+            name,
+            "",
+            json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "part"}]},
+                "metadata": more["metadata"]}),
+        );
+        let uid = self.get(name)["metadata"]["uid"].clone();
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": true});
+        let annotations = json!({"resource.kubernetes.io/pod-claim-name": "gpu"});
+        let metadata = json!({"name": format!("{name}-gpu-x"), "ownerReferences": [owner], "annotations": annotations});
+        let claim = self.make_claim(metadata, core, json!({}));
+        let status = json!({"status": {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": claim}]}});
+        self.objects.merge_status(&PODS, "default", name, &status);
+    }
+
+    /// What a claim has of devices: the device, the percent of its time, and bytes.
+    fn allocated(&self, claim: &str) -> Vec<(String, String, u64)> {
+        let claim = self.objects.get(&CLAIMS, "default", claim);
+        let results = claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
+        let part = |result: &Value| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let consumed = &result["consumedCapacity"];
+            let memory = aliquot_test_api_server::Quantity::parse(&text(&consumed["memory"])).unwrap();
+            (text(&result["device"]), text(&consumed["core"]), u64::try_from(memory.units()).unwrap())
+        };
+        results.iter().map(part).collect()
+    }
+
+    fn is_allocated(&self, claim: &str) -> bool {
+        !self.allocated(claim).is_empty()
+    }
+
+    fn users(&self, claim: &str) -> Vec<String> {
+        let claim = self.objects.get(&CLAIMS, "default", claim);
+        let users = claim["status"]["reservedFor"].as_array().cloned().unwrap_or_default();
+        users.iter().map(|user| user["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What Kubernetes' controller of claims does: takes claims back from pods that are gone.
+    fn collect_claims(&self) {
+        let pods: Vec<Value> = self.objects.list(&PODS).iter().map(|pod| pod["metadata"]["uid"].clone()).collect();
+        for claim in self.objects.list(&CLAIMS) {
+            let users = claim["status"]["reservedFor"].as_array().cloned().unwrap_or_default();
+            let left: Vec<&Value> = users.iter().filter(|user| pods.contains(&user["uid"])).collect();
+            if left.len() < users.len() {
+                let mut status = json!({"reservedFor": left});
+                if left.is_empty() {
+                    status = json!({"reservedFor": null, "allocation": null});
+                }
+                let name = claim["metadata"]["name"].as_str().unwrap();
+                self.objects.merge_status(&CLAIMS, "default", name, &json!({"status": status}));
+            }
+        }
+    }
+
+    #[track_caller]
+    fn wait_until_it_says(&self, pod: &str, text: &str) -> String {
+        self.wait_until(&format!("{pod} says {text}"), |cluster| {
+            cluster.why_waiting(pod).is_some_and(|(_, message)| message.contains(text))
+        });
+        self.why_waiting(pod).unwrap().0
+    }
+}
+
+/// A cluster with one node of these devices, and a scheduler.
+fn with_devices(models: &[&str]) -> (Cluster, Scheduler) {
+    let mut cluster = Cluster::start();
+    cluster.device_classes();
+    cluster.node_with_driver("n", models);
+    let scheduler = cluster.scheduler();
+    (cluster, scheduler)
+}
+
+#[test]
+fn four_quarters_share_a_gpu_and_the_fifth_waits() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    for name in ["a", "b", "c", "d"] {
+        cluster.pod_with_template(name, "25", json!({}));
+    }
+    cluster.wait_until_bound(&["a", "b", "c", "d"]);
+    cluster.pod_with_template("e", "25", json!({}));
+    cluster.wait_until("e says why it waits", |cluster| {
+        cluster.why_waiting("e").is_some_and(|(reason, _)| reason == "Unschedulable")
+    });
+    let (_, message) = cluster.why_waiting("e").unwrap();
+    assert!(message.contains("25 % gpu-core"), "{message}");
+    let mut shares = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let claim = cluster.objects.get(&CLAIMS, "default", &format!("{name}-gpu-x"));
+        assert_eq!(cluster.allocated(&format!("{name}-gpu-x")), [("gpu-0".to_owned(), "25".to_owned(), 2 * GIB)]);
+        let result = &claim["status"]["allocation"]["devices"]["results"][0];
+        assert_eq!(
+            (&result["driver"], &result["pool"], &result["request"]),
+            (&json!(DRIVER), &json!("n"), &json!("gpu"))
+        );
+        shares.push(result["shareID"].as_str().unwrap().to_owned());
+        let field = &claim["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0];
+        assert_eq!(field["values"], json!(["n"]));
+        assert_eq!(claim["status"]["reservedFor"][0]["uid"], cluster.get(name)["metadata"]["uid"]);
+        assert_eq!(claim["metadata"]["finalizers"], json!(["resource.kubernetes.io/delete-protection"]));
+        assert!(cluster.get(name)["metadata"]["annotations"]["aliquot.dev/devices"].is_null());
+    }
+    shares.sort();
+    shares.dedup();
+    assert_eq!(shares.len(), 4, "each share has a name of its own");
+    // A pod that is gone has its part until the claim is given back.
+    cluster.objects.delete(&PODS, "default", "a");
+    cluster.pod("plain", 0, json!({"spec": {"containers": [{"name": "main", "image": "none"}]}}));
+    cluster.wait_until("the pod without devices is bound", |cluster| cluster.bound().contains_key("plain"));
+    assert!(!cluster.bound().contains_key("e"));
+    cluster.collect_claims();
+    cluster.wait_until_bound(&["b", "c", "d", "e", "plain"]);
+}
+
+#[test]
+fn a_shared_claim_is_allocated_once() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    cluster.node_with_driver("m", &["H100"]);
+    cluster.claim("shared", "60", json!({}));
+    cluster.pod_with_claim("a", "shared", json!({}));
+    cluster.wait_until_bound(&["a"]);
+    for name in ["b", "c"] {
+        cluster.pod_with_claim(name, "shared", json!({}));
+    }
+    cluster.wait_until_bound(&["a", "b", "c"]);
+    let nodes = cluster.bound();
+    assert!(nodes.values().all(|node| *node == nodes["a"]), "{nodes:?}");
+    let mut users = cluster.users("shared");
+    users.sort();
+    assert_eq!(users, ["a", "b", "c"]);
+    assert_eq!(cluster.allocated("shared").len(), 1);
+    // When the first of them is gone, the others have it still.
+    cluster.objects.delete(&PODS, "default", "a");
+    cluster.collect_claims();
+    for (number, name) in ["x", "y"].into_iter().enumerate() {
+        cluster.pod_with_template(name, "60", json!({}));
+        cluster.wait_until("one of both is bound", |cluster| cluster.bound().len() == 3 || number == 1);
+    }
+    cluster.wait_until("the other one waits", |cluster| {
+        ["x", "y"].iter().any(|name| cluster.why_waiting(name).is_some_and(|(reason, _)| reason == "Unschedulable"))
+    });
+    assert_eq!(cluster.bound().len(), 3);
+}
+
+#[test]
+fn a_selector_chooses_the_model() {
+    let (cluster, _scheduler) = with_devices(&["H100", "A100"]);
+    cluster.node_with_driver("m", &["B200"]);
+    let selectors = |model: &str| {
+        let expression = format!(r#"device.attributes["gpu.aliquot.dev"].productName == "{model}""#);
+        json!({"selectors": [{"cel": {"expression": expression}}]})
+    };
+    cluster.claim("b200", "100", selectors("B200"));
+    cluster.claim("a100", "100", selectors("A100"));
+    cluster.claim("none", "100", selectors("T4"));
+    for name in ["b200", "a100", "none"] {
+        cluster.pod_with_claim(name, name, json!({}));
+    }
+    cluster.wait_until_bound(&["a100", "b200"]);
+    assert_eq!((cluster.bound()["b200"].as_str(), cluster.bound()["a100"].as_str()), ("m", "n"));
+    assert_eq!(cluster.allocated("a100")[0].0, "gpu-1");
+    cluster.wait_until_it_says("none", "productName == \"T4\"");
+}
+
+#[test]
+fn what_another_scheduler_has_allocated_is_respected() {
+    let (cluster, _scheduler) = with_devices(&["H100", "H100"]);
+    cluster.claim("theirs", "50", json!({}));
+    let consumed = json!({"core": "50", "memory": "70Gi"});
+    let result = json!({
+        "request": "gpu", "driver": DRIVER, "pool": "n", "device": "gpu-0", "consumedCapacity": consumed,
+        "shareID": aliquot_test_api_server::random_uuid(),
+    });
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["n"]});
+    let allocation = json!({
+        "devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+    });
+    cluster.objects.merge_status(&CLAIMS, "default", "theirs", &json!({"status": {"allocation": allocation}}));
+    for (name, core) in [("a", "60"), ("b", "50")] {
+        cluster.pod_with_template(name, core, json!({}));
+    }
+    cluster.wait_until_bound(&["a", "b"]);
+    assert_eq!(
+        (cluster.allocated("a-gpu-x")[0].0.as_str(), cluster.allocated("b-gpu-x")[0].0.as_str()),
+        ("gpu-1", "gpu-0")
+    );
+    cluster.pod_with_template("c", "50", json!({}));
+    cluster.wait_until("c says why it waits", |cluster| cluster.why_waiting("c").is_some());
+    // A pod that names the allocated claim needs nothing more.
+    cluster.pod_with_claim("d", "theirs", json!({}));
+    cluster.wait_until_bound(&["a", "b", "d"]);
+    assert_eq!(cluster.users("theirs"), ["d"]);
+    let nothing = json!({"status": {"allocation": null, "reservedFor": null}});
+    cluster.objects.delete(&PODS, "default", "d");
+    cluster.objects.merge_status(&CLAIMS, "default", "theirs", &nothing);
+    cluster.wait_until_bound(&["a", "b", "c"]);
+}
+
+#[test]
+fn a_gang_with_claims_starts_together() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    let annotations = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "3"});
+    for name in ["a", "b", "c"] {
+        cluster.pod_with_template(name, "50", json!({"metadata": {"annotations": annotations}}));
+    }
+    cluster.wait_until_it_says("a", "2 of 3 members that must be placed together find room");
+    assert!(cluster.bound().is_empty());
+    assert!(["a", "b", "c"].iter().all(|name| !cluster.is_allocated(&format!("{name}-gpu-x"))));
+    cluster.node_with_driver("m", &["H100"]);
+    cluster.wait_until_bound(&["a", "b", "c"]);
+}
+
+#[test]
+fn an_expression_that_fails_is_the_reason() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    let expression = r#"device.attributes["gpu.aliquot.dev"].colour == "red""#;
+    cluster.claim("bad", "50", json!({"selectors": [{"cel": {"expression": expression}}]}));
+    cluster.pod_with_claim("bad", "bad", json!({}));
+    assert_eq!(cluster.wait_until_it_says("bad", "colour"), "NotSupported");
+    cluster.claim("unknown", "50", json!({"deviceClassName": "none.example.com"}));
+    cluster.pod_with_claim("unknown", "unknown", json!({}));
+    cluster.wait_until_it_says("unknown", "there is no DeviceClass \"none.example.com\"");
+    assert!(cluster.bound().is_empty());
+}
+
+#[test]
+fn units_and_claims_are_given_out_by_their_own_nodes() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    cluster.pod("units", 30, json!({}));
+    cluster.wait_until("units says why it waits", |cluster| cluster.why_waiting("units").is_some());
+    cluster.node("p", 1);
+    cluster.wait_until_bound(&["units"]);
+    assert_eq!(cluster.bound()["units"], "p");
+    for name in ["a", "b"] {
+        cluster.pod_with_template(name, "60", json!({}));
+    }
+    cluster.wait_until("one waits", |cluster| {
+        cluster.bound().len() == 2 && ["a", "b"].iter().any(|name| cluster.why_waiting(name).is_some())
+    });
+    let (reason, message) = ["a", "b"].iter().find_map(|name| cluster.why_waiting(name)).unwrap();
+    assert_eq!(reason, "Unschedulable", "{message}");
+}
+
+#[test]
+fn a_leader_killed_before_the_binding_leaves_nothing() {
+    let mut cluster = Cluster::with_faults();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    // The leader writes the allocation, and cannot bind the pod or find out whether it is bound.
+    cluster.server().set_fault(|_, path| match path.contains("/pods/a") {
+        true => Fault::Refused,
+        false => Fault::None,
+    });
+    let leader = cluster.scheduler();
+    cluster.pod_with_template("a", "60", json!({}));
+    cluster.wait_until("the claim is allocated", |cluster| cluster.is_allocated("a-gpu-x"));
+    leader.kill();
+    cluster.server().set_fault(|_, _| Fault::None);
+    assert!(cluster.bound().is_empty());
+    let before = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");
+    let _next = cluster.scheduler();
+    cluster.wait_until_bound(&["a"]);
+    let after = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");
+    let share = |claim: &Value| claim["status"]["allocation"]["devices"]["results"][0]["shareID"].clone();
+    assert_ne!(share(&before), share(&after), "it was given back, and allocated anew");
+    assert_eq!(cluster.users("a-gpu-x"), ["a"]);
+    // The books know what it has.
+    cluster.pod_with_template("b", "60", json!({}));
+    cluster.wait_until("b says why it waits", |cluster| cluster.why_waiting("b").is_some());
+}
+
+#[test]
+fn another_leader_knows_what_bound_pods_have() {
+    let (mut cluster, leader) = with_devices(&["H100"]);
+    cluster.pod_with_template("a", "60", json!({}));
+    cluster.claim("shared", "30", json!({}));
+    cluster.pod_with_claim("b", "shared", json!({}));
+    cluster.wait_until_bound(&["a", "b"]);
+    leader.kill();
+    let _next = cluster.scheduler();
+    cluster.pod_with_template("c", "20", json!({}));
+    cluster.wait_until("c says why it waits", |cluster| cluster.why_waiting("c").is_some());
+    cluster.pod_with_template("d", "10", json!({}));
+    cluster.wait_until_bound(&["a", "b", "d"]);
+    cluster.objects.delete(&PODS, "default", "b");
+    cluster.collect_claims();
+    cluster.wait_until_bound(&["a", "c", "d"]);
+}
+
+#[test]
+fn a_binding_that_is_refused_undoes_the_allocation() {
+    let mut cluster = Cluster::with_faults();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    let first = std::sync::atomic::AtomicBool::new(true);
+    // Somebody changes the pod under way, and the binding is not even tried again.
+    cluster.server().set_fault(move |_, path| match path.ends_with("/a/binding") {
+        true if first.swap(false, std::sync::atomic::Ordering::SeqCst) => Fault::Refused,
+        _ => Fault::None,
+    });
+    let _scheduler = cluster.scheduler();
+    cluster.pod_with_template("a", "60", json!({}));
+    cluster.wait_until("the claim is allocated", |cluster| cluster.is_allocated("a-gpu-x"));
+    let before = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");
+    cluster.wait_until_bound(&["a"]);
+    let after = cluster.objects.get(&CLAIMS, "default", "a-gpu-x");
+    let share = |claim: &Value| claim["status"]["allocation"]["devices"]["results"][0]["shareID"].clone();
+    assert_ne!(share(&before), share(&after));
+}
