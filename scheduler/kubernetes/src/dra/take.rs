@@ -64,16 +64,18 @@ impl Taken {
     }
 }
 
-/// What a result of an allocation holds of a device, by capacity and in thousandths: all of what it does not name.
+/// What a result of an allocation holds of a device: all of what it does not name.
 pub(crate) fn held(result: &DeviceRequestAllocationResult, device: &Device) -> Option<(DeviceCore, Bytes)> {
     let of = |name: &str| {
         let all = thousandths(&device.capacity.as_ref()?.get(name)?.value.0)?;
         let consumed = result.consumed_capacity.as_ref().and_then(|consumed| consumed.get(name));
-        let amount = consumed.map_or(Some(all), |consumed| thousandths(&consumed.0))?;
+        let amount = consumed.and_then(|consumed| thousandths(&consumed.0)).unwrap_or(all);
         Some((amount, all))
     };
-    let ((core, all_core), (memory, _)) = (of(CORE)?, of(MEMORY)?);
-    Some((part_of(core, all_core)?, bytes(memory)?))
+    let ((core, all_core), (memory, all_memory)) = (of(CORE)?, of(MEMORY)?);
+    // What is out of all proportion is all there is.
+    let core = part_of(core, all_core).unwrap_or(DeviceCore::WHOLE);
+    Some((core, bytes(memory).or_else(|| bytes(all_memory))?))
 }
 
 /// A quantity in thousandths, rounded up; `None`: it is none, or is negative.
@@ -101,10 +103,14 @@ fn rounded_up(wanted: u128, policy: &CapacityRequestPolicy) -> Option<u128> {
     if let Some(range) = &policy.valid_range {
         let min = thousandths(&range.min.0)?;
         let above = wanted.saturating_sub(min);
-        let rounded = match &range.step {
-            Some(step) => min + above.div_ceil(thousandths(&step.0).filter(|step| *step > 0)?) * thousandths(&step.0)?,
-            None => min + above,
+        let above = match &range.step {
+            Some(step) => {
+                let step = thousandths(&step.0).filter(|step| *step > 0)?;
+                above.div_ceil(step).checked_mul(step)?
+            }
+            None => above,
         };
+        let rounded = min.checked_add(above)?;
         let max = range.max.as_ref().map(|max| thousandths(&max.0));
         return match max {
             Some(max) => Some(rounded).filter(|rounded| Some(*rounded) <= max),
@@ -122,7 +128,7 @@ fn rounded_up(wanted: u128, policy: &CapacityRequestPolicy) -> Option<u128> {
 
 /// A part of a device's time, in thousandths of it and rounded up.
 fn part_of(core: u128, all: u128) -> Option<DeviceCore> {
-    let part = (core * 1000).checked_div(all)? + u128::from((core * 1000) % all != 0);
+    let part = core.checked_mul(1000).filter(|_| all > 0)?.div_ceil(all);
     u32::try_from(part).ok().map(DeviceCore::new)
 }
 
@@ -219,6 +225,12 @@ mod tests {
         assert_eq!(result(json!({"core": "25", "memory": "2Gi"})), (DeviceCore::new(250), Bytes::new(2 * GIB)));
         assert_eq!(result(json!({"core": "25"})), (DeviceCore::new(250), Bytes::new(80 * GIB)));
         assert_eq!(result(Value::Null), (DeviceCore::WHOLE, Bytes::new(80 * GIB)));
+        // Whoever wrote this holds at least the device.
+        for amount in ["1e33", "1e20", "none"] {
+            let consumed = json!({"core": amount, "memory": amount});
+            let (core, memory) = result(consumed);
+            assert!(core >= DeviceCore::WHOLE && memory >= Bytes::new(80 * GIB), "{amount}: {core:?} {memory:?}");
+        }
     }
 
     #[test]
