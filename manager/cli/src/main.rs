@@ -36,7 +36,6 @@ mod server;
 mod shorten;
 mod simulated;
 mod slice;
-mod table;
 mod top;
 mod user;
 mod visible;
@@ -45,6 +44,7 @@ mod waits;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use aliquot_terminal::table;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command};

@@ -1,10 +1,11 @@
 //! Standard output and standard error: text for people and for programs.
 
-use std::env;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+pub(crate) use aliquot_terminal::look::{Colour, Look, colours_wanted, paint};
 
 use crate::error::{Failure, Result};
 
@@ -50,49 +51,6 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// A colour of text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Colour {
-    /// All is well.
-    Green,
-    /// Needs attention.
-    Yellow,
-    /// Something is wrong.
-    Red,
-    /// A heading.
-    Bold,
-}
-
-/// The style of output: for people at a terminal, or plain for pipes and files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// With colours.
-    pub(crate) colours: bool,
-    /// With bars.
-    pub(crate) bars: bool,
-    /// Width of the terminal in columns, if known.
-    pub(crate) width: Option<usize>,
-}
-
-/// The minimum width of a terminal for bars.
-const WIDTH_WITH_BARS_MIN: usize = 120;
-
-impl Look {
-    /// For pipes and files.
-    pub(crate) const PLAIN: Look = Look { colours: false, bars: false, width: None };
-
-    /// The style for standard output.
-    pub(crate) fn of_stdout() -> Look {
-        if !io::stdout().is_terminal() {
-            return Look::PLAIN;
-        }
-        let width = ratatui::crossterm::terminal::size().ok().map(|(width, _)| usize::from(width));
-        let width = width.filter(|&width| width > 0);
-        let bars = width.is_some_and(|width| width >= WIDTH_WITH_BARS_MIN);
-        Look { colours: colours_wanted(), bars, width }
-    }
-}
-
 /// Whether colours are wanted on standard output: it is a terminal and `NO_COLOR` is not set.
 pub(crate) fn stdout_has_colours() -> bool {
     colours_wanted() && io::stdout().is_terminal()
@@ -101,21 +59,4 @@ pub(crate) fn stdout_has_colours() -> bool {
 /// The same of standard error.
 pub(crate) fn stderr_has_colours() -> bool {
     colours_wanted() && io::stderr().is_terminal()
-}
-
-/// Whether the environment allows colours.
-pub(crate) fn colours_wanted() -> bool {
-    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-        && env::var_os("TERM").is_none_or(|term| term != "dumb")
-}
-
-/// `text` in `colour`, if `colours` is true.
-pub(crate) fn paint(text: &str, colour: Colour, colours: bool) -> String {
-    let code = match colour {
-        Colour::Green => 32,
-        Colour::Yellow => 33,
-        Colour::Red => 31,
-        Colour::Bold => 1,
-    };
-    if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }

@@ -22,6 +22,7 @@ const RULES: &[Rule] = &[
     },
     // Files alone.
     Rule { name: "aliquot-durable", ours: &[], others: Some(&[]) },
+    Rule { name: "aliquot-terminal", ours: &[], others: None },
     // Pure crates use no clock, no transport and no runtime.
     Rule { name: "aliquot-arbiter", ours: &[], others: Some(&[]) },
     Rule { name: "aliquot-dialects", ours: &[], others: Some(&["thiserror"]) },
@@ -60,7 +61,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "aliquot-cli",
-        ours: &["aliquot-manager", "aliquot-agent", "aliquot-proto", "aliquot-abi"],
+        ours: &["aliquot-manager", "aliquot-agent", "aliquot-proto", "aliquot-terminal", "aliquot-abi"],
         others: None,
     },
     // The scheduler does not know the manager: they meet in the contracts.

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use aliquot_proto::scheduler::v1::{ExplainRequest, ExplainResponse};
+use aliquot_terminal::points::points;
 use serde_json::json;
 
 use super::{TaskId, connect_to_running, failed};
 use crate::args::ExplainArgs;
 use crate::error::Result;
 use crate::output::{self, Colour, Look, paint};
-use crate::table::{self, printable};
 
 /// Prints the reasons and the remedies.
 pub(crate) async fn explain(socket: Option<&Path>, args: &ExplainArgs) -> Result<()> {
@@ -41,28 +41,6 @@ fn text(task: TaskId, answer: &ExplainResponse, look: Look) -> String {
         }
     }
     text
-}
-
-fn points(sentences: &[String], look: Look) -> String {
-    sentences.iter().map(|sentence| point(&printable(sentence), look.width)).collect()
-}
-
-/// A sentence after a dash. On a terminal its further lines are indented like the first.
-fn point(sentence: &str, width: Option<usize>) -> String {
-    const DASH: &str = "- ";
-    let width_max = width.map_or(usize::MAX, |width| width.saturating_sub(DASH.len()).max(20));
-    let (mut lines, mut line): (Vec<String>, String) = (Vec::new(), String::new());
-    for word in sentence.split(' ') {
-        if !line.is_empty() && table::width(&line) + 1 + table::width(word) > width_max {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    format!("{DASH}{}\n", lines.join("\n  "))
 }
 
 #[cfg(test)]

@@ -96,16 +96,11 @@ fn thousandths(text: &str, accepted: &'static str) -> Result<u64, QuantityError>
     }
 }
 
-/// Thousandths for people, exactly: `2`, `0.5`, `1.125`.
-pub(crate) fn thousandths_human(millis: u64) -> String {
-    let text = format!("{}.{:03}", millis / 1000, millis % 1000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::thousandths_human;
     use super::*;
 
     #[test]

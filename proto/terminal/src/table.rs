@@ -3,11 +3,11 @@
 use comfy_table::{CellAlignment, presets};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::output::{Colour, Look, paint};
+use crate::look::{Colour, Look, paint};
 
 /// The alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// For words.
     Left,
     /// For numbers.
@@ -16,14 +16,15 @@ pub(crate) enum Align {
 
 /// A cell of a table.
 #[derive(Debug, Clone)]
-pub(crate) struct Cell {
+pub struct Cell {
     text: String,
     colour: Option<Colour>,
 }
 
 impl Cell {
     /// Text in a colour, if there is one.
-    pub(crate) fn coloured(text: impl Into<String>, colour: impl Into<Option<Colour>>) -> Cell {
+    #[must_use]
+    pub fn coloured(text: impl Into<String>, colour: impl Into<Option<Colour>>) -> Cell {
         Cell { text: printable(&text.into()), colour: colour.into() }
     }
 }
@@ -36,7 +37,7 @@ impl From<String> for Cell {
 
 /// A table: a heading and rows of cells.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<Cell>>,
 }
@@ -48,25 +49,31 @@ const LAST_WIDTH_MIN: usize = 16;
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(columns: impl IntoIterator<Item = (&'static str, Align)>) -> Table {
+    #[must_use]
+    pub fn new(columns: impl IntoIterator<Item = (&'static str, Align)>) -> Table {
         Table { columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
     /// Adds a row: one cell for each column.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
+    ///
+    /// # Panics
+    /// If there are more or fewer cells than columns.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<Cell>>) {
         let cells: Vec<Cell> = cells.into_iter().map(Into::into).collect();
         assert_eq!(cells.len(), self.columns.len(), "one cell for each column");
         self.rows.push(cells);
     }
 
     /// The table as plain text: a heading, then a line for each row; no trailing spaces.
-    pub(crate) fn render(&self) -> String {
+    #[must_use]
+    pub fn render(&self) -> String {
         self.render_as(Look::PLAIN)
     }
 
     /// The same as [`render_as`](Self::render_as), but without as many of the columns `optional`, from the first on, as a
     /// terminal is too narrow for.
-    pub(crate) fn render_narrowed(mut self, look: Look, optional: &[&str]) -> String {
+    #[must_use]
+    pub fn render_narrowed(mut self, look: Look, optional: &[&str]) -> String {
         let mut optional = optional.iter();
         loop {
             let plain = self.render_as(Look { colours: false, ..look });
@@ -86,7 +93,8 @@ impl Table {
     }
 
     /// The table in the given style. On a terminal the last column is cut to the remaining width.
-    pub(crate) fn render_as(&self, look: Look) -> String {
+    #[must_use]
+    pub fn render_as(&self, look: Look) -> String {
         let headings: Vec<Cell> =
             self.columns.iter().map(|&(heading, _)| Cell::coloured(heading, Colour::Bold)).collect();
         let rows = || std::iter::once(&headings).chain(&self.rows);
@@ -120,7 +128,8 @@ impl Table {
 }
 
 /// `text` cut to at most `width_max` columns.
-pub(crate) fn cut(text: &str, width_max: usize) -> String {
+#[must_use]
+pub fn cut(text: &str, width_max: usize) -> String {
     if width(text) <= width_max {
         return text.to_owned();
     }
@@ -135,17 +144,20 @@ pub(crate) fn cut(text: &str, width_max: usize) -> String {
 }
 
 /// Columns of a terminal that `text` takes: two for each character of East Asian scripts.
-pub(crate) fn width(text: &str) -> usize {
+#[must_use]
+pub fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
 }
 
 /// `text` without control characters: command lines and descriptions are foreign text and could control the terminal.
-pub(crate) fn printable(text: &str) -> String {
+#[must_use]
+pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Lines of `name  value` with aligned values. A continuation line has an empty name.
-pub(crate) fn definitions(lines: &[(&str, String)]) -> String {
+#[must_use]
+pub fn definitions(lines: &[(&str, String)]) -> String {
     let name_width = lines.iter().map(|(name, _)| width(name)).max().unwrap_or(0) + GAP;
     lines
         .iter()
