@@ -1,11 +1,12 @@
 //! What adapters to Kubernetes share: how the API server is reached, how events are written, and how a node tells a
-//! scheduler of its devices.
+//! scheduler of its devices. And what operators ask a scheduler.
 
 #![forbid(unsafe_code)]
 
 mod client;
 mod events;
 mod inventory;
+pub mod questions;
 
 pub use client::{ConnectError, Patience, connect, is_conflict, is_not_found, message};
 pub use events::{Events, NOT_READ, pod_reference};

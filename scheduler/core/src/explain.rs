@@ -25,7 +25,7 @@ use std::fmt::{self, Display, Formatter};
 pub use crate::vocabulary::protection::Protection;
 pub use crate::vocabulary::share::Share;
 pub use change::Change;
-pub use history::Eviction;
+pub use history::{Eviction, evictions};
 pub use queue_report::{QueueReport, ResourceReport};
 pub use reason::{Bound, Holder, Reason, Tier};
 pub use reasons::Reasons;
@@ -79,7 +79,7 @@ impl Scheduler {
             reasons: Vec::new(),
             changes: Vec::new(),
             members: Vec::new(),
-            evictions: history::evictions(cluster, claim),
+            evictions: evictions(cluster, claim),
         };
         if cluster.is_withdrawn(claim) {
             let leaving = cluster.leaving(claim).and_then(|from| cluster.node(from.node));

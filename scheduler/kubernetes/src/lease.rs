@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_api_server::questions::LEASE as NAME;
 use aliquot_api_server::{Client, is_conflict, is_not_found, message};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -12,8 +13,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-/// The name of the Lease.
-const NAME: &str = "aliquot-scheduler";
+use crate::telemetry::{Status, Written};
+
 /// A leader that has not renewed its lease for so long leads no more.
 const LEASE: Duration = Duration::from_secs(10);
 /// Time between two tries to get or renew it.
@@ -25,6 +26,7 @@ pub(crate) struct Candidate {
     leases: Api<Lease>,
     /// No two replicas have the same.
     identity: String,
+    status: Arc<Status>,
 }
 
 /// Until when this replica may write.
@@ -53,8 +55,8 @@ struct Seen {
 }
 
 impl Candidate {
-    pub(crate) fn new(client: Client, namespace: &str, identity: String) -> Candidate {
-        Candidate { leases: Api::namespaced(client, namespace), identity }
+    pub(crate) fn new(client: Client, namespace: &str, identity: String, status: Arc<Status>) -> Candidate {
+        Candidate { leases: Api::namespaced(client, namespace), identity, status }
     }
 
     /// Waits until this replica leads. Answers its term, which no leader has had before, and until when it may write.
@@ -63,7 +65,9 @@ impl Candidate {
         let mut last_holder = String::new();
         loop {
             let asked = Instant::now();
-            match self.try_to_lead(&mut seen).await {
+            let tried = self.try_to_lead(&mut seen).await;
+            self.note(&tried);
+            match tried {
                 Ok(Ok(term)) => {
                     info!(term, identity = self.identity, "this replica leads");
                     return (term, Fence { until: Arc::new(Mutex::new(asked + LEASE)) });
@@ -76,6 +80,13 @@ impl Candidate {
                 Err(error) => warn!(error = message(&error), "cannot ask for the lease"),
             }
             sleep(RETRY).await;
+        }
+    }
+
+    fn note<T>(&self, answer: &kube::Result<T>) {
+        match answer {
+            Ok(_) => self.status.answered(),
+            Err(_) => self.status.write_failed(Written::Lease),
         }
     }
 
@@ -117,11 +128,14 @@ impl Candidate {
             sleep(RETRY).await;
             let Some(left) = fence.left() else { return "it was not renewed in time".into() };
             let asked = Instant::now();
-            match timeout(left, self.renew_once(term)).await {
-                Err(_) => return "the API server did not answer in time".into(),
-                Ok(Ok(true)) => *fence.until.lock() = asked + LEASE,
-                Ok(Ok(false)) => return "another replica has taken it".into(),
-                Ok(Err(error)) => warn!(error = message(&error), "cannot renew the lease"),
+            let Ok(renewed) = timeout(left, self.renew_once(term)).await else {
+                return "the API server did not answer in time".into();
+            };
+            self.note(&renewed);
+            match renewed {
+                Ok(true) => *fence.until.lock() = asked + LEASE,
+                Ok(false) => return "another replica has taken it".into(),
+                Err(error) => warn!(error = message(&error), "cannot renew the lease"),
             }
         }
     }

@@ -21,6 +21,7 @@
 
 mod devices;
 mod dra;
+mod evicted;
 mod gang;
 mod lease;
 mod left_over;
@@ -29,14 +30,17 @@ mod node;
 mod peers;
 mod placement;
 mod pod;
+mod questions;
 mod queue;
+mod queue_status;
 mod report;
 mod reservation;
 mod resources;
 mod serve;
+mod telemetry;
 mod volumes;
 mod watches;
 mod writer;
 
-pub use queue::{Queue, QueueDefinition, QueueResource, QueueResources};
-pub use serve::{Config, ServeError, serve};
+pub use queue::{Queue, QueueCondition, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
+pub use serve::{Config, Listeners, ServeError, serve};

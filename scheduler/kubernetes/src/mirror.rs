@@ -11,6 +11,7 @@
 mod commands;
 mod device_claims;
 mod gangs;
+mod looks;
 mod nodes;
 mod peers;
 mod pods;
@@ -30,7 +31,9 @@ use crate::pod::PodFacts;
 
 pub(crate) use commands::{Binding, Write};
 pub(crate) use device_claims::{LeftOver, Reservation};
+pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
+pub(crate) use queues::QueueSaid;
 pub(crate) use volumes::SELECTED_NODE;
 
 /// What is known of the cluster, and what the engine was told of it.
@@ -47,6 +50,7 @@ pub(crate) struct Mirror {
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
     selections: peers::Selections,
     queues: BTreeMap<String, QueueSpec>,
+    queue_objects: BTreeMap<String, queues::QueueObject>,
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
     volumes: volumes::Volumes,
@@ -139,6 +143,7 @@ impl Mirror {
             namespaces: BTreeMap::new(),
             selections: peers::Selections::default(),
             queues: BTreeMap::new(),
+            queue_objects: BTreeMap::new(),
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
             volumes: volumes::Volumes::default(),

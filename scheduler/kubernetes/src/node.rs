@@ -21,6 +21,8 @@ pub(crate) struct NodeFacts {
     pub(crate) taints: Vec<Taint>,
     /// Nothing new may be started there.
     pub(crate) is_cordoned: bool,
+    /// Its kubelet is heard of.
+    pub(crate) is_ready: bool,
     pub(crate) allocatable: BTreeMap<String, Quantity>,
     /// Its devices; `None`: no manager tells. `Err`: what it tells cannot be read.
     pub(crate) inventory: Option<Result<Inventory, String>>,
@@ -42,6 +44,7 @@ impl NodeFacts {
             labels,
             taints: taints(spec.taints.as_deref().unwrap_or_default()),
             is_cordoned: spec.unschedulable == Some(true) || !is_ready,
+            is_ready,
             allocatable: status.allocatable.unwrap_or_default(),
             inventory,
             name,

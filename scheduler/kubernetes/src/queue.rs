@@ -15,9 +15,14 @@ use serde::{Deserialize, Serialize};
     version = "v1alpha1",
     kind = "Queue",
     doc = "Pods wait in a queue, and queues share a cluster.",
+    status = "QueueStatus",
     printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
-    printcolumn = r#"{"name":"GPUs","type":"number","jsonPath":".spec.resources.gpu.quota"}"#,
-    printcolumn = r#"{"name":"Limit","type":"number","jsonPath":".spec.resources.gpu.limit"}"#
+    printcolumn = r#"{"name":"Quota","type":"number","jsonPath":".spec.resources.gpu.quota"}"#,
+    printcolumn = r#"{"name":"Limit","type":"number","jsonPath":".spec.resources.gpu.limit"}"#,
+    printcolumn = r#"{"name":"Fair share","type":"number","jsonPath":".status.gpu.fairShare"}"#,
+    printcolumn = r#"{"name":"Held","type":"number","jsonPath":".status.gpu.held"}"#,
+    printcolumn = r#"{"name":"Waiting","type":"integer","jsonPath":".status.waiting"}"#,
+    printcolumn = r#"{"name":"Valid","type":"string","jsonPath":".status.conditions[?(@.type==\"Valid\")].status"}"#
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueDefinition {
@@ -80,10 +85,79 @@ impl Default for QueueResource {
     }
 }
 
+/// What the scheduler says of a queue, at most every few seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueStatus {
+    /// The generation of the queue that this is about.
+    pub observed_generation: i64,
+    /// What the queue and those below it have of GPUs.
+    pub gpu: QueueShare,
+    /// Pods of the queue and those below it that are bound.
+    pub running: i32,
+    /// Pods and gangs of the queue and those below it that wait.
+    pub waiting: i32,
+    /// `Valid`: whether the queue is as its specification says.
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<QueueCondition>,
+}
+
+/// What a queue has of a resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueShare {
+    /// What it may have now.
+    pub fair_share: f64,
+    /// What it has.
+    pub held: f64,
+    /// What it waits for.
+    pub pending: f64,
+}
+
+/// A condition, as Kubernetes writes them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueCondition {
+    /// What it is about.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True` or `False`.
+    pub status: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in a sentence.
+    #[serde(default)]
+    pub message: String,
+    /// When the status has changed.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: String,
+}
+
+/// Why a specification is not used as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// In one word.
+    pub(crate) reason: &'static str,
+    /// In a sentence.
+    pub(crate) text: String,
+}
+
 /// Weights are kept in thousandths, so that 0.5 is not 0.
 const WEIGHT_UNIT: f64 = 1000.0;
 
 impl QueueDefinition {
+    /// A number that looks like an amount and is none: only -1 has a meaning below 0.
+    pub(crate) fn number_fault(&self) -> Option<Fault> {
+        let QueueResources { gpu, cpu, memory } = &self.resources;
+        let named = [("gpu", gpu), ("cpu", cpu), ("memory", memory)].into_iter();
+        let numbers = named.flat_map(|(name, of)| {
+            of.iter().flat_map(move |of| [(name, "quota", of.quota), (name, "limit", of.limit)])
+        });
+        let (name, field, number) = numbers.into_iter().find(|(.., number)| *number < 0.0 && *number != -1.0)?;
+        let text = format!("{name}.{field} is {number}; give at least 0, or -1 for all that there is");
+        Some(Fault { reason: "NegativeNumber", text })
+    }
+
     /// The queue in the words of the books.
     pub(crate) fn spec(&self, name: &str) -> QueueSpec {
         let QueueResources { gpu, cpu, memory } = &self.resources;

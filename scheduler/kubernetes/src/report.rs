@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aliquot_api_server::{Client, Events, message, pod_reference};
 use aliquot_scheduler_core::Toleration;
-use aliquot_scheduler_core::explain::Change;
+use aliquot_scheduler_core::explain::{Change, Explanation};
 use aliquot_scheduler_engine::{ClaimUid, Shown, View, Whereabouts};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, interval, timeout};
 use tracing::debug;
 
 use crate::serve::Shared;
+use crate::telemetry::Written;
 
 /// The reason by which a cluster autoscaler knows pods that more nodes would help.
 const UNSCHEDULABLE: &str = "Unschedulable";
@@ -72,7 +73,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
             if is_said {
                 continue;
             }
-            _ = timeout(left, write(&client, &events, about, &said)).await;
+            if !timeout(left, write(&client, &events, about, &said)).await.unwrap_or(false) {
+                shared.status.write_failed(Written::Condition);
+            }
         }
     }
 }
@@ -111,13 +114,17 @@ fn what_to_say(view: &View, about: &About) -> Option<Said> {
             if reasons.is_empty() {
                 return None;
             }
-            let mut changes = explanation.changes.iter().filter(|change| !is_about_the_node(change));
-            let help = changes.next().map(|change| format!("; this would help: {change}"));
+            let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
             let calls_for_nodes = explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
             let reason = if calls_for_nodes { UNSCHEDULABLE } else { WAITING };
             Some(Said { reason, text: format!("{}{}", reasons.join("; "), help.unwrap_or_default()) })
         }
     }
+}
+
+/// The changes that would let something be placed, and keep it working.
+pub(crate) fn changes_worth_saying(explanation: &Explanation) -> impl Iterator<Item = &Change> {
+    explanation.changes.iter().filter(|change| !is_about_the_node(change))
 }
 
 /// Whether a change would only hide that a node cannot run the pod now.
@@ -127,7 +134,8 @@ fn is_about_the_node(change: &Change) -> bool {
     matches!(change, Change::Tolerate(toleration) if of_kubernetes(toleration))
 }
 
-async fn write(client: &Client, events: &Events, about: &About, said: &Said) {
+/// Says it. Answers whether the condition was written.
+async fn write(client: &Client, events: &Events, about: &About, said: &Said) -> bool {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &about.namespace);
     let condition = json!({"metadata": {"uid": about.uid}, "status": {"conditions": [{
         "type": "PodScheduled",
@@ -138,7 +146,9 @@ async fn write(client: &Client, events: &Events, about: &About, said: &Said) {
     }]}});
     let patched = pods.patch_status(&about.name, &PatchParams::default(), &Patch::Strategic(condition)).await;
     if let Err(error) = patched {
-        return debug!(pod = about.name, error = message(&error), "cannot say why the pod waits");
+        debug!(pod = about.name, error = message(&error), "cannot say why the pod waits");
+        return false;
     }
     events.warn(pod_reference(&about.namespace, &about.name, &about.uid), "FailedScheduling", &said.text).await;
+    true
 }

@@ -1,5 +1,6 @@
 //! Starts all parts of the scheduler, and ends them.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
@@ -10,13 +11,16 @@ use aliquot_scheduler_engine::{
     Acknowledge, Backend, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, Engine, Message, Observation,
     Saved, Settings, Shown, Store, StoreError,
 };
+use aliquot_telemetry::Telemetry;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::lease::{Candidate, Fence};
 use crate::mirror::{Mirror, Write};
-use crate::{left_over, report, volumes, watches, writer};
+use crate::telemetry::{Leading, Status};
+use crate::{left_over, questions, queue_status, report, volumes, watches, writer};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -39,6 +43,15 @@ pub struct Config {
     pub topology: Vec<String>,
 }
 
+/// Where the scheduler answers; `None`: nowhere.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    /// For Prometheus and probes: `/metrics`, `/healthz` and `/readyz`.
+    pub metrics: Option<TcpListener>,
+    /// For [questions](aliquot_api_server::questions). Whoever reaches it may ask, so it is on a loopback.
+    pub questions: Option<TcpListener>,
+}
+
 /// Why a scheduler has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -54,12 +67,17 @@ pub enum ServeError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
+    /// A socket that was given cannot be used.
+    #[error("cannot serve: {0}")]
+    Listen(#[source] std::io::Error),
 }
 
 /// What all parts of a leader share.
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) fence: Fence,
+    pub(crate) status: Arc<Status>,
+    topology: Vec<String>,
     mirror: Mutex<Mirror>,
     /// The engine; `None`: it does not run yet, and what is new is told when it begins.
     engine: Mutex<Option<std_mpsc::Sender<Message>>>,
@@ -67,9 +85,24 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn new(config: &Config, fence: Fence, term: u64) -> Arc<Shared> {
-        let (name, mirror) = (config.name.clone(), Mutex::new(Mirror::new(&config.name, term, &config.topology)));
-        Arc::new_cyclic(|this| Shared { name, fence, mirror, engine: Mutex::new(None), this: this.clone() })
+    fn new(config: &Config, fence: Fence, status: Arc<Status>, term: u64) -> Arc<Shared> {
+        let (name, topology) = (config.name.clone(), config.topology.clone());
+        let (mirror, engine) = (Mutex::new(Mirror::new(&name, term, &topology)), Mutex::new(None));
+        Arc::new_cyclic(|this| Shared { name, fence, status, topology, mirror, engine, this: this.clone() })
+    }
+
+    /// Tells the engine what it knows already, to hear that it answers.
+    pub(crate) fn ask_engine(&self, acknowledge: Acknowledge) {
+        if let Some(engine) = self.engine.lock().as_ref() {
+            let observation = Observation::Topology(self.topology.clone());
+            _ = engine.send(Message { observation, acknowledge: Some(acknowledge) });
+        }
+    }
+
+    /// How long ago a pod was created.
+    pub(crate) fn age_of(&self, uid: &str) -> Option<Duration> {
+        let created = UNIX_EPOCH + Duration::from_millis(self.read(|mirror| mirror.created_ms(uid))?);
+        SystemTime::now().duration_since(created).ok()
     }
 
     pub(crate) fn read<T>(&self, look: impl FnOnce(&Mirror) -> T) -> T {
@@ -104,10 +137,14 @@ impl Shared {
                 }
             })),
             Observation::Queue(queue) => {
-                let queue = queue.name.clone();
+                let (queue, this) = (queue.name.clone(), self.this.clone());
                 Some(Box::new(move |done| {
-                    if let Err(error) = done {
-                        warn!(queue, %error, "the queue is not as it is defined");
+                    let refused = done.err().map(|error| error.to_string());
+                    if let Some(error) = &refused {
+                        warn!(queue, error, "the queue is not as it is defined");
+                    }
+                    if let Some(shared) = this.upgrade() {
+                        shared.mirror.lock().queue_taken(&queue, refused);
                     }
                 }))
             }
@@ -167,15 +204,30 @@ impl Store for Fenced {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub async fn serve(config: Config, decisions: Decisions, stop: oneshot::Receiver<()>) -> Result<(), ServeError> {
+pub async fn serve(
+    config: Config,
+    listeners: Listeners,
+    decisions: Decisions,
+    stop: oneshot::Receiver<()>,
+) -> Result<(), ServeError> {
     let client = connect(config.kubeconfig.as_deref()).await?;
-    let candidate = Candidate::new(client.clone(), &config.namespace, config.identity.clone());
+    let status = Arc::new(Status::default());
+    // They end with this function.
+    let mut servers = JoinSet::new();
+    if let Some(listener) = listeners.metrics {
+        let telemetry: Arc<dyn Telemetry> = status.clone();
+        servers.spawn(aliquot_telemetry::serve(for_tokio(listener)?, telemetry));
+    }
+    if let Some(listener) = listeners.questions {
+        servers.spawn(questions::serve(for_tokio(listener)?, Arc::clone(&status)));
+    }
+    let candidate = Candidate::new(client.clone(), &config.namespace, config.identity.clone(), Arc::clone(&status));
     let mut stop = std::pin::pin!(stop);
     let (term, fence) = tokio::select! {
         leads = candidate.lead() => leads,
         _ = &mut stop => return Ok(()),
     };
-    let shared = Shared::new(&config, fence.clone(), term);
+    let shared = Shared::new(&config, fence.clone(), Arc::clone(&status), term);
     let led = tokio::select! {
         why = candidate.renew(term, &fence) => Err(ServeError::LeaseLost(why)),
         ended = lead(client, &config, decisions, term, &shared) => ended,
@@ -184,6 +236,7 @@ pub async fn serve(config: Config, decisions: Decisions, stop: oneshot::Receiver
     // Nothing of this process is written any more when the next leader begins.
     fence.end();
     *shared.engine.lock() = None;
+    status.leads(None);
     candidate.give_back(term).await;
     led
 }
@@ -229,6 +282,8 @@ async fn lead(
     let (writes, to_write) = mpsc::unbounded_channel();
     let (to_engine, inbox) = std_mpsc::channel();
     let (shown, clock) = (Shown::default(), Clock::new());
+    let leading = Leading::new(shared, &shown, term);
+    shared.status.leads(Some(leading.clone()));
     let (ended, has_ended) = oneshot::channel();
     shared.begin(to_engine);
     let engine = {
@@ -248,12 +303,19 @@ async fn lead(
             Ok(run) => run.map_err(ServeError::from),
             Err(_) => Ok(()),
         },
-        () = writer::run(client.clone(), Arc::clone(shared), to_write) => Ok(()),
+        () = writer::run(client.clone(), Arc::clone(shared), events.clone(), to_write) => Ok(()),
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
-        () = report::run(client, Arc::clone(shared), shown, events) => Ok(()),
+        () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events) => Ok(()),
+        () = queue_status::run(client, Arc::clone(shared), shown) => Ok(()),
         () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),
+        () = leading.watch_engine(&shared.status) => Ok(()),
     }
+}
+
+fn for_tokio(listener: TcpListener) -> Result<tokio::net::TcpListener, ServeError> {
+    listener.set_nonblocking(true).map_err(ServeError::Listen)?;
+    tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)
 }
 
 /// Tries again what depends on nothing that a watch shows.

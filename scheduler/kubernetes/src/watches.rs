@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::gang::{Address, GangFacts, GangKind};
-use crate::mirror::Mirror;
+use crate::mirror::{Mirror, QueueSaid};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 use crate::queue::Queue;
@@ -147,7 +147,9 @@ impl Sight for Queues {
     }
 
     fn show(&self, queue: Queue, _: &str, mirror: &mut Mirror) {
+        let said = QueueSaid { generation: queue.metadata.generation.unwrap_or(0), status: queue.status.clone() };
         mirror.queue(&queue.name_any(), &queue.spec);
+        mirror.queue_says(&queue.name_any(), said);
     }
 
     fn gone(&self, key: &str, mirror: &mut Mirror) {

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_api_server::{Client, is_not_found, message};
+use aliquot_api_server::{Client, Events, is_not_found, message, pod_reference};
 use aliquot_dialects::{DECISION, GENERATION};
 use k8s_openapi::api::core::v1::{self as core, ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::mirror::{Binding, Write};
 use crate::serve::Shared;
-use crate::{reservation, volumes};
+use crate::{evicted, reservation, volumes};
 
 /// Writes under way at the same time, at most.
 const AT_ONCE: usize = 64;
@@ -26,7 +26,12 @@ const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Carries out what comes, one write of each pod at a time, until nothing can come any more.
-pub(crate) async fn run(client: Client, shared: Arc<Shared>, mut writes: mpsc::UnboundedReceiver<Write>) {
+pub(crate) async fn run(
+    client: Client,
+    shared: Arc<Shared>,
+    events: Events,
+    mut writes: mpsc::UnboundedReceiver<Write>,
+) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     // Writes that wait for another one of their pod. A pod without an entry has none under way.
     let mut waiting: BTreeMap<String, VecDeque<Write>> = BTreeMap::new();
@@ -57,18 +62,20 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, mut writes: mpsc::U
         if let Some(write) = next {
             let (client, shared, done, places) =
                 (client.clone(), Arc::clone(&shared), done.clone(), Arc::clone(&places));
+            let events = events.clone();
             tokio::spawn(async move {
                 let uid = write.uid().to_owned();
-                carry_out(&client, &shared, &places, write).await;
+                carry_out(&client, &shared, &events, &places, write).await;
                 _ = done.send(uid);
             });
         }
     }
 }
 
-async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: Write) {
+async fn carry_out(client: &Client, shared: &Shared, events: &Events, places: &Semaphore, write: Write) {
     match write {
         Write::Bind(binding) => {
+            let began = Instant::now();
             let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &binding.namespace);
             let made = volumes::make(&claims, &binding.volume_claims, &binding.node, shared).await;
             let _place = places.acquire().await;
@@ -89,16 +96,22 @@ async fn carry_out(client: &Client, shared: &Shared, places: &Semaphore, write: 
             }
             let Binding { namespace, name, node, .. } = &binding;
             info!(pod = %format_args!("{namespace}/{name}"), node, ?outcome, "bind");
+            shared.status.bound(outcome.is_ok(), began.elapsed(), shared.age_of(&binding.uid));
             shared.change(|mirror| mirror.bound(&binding, outcome));
         }
         Write::Evict { uid, namespace, name, instance, generation } => {
             if !shared.read(|mirror| mirror.is_to_evict(&uid, instance)) {
                 return;
             }
+            let cause = evicted::cause(shared, &uid).await;
             let _place = places.acquire().await;
             let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
             let outcome = evict(&pods, &uid, &name, shared).await;
             info!(pod = %format_args!("{namespace}/{name}"), ?outcome, "evict");
+            shared.status.evicted(outcome.is_ok());
+            if let (Ok(()), Some(cause)) = (&outcome, cause) {
+                events.warn(pod_reference(&namespace, &name, &uid), evicted::REASON, &cause).await;
+            }
             if let Err(why) = outcome {
                 shared.change(|mirror| mirror.eviction_refused(&uid, instance, generation, why));
             }

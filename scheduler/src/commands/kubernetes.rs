@@ -1,11 +1,12 @@
 //! `aliquot-scheduler kubernetes`: a scheduler for pods that name it.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use aliquot_kubernetes_scheduler::{Config, serve};
+use aliquot_kubernetes_scheduler::{Config, Listeners, serve};
 use aliquot_scheduler::policy::PolicyName;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::sync::oneshot;
 
 use crate::commands::live::{block_signals, decisions, start_log};
@@ -33,6 +34,12 @@ pub(crate) struct KubernetesArgs {
     /// topology.kubernetes.io/zone,example.com/rack: a gang may have to stay within one
     #[arg(long, value_name = "LABEL,LABEL", value_delimiter = ',', default_value = "kubernetes.io/hostname")]
     topology: Vec<String>,
+    /// Where Prometheus and probes are answered: /metrics, /healthz and /readyz [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_address: Option<SocketAddr>,
+    /// Where `kubectl aliquot` is answered, an address of a loopback: whoever reaches it may ask [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    questions_address: Option<SocketAddr>,
     /// What to log, as for RUST_LOG
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: String,
@@ -56,14 +63,30 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         identity: identity()?,
         topology: args.topology.clone(),
     };
+    let listeners = Listeners {
+        metrics: args.metrics_address.map(listen).transpose()?,
+        questions: args.questions_address.map(listen_on_loopback).transpose()?,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    let served = runtime.block_on(serve(config, decisions(args.policy), asked));
+    let served = runtime.block_on(serve(config, listeners, decisions(args.policy), asked));
     // The error says its causes itself.
     served.map_err(|error| anyhow::Error::msg(error.to_string()))
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))
+}
+
+fn listen_on_loopback(address: SocketAddr) -> Result<TcpListener> {
+    ensure!(
+        address.ip().is_loopback(),
+        "--questions-address is {address}, and whoever reaches it may ask; name an address of a loopback: 127.0.0.1:9407"
+    );
+    listen(address)
 }
 
 /// The machine's name, and what tells this process from others of that name.

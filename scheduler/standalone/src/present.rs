@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Health, Pending};
+use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Pending};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
+use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
 use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, Task, TaskState, Then};
 use crate::sessions::Sessions;
@@ -191,6 +192,16 @@ fn mount(mount: &Mount) -> wire::Mount {
     wire::Mount { source: mount.source.clone(), target: mount.target.clone(), read_only: mount.read_only }
 }
 
+/// How a node is.
+pub(crate) fn node_state(of: &NodeView, sessions: &Sessions) -> NodeState {
+    let is_cordoned = sessions.reported(of.name.as_str()).is_some_and(|reported| reported.cordoned);
+    match (of.is_up && sessions.is_connected(of.name.as_str()), is_cordoned) {
+        (false, _) => NodeState::Silent,
+        (true, true) => NodeState::Cordoned,
+        (true, false) => NodeState::Up,
+    }
+}
+
 /// All nodes.
 pub(crate) fn nodes(view: &View, sessions: &Sessions) -> Vec<wire::Node> {
     view.nodes().map(|of| node(view, &of, sessions)).collect()
@@ -199,20 +210,18 @@ pub(crate) fn nodes(view: &View, sessions: &Sessions) -> Vec<wire::Node> {
 fn node(view: &View, of: &NodeView, sessions: &Sessions) -> wire::Node {
     let books = view.cluster().node_named(of.name.as_str()).and_then(|id| view.cluster().node(id));
     let reported = sessions.reported(of.name.as_str()).unwrap_or_default();
-    let is_cordoned = reported.cordoned;
-    let state = match (of.is_up && sessions.is_connected(of.name.as_str()), is_cordoned) {
-        (false, _) => wire::NodeState::Silent,
-        (true, true) => wire::NodeState::Cordoned,
-        (true, false) => wire::NodeState::Up,
+    let state = match node_state(of, sessions) {
+        NodeState::Silent => wire::NodeState::Silent,
+        NodeState::Cordoned => wire::NodeState::Cordoned,
+        NodeState::Up => wire::NodeState::Up,
     };
-    let devices = books.into_iter().flat_map(|node| node.spec().devices.iter().zip(node.devices()));
-    let devices = devices.map(|(spec, device)| wire::NodeDevice {
-        uuid: spec.uuid.clone(),
-        model: spec.model.clone(),
-        memory_bytes: spec.memory.get(),
-        healthy: spec.health == Health::Healthy,
-        core_given_millis: 1000_u32.saturating_sub(device.core_free().get()),
-        memory_given_bytes: spec.memory.saturating_sub(device.memory_free()).get(),
+    let devices = books.into_iter().flat_map(device_uses).map(|device| wire::NodeDevice {
+        uuid: device.uuid,
+        model: device.model,
+        memory_bytes: device.memory_bytes,
+        healthy: device.is_healthy,
+        core_given_millis: device.core_given_millis,
+        memory_given_bytes: device.memory_given_bytes,
     });
     let spec = books.map(|node| node.spec());
     wire::Node {
@@ -233,26 +242,14 @@ fn node(view: &View, of: &NodeView, sessions: &Sessions) -> wire::Node {
 
 /// All queues, each before those below it.
 pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
-    let mut running: BTreeMap<String, u32> = BTreeMap::new();
-    for (uid, claim) in view.claims() {
-        let runs = matches!(claim.whereabouts, Whereabouts::There { phase: Phase::Running, .. });
-        let group = view.claim_id(uid).filter(|_| runs).and_then(|id| view.cluster().group_of(id));
-        let mut queue = group.and_then(|group| view.cluster().group(group)).map(|group| group.queue());
-        while let Some(of) = queue.and_then(|id| view.cluster().queue(id)) {
-            *running.entry(of.spec().name.clone()).or_default() += 1;
-            queue = of.parent();
-        }
-    }
-    let reports = view.queues().into_iter();
-    let queues = reports.map(|report| {
-        let spec = view.cluster().queue_named(&report.queue).and_then(|id| view.cluster().queue(id));
-        let gpus = report.resources.iter().find(|of| of.resource == aliquot_scheduler_core::Resource::DeviceCore);
+    let queues = queue_uses(view).into_iter().map(|queue| {
+        let spec = view.cluster().queue_named(&queue.name).and_then(|id| view.cluster().queue(id));
         wire::Queue {
-            held_gpu_millis: gpus.map_or(0, |of| of.held),
-            fair_share_gpu_millis: gpus.and_then(|of| of.fair_share).unwrap_or(0),
-            pending_gpu_millis: gpus.map_or(0, |of| of.requested.saturating_sub(of.held)),
-            running: running.get(&report.queue).copied().unwrap_or(0),
-            pending: report.waiting,
+            held_gpu_millis: queue.held_gpu_millis,
+            fair_share_gpu_millis: queue.fair_share_gpu_millis,
+            pending_gpu_millis: queue.pending_gpu_millis,
+            running: queue.running,
+            pending: queue.waiting,
             ..spec.map(|queue| crate::queues::shown(queue.spec())).unwrap_or_default()
         }
     });

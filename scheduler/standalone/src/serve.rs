@@ -29,7 +29,7 @@ use crate::config::Config;
 use crate::controller::{Controller, ControllerError, Inbox, Seen, next_id};
 use crate::jobs::{Book, JOBS, TASKS};
 use crate::membership::{Invitation, Inviter, LoadError, Membership, TOKEN_VALID_MS};
-use crate::metrics::{self, Counters, Metrics};
+use crate::metrics::{Counters, Metrics};
 use crate::queues::{QUEUES, Queues};
 use crate::sessions::Sessions;
 use crate::users::UserService;
@@ -215,7 +215,7 @@ impl Server {
         };
         if let Some(listener) = metrics {
             let metrics = Metrics { counters, seen: seen.clone(), shown: shown.clone(), sessions: sessions.clone() };
-            runtime.spawn(metrics::serve(listener, metrics));
+            runtime.spawn(aliquot_telemetry::serve(listener, Arc::new(metrics)));
         }
         let is_first_start = membership.is_empty();
         let users = UserService {

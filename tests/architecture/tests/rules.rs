@@ -37,6 +37,12 @@ const RULES: &[Rule] = &[
         ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"],
         others: None,
     },
+    Rule { name: "aliquot-telemetry", ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"], others: None },
+    Rule {
+        name: "aliquot-kubectl",
+        ours: &["aliquot-api-server", "aliquot-dialects", "aliquot-terminal"],
+        others: None,
+    },
     Rule { name: "aliquot-api-server", ours: &["aliquot-dialects"], others: None },
     // The Kubernetes adapters do not know the manager.
     Rule {
@@ -73,12 +79,22 @@ const RULES: &[Rule] = &[
             "aliquot-scheduler-core",
             "aliquot-scheduler-engine",
             "aliquot-scheduler-store",
+            "aliquot-telemetry",
         ],
         others: None,
     },
     Rule {
         name: "aliquot-kubernetes-scheduler",
-        ours: &["aliquot-api-server", "aliquot-dialects", "aliquot-scheduler-core", "aliquot-scheduler-engine"],
+        ours: &[
+            "aliquot-api-server",
+            "aliquot-dialects",
+            "aliquot-scheduler-core",
+            "aliquot-scheduler-engine",
+            "aliquot-telemetry",
+            // For its tests: they ask it as operators do.
+            "aliquot-kubectl",
+            "aliquot-terminal",
+        ],
         others: None,
     },
     Rule {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 fn archive(dir: &Path, name: &str) -> PathBuf {
     let programs = dir.join("programs");
     fs::create_dir_all(&programs).unwrap();
-    for program in [artifacts::manager(), artifacts::cli(), artifacts::scheduler()] {
+    for program in [artifacts::manager(), artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
         let target = programs.join(program.file_name().unwrap());
         if !target.exists() {
             std::os::unix::fs::symlink(program, target).unwrap();

@@ -7,10 +7,11 @@ use std::fs;
 use aliquot_deployment::{directory, documents, files, object, objects, repository};
 use aliquot_manager::config::{Config, Settings};
 use k8s_openapi::Resource as _;
-use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Container, PodSpec, SecurityContext};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 /// The ways in which pods ask for slices, each in a directory of its name.
@@ -276,6 +277,20 @@ fn the_examples_name_what_there_is() {
             made.push(&document["metadata"]["name"]);
         }
         assert!(!named.is_empty() && named.iter().all(|name| made.contains(name)), "{}: {named:?}", file.display());
+    }
+}
+
+#[test]
+fn the_scheduler_is_probed_where_it_answers() {
+    let deployment: Deployment = object("scheduler", "aliquot-scheduler");
+    let container = deployment.spec.unwrap().template.spec.unwrap().containers.remove(0);
+    let port = container.ports.unwrap().remove(0);
+    let metrics = format!("--metrics-address=0.0.0.0:{}", port.container_port);
+    assert!(container.args.unwrap().contains(&metrics), "{metrics}");
+    for (probe, path) in [(container.readiness_probe, "/readyz"), (container.liveness_probe, "/healthz")] {
+        let get = probe.unwrap().http_get.unwrap();
+        assert_eq!(get.path.as_deref(), Some(path));
+        assert_eq!(get.port, IntOrString::String(port.name.clone().unwrap()));
     }
 }
 

@@ -14,10 +14,11 @@ use crate::tool;
 
 /// What tests run, but for the shim. All are built together, whichever is asked for: cargo builds a library again for each
 /// choice of packages that needs other features of it, and that takes longer than the other programs.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "aliquot-manager",
     "aliquot-cli",
     "aliquot-scheduler",
+    "aliquot-kubectl",
     "aliquot-gpu-check",
     "aliquot-fake-cuda",
     "aliquot-fake-nvml",
@@ -104,6 +105,12 @@ pub fn cli() -> &'static Path {
 pub fn scheduler() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| built("aliquot-scheduler"))
+}
+
+/// The program `kubectl-aliquot`.
+pub fn kubectl_plugin() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| built("kubectl-aliquot"))
 }
 
 /// The program `aliquot-gpu-check`.

@@ -30,7 +30,8 @@ pub struct Eviction {
 }
 
 /// Why a claim was evicted last, then why the group that it was evicted for had been evicted before that, and so on.
-pub(crate) fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
+#[must_use]
+pub fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
     let mut evictions = Vec::new();
     let mut seen: BTreeSet<_> = cluster.group_of(claim).into_iter().collect();
     let mut evicted = Some(claim);
@@ -52,23 +53,41 @@ pub(crate) fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
     evictions
 }
 
+impl Eviction {
+    /// What was done and why, for who knows when and to whom, such as `evicted for "b", which has a higher priority`.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        format!("{} {}{}", self.done(), self.why(), self.shares())
+    }
+
+    fn done(&self) -> &'static str {
+        match self.action {
+            Action::Consolidate => "moved",
+            _ => "evicted",
+        }
+    }
+
+    fn why(&self) -> String {
+        let by = &self.by;
+        match self.action {
+            Action::Consolidate => format!("to make room in one place for {by:?}"),
+            Action::Reclaim => format!("for {by:?}, whose queue took back its fair share"),
+            Action::Preempt => format!("for {by:?}, which has a higher priority"),
+            Action::Relieve => "because its node ran more than it has".to_owned(),
+            Action::StaleGang => "because its pod group had lost members".to_owned(),
+            Action::Allocate => format!("for {by:?}"),
+        }
+    }
+
+    fn shares(&self) -> String {
+        let shares = self.shares.iter().enumerate();
+        shares.map(|(index, share)| format!("{}{share}", if index == 0 { ": " } else { ", " })).collect()
+    }
+}
+
 impl Display for Eviction {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (name, by, ago) = (&self.name, &self.by, Span(self.ago_ms));
-        match self.action {
-            Action::Consolidate => write!(f, "{name:?} was moved {ago} ago to make room in one place for {by:?}")?,
-            Action::Reclaim => {
-                write!(f, "{name:?} was evicted {ago} ago for {by:?}, whose queue took back its fair share")?
-            }
-            Action::Preempt => write!(f, "{name:?} was evicted {ago} ago for {by:?}, which has a higher priority")?,
-            Action::Relieve => write!(f, "{name:?} was evicted {ago} ago because its node ran more than it has")?,
-            Action::StaleGang => write!(f, "{name:?} was evicted {ago} ago because its pod group had lost members")?,
-            Action::Allocate => write!(f, "{name:?} was evicted {ago} ago for {by:?}")?,
-        }
-        for (index, share) in self.shares.iter().enumerate() {
-            let before = if index == 0 { ": " } else { ", " };
-            write!(f, "{before}{share}")?;
-        }
-        Ok(())
+        let (name, ago) = (&self.name, Span(self.ago_ms));
+        write!(f, "{name:?} was {} {ago} ago {}{}", self.done(), self.why(), self.shares())
     }
 }

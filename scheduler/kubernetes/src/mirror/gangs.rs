@@ -10,7 +10,7 @@ use crate::gang::{Gang, GangFacts, GangKind, Source};
 use crate::pod::PodFacts;
 
 /// A pod that must not have others evicted for it waits this long before it may: some thousand years.
-const NEVER_MS: u64 = 1 << 46;
+pub(super) const NEVER_MS: u64 = 1 << 46;
 
 /// A gang may run so long with fewer pods than it needs. Then the rest is evicted: a leader may have died between the
 /// bindings of a gang, and a member may have been deleted.

@@ -220,7 +220,7 @@ impl Mirror {
         }
     }
 
-    fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
+    pub(super) fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let amounts = self.amounts_of(facts)?;

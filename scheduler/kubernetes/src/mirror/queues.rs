@@ -7,16 +7,71 @@ use aliquot_scheduler_engine::Observation;
 
 use super::Mirror;
 use crate::pod::{PodFacts, QUEUE};
-use crate::queue::{QueueDefinition, QueueResource, QueueResources};
+use crate::queue::{Fault, QueueDefinition, QueueResource, QueueResources, QueueStatus};
+
+/// What an object says of a queue beside its definition.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QueueSaid {
+    pub(crate) generation: i64,
+    pub(crate) status: Option<QueueStatus>,
+}
+
+/// What is known of a queue's object beside its definition.
+#[derive(Debug, Default)]
+pub(super) struct QueueObject {
+    said: QueueSaid,
+    number_fault: Option<Fault>,
+    /// Why the books have not taken it as it is defined.
+    refused: Option<String>,
+}
 
 impl Mirror {
     pub(crate) fn queue(&mut self, name: &str, definition: &QueueDefinition) {
-        self.queues.insert(name.to_owned(), definition.spec(name));
-        self.has_changed_queues = true;
+        let spec = definition.spec(name);
+        self.has_changed_queues |= self.queues.get(name) != Some(&spec);
+        self.queues.insert(name.to_owned(), spec);
+        self.queue_objects.entry(name.to_owned()).or_default().number_fault = definition.number_fault();
+    }
+
+    /// What the object of a queue says beside its definition.
+    pub(crate) fn queue_says(&mut self, name: &str, said: QueueSaid) {
+        if let Some(known) = self.queue_objects.get_mut(name) {
+            known.said = said;
+        }
     }
 
     pub(crate) fn queue_gone(&mut self, name: &str) {
         self.has_changed_queues |= self.queues.remove(name).is_some();
+        self.queue_objects.remove(name);
+    }
+
+    /// Whether the books have taken a queue as it is defined.
+    pub(crate) fn queue_taken(&mut self, name: &str, refused: Option<String>) {
+        if let Some(known) = self.queue_objects.get_mut(name) {
+            known.refused = refused;
+        }
+    }
+
+    /// All queues that are defined, with what their status says and what is wrong with them.
+    pub(crate) fn defined_queues(&self) -> impl Iterator<Item = (&str, &QueueSaid, Option<Fault>)> {
+        self.queue_objects.iter().map(|(name, known)| (name.as_str(), &known.said, self.fault_of(name, known)))
+    }
+
+    fn fault_of(&self, name: &str, known: &QueueObject) -> Option<Fault> {
+        let parent = |name: &str| self.queues.get(name)?.parent.clone();
+        if let Some(missing) =
+            parent(name).filter(|parent| *parent != DEFAULT_QUEUE && !self.queues.contains_key(parent))
+        {
+            let text = format!("its parent {missing:?} does not exist; make that queue, or make this one anew");
+            return Some(Fault { reason: "UnknownParent", text });
+        }
+        let mut above = std::iter::successors(parent(name), |above| parent(above)).take(self.queues.len() + 1);
+        if above.any(|above| above == name) {
+            let text = "it is below itself; delete it, and make it anew with another parent".to_owned();
+            return Some(Fault { reason: "Cycle", text });
+        }
+        let refused = known.refused.clone().map(|text| Fault { reason: "Refused", text });
+        known.number_fault.clone().or(refused)
     }
 
     pub(crate) fn queue_names(&self) -> BTreeSet<String> {
@@ -41,7 +96,7 @@ impl Mirror {
     }
 
     /// The queue of a namespace's pods that name none; `None`: the default one.
-    fn queue_of_namespace(&self, name: &str) -> Option<String> {
+    pub(super) fn queue_of_namespace(&self, name: &str) -> Option<String> {
         self.namespaces.get(name)?.get(QUEUE).cloned()
     }
 

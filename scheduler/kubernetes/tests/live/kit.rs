@@ -3,14 +3,17 @@
 //! The API server is the project's own, unless `ALIQUOT_TEST_KUBECONFIG` names a real one: see [`crate::objects`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use aliquot_api_server::questions::QUESTIONS_PORT;
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{NodeFacts, Spoken};
-use aliquot_kubernetes_scheduler::{Config, ServeError, serve};
+use aliquot_kubernetes_scheduler::{Config, Listeners, ServeError, serve};
 use aliquot_scheduler_core::Settings;
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_engine::Decisions;
@@ -38,6 +41,8 @@ pub(crate) struct Scheduler {
     kill: Option<oneshot::Sender<()>>,
     ended: mpsc::Receiver<Result<(), ServeError>>,
     thread: Option<JoinHandle<()>>,
+    metrics_address: SocketAddr,
+    pub(crate) questions_address: SocketAddr,
 }
 
 impl Cluster {
@@ -76,15 +81,30 @@ impl Cluster {
         (self, scheduler)
     }
 
-    /// The name of the replica that was started as this one. Where a lease outlives a test, it is nobody else's.
+    /// The name of the replica that was started as this one, as a pod has it. Where a lease outlives a test, it is nobody
+    /// else's.
     pub(crate) fn identity(&self, number: u32) -> String {
-        format!("{}-replica-{number}", self.directory.path().display())
+        format!("replica-{number}_{}", self.directory.path().display())
+    }
+
+    /// The file by which clients find the API server.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.directory.path().join("kubeconfig")
+    }
+
+    /// Makes the pod of the replica that was started as this one, so that its ports can be forwarded.
+    pub(crate) fn make_pod_of(&self, number: u32, replica: &Scheduler) {
+        let name = format!("replica-{number}");
+        let spec = json!({"containers": [{"name": "scheduler", "image": "none"}]});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});
+        self.objects.create(&PODS, "aliquot-system", pod);
+        self.server().forward("aliquot-system", &name, QUESTIONS_PORT, replica.questions_address);
     }
 
     pub(crate) fn scheduler(&mut self) -> Scheduler {
         self.schedulers += 1;
         let config = Config {
-            kubeconfig: Some(self.directory.path().join("kubeconfig")),
+            kubeconfig: Some(self.kubeconfig()),
             name: "aliquot".into(),
             namespace: "aliquot-system".into(),
             identity: self.identity(self.schedulers),
@@ -92,18 +112,20 @@ impl Cluster {
         };
         let ((stop, stopped), (kill, killed)) = (watch::channel(false), oneshot::channel());
         let (end, ended) = mpsc::channel();
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [metrics_address, questions_address] = listeners.each_ref().map(|of| of.local_addr().unwrap());
         let thread = thread::spawn(move || {
             let runtime = Runtime::new().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve_until_stopped(config, stopped, end) => {}
+                    () = serve_until_stopped(config, listeners, stopped, end) => {}
                     _ = killed => {}
                 }
             });
             // Whoever is killed finishes nothing.
             runtime.shutdown_background();
         });
-        Scheduler { stop, kill: Some(kill), ended, thread: Some(thread) }
+        Scheduler { stop, kill: Some(kill), ended, thread: Some(thread), metrics_address, questions_address }
     }
 
     pub(crate) fn node(&self, name: &str, devices: usize) {
@@ -218,6 +240,27 @@ impl Scheduler {
         self.thread.take().unwrap().join().unwrap();
     }
 
+    /// What the replica answers to a GET: the status, and the text.
+    pub(crate) fn ask(&self, path: &str) -> (u16, String) {
+        let mut connection = TcpStream::connect(self.metrics_address).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: replica\r\nconnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// A number among the replica's metrics; `None`: it is not there.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let (_, text) = self.ask("/metrics");
+        let lines = text.lines().filter_map(|line| line.strip_prefix("aliquot_scheduler_"));
+        lines
+            .filter_map(|line| line.rsplit_once(' '))
+            .find(|(of, _)| *of == name)
+            .map(|(_, value)| value.parse().unwrap())
+    }
+
     /// Waits until the replica ends by itself.
     pub(crate) fn end(&mut self) -> Result<(), ServeError> {
         self.ended.recv_timeout(LIMIT).expect("the replica ends")
@@ -238,6 +281,7 @@ impl Drop for Scheduler {
 /// Serves, and says each time how it has ended.
 async fn serve_until_stopped(
     config: Config,
+    listeners: [TcpListener; 2],
     stopped: watch::Receiver<bool>,
     end: mpsc::Sender<Result<(), ServeError>>,
 ) {
@@ -251,7 +295,9 @@ async fn serve_until_stopped(
             _ = stopped.wait_for(|stopped| *stopped).await;
             _ = stop.send(());
         });
-        let done = serve(config.clone(), decisions, stops).await;
+        let [metrics, questions] = listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
+        let listeners = Listeners { metrics, questions };
+        let done = serve(config.clone(), listeners, decisions, stops).await;
         let is_done = done.is_ok();
         _ = end.send(done);
         if is_done {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use aliquot_test_api_server::Fault;
+use aliquot_test_api_server::{Fault, QUEUES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -58,6 +58,11 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     cluster.claim("part", "50", json!({}));
     cluster.pod_with_claim("e", "part", json!({}));
     cluster.wait_until("e is bound", |cluster| cluster.bound().contains_key("e"));
+    let queue = json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {}});
+    cluster.objects.create(&QUEUES, "", queue);
+    cluster.wait_until("the queue has a status", |cluster| {
+        cluster.objects.get(&QUEUES, "", "q")["status"]["conditions"].is_array()
+    });
     scheduler.stop();
     let calls = cluster.server().calls().into_iter();
     let used: BTreeSet<Right> =

@@ -10,6 +10,8 @@ pub enum Fault {
     None,
     /// It is not done, and fails.
     Refused,
+    /// It is not done: the client has no right to it.
+    Forbidden,
     /// It is done, and its client hears that it failed.
     AnswerLost,
 }

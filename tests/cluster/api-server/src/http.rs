@@ -34,6 +34,7 @@ type Body = BoxBody<Bytes, Infallible>;
 enum Answer {
     Json(u16, Value),
     Stream(Watch),
+    Upgraded(Response<Body>),
 }
 
 /// Serves everybody who connects.
@@ -43,7 +44,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         tokio::spawn(async move {
             let service = service_fn(|request| answer(Arc::clone(&shared), request));
             // A connection that breaks is its client's affair.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).with_upgrades().await;
         });
     }
 }
@@ -56,10 +57,12 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let answer = match fault {
         Fault::None => handle(&shared, request).await,
         Fault::Refused => Err(Failure::unavailable()),
+        Fault::Forbidden => Err(Failure::forbidden(request.uri().path())),
         Fault::AnswerLost => handle(&shared, request).await.and(Err(Failure::unavailable())),
     };
     Ok(match answer {
         Ok(Answer::Json(code, object)) => respond(code, &object),
+        Ok(Answer::Upgraded(response)) => response,
         Ok(Answer::Stream(watch)) => {
             let (sender, receiver) = mpsc::channel(64);
             tokio::spawn(watch.run(shared, sender));
@@ -76,7 +79,7 @@ fn respond(code: u16, object: &Value) -> Response<Body> {
 }
 
 async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Failure> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let path = parts.uri.path();
     if path == "/version" {
         let version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0", "platform": "linux/amd64"});
@@ -108,12 +111,18 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         manager,
     };
     let objects = &shared.objects;
+    if address.action == Some(Action::PortForward) {
+        operations::get(objects, target)?;
+        let response = shared.forwards.begin(&mut parts, &query, target.namespace, target.name)?;
+        return Ok(Answer::Upgraded(response));
+    }
     if let Some(action) = address.action {
         json_only(&content_type)?;
         let body = parse(&body)?;
         match action {
             Action::Binding => scheduling::bind(objects, target, &body)?,
             Action::Eviction => scheduling::evict(objects, target, &body)?,
+            Action::PortForward => return Err(Failure::method_not_allowed("POST")),
         }
         return Ok(Answer::Json(201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})));
     }

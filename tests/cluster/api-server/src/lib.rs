@@ -3,6 +3,7 @@
 
 mod fault;
 mod fields;
+mod forward;
 mod http;
 mod informer;
 mod objects;
@@ -63,6 +64,7 @@ struct Shared {
     /// Whether every request by HTTP fails.
     out: AtomicBool,
     faults: fault::Faults,
+    forwards: forward::Forwards,
     /// Counts outages: each ends all watches.
     outages: tokio::sync::watch::Sender<u64>,
     calls: Mutex<BTreeSet<Call>>,
@@ -94,6 +96,7 @@ impl ApiServer {
             objects: Objects::new(),
             out: AtomicBool::new(false),
             faults: fault::Faults::default(),
+            forwards: forward::Forwards::default(),
             outages: tokio::sync::watch::Sender::new(0),
             calls: Mutex::default(),
         });
@@ -130,6 +133,11 @@ impl ApiServer {
     /// From now on `fault` says what becomes of each request by HTTP, from its method and its path.
     pub fn set_fault(&self, fault: impl Fn(&str, &str) -> Fault + Send + Sync + 'static) {
         self.shared.faults.set(fault);
+    }
+
+    /// From now on a port of a pod leads there. Of a pod that is not there no port can be forwarded.
+    pub fn forward(&self, namespace: &str, pod: &str, port: u16, to: SocketAddr) {
+        self.shared.forwards.set(namespace, pod, port, to);
     }
 
     /// Ends all watches. Clients that go on where they were find nothing changed.

@@ -20,11 +20,12 @@ pub(super) struct Address {
     pub(super) action: Option<Action>,
 }
 
-/// A subresource that only takes requests.
+/// A subresource that only takes requests, or forwards a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Binding,
     Eviction,
+    PortForward,
 }
 
 impl Action {
@@ -32,6 +33,7 @@ impl Action {
         match self {
             Action::Binding => "binding",
             Action::Eviction => "eviction",
+            Action::PortForward => "portforward",
         }
     }
 }
@@ -62,6 +64,7 @@ impl Address {
             Some("status") if resource.has_status => (true, None),
             Some("binding") if of_pods => (false, Some(Action::Binding)),
             Some("eviction") if of_pods => (false, Some(Action::Eviction)),
+            Some("portforward") if of_pods => (false, Some(Action::PortForward)),
             Some(_) => return Err(unknown()),
         };
         let placed = if resource.namespaced { name.is_none() || namespace.is_some() } else { namespace.is_none() };

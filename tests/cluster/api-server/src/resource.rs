@@ -202,7 +202,8 @@ pub const BUDGETS: Resource = Resource {
 };
 
 /// `queues`.
-pub const QUEUES: Resource = custom("aliquot.dev", "v1alpha1", "queues", "Queue", false);
+pub const QUEUES: Resource =
+    Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "queues", "Queue", false) };
 
 /// Kubernetes' own `podgroups`, as 1.36 has them.
 pub const POD_GROUPS: Resource = custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true);

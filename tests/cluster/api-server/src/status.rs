@@ -20,6 +20,10 @@ impl Failure {
         Failure { code: 400, reason: "BadRequest", message: message.into() }
     }
 
+    pub(super) fn forbidden(path: &str) -> Failure {
+        Failure { code: 403, reason: "Forbidden", message: format!("you have no right to {path}") }
+    }
+
     pub(super) fn not_found(what: impl fmt::Display) -> Failure {
         Failure { code: 404, reason: "NotFound", message: format!("{what} not found") }
     }

@@ -234,7 +234,7 @@ fn whole_cores_of(node: &Value) -> usize {
 /// The image, of the programs that tests use.
 fn manager_image(manager: &Path) -> Image {
     let dir = tempfile::tempdir().unwrap();
-    for program in [manager, artifacts::cli(), artifacts::scheduler()] {
+    for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
         std::os::unix::fs::symlink(program, dir.path().join(program.file_name().unwrap())).unwrap();
     }
     let archive = dir.path().join("image.tar");

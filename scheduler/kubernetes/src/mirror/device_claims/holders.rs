@@ -88,8 +88,8 @@ impl Mirror {
 
     /// The queue of a namespace, if there is one: what is allocated is in the books in any case.
     fn queue_of_holders(&self, namespace: &str) -> String {
-        let queue = self.queue_of_namespace.get(namespace).filter(|queue| self.takes_claims(queue));
-        queue.cloned().unwrap_or_default()
+        let queue = self.queue_of_namespace(namespace).filter(|queue| self.takes_claims(queue));
+        queue.unwrap_or_default()
     }
 
     fn wanted_holders(&self, name: &Name) -> Vec<Holder> {

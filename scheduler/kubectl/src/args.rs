@@ -1,0 +1,182 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use aliquot_dialects::quantity;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Says who uses what of a cluster's GPUs, and why a pod waits.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-aliquot", bin_name = "kubectl aliquot", version)]
+pub struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Names the API server [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig to use
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) context: Option<String>,
+    /// The namespace of pods [default: the context's]
+    #[arg(short, long, value_name = "NAME", global = true)]
+    pub(crate) namespace: Option<String>,
+    /// Where Aliquot's scheduler and managers run
+    #[arg(long, value_name = "NAME", global = true, default_value = "aliquot-system")]
+    pub(crate) system_namespace: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say why a pod waits and what would help, what it has of which device, or why it was evicted
+    Explain(ExplainArgs),
+    /// Show the queues: what they are guaranteed, may have, hold and wait for
+    Queues(OutputArgs),
+    /// Show who has which part of which device
+    Slices(SlicesArgs),
+    /// Show the same with what is used of it, as the nodes' managers measure it
+    Top(SlicesArgs),
+    /// Say where pods would start and whom they would evict, or why they would wait; they are not made
+    ///
+    /// The exit code is 0 if all of them would start, and 3 if some would wait.
+    WhatIf(WhatIfArgs),
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A table.
+    #[default]
+    Table,
+    /// A table with more columns.
+    Wide,
+    /// JSON with exact figures.
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The pod
+    pub(crate) pod: PodName,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SlicesArgs {
+    /// Those of all namespaces, and devices that nobody has a part of
+    #[arg(short = 'A', long)]
+    pub(crate) all_namespaces: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhatIfArgs {
+    /// A manifest of a pod, or of a workload that makes pods; - is standard input
+    #[arg(short, long, value_name = "FILE", required_unless_present = "gpu_core")]
+    pub(crate) filename: Option<PathBuf>,
+    /// The part of each GPU's time, in percent; instead of what the manifest asks for
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) gpu_core: Option<u32>,
+    /// The part of each GPU's memory, for example 8Gi [default: as large a part as of its time]
+    #[arg(long, value_name = "AMOUNT", requires = "gpu_core")]
+    pub(crate) gpu_memory: Option<Bytes>,
+    /// How many GPUs each pod has a part of
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "gpu_core", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) gpus: u16,
+    /// How many pods [default: 1, or as many as the manifest's workload makes]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) count: Option<u32>,
+    /// All pods start together or none does
+    #[arg(long)]
+    pub(crate) gang: bool,
+    /// The queue [default: what the manifest or the namespace says]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) queue: Option<String>,
+    /// The priority [default: what the manifest says, or 0]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i32>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// The name of a pod, also as kubectl prints it: `pod/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodName(pub(crate) String);
+
+impl FromStr for PodName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PodName, String> {
+        let name = match text.split_once('/') {
+            None => text,
+            Some(("pod" | "pods" | "po", name)) => name,
+            Some((kind, _)) => return Err(format!("{kind:?} is no pod; name one as NAME or pod/NAME")),
+        };
+        match name.is_empty() || name.contains('/') {
+            true => Err("name a pod as NAME or pod/NAME, and its namespace with -n".to_owned()),
+            false => Ok(PodName(name.to_owned())),
+        }
+    }
+}
+
+/// A number of bytes: a quantity as Kubernetes writes it, or with a B behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        let of_kubernetes = text.strip_suffix("iB").map_or_else(|| text.to_owned(), |number| format!("{number}i"));
+        match quantity::whole(&of_kubernetes) {
+            Ok(bytes) if bytes > 0 => Ok(Bytes(bytes)),
+            Ok(_) => Err("0 is no memory; leave --gpu-memory out for as large a part as of the time".to_owned()),
+            Err(_) => Err(format!("{text:?} is no amount of memory; write for example 8Gi or 512Mi")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn pods_are_named_as_kubectl_does() {
+        for text in ["train", "pod/train", "pods/train", "po/train"] {
+            assert_eq!(text.parse(), Ok(PodName("train".into())), "{text}");
+        }
+        for text in ["", "pod/", "job/train", "a/b/c", "pod/b/c"] {
+            assert!(text.parse::<PodName>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_read_as_kubernetes_does() {
+        for (text, bytes) in [("8Gi", 8 << 30), ("8GiB", 8 << 30), ("1.5Gi", 3 << 29), ("8G", 8_000_000_000)] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "0", "0Gi", "-1Gi", "8GB", "NaN", "iB"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+}

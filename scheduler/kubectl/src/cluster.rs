@@ -1,0 +1,69 @@
+//! The cluster that a command is about.
+
+use std::time::Duration;
+
+use aliquot_api_server::{Client, message};
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::args::Global;
+use crate::failure::Failure;
+
+/// A server that does not take a connection within this time is away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An answer that takes longer is none.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A cluster.
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    /// The namespace of pods.
+    pub(crate) namespace: String,
+    /// Where the scheduler and the managers run.
+    pub(crate) system_namespace: String,
+}
+
+impl Cluster {
+    /// The cluster that the options and the environment name. Nothing is asked yet.
+    pub(crate) async fn connect(args: &Global) -> Result<Cluster, Failure> {
+        let mut config = config(args).await?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(ANSWER_TIMEOUT);
+        config.write_timeout = Some(ANSWER_TIMEOUT);
+        config.reset_reader_on_write = true;
+        config.default_retry = false;
+        let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config);
+        let client = client.map_err(|error| Failure::new(format!("cannot use the kubeconfig: {}", message(&error))))?;
+        Ok(Cluster { client, namespace, system_namespace: args.system_namespace.clone() })
+    }
+}
+
+/// As kubectl does: what is named, else `$KUBECONFIG`, else the file of the user, else the cluster that this is a pod of.
+async fn config(args: &Global) -> Result<Config, Failure> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    let (kubeconfig, file) = match &args.kubeconfig {
+        Some(file) => (Kubeconfig::read_from(file), format!("the kubeconfig {}", file.display())),
+        None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
+    };
+    let kubeconfig = match kubeconfig {
+        Ok(kubeconfig) => kubeconfig,
+        Err(error) => {
+            let of_pod = args.kubeconfig.is_none().then(Config::incluster).and_then(Result::ok);
+            let hint = "name one with --kubeconfig or $KUBECONFIG";
+            return of_pod.ok_or_else(|| Failure::new(format!("cannot use {file}: {error}; {hint}")));
+        }
+    };
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    config.map_err(|error| Failure::new(format!("cannot use {file}: {error}")))
+}
+
+/// That something could not be read.
+pub(crate) fn cannot(what: &str, error: &kube::Error) -> Failure {
+    Failure::new(format!("cannot {what}: {}", message(error)))
+}
+
+/// Whether the API server does not let this user do something.
+pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}

@@ -1,0 +1,100 @@
+//! The leading scheduler.
+
+use std::time::Duration;
+
+use aliquot_api_server::message;
+use aliquot_api_server::questions::{LEASE, Problem, QUESTIONS_PORT, pod_of};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Api;
+use serde::de::DeserializeOwned;
+use tokio::time::sleep;
+
+use crate::cluster::{Cluster, is_forbidden};
+use crate::failure::Failure;
+use crate::port::{Port, Unreached};
+
+/// While one leader follows another, there is none for a moment.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Why the leader has not answered.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// This user may not ask.
+    Forbidden(String),
+    /// No leader can be reached.
+    Away(String),
+    /// It has no answer to this question.
+    Refused(u16, String),
+}
+
+impl NoAnswer {
+    /// In one sentence, with what to do.
+    pub(crate) fn why(&self) -> String {
+        match self {
+            NoAnswer::Forbidden(why) => format!(
+                "you have no right to ask the scheduler ({why}); an administrator can bind you to the role \
+                 aliquot-operator"
+            ),
+            NoAnswer::Away(why) => format!("the scheduler cannot be asked: {why}"),
+            NoAnswer::Refused(_, why) => why.clone(),
+        }
+    }
+}
+
+impl From<NoAnswer> for Failure {
+    fn from(no_answer: NoAnswer) -> Failure {
+        Failure::new(no_answer.why())
+    }
+}
+
+/// Asks the leading scheduler. A question has a body or is a GET.
+pub(crate) async fn ask<T: DeserializeOwned>(
+    cluster: &Cluster,
+    path: &str,
+    body: Option<Vec<u8>>,
+) -> Result<T, NoAnswer> {
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        match ask_once(cluster, path, body.clone()).await {
+            Err(NoAnswer::Away(_) | NoAnswer::Refused(503, _)) if tries > 0 => sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+}
+
+async fn ask_once<T: DeserializeOwned>(cluster: &Cluster, path: &str, body: Option<Vec<u8>>) -> Result<T, NoAnswer> {
+    let namespace = &cluster.system_namespace;
+    let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), namespace);
+    let lease = leases.get_opt(LEASE).await.map_err(refused)?;
+    let lease = lease.ok_or_else(|| {
+        NoAnswer::Away(format!("no scheduler has run in the namespace {namespace}; --system-namespace names another"))
+    })?;
+    let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+    if holder.is_empty() {
+        return Err(NoAnswer::Away("no replica leads now".to_owned()));
+    }
+    let pod = pod_of(&holder);
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let port = Port { pods: &pods, pod, port: QUESTIONS_PORT };
+    let (status, answer) = match port.ask(path, body).await {
+        Ok(answer) => answer,
+        Err(Unreached::NotForwarded(error)) => return Err(refused(*error)),
+        Err(Unreached::Silent(why)) => return Err(NoAnswer::Away(format!("its pod {pod} does not answer: {why}"))),
+    };
+    if status == 200 {
+        let answer = serde_json::from_slice(&answer);
+        return answer.map_err(|error| {
+            NoAnswer::Refused(status, format!("the scheduler is of another version than this program: {error}"))
+        });
+    }
+    let problem = serde_json::from_slice::<Problem>(&answer).map(|of| of.problem);
+    Err(NoAnswer::Refused(status, problem.unwrap_or_else(|_| format!("the scheduler answers with status {status}"))))
+}
+
+fn refused(error: kube::Error) -> NoAnswer {
+    let why = message(&error);
+    if is_forbidden(&error) { NoAnswer::Forbidden(why) } else { NoAnswer::Away(why) }
+}

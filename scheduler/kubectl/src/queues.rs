@@ -1,0 +1,85 @@
+//! `kubectl aliquot queues`.
+
+use aliquot_api_server::questions::{Queue, Queues};
+use aliquot_terminal::human::thousandths_human;
+use aliquot_terminal::look::Look;
+use aliquot_terminal::table::{Align, Table};
+
+use crate::args::Format;
+use crate::cluster::Cluster;
+use crate::failure::Failure;
+use crate::{Printed, leader};
+
+pub(crate) async fn queues(cluster: &Cluster, format: Format, look: Look) -> Result<Printed, Failure> {
+    let answer: Queues = leader::ask(cluster, "/v1/queues", None).await?;
+    let text = match format {
+        Format::Json => json(&answer)?,
+        _ => table(&answer.queues, format == Format::Wide, look),
+    };
+    Ok(Printed { text, ..Printed::default() })
+}
+
+/// An answer as JSON.
+pub(crate) fn json(answer: &impl serde::Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(answer).map_err(|error| Failure::new(error.to_string()))?;
+    Ok(text + "\n")
+}
+
+fn table(queues: &[Queue], is_wide: bool, look: Look) -> String {
+    let columns = ["QUOTA", "LIMIT", "FAIR SHARE", "HELD", "ASKED FOR", "RUNNING", "WAITING"];
+    let mut headings = vec![("QUEUE", Align::Left)];
+    headings.extend(columns.map(|heading| (heading, Align::Right)));
+    if is_wide {
+        headings.extend([("FIRST", Align::Left), ("WAITS BECAUSE", Align::Left)]);
+    }
+    let mut table = Table::new(headings);
+    for queue in queues {
+        let devices = |millis: Option<u64>, without: &str| millis.map_or(without.to_owned(), thousandths_human);
+        let mut row = vec![
+            format!("{}{}", "  ".repeat(usize::try_from(queue.depth).unwrap_or(0)), queue.name),
+            devices(queue.quota_gpu_millis, "all"),
+            devices(queue.limit_gpu_millis, "-"),
+            thousandths_human(queue.fair_share_gpu_millis),
+            thousandths_human(queue.held_gpu_millis),
+            thousandths_human(queue.pending_gpu_millis),
+            queue.running.to_string(),
+            queue.waiting.to_string(),
+        ];
+        if is_wide {
+            let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+            row.extend([text(&queue.first), text(&queue.first_waits_because)]);
+        }
+        table.row(row);
+    }
+    table.render_as(look)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_shown_as_a_tree() {
+        let parent = Queue { name: "all".into(), fair_share_gpu_millis: 8000, ..Queue::default() };
+        let child = Queue {
+            name: "vision".into(),
+            depth: 1,
+            quota_gpu_millis: Some(2500),
+            limit_gpu_millis: Some(4000),
+            held_gpu_millis: 500,
+            waiting: 1,
+            first: Some("team/a".into()),
+            first_waits_because: Some("no room".into()),
+            ..Queue::default()
+        };
+        let queues = [parent, child];
+        assert_eq!(
+            table(&queues, false, Look::PLAIN),
+            "QUEUE     QUOTA  LIMIT  FAIR SHARE  HELD  ASKED FOR  RUNNING  WAITING\n\
+             all         all      -           8     0          0        0        0\n\
+             \x20 vision    2.5      4           0   0.5          0        0        1\n"
+        );
+        assert!(table(&queues, true, Look::PLAIN).contains("  FIRST   WAITS BECAUSE\n"));
+        assert!(table(&queues, true, Look::PLAIN).ends_with("  team/a  no room\n"));
+    }
+}

@@ -1,0 +1,213 @@
+//! `kubectl aliquot what-if`.
+
+use std::io::Read;
+use std::path::Path;
+
+use aliquot_api_server::questions::{DeviceAsk, MakingWay, Part, Placement, WhatIf, WhatIfAnswer};
+use aliquot_terminal::human::bytes_human;
+use aliquot_terminal::look::{Colour, Look, paint};
+use aliquot_terminal::points::points;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::Api;
+use serde_json::{Value, json};
+
+use crate::args::{Format, WhatIfArgs};
+use crate::cluster::Cluster;
+use crate::explain::percent;
+use crate::failure::Failure;
+use crate::{Printed, WOULD_WAIT, leader, queues};
+
+/// The label that names a pod's queue.
+const QUEUE: &str = "aliquot.dev/queue";
+
+pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) -> Result<Printed, Failure> {
+    let (mut pod, made) = match &args.filename {
+        Some(file) => pod_of(&manifest(file)?)?,
+        None => (json!({"spec": {"containers": []}}), 1),
+    };
+    pod["metadata"]["namespace"] = match &pod["metadata"]["namespace"] {
+        Value::String(namespace) => namespace.as_str().into(),
+        _ => cluster.namespace.as_str().into(),
+    };
+    if let Some(queue) = &args.queue {
+        pod["metadata"]["labels"][QUEUE] = queue.as_str().into();
+    }
+    if let Some(priority) = args.priority {
+        pod["spec"]["priority"] = priority.into();
+    }
+    resolve_priority(cluster, &mut pod).await;
+    let devices = args.gpu_core.map(|gpu_core_percent| DeviceAsk {
+        gpus: args.gpus,
+        gpu_core_percent,
+        gpu_memory_bytes: args.gpu_memory.map(|bytes| bytes.0),
+    });
+    let question = WhatIf { pod, count: args.count.unwrap_or(made), gang: args.gang, devices };
+    let body = serde_json::to_vec(&question).map_err(|error| Failure::new(error.to_string()))?;
+    let answer: WhatIfAnswer = leader::ask(cluster, "/v1/what-if", Some(body)).await?;
+    let text = match args.output.output {
+        Format::Json => queues::json(&answer)?,
+        _ => text(&answer, look),
+    };
+    let exit = if answer.waiting == 0 { 0 } else { WOULD_WAIT };
+    Ok(Printed { text, notes: Vec::new(), exit })
+}
+
+/// A cluster's own priority classes. The scheduler knows those that are shipped with it, and says what it does not know.
+async fn resolve_priority(cluster: &Cluster, pod: &mut Value) {
+    let Some(name) = pod["spec"]["priorityClassName"].as_str().filter(|_| pod["spec"]["priority"].is_null()) else {
+        return;
+    };
+    let classes: Api<PriorityClass> = Api::all(cluster.client.clone());
+    if let Ok(Some(class)) = classes.get_opt(name).await {
+        pod["spec"]["priority"] = class.value.into();
+        pod["spec"]["preemptionPolicy"] = class.preemption_policy.map_or(Value::Null, Value::from);
+    }
+}
+
+fn manifest(file: &Path) -> Result<Value, Failure> {
+    let cannot = |error: String| Failure::new(format!("cannot read {}: {error}", file.display()));
+    let text = if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(file)
+    };
+    let text = text.map_err(|error| cannot(error.to_string()))?;
+    let mut documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| cannot(error.to_string()))?;
+    documents.retain(|document| !document.is_null());
+    match documents.len() {
+        1 => Ok(documents.remove(0)),
+        count => Err(cannot(format!("it has {count} objects; ask about one at a time"))),
+    }
+}
+
+/// The pod of a manifest, and how many of it there are.
+fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
+    let kind = manifest["kind"].as_str().unwrap_or_default();
+    if kind == "Pod" {
+        return Ok((manifest.clone(), 1));
+    }
+    let template = match kind {
+        "CronJob" => &manifest["spec"]["jobTemplate"]["spec"]["template"],
+        _ => &manifest["spec"]["template"],
+    };
+    if !template["spec"]["containers"].is_array() {
+        return Err(Failure::new(format!(
+            "a {kind:?} has no template of a pod that is known here; give the pod itself"
+        )));
+    }
+    let spec = if kind == "CronJob" { &manifest["spec"]["jobTemplate"]["spec"] } else { &manifest["spec"] };
+    let count = ["replicas", "parallelism"].into_iter().find_map(|field| spec[field].as_u64());
+    let mut pod = template.clone();
+    if pod["metadata"]["namespace"].is_null() && !manifest["metadata"]["namespace"].is_null() {
+        pod["metadata"]["namespace"] = manifest["metadata"]["namespace"].clone();
+    }
+    Ok((pod, count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1)))
+}
+
+fn text(answer: &WhatIfAnswer, look: Look) -> String {
+    let count = answer.placed.len();
+    let of = count + usize::try_from(answer.waiting).unwrap_or(usize::MAX);
+    let (verdict, colour) = match (count, answer.waiting) {
+        (_, 0) if answer.making_way.is_empty() => ("would start now", Colour::Green),
+        (_, 0) => ("would start when others have made way", Colour::Yellow),
+        (0, _) => ("would wait", Colour::Red),
+        _ => ("would start, and the rest would wait", Colour::Yellow),
+    };
+    let number = if count == 0 { of } else { count };
+    let pods = if of == 1 { "The pod".to_owned() } else { format!("{number} of {of} pods") };
+    let mut text = format!("{} (queue {})\n", paint(&format!("{pods} {verdict}"), colour, look.colours), answer.queue);
+    let mut section = |heading: &str, sentences: &[String]| {
+        if !sentences.is_empty() {
+            let heading = paint(heading, Colour::Bold, look.colours);
+            text.push_str(&format!("\n{heading}\n{}", points(sentences, look)));
+        }
+    };
+    section("Where", &answer.placed.iter().map(place).collect::<Vec<_>>());
+    section("Who would make way", &answer.making_way.iter().map(way).collect::<Vec<_>>());
+    let reasons: Vec<String> =
+        answer.reasons.iter().map(|reason| format!("{}: {}", reason.tier, reason.text)).collect();
+    section("Why the rest would wait", &reasons);
+    match answer.changes.as_slice() {
+        [_] => section("What would help", &answer.changes),
+        several => section("What would help, the smallest change first", several),
+    }
+    text
+}
+
+fn place(placement: &Placement) -> String {
+    let part = |part: &Part| {
+        let (core, memory) = (percent(part.core_thousandths), bytes_human(part.memory_bytes));
+        format!("{core} and {memory} of {}", part.uuid)
+    };
+    let parts: Vec<String> = placement.devices.iter().map(part).collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    let after = match placement.after.as_slice() {
+        [] => String::new(),
+        after => format!(", once {} has left", after.join(" and ")),
+    };
+    format!("node {}{parts}{after}", placement.node)
+}
+
+fn way(of: &MakingWay) -> String {
+    let MakingWay { pod, queue, node, to, action } = of;
+    let done = match action.as_str() {
+        "preempt" => "has a lower priority",
+        "consolidate" => "is moved to make room in one place",
+        _ => "is above its queue's fair share",
+    };
+    let to = to.as_ref().map(|to| format!(" to node {to}")).unwrap_or_default();
+    let verb = if to.is_empty() { "would be evicted" } else { "would be moved" };
+    format!("{pod} of queue {queue} {verb} from node {node}{to}: it {done}")
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_api_server::questions::Reason;
+
+    use super::*;
+
+    #[test]
+    fn workloads_say_how_many_pods_they_make() {
+        let template = json!({"spec": {"containers": [{"name": "main"}]}});
+        let job = json!({
+            "kind": "Job", "metadata": {"namespace": "team"}, "spec": {"parallelism": 3, "template": template},
+        });
+        let (pod, count) = pod_of(&job).unwrap();
+        assert_eq!((count, &pod["metadata"]["namespace"]), (3, &json!("team")));
+        let cron = json!({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": template}}}});
+        assert_eq!(pod_of(&cron).unwrap().1, 1);
+        let error = pod_of(&json!({"kind": "Service", "spec": {}})).unwrap_err();
+        assert!(error.to_string().contains("\"Service\""), "{error}");
+    }
+
+    #[test]
+    fn the_answer_says_where_and_whom() {
+        let part = Part { uuid: "GPU-1".into(), core_thousandths: 500, memory_bytes: 8 << 30 };
+        let placed = Placement { node: "n".into(), devices: vec![part], after: vec!["team/b".into()] };
+        let making_way = MakingWay {
+            pod: "team/b".into(),
+            queue: "low".into(),
+            node: "n".into(),
+            to: None,
+            action: "preempt".into(),
+        };
+        let answer = WhatIfAnswer {
+            queue: "vision".into(),
+            placed: vec![placed],
+            making_way: vec![making_way],
+            ..WhatIfAnswer::default()
+        };
+        assert_eq!(
+            text(&answer, Look::PLAIN),
+            "The pod would start when others have made way (queue vision)\n\
+             \nWhere\n- node n: 50 % and 8 GiB of GPU-1, once team/b has left\n\
+             \nWho would make way\n- team/b of queue low would be evicted from node n: it has a lower priority\n"
+        );
+        let reasons = vec![Reason { tier: "no-room".into(), text: "nothing is free".into() }];
+        let waits = WhatIfAnswer { queue: "default".into(), waiting: 2, reasons, ..WhatIfAnswer::default() };
+        let shown = text(&waits, Look::PLAIN);
+        assert!(shown.starts_with("2 of 2 pods would wait (queue default)\n"), "{shown}");
+        assert!(shown.contains("Why the rest would wait\n- no-room: nothing is free\n"), "{shown}");
+    }
+}

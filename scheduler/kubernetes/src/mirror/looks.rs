@@ -1,0 +1,110 @@
+//! What readers learn from the mirror: those who count, explain, and ask what would be if.
+
+use std::collections::BTreeSet;
+
+use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, PodGroup};
+
+use super::Mirror;
+use super::gangs::NEVER_MS;
+use crate::pod::PodFacts;
+
+/// The name of the group of pods that are imagined. No pod can name it.
+const IMAGINED: &str = "(what if)";
+
+/// What is known of a pod.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) uid: String,
+    pub(crate) queue: String,
+    /// Why it will not be scheduled as it is.
+    pub(crate) problem: Option<String>,
+    /// This scheduler places it, or has placed it.
+    pub(crate) is_ours: bool,
+    pub(crate) is_gated: bool,
+}
+
+/// Claims of pods that do not exist.
+#[derive(Debug)]
+pub(crate) struct Imagined {
+    pub(crate) claim: Claim,
+    /// The group that all of them are in.
+    pub(crate) group: Option<PodGroup>,
+}
+
+impl Mirror {
+    /// How many pods wait for this scheduler and will not be scheduled as they are.
+    pub(crate) fn unsupported(&self) -> usize {
+        self.pods.values().filter(|pod| pod.problem.is_some()).count()
+    }
+
+    /// When a pod was created.
+    pub(crate) fn created_ms(&self, uid: &str) -> Option<u64> {
+        self.pods.get(uid).map(|pod| pod.facts.created_ms)
+    }
+
+    /// The nodes whose kubelets are not heard of.
+    pub(crate) fn nodes_not_ready(&self) -> BTreeSet<String> {
+        self.nodes.values().filter(|node| !node.facts.is_ready).map(|node| node.facts.name.clone()).collect()
+    }
+
+    /// What is known of a pod of this name.
+    pub(crate) fn pod_named(&self, namespace: &str, name: &str) -> Option<Known> {
+        let is_it = |facts: &PodFacts| facts.namespace == namespace && facts.name == name;
+        let pod = self.pods.values().find(|pod| is_it(&pod.facts))?;
+        let facts = &pod.facts;
+        let is_waiting = facts.scheduler == self.own_name && facts.node.is_none() && !facts.has_ended;
+        Some(Known {
+            uid: facts.uid.clone(),
+            queue: some_queue(self.queue_of(facts)),
+            problem: pod.problem.clone(),
+            is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
+            is_gated: facts.is_gated && facts.node.is_none(),
+        })
+    }
+
+    /// The claims of so many pods like this one. In a gang all of them start together. `devices`: what each asks of
+    /// devices, in place of what the pod says.
+    ///
+    /// # Errors
+    /// Why such a pod will not be scheduled.
+    pub(crate) fn imagine(
+        &self,
+        facts: &PodFacts,
+        count: u32,
+        is_gang: bool,
+        devices: Option<DeviceRequest>,
+    ) -> Result<Imagined, String> {
+        let facts = PodFacts { gang: None, ..facts.clone() };
+        let (mut request, _) = self.request_of(&facts)?;
+        if let Some(devices) = devices {
+            request.devices = devices;
+            request.validate().map_err(|error| error.to_string())?;
+        }
+        let queue = self.queue_of(&facts);
+        let group = (is_gang || facts.never_preempts).then(|| PodGroup {
+            name: IMAGINED.to_owned(),
+            namespace: facts.namespace.clone(),
+            queue: queue.clone(),
+            priority: facts.priority,
+            preemptible: facts.is_preemptible,
+            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { 0 },
+            min_members: if is_gang { count } else { 0 },
+            ..PodGroup::default()
+        });
+        let claim = Claim {
+            name: facts.full_name(),
+            request,
+            namespace: facts.namespace.clone(),
+            queue,
+            priority: facts.priority,
+            preemptible: facts.is_preemptible,
+            pod_group: group.as_ref().map(|group| group.name.clone()),
+            ..Claim::default()
+        };
+        Ok(Imagined { claim, group })
+    }
+}
+
+fn some_queue(queue: String) -> String {
+    if queue.is_empty() { DEFAULT_QUEUE.to_owned() } else { queue }
+}

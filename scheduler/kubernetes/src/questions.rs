@@ -1,0 +1,134 @@
+//! Answers what operators ask: see [`aliquot_api_server::questions`].
+
+mod explain;
+mod what_if;
+
+use std::sync::Arc;
+
+use aliquot_api_server::questions::{Problem, Queue, Queues, Reason, WhatIf};
+use aliquot_scheduler_core::explain as core;
+use aliquot_scheduler_engine::View;
+use aliquot_telemetry::{queue_uses, tier_word};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::serve::Shared;
+use crate::telemetry::Status;
+
+/// Questions that are worked on at the same time, at most: each takes as much of a core as a cycle does.
+const AT_ONCE: usize = 2;
+
+#[derive(Clone)]
+struct Office {
+    status: Arc<Status>,
+    places: Arc<Semaphore>,
+}
+
+/// Serves until its runtime ends.
+pub(crate) async fn serve(listener: TcpListener, status: Arc<Status>) {
+    let router = Router::new()
+        .route("/v1/queues", get(queues))
+        .route("/v1/pods/{namespace}/{name}", get(pod))
+        .route("/v1/what-if", post(what_if));
+    let office = Office { status, places: Arc::new(Semaphore::new(AT_ONCE)) };
+    let _ = axum::serve(listener, router.with_state(office)).await;
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+struct Refusal(StatusCode, String);
+
+impl Refusal {
+    fn not_found(why: String) -> Refusal {
+        Refusal(StatusCode::NOT_FOUND, why)
+    }
+
+    fn senseless(why: impl Into<String>) -> Refusal {
+        Refusal(StatusCode::UNPROCESSABLE_ENTITY, why.into())
+    }
+
+    fn not_now(why: &str) -> Refusal {
+        Refusal(StatusCode::SERVICE_UNAVAILABLE, why.to_owned())
+    }
+}
+
+impl Office {
+    /// Answers beside the runtime's threads, from what a leader knows.
+    async fn answer<T: Serialize + Send + 'static>(
+        &self,
+        answer: impl FnOnce(&Shared, &View) -> Result<T, Refusal> + Send + 'static,
+    ) -> Response {
+        let answered = async {
+            let leading = self.status.leading().ok_or_else(|| Refusal::not_now("this replica does not lead"))?;
+            let view = leading.shown.get();
+            let view = view.ok_or_else(|| Refusal::not_now("this replica leads, and has not read the cluster yet"))?;
+            // The semaphore is never closed.
+            let _place = self.places.acquire().await;
+            let done = tokio::task::spawn_blocking(move || answer(&leading.shared, &view)).await;
+            done.unwrap_or_else(|error| Err(Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
+        };
+        match answered.await {
+            Ok(answer) => json(StatusCode::OK, &answer),
+            Err(Refusal(status, problem)) => json(status, &Problem { problem }),
+        }
+    }
+}
+
+fn json(status: StatusCode, answer: &impl Serialize) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(text) => (status, [(CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn queues(State(office): State<Office>) -> Response {
+    office.answer(|_, view| Ok(Queues { queues: all_queues(view) })).await
+}
+
+async fn pod(State(office): State<Office>, Path((namespace, name)): Path<(String, String)>) -> Response {
+    office.answer(move |shared, view| explain::pod(shared, view, &namespace, &name)).await
+}
+
+async fn what_if(State(office): State<Office>, body: Bytes) -> Response {
+    let question = serde_json::from_slice::<WhatIf>(&body);
+    office
+        .answer(move |shared, view| {
+            let question = question.map_err(|error| Refusal::senseless(error.to_string()))?;
+            what_if::answer(shared, view, question).map_err(Refusal::senseless)
+        })
+        .await
+}
+
+fn all_queues(view: &View) -> Vec<Queue> {
+    let queues = queue_uses(view).into_iter().map(|queue| {
+        let (first, first_waits_because) = queue.head.unzip();
+        Queue {
+            name: queue.name,
+            parent: queue.parent,
+            depth: queue.depth,
+            quota_gpu_millis: queue.quota_gpu_millis,
+            limit_gpu_millis: queue.limit_gpu_millis,
+            fair_share_gpu_millis: queue.fair_share_gpu_millis,
+            held_gpu_millis: queue.held_gpu_millis,
+            pending_gpu_millis: queue.pending_gpu_millis,
+            running: queue.running,
+            waiting: queue.waiting,
+            first,
+            first_waits_because,
+        }
+    });
+    queues.collect()
+}
+
+fn reasons(explanation: &core::Explanation) -> Vec<Reason> {
+    let reason = |reason: &core::Reason| Reason { tier: tier_word(reason.tier()).into(), text: reason.to_string() };
+    explanation.reasons.iter().map(reason).collect()
+}

@@ -1,0 +1,62 @@
+//! Why a pod waits, or where it is.
+
+use aliquot_api_server::questions::{PodAnswer, PodState, Reason};
+use aliquot_scheduler_engine::{ClaimUid, Phase, View, Whereabouts};
+
+use super::{Refusal, reasons};
+use crate::mirror::Known;
+use crate::report::changes_worth_saying;
+use crate::serve::Shared;
+
+/// What is known of a pod.
+///
+/// # Errors
+/// There is no such pod.
+pub(super) fn pod(shared: &Shared, view: &View, namespace: &str, name: &str) -> Result<PodAnswer, Refusal> {
+    let known = shared.read(|mirror| mirror.pod_named(namespace, name));
+    let Some(known) = known else {
+        return Err(Refusal::not_found(format!("the scheduler knows no pod {namespace}/{name}")));
+    };
+    Ok(of_known(known, view))
+}
+
+fn of_known(known: Known, view: &View) -> PodAnswer {
+    let answer = PodAnswer { queue: known.queue, ..PodAnswer::default() };
+    let reason = |tier: &str, text: String| Reason { tier: tier.to_owned(), text };
+    if let Some(problem) = known.problem {
+        let reasons = vec![reason("not-supported", problem)];
+        return PodAnswer { state: PodState::NotSupported, reasons, ..answer };
+    }
+    if known.is_gated || !known.is_ours {
+        let state = if known.is_gated { PodState::Gated } else { PodState::NotOurs };
+        return PodAnswer { state, ..answer };
+    }
+    let uid = ClaimUid::from(known.uid.as_str());
+    // The engine hears of it in a moment.
+    let Some(claim) = view.claim(&uid) else { return answer };
+    let (state, node) = match &claim.whereabouts {
+        Whereabouts::Refused(_) | Whereabouts::Waiting => (PodState::Waiting, None),
+        Whereabouts::Placed(node) => (PodState::Placed, Some(node)),
+        Whereabouts::There { node, phase, .. } => {
+            let state = match phase {
+                Phase::Starting => PodState::Binding,
+                Phase::Running => PodState::Bound,
+                Phase::Stopping => PodState::Leaving,
+            };
+            (state, Some(node))
+        }
+    };
+    let mut answer = PodAnswer { state, node: node.map(ToString::to_string), ..answer };
+    if let Some(explanation) = view.explain(&uid) {
+        answer.reasons = reasons(&explanation);
+        answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();
+        answer.evictions = explanation.evictions.iter().map(ToString::to_string).collect();
+    }
+    if let Whereabouts::Refused(why) = claim.whereabouts {
+        answer.reasons.push(reason("refused", why.to_string()));
+    }
+    if let Some(complaint) = claim.complaint {
+        answer.reasons.push(reason("binding", format!("it could not be bound or evicted: {complaint}")));
+    }
+    answer
+}

@@ -1,0 +1,110 @@
+//! Says of each queue what it holds, may have and waits for, and whether it is as it is defined: as its status.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_api_server::{Client, is_not_found, message};
+use aliquot_scheduler_engine::Shown;
+use aliquot_telemetry::{QueueUse, queue_uses};
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use tokio::time::{Instant, interval, timeout};
+use tracing::debug;
+
+use crate::mirror::QueueSaid;
+use crate::queue::{Fault, Queue, QueueCondition, QueueShare, QueueStatus};
+use crate::serve::Shared;
+use crate::telemetry::Written;
+
+/// Time between two looks at the queues.
+const LOOK: Duration = Duration::from_secs(2);
+/// The status of one queue is written so often at most.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Queues that are written at a look, at most.
+const AT_A_LOOK: usize = 20;
+
+/// Keeps the status of queues, for as long as this replica leads.
+pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
+    let queues: Api<Queue> = Api::all(client);
+    let mut looks = interval(LOOK);
+    let mut written_at: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        looks.tick().await;
+        let (Some(view), Some(left)) = (shown.get(), shared.fence.left()) else { continue };
+        let uses: BTreeMap<String, QueueUse> =
+            queue_uses(&view).into_iter().map(|queue| (queue.name.clone(), queue)).collect();
+        let now = Timestamp::now();
+        let wanted: BTreeMap<String, QueueStatus> = shared.read(|mirror| {
+            let defined = mirror.defined_queues();
+            let changed = defined.filter_map(|(name, said, fault)| {
+                let status = status(uses.get(name), said, fault, now);
+                (said.status.as_ref() != Some(&status)).then(|| (name.to_owned(), status))
+            });
+            changed.collect()
+        });
+        written_at.retain(|_, at| at.elapsed() < PAUSE);
+        let due = wanted.into_iter().filter(|(name, _)| !written_at.contains_key(name));
+        for (name, status) in due.take(AT_A_LOOK).collect::<Vec<_>>() {
+            written_at.insert(name.clone(), Instant::now());
+            let patch = Patch::Merge(json!({"status": status}));
+            match timeout(left, queues.patch_status(&name, &PatchParams::default(), &patch)).await {
+                Ok(Err(error)) if !is_not_found(&error) => {
+                    shared.status.write_failed(Written::QueueStatus);
+                    debug!(queue = name, error = message(&error), "cannot write the status of the queue");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now: Timestamp) -> QueueStatus {
+    let gpus = |millis: u64| millis as f64 / 1000.0;
+    let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let condition = match fault {
+        None => QueueCondition { status: "True".into(), reason: "Used".into(), ..QueueCondition::default() },
+        Some(Fault { reason, text }) => {
+            QueueCondition { status: "False".into(), reason: reason.into(), message: text, ..QueueCondition::default() }
+        }
+    };
+    let before = said.status.iter().flat_map(|status| &status.conditions).find(|of| of.type_ == VALID);
+    let since = before.filter(|before| before.status == condition.status).map(|before| &before.last_transition_time);
+    let last_transition_time = since.cloned().unwrap_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    QueueStatus {
+        observed_generation: said.generation,
+        gpu: queue
+            .map(|queue| QueueShare {
+                fair_share: gpus(queue.fair_share_gpu_millis),
+                held: gpus(queue.held_gpu_millis),
+                pending: gpus(queue.pending_gpu_millis),
+            })
+            .unwrap_or_default(),
+        running: count(queue.map_or(0, |queue| queue.running)),
+        waiting: count(queue.map_or(0, |queue| queue.waiting)),
+        conditions: vec![QueueCondition { type_: VALID.into(), last_transition_time, ..condition }],
+    }
+}
+
+/// The condition that says whether a queue is as it is defined.
+const VALID: &str = "Valid";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_condition_is_that_of_its_last_change() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let first = status(None, &QueueSaid::default(), None, at(1));
+        assert_eq!(first.conditions[0].last_transition_time, "1970-01-01T00:00:01Z");
+        let said = QueueSaid { generation: 2, status: Some(first) };
+        assert_eq!(status(None, &said, None, at(9)).conditions[0].last_transition_time, "1970-01-01T00:00:01Z");
+        let fault = Fault { reason: "Cycle", text: "it is below itself".into() };
+        let wrong = status(None, &said, Some(fault), at(9));
+        let condition = &wrong.conditions[0];
+        assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "Cycle"));
+        assert_eq!((condition.last_transition_time.as_str(), wrong.observed_generation), ("1970-01-01T00:00:09Z", 2));
+    }
+}

@@ -1,0 +1,125 @@
+//! What replicas tell Prometheus and probes.
+
+use aliquot_test_api_server::{NODES, QUEUES};
+use serde_json::json;
+
+use crate::kit::Cluster;
+
+#[test]
+fn metrics_say_who_holds_and_waits_for_what() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    cluster.node("m", 1);
+    let queue = json!({
+        "apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "small"},
+        "spec": {"resources": {"gpu": {"quota": 0.5, "limit": 0.75}}},
+    });
+    cluster.objects.create(&QUEUES, "", queue);
+    let scheduler = cluster.scheduler();
+    let labels = json!({"metadata": {"labels": {"aliquot.dev/queue": "small"}}});
+    cluster.pod("a", 50, labels.clone());
+    cluster.wait_until_bound(&["a"]);
+    cluster.pod("b", 50, labels);
+    let of_nobody = json!({"metadata": {"annotations": {"scheduling.k8s.io/group-name": "nobody"}}});
+    cluster.pod("c", 10, of_nobody);
+    cluster.wait_until("b says why it waits", |cluster| cluster.why_waiting("b").is_some());
+    let of_m = json!({"spec": {"unschedulable": true}});
+    cluster.objects.merge(&NODES, "", "m", &of_m);
+    let is = |name: &str, value: f64| scheduler.metric(name) == Some(value);
+    cluster.wait_until("the metrics are as the cluster is", |_| {
+        is("pods{state=\"waiting\"}", 1.0)
+            && is("pods{state=\"not-supported\"}", 1.0)
+            && is("nodes{state=\"cordoned\"}", 1.0)
+            && is("waiting{reason=\"quota\"}", 1.0)
+    });
+    for (name, value) in [
+        ("leader", 1.0),
+        ("queue_quota_gpus{queue=\"small\"}", 0.5),
+        ("queue_limit_gpus{queue=\"small\"}", 0.75),
+        ("queue_held_gpus{queue=\"small\"}", 0.5),
+        ("queue_pending_gpus{queue=\"small\"}", 0.5),
+        ("bindings_total{outcome=\"bound\"}", 1.0),
+        ("bindings_total{outcome=\"failed\"}", 0.0),
+        ("pods{state=\"bound\"}", 1.0),
+        ("nodes{state=\"up\"}", 1.0),
+        ("nodes{state=\"silent\"}", 0.0),
+        ("devices{model=\"NVIDIA H100\"}", 2.0),
+        ("devices_given{model=\"NVIDIA H100\"}", 0.5),
+        ("binding_seconds_count", 1.0),
+        ("start_wait_seconds_count", 1.0),
+    ] {
+        assert_eq!(scheduler.metric(name), Some(value), "{name}: {}", scheduler.ask("/metrics").1);
+    }
+    assert!(scheduler.metric("cycles_total").unwrap() > 0.0 && scheduler.metric("leader_term").unwrap() > 0.0);
+    cluster.wait_until("the engine was asked", |_| scheduler.metric("decision_seconds_count").unwrap() > 0.0);
+    cluster.objects.merge_status(
+        &NODES,
+        "",
+        "m",
+        &json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}),
+    );
+    cluster.wait_until("m is silent", |_| is("nodes{state=\"silent\"}", 1.0));
+}
+
+#[test]
+fn queues_say_what_they_hold_and_what_is_wrong() {
+    let mut cluster = Cluster::start();
+    cluster.node("n", 1);
+    for (name, spec) in [
+        ("good", json!({"resources": {"gpu": {"quota": 0.5, "limit": -1}}})),
+        ("orphan", json!({"parentQueue": "nobody"})),
+        ("circle", json!({"parentQueue": "circle"})),
+        ("negative", json!({"resources": {"gpu": {"quota": -0.5}}})),
+    ] {
+        let (api, kind) = ("aliquot.dev/v1alpha1", "Queue");
+        let queue = json!({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec});
+        cluster.objects.create(&QUEUES, "", queue);
+    }
+    let _scheduler = cluster.scheduler();
+    cluster.pod("a", 40, json!({"metadata": {"labels": {"aliquot.dev/queue": "good"}}}));
+    let status = |cluster: &Cluster, name: &str| cluster.objects.get(&QUEUES, "", name)["status"].clone();
+    cluster.wait_until("the queue says what it holds", |cluster| {
+        let good = status(cluster, "good");
+        good["gpu"]["held"] == 0.4 && good["running"] == 1 && good["waiting"] == 0
+    });
+    let condition = |cluster: &Cluster, name: &str| {
+        let of = status(cluster, name)["conditions"][0].clone();
+        let text = |field: &str| of[field].as_str().unwrap_or_default().to_owned();
+        (text("status"), text("reason"))
+    };
+    for (name, is_valid, reason) in [
+        ("good", "True", "Used"),
+        ("orphan", "False", "UnknownParent"),
+        ("circle", "False", "Cycle"),
+        ("negative", "False", "NegativeNumber"),
+    ] {
+        let expected = (is_valid.to_owned(), reason.to_owned());
+        cluster.wait_until(name, |cluster| condition(cluster, name) == expected);
+    }
+}
+
+#[test]
+fn a_leader_and_a_standby_are_ready() {
+    let (mut cluster, leader) = Cluster::with_one_gpu();
+    cluster.wait_until("the leader leads", |_| leader.metric("leader") == Some(1.0));
+    cluster.wait_until("the leader is ready", |_| leader.ask("/readyz").0 == 200);
+    let standby = cluster.scheduler();
+    cluster.wait_until("the standby is ready", |_| standby.ask("/readyz").0 == 200);
+    assert_eq!(standby.ask("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(standby.metric("leader"), Some(0.0));
+    leader.stop();
+    cluster.wait_until("the standby leads", |_| standby.metric("leader") == Some(1.0));
+    cluster.wait_until("it is ready as a leader", |_| standby.ask("/readyz").0 == 200);
+}
+
+#[test]
+fn a_replica_without_an_api_server_is_healthy_and_not_ready() {
+    let (cluster, scheduler) = Cluster::with_one_gpu_and_faults();
+    cluster.wait_until("the replica is ready", |_| scheduler.ask("/readyz").0 == 200);
+    cluster.server().set_out(true);
+    cluster.wait_until("the replica is not ready", |_| scheduler.ask("/readyz").0 == 503);
+    assert!(scheduler.ask("/readyz").1.contains("the API server has not answered"), "{:?}", scheduler.ask("/readyz"));
+    assert_eq!(scheduler.ask("/healthz").0, 200);
+    cluster.server().set_out(false);
+    cluster.wait_until("the replica is ready again", |_| scheduler.ask("/readyz").0 == 200);
+}

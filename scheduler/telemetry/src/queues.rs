@@ -1,0 +1,68 @@
+//! What queues have of the devices.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_core::Resource;
+use aliquot_scheduler_engine::{Phase, View, Whereabouts};
+
+/// A queue, with all queues below it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueUse {
+    /// Its name.
+    pub name: String,
+    /// The queue above it.
+    pub parent: Option<String>,
+    /// How many queues are above it.
+    pub depth: u32,
+    /// What it is guaranteed, in thousandths of a device; `None`: all there is.
+    pub quota_gpu_millis: Option<u64>,
+    /// What it never exceeds, in thousandths of a device; `None`: no limit.
+    pub limit_gpu_millis: Option<u64>,
+    /// What it may have now, in thousandths of a device.
+    pub fair_share_gpu_millis: u64,
+    /// What it has, in thousandths of a device.
+    pub held_gpu_millis: u64,
+    /// What it waits for, in thousandths of a device.
+    pub pending_gpu_millis: u64,
+    /// Claims of it that run.
+    pub running: u32,
+    /// Pod groups of it, single claims among them, of which something waits.
+    pub waiting: u32,
+    /// Which of those is first in the order of turns, and why it waits.
+    pub head: Option<(String, String)>,
+}
+
+/// All queues, each before those below it.
+#[must_use]
+pub fn queue_uses(view: &View) -> Vec<QueueUse> {
+    let cluster = view.cluster();
+    let mut running: BTreeMap<String, u32> = BTreeMap::new();
+    for (uid, claim) in view.claims() {
+        let runs = matches!(claim.whereabouts, Whereabouts::There { phase: Phase::Running, .. });
+        let group = view.claim_id(uid).filter(|_| runs).and_then(|id| cluster.group_of(id));
+        let mut queue = group.and_then(|group| cluster.group(group)).map(|group| group.queue());
+        while let Some(of) = queue.and_then(|id| cluster.queue(id)) {
+            *running.entry(of.spec().name.clone()).or_default() += 1;
+            queue = of.parent();
+        }
+    }
+    let uses = view.queues().into_iter().map(|report| {
+        let spec = cluster.queue_named(&report.queue).and_then(|id| cluster.queue(id)).map(|queue| queue.spec());
+        let time = report.resources.iter().find(|of| of.resource == Resource::DeviceCore);
+        let allowance = spec.and_then(|spec| spec.allowances.get(&Resource::DeviceCore));
+        QueueUse {
+            parent: spec.and_then(|spec| spec.parent.clone()),
+            depth: report.depth,
+            quota_gpu_millis: allowance.and_then(|allowance| allowance.quota),
+            limit_gpu_millis: allowance.and_then(|allowance| allowance.limit),
+            fair_share_gpu_millis: time.and_then(|of| of.fair_share).unwrap_or(0),
+            held_gpu_millis: time.map_or(0, |of| of.held),
+            pending_gpu_millis: time.map_or(0, |of| of.requested.saturating_sub(of.held)),
+            running: running.get(&report.queue).copied().unwrap_or(0),
+            waiting: report.waiting,
+            head: report.head.map(|(name, reason)| (name, reason.to_string())),
+            name: report.queue,
+        }
+    });
+    uses.collect()
+}

@@ -1,0 +1,199 @@
+//! Metrics of an engine's view: what waits and why, what queues hold, how nodes and devices are.
+
+use aliquot_scheduler_core::explain::Tier;
+use aliquot_scheduler_core::{Health, Node};
+use aliquot_scheduler_engine::{NodeView, View};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::{Amount, Level, QueueUse, queue_uses};
+
+/// All tiers of reasons.
+const TIERS: [Tier; 10] = [
+    Tier::Members,
+    Tier::Namespace,
+    Tier::Quota,
+    Tier::FairShare,
+    Tier::Topology,
+    Tier::Search,
+    Tier::Waiting,
+    Tier::Device,
+    Tier::Model,
+    Tier::Size,
+];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfQueue {
+    queue: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfState {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfModel {
+    model: String,
+}
+
+/// How a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// Something new may be started there.
+    Up,
+    /// It cannot be reached.
+    Silent,
+    /// Nothing new is started there.
+    Cordoned,
+}
+
+impl NodeState {
+    /// All states.
+    const ALL: [NodeState; 3] = [NodeState::Up, NodeState::Silent, NodeState::Cordoned];
+
+    /// The state as metrics and tools write it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            NodeState::Up => "up",
+            NodeState::Silent => "silent",
+            NodeState::Cordoned => "cordoned",
+        }
+    }
+}
+
+/// A device, and how much of it is given out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its model.
+    pub model: String,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Whether anything new of it is given out.
+    pub is_healthy: bool,
+    /// Thousandths of its time that are given out.
+    pub core_given_millis: u32,
+    /// Memory of it that is given out.
+    pub memory_given_bytes: u64,
+}
+
+/// The devices of a node, in the order of their numbers.
+pub fn device_uses(node: &Node) -> impl Iterator<Item = DeviceUse> {
+    node.spec().devices.iter().zip(node.devices()).map(|(spec, device)| DeviceUse {
+        uuid: spec.uuid.clone(),
+        model: spec.model.clone(),
+        memory_bytes: spec.memory.get(),
+        is_healthy: spec.health == Health::Healthy,
+        core_given_millis: 1000_u32.saturating_sub(device.core_free().get()),
+        memory_given_bytes: spec.memory.saturating_sub(device.memory_free()).get(),
+    })
+}
+
+/// Registers what a view tells. `state` says how a node is.
+pub fn register_view(registry: &mut Registry, view: &View, state: impl Fn(&NodeView) -> NodeState) {
+    waiting(registry, view);
+    queues(registry, &queue_uses(view));
+    nodes(registry, view, state);
+}
+
+fn waiting(registry: &mut Registry, view: &View) {
+    let reasons = view.plan().reasons(view.cluster());
+    let waiting = Family::<OfReason, Level>::default();
+    // An alert on a reason that nothing waits for must see 0.
+    for tier in TIERS {
+        let _ = waiting.get_or_create(&OfReason { reason: tier_word(tier) });
+    }
+    for number in reasons.numbers() {
+        if let Some(reason) = reasons.distinct().get(*number) {
+            waiting.get_or_create(&OfReason { reason: tier_word(reason.tier()) }).inc();
+        }
+    }
+    registry.register("waiting", "Tasks and gangs that wait for a place, by what is most in the way", waiting);
+}
+
+/// A tier of reasons as metrics and tools write it.
+#[must_use]
+pub fn tier_word(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Members => "gang-incomplete",
+        Tier::Namespace | Tier::Quota => "quota",
+        Tier::FairShare => "fair-share",
+        Tier::Topology => "topology",
+        Tier::Search => "search",
+        Tier::Waiting => "starts-soon",
+        Tier::Device => "no-room",
+        Tier::Model => "no-such-node",
+        Tier::Size => "too-large",
+    }
+}
+
+fn queues(registry: &mut Registry, queues: &[QueueUse]) {
+    let gpus = |value: fn(&QueueUse) -> Option<u64>| {
+        let family = Family::<OfQueue, Amount>::default();
+        for queue in queues {
+            if let Some(millis) = value(queue) {
+                family.get_or_create(&OfQueue { queue: queue.name.clone() }).set(millis as f64 / 1000.0);
+            }
+        }
+        family
+    };
+    let count = |value: fn(&QueueUse) -> u32| {
+        let family = Family::<OfQueue, Level>::default();
+        for queue in queues {
+            family.get_or_create(&OfQueue { queue: queue.name.clone() }).set(value(queue).into());
+        }
+        family
+    };
+    let registry = registry.sub_registry_with_prefix("queue");
+    registry.register("quota_gpus", "GPUs that a queue is guaranteed", gpus(|queue| queue.quota_gpu_millis));
+    registry.register("limit_gpus", "GPUs that a queue may have at most", gpus(|queue| queue.limit_gpu_millis));
+    registry.register(
+        "fair_share_gpus",
+        "GPUs that a queue may have now",
+        gpus(|queue| Some(queue.fair_share_gpu_millis)),
+    );
+    registry.register("held_gpus", "GPUs that a queue has", gpus(|queue| Some(queue.held_gpu_millis)));
+    registry.register("pending_gpus", "GPUs that a queue waits for", gpus(|queue| Some(queue.pending_gpu_millis)));
+    registry.register("running_tasks", "Members of tasks that run", count(|queue| queue.running));
+    registry.register("pending_tasks", "Members of tasks that wait", count(|queue| queue.waiting));
+}
+
+fn nodes(registry: &mut Registry, view: &View, state: impl Fn(&NodeView) -> NodeState) {
+    let states = Family::<OfState, Level>::default();
+    let [devices, unhealthy] = [(); 2].map(|()| Family::<OfModel, Level>::default());
+    let [given, memory_given] = [(); 2].map(|()| Family::<OfModel, Amount>::default());
+    for state in NodeState::ALL {
+        let _ = states.get_or_create(&OfState { state: state.word() });
+    }
+    let cluster = view.cluster();
+    for node in view.nodes() {
+        states.get_or_create(&OfState { state: state(&node).word() }).inc();
+        let books = cluster.node_named(node.name.as_str()).and_then(|id| cluster.node(id));
+        for device in books.into_iter().flat_map(device_uses) {
+            let model = OfModel { model: device.model };
+            devices.get_or_create(&model).inc();
+            unhealthy.get_or_create(&model).inc_by(i64::from(!device.is_healthy));
+            given.get_or_create(&model).inc_by(f64::from(device.core_given_millis) / 1000.0);
+            memory_given.get_or_create(&model).inc_by(device.memory_given_bytes as f64);
+        }
+    }
+    registry.register("nodes", "Nodes that are known", states);
+    registry.register("devices", "Devices of these nodes", devices);
+    registry.register("devices_unhealthy", "Devices that take nothing new", unhealthy);
+    registry.register("devices_given", "Time of devices that is given out, in devices", given);
+    registry.register_with_unit(
+        "device_memory_given",
+        "Memory of devices that is given out",
+        Unit::Bytes,
+        memory_given,
+    );
+}
