@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use aliquot_node::{Partition, Placement};
+use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
@@ -32,8 +33,6 @@ use events::{Events, Report};
 
 /// The library, by the name under which programs load it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-/// Maximum NVLinks of a device.
-const LINKS_MAX: u32 = 18;
 
 type NvmlDevice = nvml_wrapper::Device<'static>;
 
@@ -182,7 +181,7 @@ impl Loaded {
 
     fn inventory(&mut self) -> Result<Inventory, SourceError> {
         let mut answers = BTreeMap::new();
-        let mut links = BTreeMap::new();
+        let mut gpus = Vec::new();
         let mut placements = BTreeMap::new();
         let listed = self.listed();
         if let Err(error) = &listed {
@@ -211,7 +210,9 @@ impl Loaded {
                         self.events.listen(&uuid, &handle);
                     }
                     let wanted = if is_gpu { recovery::wanted(&handle) } else { None };
-                    links.insert(uuid.clone(), linked_buses(&handle));
+                    if is_gpu {
+                        gpus.push((uuid.clone(), handle));
+                    }
                     self.known.insert(uuid.clone(), device);
                     answers.insert(uuid, wanted.map_or(Answer::Well, Answer::WantsRecovery));
                 }
@@ -221,9 +222,7 @@ impl Loaded {
             }
         }
         self.forget_destroyed(&answers);
-        let gpus = self.known.values().filter(|device| device.mig_instance.is_none());
-        let by_bus: BTreeMap<String, DeviceUuid> =
-            gpus.map(|device| (device.pci_bus_id.clone(), device.uuid.clone())).collect();
+        let mut peers = nvlink_peers(&gpus);
         let mut devices = Vec::new();
         let now = Instant::now();
         self.take_up_reports(now);
@@ -232,8 +231,8 @@ impl Loaded {
             let why = || silent.get(&device.index).cloned().unwrap_or_else(|| "it is not listed any more".into());
             let answer = answers.remove(uuid).unwrap_or_else(|| Answer::Silence(why()));
             device.health = self.health.asked(uuid, answer, now);
-            if let Some(buses) = links.get(uuid) {
-                device.nvlink_peers = buses.iter().filter_map(|bus| by_bus.get(bus).cloned()).collect();
+            if let Some(peers) = peers.remove(uuid) {
+                device.nvlink_peers = peers;
             }
             devices.push(device.clone());
         }
@@ -413,16 +412,17 @@ fn tells_utilisation(handle: &NvmlDevice) -> bool {
     !matches!(handle.process_utilization_stats(0), Err(NvmlError::NotSupported))
 }
 
-/// The PCI bus ids at the other ends of the device's NVLinks, each listed once.
-fn linked_buses(handle: &NvmlDevice) -> Vec<String> {
-    let mut buses: Vec<String> = (0..LINKS_MAX)
-        .map(|link| handle.link_wrapper_for(link))
-        .filter(|link| link.is_active().unwrap_or(false))
-        .filter_map(|link| Some(link.remote_pci_info().ok()?.bus_id))
-        .collect();
-    buses.sort();
-    buses.dedup();
-    buses
+/// For each of these GPUs, those that it reaches by NVLink. The driver is asked about pairs: where links lead to an
+/// NVSwitch, the far ends of links do not tell which GPUs are behind it.
+fn nvlink_peers(gpus: &[(DeviceUuid, NvmlDevice)]) -> BTreeMap<DeviceUuid, Vec<DeviceUuid>> {
+    let reaches = |one: &NvmlDevice, other: &NvmlDevice| {
+        one.p2p_status(other, P2pCapabilitiesIndex::NvLink).is_ok_and(|status| status == P2pStatus::Ok)
+    };
+    let peers_of = |(uuid, gpu): &(DeviceUuid, NvmlDevice)| {
+        let others = gpus.iter().filter(|(other, handle)| other != uuid && reaches(gpu, handle));
+        (uuid.clone(), others.map(|(other, _)| other.clone()).collect())
+    };
+    gpus.iter().map(peers_of).collect()
 }
 
 /// The NUMA node of a PCI device, from sysfs.

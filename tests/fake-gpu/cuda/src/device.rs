@@ -195,9 +195,10 @@ pub(crate) fn cuDeviceGetByPCIBusId(target: *mut CUdevice, id: *const c_char) ->
     put(target, devices.iter().find(named).ok_or(CUresult::INVALID_DEVICE)?.ordinal as CUdevice)
 }
 
-/// Whether an NVLink leads from one device to the other.
+/// Whether NVLinks lead from one device to the other, directly or through a switch.
 pub(crate) fn linked(from: &Device, to: &Device) -> bool {
-    from.config.nvlink.contains(&to.index) || to.config.nvlink.contains(&from.index)
+    let by_switch = from.config.nvswitch && to.config.nvswitch;
+    by_switch || from.config.nvlink.contains(&to.index) || to.config.nvlink.contains(&from.index)
 }
 
 pub(crate) fn cuDeviceCanAccessPeer(can: *mut c_int, ordinal: CUdevice, peer: CUdevice) -> Done {

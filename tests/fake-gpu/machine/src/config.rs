@@ -109,6 +109,8 @@ pub struct DeviceConfig {
     pub partition: Option<Partition>,
     /// Devices connected by NVLink.
     pub nvlink: Vec<usize>,
+    /// Whether NVLinks lead to a switch, which connects all devices with such links.
+    pub nvswitch: bool,
     /// The NUMA node.
     pub numa_node: u32,
     /// PCI domain, bus and device.
@@ -153,6 +155,8 @@ struct FileDevice {
     uuid: Option<String>,
     #[serde(default)]
     nvlink: Vec<usize>,
+    #[serde(default)]
+    nvswitch: bool,
     #[serde(default)]
     numa_node: u32,
     pci_bus_id: Option<String>,
@@ -345,6 +349,7 @@ impl FileDevice {
             partition: None,
             uuid: uuid_or_default(self.uuid.as_deref(), index)?,
             nvlink: self.nvlink,
+            nvswitch: self.nvswitch,
             numa_node: self.numa_node,
             pci,
         })
@@ -368,6 +373,7 @@ impl FileInstance {
             has_mig_mode: false,
             mig_profiles: Vec::new(),
             nvlink: Vec::new(),
+            nvswitch: false,
             ..of.clone()
         })
     }

@@ -124,6 +124,7 @@ impl Partition {
             has_mig_mode: false,
             mig_profiles: Vec::new(),
             nvlink: Vec::new(),
+            nvswitch: false,
             partition: Some(self),
             ..of.clone()
         }

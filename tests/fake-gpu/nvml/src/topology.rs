@@ -1,8 +1,10 @@
-//! The connections of devices, from the configuration: each NVLink peer is one link.
+//! The connections of devices, from the configuration: each NVLink peer is one link. All other links of a device that
+//! is connected to a switch lead there.
 
 use core::ffi::{c_uint, c_ulong};
 
 use aliquot_abi::nvml::{nvmlDevice_t, nvmlPciInfo_t, nvmlReturn_t};
+use aliquot_fake_machine::DeviceConfig;
 
 use crate::Done;
 use crate::caller::put;
@@ -19,29 +21,41 @@ const P2P_OK: c_uint = 0;
 const P2P_NOT_SUPPORTED: c_uint = 5;
 const P2P_CAPABILITIES: c_uint = 5;
 
-/// The device at the other end of a link, if the link exists.
-fn peer(handle: nvmlDevice_t, link: c_uint) -> Done<Option<usize>> {
+/// The PCI bus of the switch.
+const SWITCH_BUS: c_uint = 0xf0;
+
+/// What is at the other end of a link.
+#[derive(Clone, Copy)]
+enum FarEnd {
+    Device(usize),
+    Switch,
+}
+
+/// The other end of a link, if the link exists.
+fn far_end(handle: nvmlDevice_t, link: c_uint) -> Done<Option<FarEnd>> {
     let device = device(handle)?;
     if link >= LINKS_MAX {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
-    Ok(device.nvlink.get(link as usize).copied())
+    let peer = device.nvlink.get(link as usize).copied().map(FarEnd::Device);
+    Ok(peer.or(device.nvswitch.then_some(FarEnd::Switch)))
 }
 
-/// As [`peer`], but fails if the link does not exist.
-fn peer_of_link(handle: nvmlDevice_t, link: c_uint) -> Done<usize> {
-    peer(handle, link)?.ok_or(nvmlReturn_t::NOT_SUPPORTED)
+/// As [`far_end`], but fails if the link does not exist.
+fn far_end_of_link(handle: nvmlDevice_t, link: c_uint) -> Done<FarEnd> {
+    far_end(handle, link)?.ok_or(nvmlReturn_t::NOT_SUPPORTED)
 }
 
 pub(crate) fn nvmlDeviceGetNvLinkState(handle: nvmlDevice_t, link: c_uint, active: *mut c_uint) -> Done {
-    if device(handle)?.nvlink.is_empty() {
+    let device = device(handle)?;
+    if device.nvlink.is_empty() && !device.nvswitch {
         return Err(nvmlReturn_t::NOT_SUPPORTED);
     }
-    put(active, c_uint::from(peer(handle, link)?.is_some()))
+    put(active, c_uint::from(far_end(handle, link)?.is_some()))
 }
 
 pub(crate) fn nvmlDeviceGetNvLinkVersion(handle: nvmlDevice_t, link: c_uint, version: *mut c_uint) -> Done {
-    peer_of_link(handle, link)?;
+    far_end_of_link(handle, link)?;
     put(version, LINK_VERSION)
 }
 
@@ -51,7 +65,7 @@ pub(crate) fn nvmlDeviceGetNvLinkCapability(
     capability: c_uint,
     result: *mut c_uint,
 ) -> Done {
-    peer_of_link(handle, link)?;
+    far_end_of_link(handle, link)?;
     if capability >= LINK_CAPABILITIES {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
@@ -59,8 +73,13 @@ pub(crate) fn nvmlDeviceGetNvLinkCapability(
 }
 
 pub(crate) fn nvmlDeviceGetNvLinkRemotePciInfo_v2(handle: nvmlDevice_t, link: c_uint, pci: *mut nvmlPciInfo_t) -> Done {
-    let peer = peer_of_link(handle, link)?;
-    put(pci, pci_info(&machine()?.config().devices[peer]))
+    let end = far_end_of_link(handle, link)?;
+    let devices = &machine()?.config().devices;
+    let config = match end {
+        FarEnd::Device(peer) => devices[peer].clone(),
+        FarEnd::Switch => DeviceConfig { pci: (0, SWITCH_BUS, 0), ..devices[index_of(handle)?].clone() },
+    };
+    put(pci, pci_info(&config))
 }
 
 pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(one: nvmlDevice_t, other: nvmlDevice_t, level: *mut c_uint) -> Done {
@@ -81,7 +100,9 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
     if capability >= P2P_CAPABILITIES {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
     }
-    let linked = device(one)?.nvlink.contains(&second) || device(other)?.nvlink.contains(&first);
+    let (one, other) = (device(one)?, device(other)?);
+    let by_switch = one.nvswitch && other.nvswitch;
+    let linked = by_switch || one.nvlink.contains(&second) || other.nvlink.contains(&first);
     put(status, if linked { P2P_OK } else { P2P_NOT_SUPPORTED })
 }
 
