@@ -1,4 +1,5 @@
-//! Watches the devices: one thread asks the driver, so a driver that hangs delays no other thread.
+//! Watches the devices: one thread asks the driver, so a driver that hangs delays no other thread. Another one speaks to
+//! the control daemon of MPS, for the same reason.
 //!
 //! Its answers feed the inventory with each device's health, and [`processes`]: the memory that slices use beyond their
 //! ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
@@ -19,9 +20,11 @@ use crate::mps::Mps;
 use crate::periodic::{Periodic, Waker};
 use crate::slices::Part;
 
+mod ceiling;
 mod contexts;
 mod partitions;
 mod processes;
+use ceiling::Ceiling;
 use partitions::Job;
 use processes::ProcessWatch;
 pub(crate) use processes::{DeviceLook, ProcessLook, store_if_changed};
@@ -74,6 +77,7 @@ pub(crate) struct Devices {
     jobs: mpsc::Sender<Job>,
     asked: Arc<Asked>,
     thread: Periodic,
+    ceiling: Periodic,
 }
 
 /// Looks that were requested ahead of time.
@@ -87,7 +91,7 @@ impl Devices {
     /// Asks `source` once, and starts the thread that keeps asking.
     ///
     /// # Errors
-    /// The kernel gives no thread.
+    /// The kernel gives not all threads.
     pub(crate) fn start(
         source: Box<dyn DeviceSource>,
         slices: Arc<LiveSlices>,
@@ -105,21 +109,27 @@ impl Devices {
             asked: Arc::clone(&asked),
             source,
             processes: ProcessWatch::new(Arc::clone(&slices), audit),
-            slices,
-            mps,
+            slices: Arc::clone(&slices),
+            mps: Arc::clone(&mps),
             events,
-            ceiling_percent: None,
             devices_seen: now,
             processes_seen: now,
             memory_seen: now,
         };
         watch.look_at_devices();
+        let mut ceiling = Ceiling::new(mps, slices, known.clone());
+        if ceiling.hold() {
+            // With what the control daemon has said.
+            watch.look_at_devices();
+        }
         let thread = Periodic::start("devices", move || Some(watch.tick()))?;
         let alert = alert(jobs.clone(), thread.waker());
+        let look = Arc::clone(&alert);
         // An error means that the thread has ended; then no alert is needed.
         let _ = jobs.send(Box::new(|watch| watch.source.set_alert(alert)));
         thread.wake();
-        Ok(Devices { known, jobs, asked, thread })
+        let ceiling = Periodic::start("mps", move || Some(ceiling.tick(&*look)))?;
+        Ok(Devices { known, jobs, asked, thread, ceiling })
     }
 
     /// The devices as last seen.
@@ -151,8 +161,9 @@ impl Devices {
         }
     }
 
-    /// Ends the thread, after any driver call that it is waiting for.
+    /// Ends the threads, after any driver call or answer of MPS that they are waiting for.
     pub(crate) fn stop(&self) {
+        self.ceiling.stop();
         self.thread.stop();
     }
 }
@@ -184,8 +195,6 @@ struct Watch {
     slices: Arc<LiveSlices>,
     mps: Arc<Mps>,
     events: Arc<Events>,
-    /// The maximum percentage that MPS was last told.
-    ceiling_percent: Option<u32>,
     processes: ProcessWatch,
     devices_seen: Instant,
     processes_seen: Instant,
@@ -200,7 +209,7 @@ impl Watch {
             job(self);
             has_worked = true;
         }
-        if self.devices_seen.elapsed() >= INVENTORY_INTERVAL || self.ceiling_percent != self.ceiling_wanted_percent() {
+        if self.devices_seen.elapsed() >= INVENTORY_INTERVAL {
             self.devices_seen = Instant::now();
             self.look_at_devices();
         }
@@ -245,7 +254,7 @@ impl Watch {
         let before = self.known.borrow().clone();
         let known = match self.source.inventory() {
             Ok(mut inventory) => {
-                self.look_at_mps(&mut inventory);
+                self.mps.note(&mut inventory);
                 Known { inventory: Arc::new(inventory), problem: None }
             }
             // The known devices stay, so that slices keep theirs; no new slice is made on them.
@@ -253,25 +262,6 @@ impl Watch {
         };
         report(&before, &known, &self.events);
         self.known.send_replace(known);
-    }
-
-    /// Sets MPS's ceiling again where MPS is used, because MPS forgets it when it is restarted.
-    fn look_at_mps(&mut self, inventory: &mut Inventory) {
-        let mut ceiling_percent = self.ceiling_wanted_percent();
-        if self.mps.is_used(inventory) {
-            let reckon = || {
-                ceiling_percent = self.ceiling_wanted_percent();
-                ceiling_percent
-            };
-            // The error is shown as the health of the devices.
-            let _ = self.mps.hold(reckon);
-        }
-        self.ceiling_percent = ceiling_percent;
-        self.mps.note(inventory);
-    }
-
-    fn ceiling_wanted_percent(&self) -> Option<u32> {
-        self.slices.all().iter().filter_map(|live| self.mps.ceiling_percent(&live.parts())).max()
     }
 }
 

@@ -33,8 +33,9 @@ pub(crate) use control::MpsError;
 pub(crate) struct Mps {
     settings: SharingSettings,
     control: Control,
-    /// Why shares cannot be set. Locked during each conversation with the daemon, so that two threads do not set
-    /// different ceilings.
+    /// Locked during each conversation with the daemon, so that two threads do not set different ceilings.
+    conversation: Mutex<()>,
+    /// Why shares cannot be set, by the last conversation.
     problem: Mutex<Option<String>>,
     /// What slices need that are being made or changed, and do not count yet.
     raising_percents: Mutex<Vec<u32>>,
@@ -70,7 +71,8 @@ impl Mps {
     #[must_use]
     pub(crate) fn new(settings: SharingSettings) -> Mps {
         let control = Control::new(settings.mps.clone());
-        Mps { control, settings, problem: Mutex::default(), raising_percents: Mutex::default() }
+        let conversation = Mutex::default();
+        Mps { settings, control, conversation, problem: Mutex::default(), raising_percents: Mutex::default() }
     }
 
     /// How `device` is shared.
@@ -121,16 +123,16 @@ impl Mps {
     }
 
     /// Sets the ceiling to what `reckon` returns, or to the highest raised value if that is higher. If both are `None`, only
-    /// checks whether there is a control daemon.
+    /// checks whether there is a control daemon. Waits for the daemon's answers, and for conversations of other threads.
     ///
     /// # Errors
     /// See [`MpsError`].
     pub(crate) fn hold(&self, reckon: impl FnOnce() -> Option<u32>) -> Result<(), MpsError> {
-        let mut problem = self.problem.lock();
+        let _conversation = self.conversation.lock();
         // The raised values are read before `reckon` runs: when a guard is dropped, its slice already counts in `reckon`.
         let raising_percent = self.raising_percents.lock().iter().copied().max();
         let outcome = self.set(reckon().max(raising_percent));
-        *problem = outcome.as_ref().err().map(ToString::to_string);
+        *self.problem.lock() = outcome.as_ref().err().map(ToString::to_string);
         outcome
     }
 
@@ -169,12 +171,19 @@ impl Mps {
         inventory.devices.iter().any(|device| self.mode_of(&device.uuid) == SharingMode::Mps)
     }
 
-    /// Notes the sharing mode of each device, and makes MPS devices unhealthy if MPS does not answer.
+    /// Why shares cannot be set, by the last conversation with the daemon.
+    #[must_use]
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.problem.lock().clone()
+    }
+
+    /// Notes the sharing mode of each device, and makes MPS devices unhealthy if MPS does not answer. Does not wait for
+    /// the daemon.
     pub(crate) fn note(&self, inventory: &mut Inventory) {
-        let problem = self.problem.lock();
+        let problem = self.problem();
         for device in &mut inventory.devices {
             device.sharing = self.mode_of(&device.uuid);
-            if let (SharingMode::Mps, Some(problem), Health::Healthy) = (device.sharing, &*problem, &device.health) {
+            if let (SharingMode::Mps, Some(problem), Health::Healthy) = (device.sharing, &problem, &device.health) {
                 device.health = Health::Unhealthy { reason: format!("it is to be shared by MPS, but {problem}") };
             }
         }

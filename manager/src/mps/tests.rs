@@ -124,7 +124,7 @@ fn failures_are_reported_with_a_remedy() {
         let mps = mps(dir.path(), script);
         let error = mps.hold(|| None).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
-        assert_eq!(mps.problem.lock().as_ref(), Some(&error));
+        assert_eq!(mps.problem(), Some(error));
     }
     let missing = MpsSettings { control: dir.path().join("none"), ..MpsSettings::default() };
     let missing = Mps::new(SharingSettings { mps: missing, ..SharingSettings::default() });

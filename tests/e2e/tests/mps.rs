@@ -13,9 +13,11 @@ use tempfile::TempDir;
 use tonic::Code;
 
 /// A stand-in for `nvidia-cuda-mps-control` that works on files in the pipe directory: `percent` holds the default
-/// percentage, `server-PID` that of a server. It fails without the file `daemon`.
+/// percentage, `server-PID` that of a server. It fails without the file `daemon`. With the file `silent` it answers
+/// nothing, and writes its pid there.
 const CONTROL: &str = r#"#!/bin/sh
 cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
+[ -e silent ] && { echo $$ >silent; while [ -e silent ]; do sleep 0.1; done; }
 [ -e daemon ] || { echo 'Cannot find MPS control daemon process'; exit 1; }
 read -r command server percent
 case "$command" in
@@ -219,6 +221,37 @@ fn without_a_control_daemon_nothing_is_given_out() {
     wait::until_true("it is told again", || percent(&mps.pipes().join("percent")) == "30.0");
     mps.stop_daemon();
     wait::until_true("its end is seen", || aliquot(&node, &["nodes"]).contains("unhealthy"));
+}
+
+/// While the manager waits for the control daemon, it goes on looking at the devices.
+#[test]
+fn a_silent_control_daemon_delays_no_look_at_memory() {
+    let gpu =
+        SimulatedGpu::with("context_memory = '300MiB'\n[[device]]\nmemory = '8GiB'\n[[device]]\nmemory = '8GiB'\n");
+    let mps = Mps::new();
+    let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{}", mps.settings(Some(&gpu.uuid(0)))));
+    let slice = node.slice_of("by-time", vec![limited(&gpu, 1, 30, 30)]);
+    let silent = mps.pipes().join("silent");
+    fs::write(&silent, "").unwrap();
+    wait::until_true("memory is seen while the manager waits for the daemon", || {
+        let pid: Option<u32> = fs::read_to_string(&silent).unwrap().trim().parse().ok();
+        let is_asked = || pid.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists());
+        if !is_asked() {
+            return false;
+        }
+        let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
+        command.arg(MIB.to_string()).env("CUDA_VISIBLE_DEVICES", gpu.uuid(1));
+        let mut process = Process::start(slice.preload_into(&mut command));
+        process.wait_for("held");
+        let overhead_bytes = || node.client().usage("by-time").unwrap().parts[0].memory_overhead_bytes;
+        let mut seen = false;
+        while is_asked() && !seen {
+            seen = overhead_bytes() > 0;
+        }
+        let _ = process.kill();
+        wait::until_true("its memory is given back", || overhead_bytes() == 0);
+        seen
+    });
 }
 
 #[test]
