@@ -120,22 +120,29 @@ impl fmt::Display for Name {
     }
 }
 
-/// Makes of `spec`, which runs the command as it is, one that runs it in a container of `image`. `cdi_device` is the name
-/// of its slice; without one it gets no device.
+/// A container that is to run a job's command.
+pub(crate) struct Container<'a> {
+    pub(crate) name: Name,
+    /// What it runs.
+    pub(crate) process: &'a Process,
+    /// In what it runs.
+    pub(crate) image: &'a Image,
+    /// Whose job it is.
+    pub(crate) user: &'a JobUser,
+    /// What the node permits.
+    pub(crate) settings: &'a Settings,
+    /// The CDI name of its slice; `None`: it gets no device.
+    pub(crate) cdi_device: Option<&'a str>,
+    /// The file that it sees as `/etc/group`.
+    pub(crate) groups_file: &'a Path,
+}
+
+/// Makes of `spec`, which runs the command as it is, one that runs it in `container`.
 ///
 /// # Errors
 /// Says what this node does not permit or cannot do.
-#[allow(clippy::too_many_arguments, reason = "each is said by somebody else")]
-pub(crate) fn contain(
-    spec: LaunchSpec,
-    process: &Process,
-    image: &Image,
-    user: &JobUser,
-    settings: &Settings,
-    name: &Name,
-    cdi_device: Option<&str>,
-    groups_file: &Path,
-) -> Result<LaunchSpec, String> {
+pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<LaunchSpec, String> {
+    let Container { name, process, image, user, settings, cdi_device, groups_file } = container;
     if settings.podman.is_empty() {
         return Err("the node runs no images: cluster.podman is not set in its manager's configuration".into());
     }
@@ -348,9 +355,16 @@ mod tests {
             log_bytes_max: 0,
             agent_socket: "/agent".into(),
         };
-        let name = Name { slice: "job-1-2".into(), supervisor: 3 };
-        let device = Some("aliquot.dev/slice=job-1-2");
-        contain(spec, process, image, &user(7), settings, &name, device, Path::new("/run/aliquot/cluster/groups"))
+        let container = Container {
+            name: Name { slice: "job-1-2".into(), supervisor: 3 },
+            process,
+            image,
+            user: &user(7),
+            settings,
+            cdi_device: Some("aliquot.dev/slice=job-1-2"),
+            groups_file: Path::new("/run/aliquot/cluster/groups"),
+        };
+        contain(spec, &container)
     }
 
     fn process() -> Process {

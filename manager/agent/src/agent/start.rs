@@ -165,13 +165,20 @@ async fn put_into_slice(
         false => Some(manager.create(request).await.map_err(failed)?),
     };
     if let Some(image) = &process.image {
-        let device = slice.as_ref().map(|slice| slice.cdi_device.as_str());
-        if device == Some("") {
+        let cdi_device = slice.as_ref().map(|slice| slice.cdi_device.as_str());
+        if cdi_device == Some("") {
             return Err("the node manager publishes no slices for containers: see cdi_dir in its configuration".into());
         }
-        let name = container::Name { slice: slice_name(number), supervisor: pid.cast_signed() };
-        let groups = config.runtime_dir.join(container::GROUPS_FILE);
-        return container::contain(spec, &process, image, &user, &config.settings, &name, device, &groups);
+        let container = container::Container {
+            name: container::Name { slice: slice_name(number), supervisor: pid.cast_signed() },
+            process: &process,
+            image,
+            user: &user,
+            settings: &config.settings,
+            cdi_device,
+            groups_file: &config.runtime_dir.join(container::GROUPS_FILE),
+        };
+        return container::contain(spec, &container);
     }
     let Some(slice) = slice else {
         // Without a slice a job gets nothing of a device.
