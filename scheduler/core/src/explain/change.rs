@@ -21,60 +21,60 @@ use crate::vocabulary::taint::Toleration;
 pub enum Change {
     /// Ask for less CPU; more than this does not fit.
     LessCpu {
-        /// What is asked for.
+        /// What is asked for now.
         from: MilliCpu,
-        /// What fits.
+        /// The most that would fit.
         to: MilliCpu,
     },
     /// Ask for less memory; a MiB more than this does not fit.
     LessMemory {
-        /// What is asked for.
+        /// What is asked for now.
         from: Bytes,
-        /// What fits.
+        /// The most that would fit.
         to: Bytes,
     },
     /// Ask for less of something that is only counted; more than this does not fit.
     LessCounted {
-        /// What it is.
+        /// The name of what is counted.
         name: String,
-        /// What is asked for.
+        /// What is asked for now.
         from: u64,
-        /// What fits.
+        /// The most that would fit.
         to: u64,
     },
     /// Ask for less time of each device; more than this does not fit.
     LessDeviceCore {
-        /// What is asked for.
+        /// What is asked for now.
         from: DeviceCore,
-        /// What fits.
+        /// The most that would fit.
         to: DeviceCore,
     },
     /// Ask for less memory of each device; a MiB, or a thousandth, more than this does not fit.
     LessDeviceMemory {
-        /// What is asked for.
+        /// What is asked for now.
         from: DeviceMemory,
-        /// What fits.
+        /// The most that would fit.
         to: DeviceMemory,
     },
     /// Ask for fewer devices; more than this do not fit.
     FewerDevices {
-        /// What is asked for.
+        /// What is asked for now.
         from: u16,
-        /// What fits.
+        /// The most that would fit.
         to: u16,
     },
     /// Allow devices of one more model.
     AllowModel(String),
     /// No longer ask for an attribute of devices.
     DropAttribute {
-        /// The attribute.
+        /// The attribute's name.
         key: String,
         /// The value that was asked for.
         value: String,
     },
     /// Do not ask for a label.
     DropLabel {
-        /// The label.
+        /// The label's name.
         key: String,
         /// The value that is asked for.
         value: String,
@@ -94,36 +94,36 @@ pub enum Change {
     },
     /// Let a queue hold more; less than this is not enough.
     RaiseLimit {
-        /// The queue.
+        /// The name of the queue.
         queue: String,
-        /// Of what.
+        /// The resource that the limit is of.
         resource: Resource,
-        /// The limit.
+        /// The limit as it is.
         from: u64,
-        /// What would be enough.
+        /// The least limit that would be enough.
         to: u64,
     },
     /// Let claims of a queue that may not be evicted hold more; less than this is not enough.
     RaiseQuota {
-        /// The queue.
+        /// The name of the queue.
         queue: String,
-        /// Of what.
+        /// The resource that the quota is of.
         resource: Resource,
-        /// The quota.
+        /// The quota as it is.
         from: u64,
-        /// What would be enough.
+        /// The least quota that would be enough.
         to: u64,
     },
     /// Let a node take new claims.
     Uncordon {
-        /// The node.
+        /// The name of the node.
         node: String,
     },
     /// Wait for a claim to end.
     WaitFor {
-        /// The claim.
+        /// The claim that runs there.
         claim: ClaimId,
-        /// Its name.
+        /// The name of that claim.
         name: String,
     },
 }

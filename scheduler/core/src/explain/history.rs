@@ -14,13 +14,13 @@ const EVICTIONS_MAX: usize = 16;
 /// One eviction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Eviction {
-    /// Who was evicted.
+    /// The name of the claim that was evicted.
     pub name: String,
-    /// What was done.
+    /// The action that evicted it.
     pub action: Action,
     /// For whom; empty: for nobody in particular.
     pub by: String,
-    /// When.
+    /// When it was evicted, in milliseconds.
     pub at_ms: u64,
     /// How long ago that is, in milliseconds.
     pub ago_ms: u64,

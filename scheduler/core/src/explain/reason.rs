@@ -36,7 +36,7 @@ pub enum Reason {
     TooDisruptive,
     /// No domain of a topology level has room for all members that must be in one.
     Topology {
-        /// The level.
+        /// The level whose domains are too small.
         level: String,
         /// Members that must find room.
         wanted: u32,
@@ -65,7 +65,7 @@ pub enum Reason {
     },
     /// There is no node that may take it, whatever is free.
     NoSuchNode {
-        /// Number of nodes.
+        /// How many nodes there are.
         nodes: u32,
         /// How many of them each thing excludes, the one that excludes most first. A node can be counted several times.
         excluded: Vec<NodeCount<Exclusion>>,
@@ -158,13 +158,13 @@ pub enum Tier {
 pub struct Bound {
     /// The queue whose bound it is; a namespace's queue for a namespace.
     pub queue: String,
-    /// Of what.
+    /// The resource that the bound is of.
     pub resource: Resource,
     /// What is held there now; where the bound is a quota, by claims that may not be evicted.
     pub held: u64,
     /// What would be added.
     pub asked: u64,
-    /// The bound.
+    /// The most that may be held of it there.
     pub bound: u64,
 }
 
@@ -185,13 +185,13 @@ impl Bound {
 /// A queue that holds more than its fair share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// The queue.
+    /// The name of the queue.
     pub queue: String,
-    /// Of what.
+    /// The resource that it holds too much of.
     pub resource: Resource,
-    /// What it holds.
+    /// What it holds of the resource.
     pub held: u64,
-    /// Its fair share.
+    /// Its fair share of the resource.
     pub fair_share: u64,
     /// What keeps its units that are above the share from being evicted, and how many units each.
     pub protected: Vec<(Protection, u32)>,

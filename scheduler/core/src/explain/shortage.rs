@@ -14,7 +14,7 @@ use crate::vocabulary::taint::Taint;
 /// How many nodes something is true of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeCount<T> {
-    /// Number of nodes.
+    /// How many nodes it is true of.
     pub nodes: u32,
     /// What is true of them.
     pub what: T,
@@ -23,27 +23,27 @@ pub struct NodeCount<T> {
 /// What a node lacks for one more task. Of several nodes: of the one that lacks least.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shortage {
-    /// CPU.
+    /// Too little CPU is free.
     Cpu {
         /// What is asked for.
         wanted: MilliCpu,
-        /// What is free.
+        /// What is free on the node.
         free: MilliCpu,
     },
-    /// Memory.
+    /// Too little memory is free.
     Memory {
         /// What is asked for.
         wanted: Bytes,
-        /// What is free.
+        /// What is free on the node.
         free: Bytes,
     },
     /// Something that is only counted.
     Counted {
-        /// What it is.
+        /// The name of what is counted.
         name: String,
         /// What is asked for.
         wanted: u64,
-        /// What is free.
+        /// What is free on the node, as a count.
         free: u64,
     },
     /// Devices with enough free on each.
@@ -71,7 +71,7 @@ pub enum Shortage {
 /// The node that lacks least for one more task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Nearest {
-    /// The node.
+    /// The name of the node.
     pub node: String,
     /// All that it lacks.
     pub lacks: Vec<Shortage>,
@@ -84,7 +84,7 @@ pub enum Exclusion {
     Cordoned,
     /// It does not have the label with the value.
     Label {
-        /// The label.
+        /// The label's name.
         key: String,
         /// The value that is asked for.
         value: String,

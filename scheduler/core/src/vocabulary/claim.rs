@@ -27,7 +27,7 @@ impl NodeId {
 pub struct Claim {
     /// Its name, for who reads plans. The scheduler tells claims apart by [`ClaimId`].
     pub name: String,
-    /// What it needs.
+    /// What it asks for on one node.
     pub request: Request,
     /// The namespace that it belongs to.
     pub namespace: String,
@@ -51,7 +51,7 @@ pub struct Claim {
 /// Where a claim was placed, and what it holds there.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
-    /// The node.
+    /// The node that it is on.
     pub node: NodeId,
     /// What it holds of the node's devices, by ascending index; empty for a task without devices.
     pub devices: Vec<DeviceAllocation>,
@@ -71,13 +71,13 @@ pub struct DeviceAllocation {
 /// Why a claim was evicted last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Displacement {
-    /// What was done.
+    /// The action that evicted it.
     pub action: Action,
     /// The group that its room was needed for.
     pub by: Option<GroupId>,
     /// That group's name, or that of its only member.
     pub by_name: String,
-    /// When.
+    /// When it was evicted, in milliseconds.
     pub at_ms: u64,
     /// What the queues held just before, with their fair shares: first that of the group, then those that were taken
     /// from.

@@ -29,9 +29,9 @@ pub enum Event {
     NodeRemoved(NodeId),
     /// A device's health has changed. Who was to start on one that is not healthy any more waits again.
     DeviceHealthChanged {
-        /// Its node.
+        /// The node that has the device.
         node: NodeId,
-        /// Its index there.
+        /// The device's index on that node.
         device: u16,
         /// What it is now.
         health: Health,
@@ -136,9 +136,9 @@ pub enum EventError {
     /// There is no such device.
     #[error("node {} has no device {device}", node.index())]
     NoSuchDevice {
-        /// The node.
+        /// The node that was named.
         node: NodeId,
-        /// The index.
+        /// The index that no device of this node has.
         device: u16,
     },
     /// The same label twice as a level of the topology.
@@ -174,17 +174,17 @@ pub enum EventError {
     /// There is a pod group of this name.
     #[error("namespace {namespace:?} has a pod group named {name:?}; remove it first")]
     GroupExists {
-        /// The namespace.
+        /// The group's namespace.
         namespace: String,
-        /// The name.
+        /// The group's name in that namespace.
         name: String,
     },
     /// There is no such pod group.
     #[error("namespace {namespace:?} has no pod group {name:?}; add it before its members")]
     UnknownGroup {
-        /// The namespace.
+        /// The group's namespace.
         namespace: String,
-        /// The name.
+        /// The group's name in that namespace.
         name: String,
     },
     /// There is no such pod group (any more).
@@ -193,9 +193,9 @@ pub enum EventError {
     /// The group has no such sub-group.
     #[error("pod group {group:?} has no sub-group {sub_group:?}")]
     UnknownSubGroup {
-        /// The group.
+        /// The name of the group.
         group: String,
-        /// The sub-group.
+        /// The name that no sub-group of it has.
         sub_group: String,
     },
     /// What names a group and its members cannot be changed.
@@ -213,15 +213,15 @@ pub enum EventError {
     /// A node's devices keep their places.
     #[error("node {}: device {device} is not the device that was there before", node.index())]
     DevicesDiffer {
-        /// The node.
+        /// The node whose devices differ.
         node: NodeId,
-        /// The index.
+        /// The index at which another device was before.
         device: u16,
     },
     /// A node's devices cannot be told apart.
     #[error("node {node:?} names a device {uuid:?} that is empty or another one's name; give each device its own")]
     DeviceNames {
-        /// The node.
+        /// The name of the node.
         node: String,
         /// The name that does not tell which device it is.
         uuid: String,
@@ -238,11 +238,11 @@ pub enum EventError {
         Amount(resource, *held), Amount(resource, *bound), Amount(resource, *asked)
     )]
     QueueExceeded {
-        /// The queue.
+        /// The name of the queue whose bound is passed.
         queue: String,
-        /// The resource.
+        /// The resource of which too much would be held.
         resource: Resource,
-        /// What it holds.
+        /// What the queue holds of it.
         held: u64,
         /// What it would hold more.
         asked: u64,
@@ -252,31 +252,31 @@ pub enum EventError {
     /// Claims that were evicted have not left yet.
     #[error("node {}: what is free there is still held by claims that are leaving; try again when they are gone", node.index())]
     StillHeld {
-        /// The node.
+        /// The node that the claims are leaving.
         node: NodeId,
     },
     /// There is no such disruption budget.
     #[error("namespace {namespace:?} has no disruption budget {name:?}")]
     UnknownBudget {
-        /// The namespace.
+        /// The namespace that was named.
         namespace: String,
-        /// The name.
+        /// The name that no budget of it has.
         name: String,
     },
     /// Time does not run backwards.
     #[error("it is {now_ms} ms already and cannot become {then_ms} ms")]
     TimeBackwards {
-        /// Now.
+        /// The time of the cluster, in milliseconds.
         now_ms: u64,
-        /// What the event says.
+        /// The earlier time in the event, in milliseconds.
         then_ms: u64,
     },
     /// The node cannot take what the allocation says.
     #[error("node {}: {reason}", node.index())]
     NotEnough {
-        /// The node.
+        /// The node of the allocation.
         node: NodeId,
-        /// What is missing.
+        /// What the node lacks.
         reason: NotEnough,
     },
 }

@@ -16,7 +16,7 @@ use crate::vocabulary::resource::Resource;
 /// A namespace as it is configured.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NamespaceSpec {
-    /// Its name.
+    /// The name, as claims give it.
     pub name: String,
     /// The queue above its own; `None`: its own is at the top.
     pub queue: Option<String>,

@@ -8,67 +8,67 @@ pub enum NotEnough {
     /// Less CPU is free.
     #[error("{} thousandths of a CPU core are wanted, {} are free", wanted.get(), free.get())]
     Cpu {
-        /// What is asked for.
+        /// What the allocation takes.
         wanted: MilliCpu,
-        /// What is free.
+        /// What is free on the node.
         free: MilliCpu,
     },
     /// Less memory is free.
     #[error("{} bytes of memory are wanted, {} are free", wanted.get(), free.get())]
     Memory {
-        /// What is asked for.
+        /// What the allocation takes.
         wanted: Bytes,
-        /// What is free.
+        /// What is free on the node.
         free: Bytes,
     },
     /// Less is free of something that is only counted.
     #[error("{wanted} {name} are wanted, {free} are free")]
     Counted {
-        /// What it is.
+        /// The name of what is counted.
         name: String,
-        /// What is asked for.
+        /// What the allocation takes, as a count.
         wanted: u64,
-        /// What is free.
+        /// What is free on the node, as a count.
         free: u64,
     },
     /// There is no such device, or it is named twice, or not in order.
     #[error("device {device} is not a device of the node that is named once and in ascending order")]
     NoSuchDevice {
-        /// The index.
+        /// The device's index, as the allocation has it.
         device: u16,
     },
     /// The allocation is not what the request asks for.
     #[error("device {device} is allocated with another amount than was requested")]
     Mismatch {
-        /// The index.
+        /// The device's index on the node.
         device: u16,
     },
     /// Other than the number of devices that the request asks for.
     #[error("{allocated} devices are allocated, {wanted} were requested")]
     DeviceCount {
-        /// What is asked for.
+        /// Devices that the request asks for.
         wanted: u16,
-        /// What was allocated.
+        /// Devices that the allocation has.
         allocated: usize,
     },
     /// Less time of the device is free.
     #[error("{} thousandths of device {device}'s time are wanted, {} are free", wanted.get(), free.get())]
     DeviceCore {
-        /// The index.
+        /// The device's index on the node.
         device: u16,
-        /// What is asked for.
+        /// What the allocation takes of the device.
         wanted: DeviceCore,
-        /// What is free.
+        /// What is free on the device.
         free: DeviceCore,
     },
     /// Less memory of the device is free.
     #[error("{} bytes of device {device}'s memory are wanted, {} are free", wanted.get(), free.get())]
     DeviceMemory {
-        /// The index.
+        /// The device's index on the node.
         device: u16,
-        /// What is asked for.
+        /// What the allocation takes of the device.
         wanted: Bytes,
-        /// What is free.
+        /// What is free on the device.
         free: Bytes,
     },
 }

@@ -7,27 +7,27 @@ use crate::vocabulary::claim::{Allocation, ClaimId};
 pub enum Step {
     /// Evict the claim from where it is; it waits again.
     Evict {
-        /// The claim.
+        /// The claim that is evicted.
         claim: ClaimId,
-        /// Where it is.
+        /// Its place before the step.
         from: Allocation,
     },
     /// Evict the claim from where it is and start it elsewhere.
     Move {
-        /// The claim.
+        /// The claim that is moved.
         claim: ClaimId,
-        /// Where it is.
+        /// Its place before the step.
         from: Allocation,
-        /// Where it goes.
+        /// Its place after the step.
         to: Allocation,
         /// Claims that must be gone before it can start there.
         starts_after: Vec<ClaimId>,
     },
     /// Start the claim.
     Place {
-        /// The claim.
+        /// The claim that is started.
         claim: ClaimId,
-        /// Where it goes.
+        /// Its place after the step.
         to: Allocation,
         /// Claims that must be gone before it can start there.
         starts_after: Vec<ClaimId>,
