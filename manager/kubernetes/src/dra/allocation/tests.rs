@@ -92,6 +92,30 @@ fn a_share_of_a_device_becomes_a_slice_with_that_part() {
     assert_eq!(allocation.devices, [device]);
 }
 
+/// The scheduler's tests compare what it writes with the same file.
+#[test]
+fn what_aliquots_scheduler_allocates_becomes_a_slice() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../scheduler/kubernetes/tests/claims/allocation.json");
+    let mut allocation: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    // The writer names the share.
+    allocation["devices"]["results"][0]["shareID"] = json!(UID);
+    let mut claim = claim(json!([]), json!([]));
+    claim.status.get_or_insert_default().allocation = Some(serde_json::from_value(allocation).unwrap());
+    let uid = ClaimUid::parse(UID).unwrap();
+    let devices = Devices { devices: vec![gpu("GPU-0")], ..Devices::default() };
+    let slices = resolve(&claim, &uid, "n", &devices, &[requests(&claim, &uid).unwrap()]).unwrap();
+    let part = Part {
+        device_uuid: "GPU-0".into(),
+        core_request_percent: 25,
+        core_limit_percent: 60,
+        memory_limit_bytes: 2 * GIB,
+    };
+    assert_eq!(slices[0].slice.parts, [part]);
+    assert_eq!(slices[0].slice.qos_class, Some(QosClass::Batch));
+    assert_eq!(slices[0].devices[0].share_id.as_deref(), Some(UID));
+}
+
 #[test]
 fn a_device_without_consumed_capacity_is_allocated_as_a_whole() {
     let whole = json!([{"request": "gpu", "driver": DRIVER, "pool": "node-1", "device": "gpu-b"}]);

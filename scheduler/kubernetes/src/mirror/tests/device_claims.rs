@@ -215,6 +215,32 @@ fn a_device_is_shared_by_what_claims_ask_for() {
     assert_eq!(world.names_of_bound(), ["b", "c", "d", "e"]);
 }
 
+/// The file is what a manager reads: the device's share in whole units, and the parameters of the class before those of
+/// the claim.
+#[test]
+fn an_allocation_is_as_managers_expect_it() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    let parameters = |fields: Value| {
+        let mut parameters = json!({"apiVersion": "gpu.aliquot.dev/v1alpha1", "kind": "SliceConfig"});
+        json_patch::merge(&mut parameters, &fields);
+        json!({"driver": DRIVER, "parameters": parameters})
+    };
+    let class = json!({"metadata": {"name": "batch"}, "spec": {"config": [
+        {"opaque": parameters(json!({"priorityClass": "batch", "coreLimitPercent": 100}))},
+    ]}});
+    world.mirror.device_class(typed::<DeviceClass>(&class));
+    let request = json!({"deviceClassName": "batch", "capacity": {"requests": {"core": "24500m", "memory": "2Gi"}}});
+    world.claim("c", 25, None, request);
+    let config = json!([{"requests": ["gpu"], "opaque": parameters(json!({"coreLimitPercent": 60}))}]);
+    world.change_claim("c", |claim| claim["spec"]["devices"]["config"] = config);
+    world.pod_with_claim("a", "c", json!({}));
+    world.settle();
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/claims/allocation.json");
+    let expected: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(world.claims["c"]["status"]["allocation"], expected);
+}
+
 #[test]
 fn a_pod_that_has_ended_has_its_part_until_it_is_given_back() {
     let mut world = World::new();
