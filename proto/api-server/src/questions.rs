@@ -9,7 +9,7 @@
 //! | `GET /v1/pods/NAMESPACE/NAME` | [`PodAnswer`] |
 //! | `POST /v1/what-if` with a [`WhatIf`] | [`WhatIfAnswer`] |
 //!
-//! Any other outcome is an [`Problem`], with the status 404 (no such pod), 422 (the question makes no sense) or 503
+//! Any other outcome is a [`Problem`], with the status 404 (no such pod), 422 (the question makes no sense) or 503
 //! (this replica does not lead, or has not read the cluster yet).
 
 use serde::{Deserialize, Serialize};
