@@ -8,10 +8,11 @@
 //!
 //! | variable | |
 //! | --- | --- |
-//! | `KUBECONFIG` | the cluster, of Kubernetes 1.36 or later, and an administrator's rights in it; `kubectl` is used |
+//! | `KUBECONFIG` | the cluster, of Kubernetes 1.36 or later, and an administrator's rights in it; `kubectl` is used, of 1.36 or later too |
 //! | `ALIQUOT_TEST_IMPORT` | a command that brings an image's archive, its last argument, to the cluster's nodes: `ctr -n k8s.io images import` for containerd, `podman load --input` for CRI-O |
 //! | `ALIQUOT_TEST_GPU` | `simulated` where the cluster's only node is this machine and has no GPU |
 //! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default |
+//! | `ALIQUOT_TEST_ROUNDS` | how often managers are killed and replaced while pods arrive (2); 10 of them are more than 200 pods |
 //! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node |
 //!
 //! The manager stays deployed; `kubectl delete -k deploy/kubernetes/dra`, or `device-plugin`, removes it. The scheduler
@@ -46,6 +47,10 @@ mod many_pods;
 mod objects;
 #[path = "real_cluster/refusals.rs"]
 mod refusals;
+#[path = "real_cluster/replacements.rs"]
+mod replacements;
+#[path = "real_cluster/restricted.rs"]
+mod restricted;
 #[path = "real_cluster/scheduler.rs"]
 mod scheduler;
 #[path = "real_cluster/units.rs"]
@@ -93,10 +98,12 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_claims() {
         tests.a_manager_changes_only_its_own_node_s_resource_slices();
         tests.nothing_is_broken_in_a_manager_s_pod();
         tests.what_pods_use_is_told_with_their_names();
+        tests.a_pod_without_any_rights_has_its_part_within_a_quota();
         tests.a_container_that_is_restarted_is_in_its_slice_again();
         tests.devices_that_go_bad_are_given_to_nobody_until_they_are_well();
         tests.pods_that_start_at_once_have_each_its_own(50);
         tests.pods_wait_for_a_manager_that_is_away();
+        tests.no_pod_fails_while_managers_are_killed_and_replaced();
         tests.restarts_in_any_order_disturb_nobody();
         tests.an_upgrade_disturbs_nobody();
     });
@@ -111,9 +118,11 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
         tests.containers_of_a_pod_have_each_its_own_slice();
         tests.nothing_is_broken_in_a_manager_s_pod();
         tests.what_pods_use_is_told_with_their_names();
+        tests.a_pod_without_any_rights_has_its_part_within_a_quota();
         tests.a_container_that_is_restarted_is_in_its_slice_again();
         tests.devices_that_go_bad_are_given_to_nobody_until_they_are_well();
         tests.pods_that_start_at_once_have_each_its_own(30);
+        tests.no_pod_fails_while_managers_are_killed_and_replaced();
         tests.restarts_in_any_order_disturb_nobody();
         tests.an_upgrade_disturbs_nobody();
     });

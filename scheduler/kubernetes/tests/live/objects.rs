@@ -1,6 +1,7 @@
 //! The objects of an API server: of the project's own, or of a real one.
 //!
 //! ```sh
+//! kubectl create namespace aliquot-system
 //! kubectl apply -k deploy/kubernetes/scheduler
 //! ALIQUOT_TEST_KUBECONFIG=... cargo test -p aliquot-kubernetes-scheduler --test live
 //! ```

@@ -69,8 +69,13 @@ impl Cluster {
     }
 
     pub(crate) fn apply(&self, objects: &[Value]) {
+        self.try_apply(objects).unwrap_or_else(|error| panic!("kubectl apply: {error}"));
+    }
+
+    fn try_apply(&self, objects: &[Value]) -> Result<(), String> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.kubectl(&["apply", "--server-side", "--force-conflicts", "--filename=-"], &list.to_string());
+        let apply = ["apply", "--server-side", "--force-conflicts", "--filename=-"];
+        self.try_kubectl(&apply, &list.to_string()).map(drop)
     }
 
     /// The objects of a kind, in `namespace` if it has one.
@@ -102,11 +107,16 @@ impl Cluster {
 
 impl Namespace<'_> {
     pub(crate) fn apply(&self, objects: &[Value]) {
+        self.try_apply(objects).unwrap_or_else(|error| panic!("kubectl apply: {error}"));
+    }
+
+    /// The same, or why the API server refuses one of them.
+    pub(crate) fn try_apply(&self, objects: &[Value]) -> Result<(), String> {
         let mut objects = objects.to_vec();
         for object in &mut objects {
             object["metadata"]["namespace"] = self.name.as_str().into();
         }
-        self.cluster.apply(&objects);
+        self.cluster.try_apply(&objects)
     }
 
     pub(crate) fn get(&self, kind: &str, name: &str) -> Value {
@@ -186,6 +196,13 @@ impl Namespace<'_> {
             }
             std::thread::sleep(std::time::Duration::from_millis(200));
         }
+    }
+
+    /// What all pods with this label have printed; there are `count` of them. Each line begins with whose it is.
+    pub(crate) fn logs_of(&self, label: &str, count: usize) -> String {
+        let at_once = format!("--max-log-requests={count}");
+        let logs = ["logs", "--selector", label, "--prefix", "--tail=-1", &at_once, "--namespace", &self.name];
+        self.cluster.kubectl(&logs, "")
     }
 
     /// What a container has printed since it was started last.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use aliquot_deployment::directory;
-use aliquot_harness::{Image, SimulatedGpu, artifacts, run, wait};
+use aliquot_harness::{Image, SimulatedGpu, artifacts, run, tool, wait};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
@@ -106,8 +106,31 @@ impl Manager<'_> {
 
     /// Replaces the managers by others of the same version.
     pub(crate) fn restart(&self) {
-        self.cluster.kubectl(&["rollout", "restart", DAEMON_SET, "--namespace", NAMESPACE], "");
+        self.begin_restart();
         self.wait();
+    }
+
+    /// Begins to replace the managers by others of the same version.
+    pub(crate) fn begin_restart(&self) {
+        self.cluster.kubectl(&["rollout", "restart", DAEMON_SET, "--namespace", NAMESPACE], "");
+    }
+
+    /// Whether all managers are replaced, and the old ones have ended.
+    pub(crate) fn is_restarted(&self) -> bool {
+        let arguments = ["rollout", "status", DAEMON_SET, "--namespace", NAMESPACE, "--watch=false"];
+        let is_ending = |pod: &Value| !pod["metadata"]["deletionTimestamp"].is_null();
+        self.cluster.kubectl(&arguments, "").contains("successfully rolled out")
+            && !self.all_pods().iter().any(is_ending)
+    }
+
+    /// Kills the processes of the managers that run on this machine, but not those of their relays.
+    pub(crate) fn kill(&self) {
+        for pod in self.all_pods() {
+            let uid = pod["metadata"]["uid"].as_str().expect("a pod has a UID");
+            let process =
+                manager_process(uid).unwrap_or_else(|| panic!("no manager of pod {uid} runs on this machine"));
+            let _ = run(Command::new("kill").args(["-KILL", &process])).success();
+        }
     }
 
     /// Replaces the managers by those of another version, which bring another shim.
@@ -219,6 +242,18 @@ impl Manager<'_> {
     }
 }
 
+/// The process of the manager in the pod with this UID.
+fn manager_process(pod_uid: &str) -> Option<String> {
+    // As cgroupfs names a pod's cgroup, and as systemd does.
+    let names = [pod_uid.to_owned(), pod_uid.replace('-', "_")];
+    fs::read_dir("/proc").expect("/proc can be listed").flatten().find_map(|process| {
+        let read = |file: &str| fs::read_to_string(process.path().join(file)).unwrap_or_default();
+        let is_manager =
+            read("cmdline").contains("--stand-by") && names.iter().any(|name| read("cgroup").contains(name));
+        is_manager.then(|| process.file_name().to_string_lossy().into_owned())
+    })
+}
+
 /// The devices in a resource slice, if it is ours.
 fn devices_of(slice: &Value) -> usize {
     let devices = slice["spec"]["devices"].as_array().map_or(0, Vec::len);
@@ -235,7 +270,10 @@ fn whole_cores_of(node: &Value) -> usize {
 fn manager_image(manager: &Path) -> Image {
     let dir = tempfile::tempdir().unwrap();
     for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
-        std::os::unix::fs::symlink(program, dir.path().join(program.file_name().unwrap())).unwrap();
+        // What only debuggers read is half of a program, and packing it takes long.
+        let mut strip = Command::new(tool("strip", "binutils"));
+        strip.arg("-o").arg(dir.path().join(program.file_name().unwrap())).arg(program);
+        let _ = run(&mut strip).success();
     }
     let archive = dir.path().join("image.tar");
     // Another name for other contents: a cluster does not import what it has.

@@ -7,7 +7,10 @@ use aliquot_harness::{MIB, wait};
 use serde_json::{Value, json};
 
 use super::Tests;
-use super::objects::holds;
+use super::objects::{holds, label};
+
+/// The label of all of them.
+const LABEL: &str = "aliquot-test-many";
 
 /// What is known of a slice from both sides: by its limits which request it is of, by what its processes hold whose
 /// they are, and what kubelet says of it.
@@ -27,14 +30,16 @@ impl Tests<'_> {
         let name = |number: u64| format!("many-{number}");
         let core = |number: u64| 1 + number % 3;
         let asked_mib = |number: u64| if count > 60 { 64 + number } else { 128 + 4 * number };
-        let objects: Vec<Value> = (0..count)
+        let mut objects: Vec<Value> = (0..count)
             .flat_map(|number| self.asks(&name(number), &holds((number + 1) * MIB), core(number), asked_mib(number)))
             .collect();
+        label(&mut objects, LABEL);
         self.namespace.apply(&objects);
         self.namespace.wait_until_all_run();
-        for number in 0..count {
-            self.namespace.wait_for_output(&name(number), "held");
-        }
+        wait::until_true("all pods hold their memory", || {
+            let said = self.namespace.logs_of(LABEL, objects.len());
+            said.lines().filter(|line| line.ends_with("held")).count() as u64 == count
+        });
         let running = started.elapsed();
 
         let mut slices = Vec::new();

@@ -51,6 +51,13 @@ pub(crate) fn pod_with(name: &str, image: &str, command: &[String], resources: &
     })
 }
 
+/// Gives the pods among these objects a label.
+pub(crate) fn label(objects: &mut [Value], label: &str) {
+    for pod in objects.iter_mut().filter(|object| object["kind"] == "Pod") {
+        pod["metadata"]["labels"][label] = "true".into();
+    }
+}
+
 /// A container of a pod, which has these resources.
 pub(crate) fn container(name: &str, image: &str, command: &[String], resources: &Value) -> Value {
     json!({"name": name, "image": image, "imagePullPolicy": "Never", "command": command, "resources": resources})

@@ -1,0 +1,106 @@
+//! Managers that are killed and replaced while pods arrive.
+
+use aliquot_harness::{MIB, wait};
+use serde_json::Value;
+
+use super::Tests;
+use super::manager::Mode;
+use super::objects::{label, takes_exactly};
+
+/// How often, unless `ALIQUOT_TEST_ROUNDS` says otherwise.
+const ROUNDS: usize = 2;
+
+/// The pods that arrive while a node has no manager.
+const BURST: usize = 10;
+
+/// The label of all pods that arrive.
+const LABEL: &str = "aliquot-test-arrival";
+
+/// Pods that arrive one after the other. By units each is bound to its node already: if the units are gone when kubelet
+/// admits it, it fails for good.
+struct Arrivals<'t, 'a> {
+    tests: &'t Tests<'a>,
+    nodes: Vec<Value>,
+    /// Those that have run and are removed.
+    past: usize,
+    count: usize,
+}
+
+impl Tests<'_> {
+    pub(crate) fn no_pod_fails_while_managers_are_killed_and_replaced(&self) {
+        if self.gpu.is_none() {
+            println!("not run: managers that are killed, because they run on other machines");
+            return;
+        }
+        let rounds = std::env::var("ALIQUOT_TEST_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("a number"));
+        let nodes = self.cluster.list("nodes", None).into_iter().map(|mut node| node["metadata"]["name"].take());
+        let mut arrivals = Arrivals { tests: self, nodes: nodes.collect(), past: 0, count: 0 };
+        for _ in 0..rounds {
+            self.manager.kill();
+            arrivals.arrive(BURST);
+            arrivals.have_run();
+            self.manager.begin_restart();
+            while !self.manager.is_restarted() {
+                arrivals.arrive(1);
+            }
+            arrivals.have_run();
+        }
+        println!("ok: {} pods arrived while managers were killed {rounds} times and replaced as often", arrivals.count);
+        println!("    none failed, and each had its part");
+    }
+}
+
+impl Arrivals<'_, '_> {
+    fn arrive(&mut self, count: usize) {
+        let numbers = self.count..self.count + count;
+        self.tests.namespace.apply(&numbers.flat_map(|number| self.objects(number)).collect::<Vec<_>>());
+        self.count += count;
+    }
+
+    fn objects(&self, number: usize) -> Vec<Value> {
+        let limit_bytes = self.tests.limit_mib(memory_mib(number)) * MIB;
+        let mut objects = self.tests.asks(&name(number), &takes_exactly(limit_bytes), 1, memory_mib(number));
+        label(&mut objects, LABEL);
+        if self.tests.mode == Mode::Units {
+            let pod = objects.last_mut().expect("the pod comes last");
+            pod["spec"]["nodeName"] = self.nodes[number % self.nodes.len()].clone();
+        }
+        objects
+    }
+
+    /// Waits until all that have arrived have run to their end, with what they asked for, and removes them.
+    fn have_run(&mut self) {
+        let numbers = self.past..self.count;
+        let namespace = self.tests.namespace;
+        wait::until_true("all pods that arrived have run", || {
+            let pods = namespace.list("pods");
+            let of_arrivals = pods.iter().filter(|pod| pod["metadata"]["labels"][LABEL] == "true");
+            let phases: Vec<&Value> = of_arrivals
+                .inspect(|pod| assert_ne!(pod["status"]["phase"], "Failed", "{pod:#}"))
+                .map(|pod| &pod["status"]["phase"])
+                .collect();
+            phases.len() == numbers.len() && phases.iter().all(|phase| *phase == "Succeeded")
+        });
+        let said = namespace.logs_of(LABEL, numbers.len());
+        for number in numbers {
+            let bytes = self.tests.limit_mib(memory_mib(number)) * MIB;
+            let begins = format!("[pod/{}/main] ", name(number));
+            let of_pod: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix(&begins)).take(2).collect();
+            assert_eq!(of_pod, [format!("free: {bytes}"), "one byte more than all: 2".into()], "{said}");
+        }
+        namespace.delete_all("pod");
+        if self.tests.mode == Mode::Claims {
+            namespace.delete_all("resourceclaim");
+        }
+        self.past = self.count;
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("arrival-{number}")
+}
+
+/// By claims each asks for another amount, so that a mistake shows whichever two are exchanged.
+fn memory_mib(number: usize) -> u64 {
+    64 + number as u64 % 100
+}

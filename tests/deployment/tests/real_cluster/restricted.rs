@@ -1,0 +1,58 @@
+//! Namespaces that allow little: pods of the standard `restricted`, and no more than a quota.
+
+use aliquot_harness::wait;
+use serde_json::{Value, json};
+
+use super::Tests;
+use super::holder::HELD_BYTES;
+use super::manager::Mode;
+use super::objects::holds;
+
+impl Tests<'_> {
+    pub(crate) fn a_pod_without_any_rights_has_its_part_within_a_quota(&self) {
+        let namespace = self.cluster.namespace("aliquot-restricted");
+        let enforce = "pod-security.kubernetes.io/enforce=restricted";
+        self.cluster.kubectl(&["label", "namespace", namespace.name(), enforce], "");
+        let hard = match self.mode {
+            Mode::Claims => json!({
+                "count/resourceclaims.resource.k8s.io": "1", "gpu.aliquot.dev.deviceclass.resource.k8s.io/devices": "1",
+            }),
+            Mode::Units => json!({"requests.aliquot.dev/gpu-core": "30", "requests.aliquot.dev/gpu-memory": "1"}),
+        };
+        let metadata = json!({"name": "gpus"});
+        namespace.apply(&[json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard},
+        })]);
+        wait::until_true("the quota is counted", || namespace.get("resourcequota", "gpus")["status"]["hard"] == hard);
+
+        let asks = |name: &str| {
+            let mut objects = self.asks(name, &holds(HELD_BYTES), 30, 64);
+            objects.iter_mut().filter(|object| object["kind"] == "Pod").for_each(restrict);
+            objects
+        };
+        // Both are enforced: a pod like all others is refused, and so is one that asks for more than is left.
+        let like_others = self.asks("like-others", &holds(HELD_BYTES), 30, 64).pop().expect("the pod comes last");
+        let error = namespace.try_apply(&[like_others]).unwrap_err();
+        assert!(error.contains("violates PodSecurity"), "{error}");
+        namespace.apply(&asks("restricted"));
+        namespace.wait_for_output("restricted", "held");
+        wait::until_true("the manager knows the process", || {
+            self.slice_of("restricted")["parts"][0]["memory_used_bytes"] == HELD_BYTES
+        });
+        let error = namespace.try_apply(&asks("one-more")).unwrap_err();
+        assert!(error.contains("exceeded quota: gpus"), "{error}");
+        println!("ok: a pod of the standard restricted had its part, and another one exceeded the quota");
+        drop(namespace);
+        wait::until_true("its slice is gone", || self.manager.slices().is_empty());
+    }
+}
+
+/// Takes from a pod whatever the standard does not allow.
+fn restrict(pod: &mut Value) {
+    pod["spec"]["securityContext"] = json!({
+        "runAsNonRoot": true, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"},
+    });
+    pod["spec"]["containers"][0]["securityContext"] = json!({
+        "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": true,
+    });
+}
