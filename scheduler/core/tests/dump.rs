@@ -352,7 +352,7 @@ fn half() -> DumpedClaim {
     let request = Request { devices: DeviceRequest::share(DeviceCore::from_percent(60)), ..Request::default() };
     let claim = Claim { name: "c".into(), request, ..Claim::default() };
     DumpedClaim {
-        claim,
+        claim: claim.into(),
         place: Some(DumpedPlace { node: 0, devices: vec![0], ..DumpedPlace::default() }),
         ..DumpedClaim::default()
     }

@@ -287,7 +287,7 @@ impl ClaimEntry {
             pod_group,
             sub_group,
             disruption_budget,
-        } = &dumped.claim;
+        } = &*dumped.claim;
         let (priority, preemptible) = standing(*priority, *preemptible);
         let placed = |place: &DumpedPlace| PlacedEntry {
             node: node_name(dump, place.node),

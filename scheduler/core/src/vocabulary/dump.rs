@@ -6,6 +6,8 @@
 //! which things were added, because decisions depend on it. Nothing is in it that follows from the rest: what is free,
 //! what queues hold, which claims form a class. So the books of a restored state cannot contradict each other.
 
+use std::sync::Arc;
+
 use crate::vocabulary::claim::{Action, Claim, LastEviction};
 use crate::vocabulary::disruption_budget::DisruptionBudget;
 use crate::vocabulary::event::EventError;
@@ -32,7 +34,7 @@ pub struct Dump {
     pub capacity: DumpedUsage,
     /// The labels that make the levels of the topology, the outermost first.
     pub topology: Vec<String>,
-    /// The nodes.
+    /// The nodes, in the order in which they were added.
     pub nodes: Vec<DumpedNode>,
     /// The queues, parents before their children. The default queue may be left out.
     pub queues: Vec<DumpedQueue>,
@@ -42,11 +44,11 @@ pub struct Dump {
     pub arrivals: Option<DumpedMixCounter>,
     /// How much of what runs has lately ended.
     pub turnover: DumpedTurnover,
-    /// The disruption budgets.
+    /// The disruption budgets of all namespaces.
     pub budgets: Vec<DisruptionBudget>,
     /// The declared pod groups.
     pub groups: Vec<DumpedGroup>,
-    /// The claims.
+    /// The claims, in the order in which they were added.
     pub claims: Vec<DumpedClaim>,
     /// What a scheduler remembers of who waits; nothing in a dump of a cluster alone.
     pub blocked: Vec<DumpedBlocked>,
@@ -91,7 +93,7 @@ pub struct DumpedTurnover {
 /// A node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedNode {
-    /// What it is.
+    /// What the node is, as it was reported.
     pub spec: NodeSpec,
     /// Whether it is kept for somebody.
     pub held: bool,
@@ -100,7 +102,7 @@ pub struct DumpedNode {
 /// A queue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedQueue {
-    /// How it is configured.
+    /// What the queue is, as it was configured.
     pub spec: QueueSpec,
     /// What it has used.
     pub usage: DumpedUsage,
@@ -109,7 +111,7 @@ pub struct DumpedQueue {
 /// A declared pod group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedGroup {
-    /// What it is.
+    /// What the group is, as it was declared.
     pub spec: PodGroup,
     /// How many of the dump's claims were there before it. Among those of equal priority who was there first goes
     /// first.
@@ -123,8 +125,8 @@ pub struct DumpedGroup {
 /// A claim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedClaim {
-    /// What it is.
-    pub claim: Claim,
+    /// What it asks for, and as whom. A dump shares it with the cluster that it was made from.
+    pub claim: Arc<Claim>,
     /// When it was added, in milliseconds; in a pod group the group's time counts.
     pub added_ms: u64,
     /// Where it is placed.
@@ -150,7 +152,7 @@ pub struct DumpedClaim {
 /// Where a claim is. How much it holds there follows from what it asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedPlace {
-    /// The node's number.
+    /// The node's number in [`Dump::nodes`].
     pub node: usize,
     /// The indexes of its devices there, ascending.
     pub devices: Vec<u16>,
@@ -161,13 +163,13 @@ pub struct DumpedPlace {
 /// Why a claim was evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedDisplacement {
-    /// What was done.
+    /// The action that evicted it.
     pub action: Action,
     /// Whom its room was needed for, if that is still there.
     pub by: Option<DumpedGroupRef>,
     /// The name of that group, or of its only member.
     pub by_name: String,
-    /// When, in milliseconds.
+    /// When it was evicted, in milliseconds.
     pub at_ms: u64,
     /// What the queues held just before, with their fair shares.
     pub shares: Vec<Share>,
@@ -176,7 +178,7 @@ pub struct DumpedDisplacement {
 /// The first of a queue that finds no room.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedBlocked {
-    /// Who waits.
+    /// The group that waits.
     pub group: DumpedGroupRef,
     /// Since when, in milliseconds.
     pub since_ms: u64,
@@ -211,17 +213,17 @@ pub enum DumpedGroupRef {
 pub enum DumpEntry {
     /// The levels of the topology.
     Topology,
-    /// A node.
+    /// An entry of [`Dump::nodes`].
     Node(usize),
-    /// A queue.
+    /// An entry of [`Dump::queues`].
     Queue(usize),
-    /// A namespace.
+    /// An entry of [`Dump::namespaces`].
     Namespace(usize),
-    /// A pod group.
+    /// An entry of [`Dump::groups`].
     Group(usize),
-    /// A claim.
+    /// An entry of [`Dump::claims`].
     Claim(usize),
-    /// One that waits.
+    /// An entry of [`Dump::blocked`].
     Blocked(usize),
     /// A search that goes on.
     Search(usize),
@@ -246,9 +248,9 @@ pub enum RestoreReason {
     /// The node has no room for it.
     #[error("it cannot be on node {node:?} with all that is before it in the list: {reason}")]
     NotEnough {
-        /// The node's name.
+        /// The name of the node.
         node: String,
-        /// What is missing.
+        /// What the node lacks.
         reason: NotEnough,
     },
     /// An entry before it has the same namespace and name.
@@ -263,11 +265,11 @@ pub enum RestoreReason {
     /// Something is said to be later than now.
     #[error("{what} is {at_ms} ms, which is later than now, {now_ms} ms")]
     InTheFuture {
-        /// What.
+        /// What is said to have happened.
         what: &'static str,
         /// When it is said to be.
         at_ms: u64,
-        /// Now.
+        /// The time of the dump, in milliseconds.
         now_ms: u64,
     },
     /// It runs or waits to start without being placed.

@@ -1,6 +1,7 @@
 //! What is told before all is told: after a start the engine decides nothing until it knows what there is.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, PodGroup, QueueSpec};
 
@@ -18,7 +19,7 @@ pub(super) struct Collected {
     configuration: BTreeMap<Subject, (usize, Observation)>,
     told: usize,
     /// Claims, each with its place in the order in which they were told.
-    pub(super) claims: BTreeMap<ClaimUid, (usize, Claim)>,
+    pub(super) claims: BTreeMap<ClaimUid, (usize, Arc<Claim>)>,
     /// The newest report of each node.
     pub(super) reports: BTreeMap<NodeName, NodeReport>,
     /// Nodes that are gone for good. One of the same name may have reported since.
@@ -41,17 +42,17 @@ impl Collected {
     pub(super) fn take(&mut self, observation: Observation) {
         match observation {
             Observation::Claim(uid, claim) => {
-                let number = self.claims.len();
-                self.claims.entry(uid).and_modify(|(_, known)| known.clone_from(&claim)).or_insert((number, *claim));
+                let (number, claim) = (self.claims.len(), Arc::new(*claim));
+                self.claims.entry(uid).and_modify(|(_, known)| known.clone_from(&claim)).or_insert((number, claim));
             }
             Observation::ClaimResized(uid, request) => {
                 if let Some((_, claim)) = self.claims.get_mut(&uid) {
-                    claim.request = *request;
+                    Arc::make_mut(claim).request = *request;
                 }
             }
             Observation::ClaimPeers(uid, peers) => {
                 if let Some((_, claim)) = self.claims.get_mut(&uid) {
-                    claim.request.peers = peers;
+                    Arc::make_mut(claim).request.peers = peers;
                 }
             }
             Observation::ClaimEnded(uid) => _ = self.claims.remove(&uid),

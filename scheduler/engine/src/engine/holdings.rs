@@ -1,6 +1,7 @@
 //! What instances hold, compared with what claims ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, Request,
@@ -25,14 +26,14 @@ pub(super) fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &Node
 }
 
 /// A claim with what its namespace gave it when it was admitted: where it asks for nothing, that is what it holds.
-pub(super) fn as_given(claim: &Claim, amounts: &Amounts) -> Claim {
-    let mut claim = claim.clone();
-    let Request { cpu, memory, devices, .. } = &mut claim.request;
-    if *cpu == MilliCpu::ZERO {
-        *cpu = amounts.cpu;
+pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
+    let Request { cpu, memory, devices, .. } = &claim.request;
+    let (mut cpu, mut memory, mut devices) = (*cpu, *memory, *devices);
+    if cpu == MilliCpu::ZERO {
+        cpu = amounts.cpu;
     }
-    if *memory == Bytes::ZERO {
-        *memory = amounts.memory;
+    if memory == Bytes::ZERO {
+        memory = amounts.memory;
     }
     if let Some(part) = amounts.devices.first() {
         if devices.core == DeviceCore::ZERO {
@@ -41,6 +42,11 @@ pub(super) fn as_given(claim: &Claim, amounts: &Amounts) -> Claim {
         if matches!(devices.memory, DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0)) {
             devices.memory = DeviceMemory::Bytes(part.memory);
         }
+    }
+    // Most claims ask for all of it, and are shared as they are.
+    if (cpu, memory, devices) != (claim.request.cpu, claim.request.memory, claim.request.devices) {
+        let request = &mut Arc::make_mut(&mut claim).request;
+        (request.cpu, request.memory, request.devices) = (cpu, memory, devices);
     }
     claim
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_scheduler_core::{
     Claim, ClaimId, Cluster, Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup,
     DumpedGroupRef, DumpedPlace, DumpedSearch, Event, EventError, LastEviction, LimitRange, NamespaceSpec, NodeSpec,
-    Outcome, Request, RestoreError, Scheduler,
+    Request, RestoreError, Scheduler,
 };
 
 use super::collected::Collected;
@@ -21,7 +21,7 @@ use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Ow
 /// A claim on its way into the books.
 struct Restored {
     key: ClaimKey,
-    claim: Claim,
+    claim: Arc<Claim>,
     record: ClaimRecord,
     /// What it asks for now, if it was being resized.
     resized_to: Option<Request>,
@@ -72,7 +72,7 @@ impl Engine {
             let id = self.entries.insert(entry(key, record.added_ms));
             self.unsaved.entries.insert(id);
             // The books say why they do not take it.
-            let _ = self.enter(id, claim);
+            let _ = self.enter(id, Arc::unwrap_or_clone(claim));
         }
         self.changed();
         self.issue_commands();
@@ -108,7 +108,7 @@ impl Engine {
     /// The claims that enter the books, in the order in which they came, and those that wait until the books take them.
     fn sort_out(
         &mut self,
-        claims: BTreeMap<ClaimUid, (usize, Claim)>,
+        claims: BTreeMap<ClaimUid, (usize, Arc<Claim>)>,
         mut records: BTreeMap<ClaimKey, ClaimRecord>,
         nodes: &BTreeMap<NodeName, NodeRecord>,
     ) -> (Vec<Restored>, Vec<Restored>) {
@@ -131,18 +131,17 @@ impl Engine {
             strays.extend(record.instance.map(|instance| (key.uid.clone(), instance)));
             self.unsaved.removed.push(key);
         }
-        let mut trial = self.cluster.clone();
-        let mut unbounded = self.without_bounds();
+        let unbounded = self.without_bounds();
         let (mut entering, mut parked) = (Vec::new(), Vec::new());
         for (_, _, mut restored) in wanted {
             let resize = restored.record.resize.as_ref().filter(|_| restored.record.instance.is_some());
-            let runs_as = resize.map_or_else(
-                || restored.claim.clone(),
-                |resize| Claim { request: resize.held.clone(), ..restored.claim.clone() },
-            );
-            restored.resized_to = resize.map(|_| restored.claim.request.clone());
+            let mut runs_as = Arc::clone(&restored.claim);
+            if let Some(resize) = resize {
+                Arc::make_mut(&mut runs_as).request = resize.held.clone();
+                restored.resized_to = Some(restored.claim.request.clone());
+            }
             let given = restored.record.instance.as_ref().and_then(|instance| {
-                let given = as_given(&runs_as, &instance.amounts);
+                let given = as_given(runs_as, &instance.amounts);
                 let spec = &nodes.get(&instance.node)?.spec;
                 is_what_is_asked_for(&given, &instance.amounts, spec).then_some(given)
             });
@@ -150,17 +149,16 @@ impl Engine {
                 strays.push((restored.key.uid.clone(), other));
             }
             // What runs was admitted before, and stays as it was admitted.
-            let (trial, claim) = match given {
-                Some(given) => (&mut unbounded, given),
-                None => (&mut trial, restored.claim.clone()),
+            let admitted = match given {
+                Some(given) => unbounded.admitted(given),
+                None => self.cluster.admitted(Arc::clone(&restored.claim)),
             };
-            match trial.apply(Event::ClaimAdded(claim)) {
-                Ok(Outcome::Claim(id)) => {
-                    // As its namespace lets it in.
-                    restored.claim = trial.claim(id).cloned().unwrap_or(restored.claim);
+            match admitted {
+                Ok(claim) => {
+                    restored.claim = claim;
                     entering.push(restored);
                 }
-                _ => {
+                Err(_) => {
                     // What runs of it goes on holding its room until it is stopped.
                     strays
                         .extend(restored.record.instance.clone().map(|instance| (restored.key.uid.clone(), instance)));
@@ -172,7 +170,7 @@ impl Engine {
             let Some(node) = nodes.get(&instance.node).filter(|node| !node.has_lapsed) else { continue };
             let instance = InstanceRecord { amounts: evened(&instance.amounts, &node.spec), ..instance };
             let claim = Claim { name: uid.to_string(), request: request_of(&instance.amounts), ..Claim::default() };
-            let key = ClaimKey { uid, stray: Some(instance.generation) };
+            let (key, claim) = (ClaimKey { uid, stray: Some(instance.generation) }, Arc::new(claim));
             let record =
                 ClaimRecord { added_ms: now_ms, is_ended: true, instance: Some(instance), ..ClaimRecord::default() };
             entering.push(Restored { key, claim, record, resized_to: None });
@@ -399,7 +397,7 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         shares: evicted.shares.clone(),
     });
     DumpedClaim {
-        claim: restored.claim.clone(),
+        claim: Arc::clone(&restored.claim),
         added_ms: record.added_ms,
         started_ms: instance.filter(|_| place.is_some()).map(|instance| instance.started_ms.min(now_ms)),
         place,

@@ -68,7 +68,7 @@ impl ClaimEntry {
             disruption_budget: self.disruption_budget.clone(),
         };
         let mut dumped = DumpedClaim {
-            claim,
+            claim: claim.into(),
             added_ms: self.added_ms,
             last_eviction: self.last_eviction.as_ref().map(|entry| LastEviction {
                 ran_since_ms: entry.ran_since_ms,

@@ -11,17 +11,33 @@ use crate::vocabulary::claim::{Allocation, Claim, ClaimId};
 use crate::vocabulary::event::{EventError, Outcome};
 use crate::vocabulary::not_enough::NotEnough;
 use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::request::Request;
 
+/// The group of a claim that is added.
+pub(super) enum GroupFor {
+    /// The group that it names, and the number of its sub-group there.
+    Declared(GroupId, usize),
+    /// One that is made for it alone, in this queue.
+    Single(QueueId),
+}
+
 impl Cluster {
-    pub(super) fn add_claim(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
+    pub(super) fn add_claim(&mut self, claim: Arc<Claim>) -> Result<ClaimId, EventError> {
         claim.request.validate()?;
-        let (group, sub_group) = self.group_for(&claim)?;
+        let (group, sub_group) = match self.group_for(&claim)? {
+            GroupFor::Declared(group, sub_group) => (group, sub_group),
+            GroupFor::Single(queue) => {
+                let Claim { priority, preemptible, min_runtime_ms, .. } = *claim;
+                let sort = SingleSort { priority, preemptible, min_runtime_ms };
+                (self.groups.add_single(sort, queue, self.now_ms), 0)
+            }
+        };
         let sequence = self.next_claim;
         self.next_claim += 1;
         let class = self.classes.join(&claim.request);
         let id = self.claims.insert(ClaimState {
-            claim: Arc::new(claim),
+            claim,
             sequence,
             class,
             group,
@@ -40,13 +56,10 @@ impl Cluster {
         Ok(id)
     }
 
-    /// The group of a claim and the number of its sub-group there; a claim without one is given a group of its own.
-    fn group_for(&mut self, claim: &Claim) -> Result<(GroupId, usize), EventError> {
+    /// The group that a claim joins when it is added.
+    pub(super) fn group_for(&self, claim: &Claim) -> Result<GroupFor, EventError> {
         let Some(name) = &claim.pod_group else {
-            let queue = self.queue_for(&claim.queue, &claim.namespace)?;
-            let Claim { priority, preemptible, min_runtime_ms, .. } = *claim;
-            let sort = SingleSort { priority, preemptible, min_runtime_ms };
-            return Ok((self.groups.add_single(sort, queue, self.now_ms), 0));
+            return Ok(GroupFor::Single(self.queue_for(&claim.queue, &claim.namespace)?));
         };
         let unknown = || EventError::UnknownGroup { namespace: claim.namespace.clone(), name: name.clone() };
         let id = self.groups.named(&claim.namespace, name).ok_or_else(unknown)?;
@@ -55,7 +68,7 @@ impl Cluster {
             group: name.clone(),
             sub_group: claim.sub_group.clone().unwrap_or_default(),
         };
-        Ok((id, sub_group.ok_or_else(unknown)?))
+        Ok(GroupFor::Declared(id, sub_group.ok_or_else(unknown)?))
     }
 
     /// Removes a claim: who was waiting for it to be gone may start.

@@ -1,12 +1,13 @@
 //! The state as a value, and made from one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Cluster;
 use crate::state::group::Group;
 use crate::state::mix_counter::MixCounter;
 use crate::state::node::Node;
-use crate::vocabulary::claim::{Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
+use crate::vocabulary::claim::{Allocation, ClaimId, DeviceAllocation, Displacement, NodeId};
 use crate::vocabulary::dump::{
     Dump, DumpEntry, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode, DumpedPlace,
     DumpedQueue, RestoreError, RestoreReason,
@@ -84,7 +85,7 @@ impl Cluster {
             shares: displaced.shares.clone(),
         };
         Some(DumpedClaim {
-            claim: Claim::clone(&state.claim),
+            claim: Arc::clone(&state.claim),
             added_ms: self.groups.get(state.group).map_or(0, Group::added_ms),
             place: state.allocation.as_ref().map(place),
             started_ms: state.started_ms,
@@ -273,7 +274,7 @@ impl Restored {
         if dumped.withdrawn && dumped.place.is_some() {
             return Err(at(entry, RestoreReason::WithdrawnAndPlaced));
         }
-        let id = self.cluster.add_claim(dumped.claim.clone()).map_err(failed)?;
+        let id = self.cluster.add_claim(Arc::clone(&dumped.claim)).map_err(failed)?;
         self.claims.push(id);
         let group = self.cluster.group_of(id).and_then(|group| self.cluster.groups.get_mut(group));
         if let Some(group) = group.filter(|group| !group.is_declared()) {

@@ -1,5 +1,7 @@
 //! Namespaces with a quota, which is a queue, or with bounds for each claim.
 
+use std::sync::Arc;
+
 use super::Cluster;
 use crate::vocabulary::claim::{Claim, ClaimId};
 use crate::vocabulary::event::EventError;
@@ -51,14 +53,36 @@ impl Cluster {
     }
 
     /// Adds a claim as its namespace lets it in: with the namespace's defaults for what it does not say.
-    pub(super) fn admit(&mut self, mut claim: Claim) -> Result<ClaimId, EventError> {
-        claim.request = self.bounded(&claim.namespace, claim.request)?;
+    pub(super) fn admit(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
+        let claim = self.as_let_in(Arc::new(claim))?;
         let id = self.add_claim(claim)?;
         if let Some(state) = self.claims.get(id) {
             self.arrivals.note(&state.claim.request, self.now_ms);
             self.turnover.note_coming(state.claim.request.devices.total_core());
         }
         Ok(id)
+    }
+
+    /// A claim as it would be if it were added now, with its namespace's defaults for what it does not say. The cluster
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Event::ClaimAdded`](crate::Event::ClaimAdded).
+    pub fn admitted(&self, claim: Arc<Claim>) -> Result<Arc<Claim>, EventError> {
+        let claim = self.as_let_in(claim)?;
+        claim.request.validate()?;
+        self.group_for(&claim)?;
+        Ok(claim)
+    }
+
+    fn as_let_in(&self, mut claim: Arc<Claim>) -> Result<Arc<Claim>, EventError> {
+        if self.namespaces.contains_key(&claim.namespace) {
+            let request = self.bounded(&claim.namespace, claim.request.clone())?;
+            if request != claim.request {
+                Arc::make_mut(&mut claim).request = request;
+            }
+        }
+        Ok(claim)
     }
 
     /// What a claim of a namespace is taken to ask for.
