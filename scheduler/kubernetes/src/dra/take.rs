@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_would_give_different_amounts_are_not_one_request() {
+    fn devices_with_different_amounts_are_not_one_request() {
         let small = device(json!({"value": "100"}), json!({"value": "16Gi"}));
         let of = |amounts: &[(&str, &str)]| {
             let taken = [&ours(), &small].map(|device| Taken::of(device, &wanted(amounts)).unwrap());

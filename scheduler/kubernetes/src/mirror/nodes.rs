@@ -136,8 +136,9 @@ impl Mirror {
         let mut held = Held::default();
         for uid in self.on_node.get(name).into_iter().flatten() {
             let Some(pod) = self.pods.get(uid) else { continue };
-            let is_counted = pod.instance.is_some() && !pod.facts.is_leaving;
-            held.peers.extend(pod.peers.clone().filter(|_| !is_counted));
+            // The books count the peers of claims. A pod that is gone is only here because devices are allocated to it.
+            let is_foreign_peer = !pod.is_gone && (pod.instance.is_none() || pod.facts.is_leaving);
+            held.peers.extend(pod.peers.clone().filter(|_| is_foreign_peer));
             let Some(instance) = pod.instance.as_ref().filter(|instance| instance.node == name) else {
                 held.by_foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
                 if !matches!(self.reading.ask(&pod.facts.words), Ok(None)) {

@@ -259,6 +259,22 @@ fn a_pod_that_has_ended_has_its_part_until_it_is_given_back() {
 }
 
 #[test]
+fn a_pod_that_is_gone_is_no_peer_while_it_has_its_part() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    let labels = json!({"app": "web"});
+    world.pod_with_part("a", 50, json!({"metadata": {"labels": labels}}));
+    world.settle();
+    world.delete("a");
+    let term = json!({"topologyKey": "metadata.name", "labelSelector": {"matchLabels": labels}});
+    let near = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+    world.pod_with_part("b", 50, json!({"spec": {"affinity": near}}));
+    world.settle();
+    assert_eq!(world.allocated(), BTreeMap::from([("n/gpu-0".to_owned(), (50, 1 << 30))]));
+    assert!(world.why_waiting("b").contains("affinity"), "{}", world.why_waiting("b"));
+}
+
+#[test]
 fn a_shared_claim_is_taken_once_and_keeps_its_users_together() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
