@@ -10,11 +10,12 @@ use std::io::{BufRead, BufReader, Write, stdin, stdout};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_abi::ledger::{self, Identity, SlotId};
 use aliquot_abi::region::{
-    ATTACH_SOCKET, AttachMessage, LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE, LIMITS_FILE_BYTES, Ledger, Limits,
+    ATTACH_SOCKET, Account, AttachMessage, LEDGER_FILE, LEDGER_FILE_BYTES, LIMITS_FILE, LIMITS_FILE_BYTES, Ledger,
+    Limits,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket};
@@ -93,8 +94,7 @@ fn tenant_process() {
             ["look"] => say(region, &AttachMessage { kind: AttachMessage::LOOK, ..attach_message(slot) }.to_bytes()),
             ["reserve", bytes] => {
                 let limit = limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed);
-                let outcome = ledger::reserve(&ledger.devices[0], &part.memory, bytes.parse().unwrap(), limit);
-                answer(&format!("{outcome:?}"));
+                answer(&reserve(&ledger.devices[0], &part.memory, bytes, limit));
                 continue;
             }
             // Leaves the state of a process that was killed in the middle of a reservation, after the slice's account
@@ -110,7 +110,7 @@ fn tenant_process() {
                     limit => limit,
                 };
                 let host = &ledger.slots[slot.index].host_memory;
-                answer(&format!("{:?}", ledger::reserve(&ledger.host, host, bytes.parse().unwrap(), limit)));
+                answer(&reserve(&ledger.host, host, bytes, limit));
                 continue;
             }
             ["copies", count, bytes, ns] => {
@@ -203,4 +203,13 @@ impl Drop for Tenant {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Reserves memory, and counts a refusal, as the shim does.
+fn reserve(account: &Account, part: &AtomicU64, bytes: &str, limit: u64) -> String {
+    let outcome = ledger::reserve(account, part, bytes.parse().unwrap(), limit);
+    if outcome.is_err() {
+        account.refused.fetch_add(1, Ordering::Relaxed);
+    }
+    format!("{outcome:?}")
 }
