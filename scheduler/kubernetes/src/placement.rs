@@ -1,4 +1,4 @@
-//! Where a pod may run: selectors, affinity and tolerations in the words of the books, and what is not supported.
+//! Where a pod may run: selectors, node affinity and tolerations in the words of the books.
 
 use std::collections::{BTreeMap, BTreeSet};
 
