@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, NODES, PODS, SLICES};
+use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, PODS, SLICES};
 use serde_json::{Value, json};
 
 use crate::kit::{Cluster, Scheduler};
@@ -23,13 +23,7 @@ impl Cluster {
     /// A node whose manager publishes devices of these models as a DRA driver.
     pub(crate) fn node_with_driver(&self, name: &str, models: &[&str]) {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
-        self.objects.create(&NODES, "", node);
-        let status = json!({"status": {
-            "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "100"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }});
-        self.objects.merge_status(&NODES, "", name, &status);
-        self.objects.merge(&NODES, "", name, &json!({"spec": {"taints": null}}));
+        self.ready_node(name, node);
         let capacity = |value: &str, step: &str| {
             let range = json!({"min": step, "step": step, "max": value});
             json!({"value": value, "requestPolicy": {"default": value, "validRange": range}})

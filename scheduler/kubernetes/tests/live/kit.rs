@@ -142,6 +142,11 @@ impl Cluster {
             "apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "annotations": annotations},
         });
+        self.ready_node(name, node);
+    }
+
+    /// Creates a node that pods can be bound to.
+    pub(crate) fn ready_node(&self, name: &str, node: Value) {
         self.objects.create(&NODES, "", node);
         let status = json!({"status": {
             "allocatable": {"cpu": "64", "memory": "64Gi", "pods": "100"},
