@@ -5,8 +5,7 @@ use aliquot_scheduler_engine::{self as engine, Batch, Saved, Store};
 use crate::database::Database;
 use crate::error::StoreError;
 use crate::format::{self, CLAIM, MEMORY, NODE};
-use crate::tables::{self, EngineRow, ReadRow};
-use crate::writer::Failure;
+use crate::tables::{ENGINE_RECORDS, EngineRow, ReadRow, Tables};
 
 /// Keeps the state of an engine. Terms are those of the database: of several stores of it, the one that was loaded last
 /// can save.
@@ -21,21 +20,13 @@ impl EngineStore {
     }
 
     fn read(&self) -> Result<Saved, StoreError> {
-        let read = |connection: &_| -> Result<_, Failure> {
-            Ok((tables::begin_term(connection)?, tables::engine_records(connection)?))
-        };
+        let read = |tables: &mut dyn Tables| Ok((tables.begin_term()?, tables.engine_records()?));
         let (term, rows) = self.database.transact(read)?;
         let mut saved = Saved { term, ..Saved::default() };
         for row in rows {
             take_in(&mut saved, &row).map_err(|what| {
                 let ReadRow { kind, key, .. } = row;
-                StoreError::Record {
-                    path: self.database.path().to_owned(),
-                    table: tables::ENGINE_RECORDS,
-                    kind,
-                    key,
-                    what,
-                }
+                StoreError::Record { place: self.database.place().to_owned(), table: ENGINE_RECORDS, kind, key, what }
             })?;
         }
         Ok(saved)
@@ -59,13 +50,13 @@ impl EngineStore {
             value: Some(format::write_memory(memory)),
         });
         rows.extend(memory);
-        let path = self.database.path().to_owned();
-        self.database.transact(move |connection| {
-            let current = tables::term(connection)?;
+        let place = self.database.place().to_owned();
+        self.database.transact(move |tables| {
+            let current = tables.term()?;
             if current != term {
-                return Err(Failure::Other(StoreError::TermEnded { path: path.clone(), term, current }));
+                return Err(StoreError::TermEnded { place: place.clone(), term, current });
             }
-            Ok(tables::change_engine(connection, &rows)?)
+            tables.change_engine(&rows)
         })
     }
 }

@@ -42,11 +42,13 @@ pub enum StoreError {
         what: &'static str,
     },
     /// A newer program has written it.
-    #[error("{}: it has format {found}, and this program knows {known} at most; use the newer program, or a backup from \
-             before the update", path.display())]
+    #[error(
+        "{place}: it has format {found}, and this program knows {known} at most; use the newer program, or a backup \
+             from before the update"
+    )]
     Newer {
         /// The database.
-        path: PathBuf,
+        place: String,
         /// The format of the file.
         found: u32,
         /// The newest format that this program knows.
@@ -70,11 +72,12 @@ pub enum StoreError {
         what: String,
     },
     /// A record cannot be understood.
-    #[error("{}: table {table}, kind {kind:?}, key {key:?}: {what}; put a backup in place of the file, or correct the \
-             record", path.display())]
+    #[error(
+        "{place}: table {table}, kind {kind:?}, key {key:?}: {what}; put a backup in its place, or correct the record"
+    )]
     Record {
         /// The database.
-        path: PathBuf,
+        place: String,
         /// The table that has the record.
         table: &'static str,
         /// What the record is about.
@@ -91,10 +94,10 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A newer term of the engine has begun.
-    #[error("{}: term {term} cannot save any more; it is term {current} now", path.display())]
+    #[error("{place}: term {term} cannot save any more; it is term {current} now")]
     TermEnded {
         /// The database.
-        path: PathBuf,
+        place: String,
         /// The term that tries to save.
         term: u64,
         /// The term that has begun last.
@@ -113,6 +116,36 @@ pub enum StoreError {
         path: PathBuf,
         /// What SQLite says.
         source: rusqlite::Error,
+    },
+    /// What is said of a PostgreSQL database makes no sense.
+    #[error("{place}: {what}")]
+    Unusable {
+        /// The database.
+        place: String,
+        /// What is wrong with it, and what to do.
+        what: String,
+    },
+    /// The PostgreSQL server cannot be reached now, or cannot serve.
+    #[error("{place}: it cannot be reached: {what}; it is tried again")]
+    Unreachable {
+        /// The database.
+        place: String,
+        /// Why.
+        what: String,
+    },
+    /// Another scheduler leads now, or may: this one has not renewed its lease in time.
+    #[error("{place}: this scheduler does not lead any more; another one goes on from what is there")]
+    LeaseLost {
+        /// The database.
+        place: String,
+    },
+    /// PostgreSQL fails for another reason.
+    #[error("{place}: {what}")]
+    Postgresql {
+        /// The database.
+        place: String,
+        /// What it says.
+        what: String,
     },
 }
 

@@ -1,6 +1,9 @@
-//! What is read and written in the tables.
+//! What is read and written, whatever keeps it.
 
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::path::Path;
+
+use crate::error::StoreError;
+use crate::writer::Queue;
 
 /// A record that is to be set or removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,35 +23,6 @@ pub(crate) const RESTORE_GAP: i64 = 1_000_000;
 /// The table of the engine's records.
 pub(crate) const ENGINE_RECORDS: &str = "engine_records";
 
-pub(crate) type Result<T> = std::result::Result<T, rusqlite::Error>;
-
-/// The records of a kind, by key.
-pub(crate) fn records(connection: &Connection, kind: &str) -> Result<Vec<(String, String)>> {
-    let mut query = connection.prepare_cached("SELECT key, value FROM records WHERE kind = ? ORDER BY key")?;
-    query.query_map([kind], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
-}
-
-/// Sets and removes records, in this order.
-pub(crate) fn change(connection: &Connection, changes: &[Change]) -> Result<()> {
-    let mut set = connection.prepare_cached("INSERT OR REPLACE INTO records VALUES (?, ?, ?)")?;
-    let mut remove = connection.prepare_cached("DELETE FROM records WHERE kind = ? AND key = ?")?;
-    for Change { kind, key, value } in changes {
-        match value {
-            Some(value) => set.execute(params![kind, key, value])?,
-            None => remove.execute(params![kind, key])?,
-        };
-    }
-    Ok(())
-}
-
-/// The next number of this name.
-pub(crate) fn next_number(connection: &Connection, name: &str) -> Result<u64> {
-    let mut count = connection.prepare_cached(
-        "INSERT INTO numbers VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET last = last + 1 RETURNING last",
-    )?;
-    count.query_row([name], |row| row.get(0))
-}
-
 /// A record of the engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct EngineRow {
@@ -67,52 +41,38 @@ pub(crate) struct ReadRow {
     pub(crate) value: String,
 }
 
-/// The term that has begun last.
-pub(crate) fn term(connection: &Connection) -> Result<u64> {
-    connection.prepare_cached("SELECT last FROM term")?.query_row([], |row| row.get(0))
+/// What can be read and written in a transaction.
+pub(crate) trait Tables {
+    /// The records of a kind, by key.
+    fn records(&mut self, kind: &str) -> Result<Vec<(String, String)>, StoreError>;
+
+    /// Sets and removes records, in this order.
+    fn change(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// The next number of this name.
+    fn next_number(&mut self, name: &str) -> Result<u64, StoreError>;
+
+    /// The term that has begun last.
+    fn term(&mut self) -> Result<u64, StoreError>;
+
+    /// Begins a term, and answers it.
+    fn begin_term(&mut self) -> Result<u64, StoreError>;
+
+    /// All records of the engine.
+    fn engine_records(&mut self) -> Result<Vec<ReadRow>, StoreError>;
+
+    /// Sets and removes records of the engine. Each record is named once.
+    fn change_engine(&mut self, rows: &[EngineRow]) -> Result<(), StoreError>;
 }
 
-/// Begins a term, and answers it.
-pub(crate) fn begin_term(connection: &Connection) -> Result<u64> {
-    connection.query_row("UPDATE term SET last = last + 1 RETURNING last", [], |row| row.get(0))
-}
+/// What is done in one transaction. It may be called again, in another one, if the first is not durable.
+pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tables) -> Result<(), StoreError> + 'a;
 
-/// All records of the engine.
-pub(crate) fn engine_records(connection: &Connection) -> Result<Vec<ReadRow>> {
-    let mut query = connection.prepare_cached("SELECT kind, key, format, value FROM engine_records")?;
-    let read =
-        |row: &Row<'_>| Ok(ReadRow { kind: row.get(0)?, key: row.get(1)?, format: row.get(2)?, value: row.get(3)? });
-    query.query_map([], read)?.collect()
-}
+/// What keeps the tables. One thread uses it.
+pub(crate) trait Backend: Send {
+    /// Does all of this durably, or nothing of it.
+    fn transact(&mut self, work: &mut Work<'_>) -> Result<(), StoreError>;
 
-/// Sets and removes records of the engine.
-pub(crate) fn change_engine(connection: &Connection, rows: &[EngineRow]) -> Result<()> {
-    let mut set = connection.prepare_cached("INSERT OR REPLACE INTO engine_records VALUES (?, ?, ?, ?)")?;
-    let mut remove = connection.prepare_cached("DELETE FROM engine_records WHERE kind = ? AND key = ?")?;
-    for EngineRow { kind, key, value } in rows {
-        match value {
-            Some((format, value)) => set.execute(params![kind, key, format, value])?,
-            None => remove.execute(params![kind, key])?,
-        };
-    }
-    Ok(())
-}
-
-/// Marks a backup, so that whoever opens it later knows that it is one.
-pub(crate) fn mark_as_copy(connection: &Connection) -> Result<()> {
-    connection.execute("UPDATE restored SET is_copy = 1", []).map(|_| ())
-}
-
-/// Leaves a gap in all numbers and terms if this is a backup that takes the place of a database. That one may have given
-/// more of them after the backup was made, and nodes obey no term that is lower than one that they have seen.
-pub(crate) fn go_on_after_restore(connection: &mut Connection) -> Result<()> {
-    let transaction = connection.transaction()?;
-    let is_copy: Option<bool> =
-        transaction.query_row("SELECT is_copy FROM restored", [], |row| row.get(0)).optional()?;
-    if is_copy == Some(true) {
-        transaction.execute("UPDATE term SET last = last + ?", [RESTORE_GAP])?;
-        transaction.execute("UPDATE numbers SET last = last + ?", [RESTORE_GAP])?;
-        transaction.execute("UPDATE restored SET is_copy = 0", [])?;
-    }
-    transaction.commit()
+    /// Copies everything into a new file, and serves the queue meanwhile.
+    fn back_up(&mut self, queue: &mut Queue, to: &Path) -> Result<(), StoreError>;
 }

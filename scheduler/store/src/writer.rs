@@ -1,4 +1,4 @@
-//! The thread that makes all calls of SQLite.
+//! The thread that uses the backend.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -6,35 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
-
-use crate::backup;
 use crate::error::StoreError;
-use crate::file::Lock;
+use crate::tables::{Backend, Tables, Work};
 
 /// What is done in one transaction at most, so that nobody waits for ever for others.
 const GROUP_MAX: usize = 1024;
 
-/// Something to be done in a transaction, which it may share with other work.
-pub(crate) trait Work: Send {
+/// Something to be done in a transaction, which it may share with others.
+pub(crate) trait Part: Send {
     /// Does it. It may be called again, in another transaction, if this one fails.
-    fn apply(&mut self, connection: &Connection) -> Result<(), Failure>;
+    fn apply(&mut self, tables: &mut dyn Tables) -> Result<(), StoreError>;
 
     /// Answers whoever waits: the transaction is durable, or nothing was done.
     fn answer(self: Box<Self>, done: Result<(), StoreError>);
-}
-
-/// Why work fails.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    Sqlite(rusqlite::Error),
-    Other(StoreError),
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Sqlite(error)
-    }
 }
 
 /// Work that answers something.
@@ -50,13 +34,13 @@ impl<F, T> Asked<F, T> {
     }
 }
 
-impl<F, T> Work for Asked<F, T>
+impl<F, T> Part for Asked<F, T>
 where
-    F: FnMut(&Connection) -> Result<T, Failure> + Send,
+    F: FnMut(&mut dyn Tables) -> Result<T, StoreError> + Send,
     T: Send,
 {
-    fn apply(&mut self, connection: &Connection) -> Result<(), Failure> {
-        self.answer = Some((self.work)(connection)?);
+    fn apply(&mut self, tables: &mut dyn Tables) -> Result<(), StoreError> {
+        self.answer = Some((self.work)(tables)?);
         Ok(())
     }
 
@@ -74,22 +58,18 @@ where
 
 /// What the thread is asked.
 pub(crate) enum Task {
-    Work(Box<dyn Work>),
+    Work(Box<dyn Part>),
     BackUp { to: PathBuf, reply: SyncSender<Result<(), StoreError>> },
 }
 
 /// The state of the thread.
 pub(crate) struct Writer {
-    pub(crate) connection: Connection,
+    pub(crate) backend: Box<dyn Backend>,
     pub(crate) queue: Queue,
-    /// Dropped last, when the connection is closed.
-    pub(crate) lock: Lock,
 }
 
 /// What waits for the thread.
 pub(crate) struct Queue {
-    /// The database.
-    pub(crate) path: PathBuf,
     pub(crate) inbox: Receiver<Task>,
     /// What has come and must wait until the task in hand is done.
     pub(crate) later: VecDeque<Task>,
@@ -97,21 +77,22 @@ pub(crate) struct Queue {
     pub(crate) transactions: Arc<AtomicU64>,
 }
 
+/// How a transaction is made.
+pub(crate) type Transact<'a> = dyn FnMut(&mut Work<'_>) -> Result<(), StoreError> + 'a;
+
 impl Writer {
     /// Serves until nobody can ask any more.
     pub(crate) fn run(self) {
-        let Self { connection, mut queue, lock } = self;
+        let Self { mut backend, mut queue } = self;
         while let Some(task) = queue.next() {
             match task {
-                Task::Work(first) => queue.serve(&connection, Some(first)),
+                Task::Work(first) => queue.serve(&mut |work| backend.transact(work), Some(first)),
                 Task::BackUp { to, reply } => {
-                    let done = backup::back_up(&connection, &mut queue, &to);
+                    let done = backend.back_up(&mut queue, &to);
                     let _ = reply.send(done);
                 }
             }
         }
-        drop(connection);
-        drop(lock);
     }
 }
 
@@ -122,7 +103,7 @@ impl Queue {
     }
 
     /// Does all work that waits now.
-    pub(crate) fn serve(&mut self, connection: &Connection, first: Option<Box<dyn Work>>) {
+    pub(crate) fn serve(&mut self, transact: &mut Transact<'_>, first: Option<Box<dyn Part>>) {
         let mut group = Vec::from_iter(first);
         while group.len() < GROUP_MAX {
             match self.inbox.try_recv() {
@@ -131,47 +112,36 @@ impl Queue {
                 Err(_) => break,
             }
         }
-        self.commit(connection, group);
+        self.commit(transact, group);
     }
 
     /// Does all work in one transaction. If that fails, each is tried alone, so that nobody suffers for another's work.
-    fn commit(&self, connection: &Connection, mut group: Vec<Box<dyn Work>>) {
-        if group.len() > 1 && self.transact(connection, &mut group).is_ok() {
+    fn commit(&self, transact: &mut Transact<'_>, mut group: Vec<Box<dyn Part>>) {
+        if group.len() > 1 && self.transact(transact, &mut group).is_ok() {
             return group.into_iter().for_each(|work| work.answer(Ok(())));
         }
         for mut work in group {
-            let done = self.transact(connection, std::slice::from_mut(&mut work));
+            let done = self.transact(transact, std::slice::from_mut(&mut work));
             work.answer(done);
         }
     }
 
-    fn transact(&self, connection: &Connection, group: &mut [Box<dyn Work>]) -> Result<(), StoreError> {
-        let mut transact = || -> Result<(), Failure> {
-            // Dropped without a commit, it is rolled back.
-            let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
-            for work in group.iter_mut() {
-                work.apply(&transaction)?;
-            }
-            Ok(transaction.commit()?)
-        };
-        transact().map_err(|failure| match failure {
-            Failure::Sqlite(error) => StoreError::sqlite(&self.path, error),
-            Failure::Other(error) => error,
-        })?;
+    fn transact(&self, transact: &mut Transact<'_>, group: &mut [Box<dyn Part>]) -> Result<(), StoreError> {
+        transact(&mut |tables| group.iter_mut().try_for_each(|work| work.apply(tables)))?;
         self.transactions.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::Path;
     use std::sync::mpsc::{self, Receiver};
 
     use super::*;
-    use crate::{Change, Database, tables};
+    use crate::{Change, Database};
 
-    type Answer = Receiver<Result<(), StoreError>>;
+    pub(crate) type Answer = Receiver<Result<(), StoreError>>;
 
     fn open(folder: &Path) -> Database {
         Database::open(&folder.join("state.db")).expect("it can be opened")
@@ -180,24 +150,24 @@ mod tests {
     /// Asks for work, and does not wait for it.
     fn ask(
         database: &Database,
-        work: impl FnMut(&Connection) -> Result<(), Failure> + Send + 'static,
-    ) -> Receiver<Result<(), StoreError>> {
+        work: impl FnMut(&mut dyn Tables) -> Result<(), StoreError> + Send + 'static,
+    ) -> Answer {
         let (reply, answer) = mpsc::sync_channel(1);
         database.send(Task::Work(Box::new(Asked::new(work, reply))));
         answer
     }
 
-    fn set(key: &str, value: &str) -> [Change; 1] {
+    pub(crate) fn set(key: &str, value: &str) -> [Change; 1] {
         [Change { kind: "test", key: key.to_owned(), value: Some(value.to_owned()) }]
     }
 
-    fn ask_to_set(database: &Database, key: &str, value: &str) -> Answer {
+    pub(crate) fn ask_to_set(database: &Database, key: &str, value: &str) -> Answer {
         let changes = set(key, value);
-        ask(database, move |connection| Ok(tables::change(connection, &changes)?))
+        ask(database, move |tables| tables.change(&changes))
     }
 
     /// Makes the writer busy until what this answers is dropped. What is asked meanwhile comes together.
-    fn hold(database: &Database) -> mpsc::Sender<()> {
+    pub(crate) fn hold(database: &Database) -> mpsc::Sender<()> {
         let (release, released) = mpsc::channel::<()>();
         let (begin, begun) = mpsc::channel();
         drop(ask(database, move |_| {
@@ -209,7 +179,7 @@ mod tests {
         release
     }
 
-    fn is_durable(answer: &Answer) -> bool {
+    pub(crate) fn is_durable(answer: &Answer) -> bool {
         answer.recv().expect("the writer answers").is_ok()
     }
 
@@ -237,44 +207,16 @@ mod tests {
         let database = open(folder.path());
         let release = hold(&database);
         let first = ask_to_set(&database, "first", "{}");
-        let bad = ask(&database, |connection| {
-            tables::change(connection, &set("bad", "{}"))?;
-            Ok(connection.execute_batch("INSERT INTO nowhere VALUES (1)")?)
+        let bad = ask(&database, |tables| {
+            tables.change(&set("bad", "{}"))?;
+            Err(StoreError::TermEnded { place: "here".to_owned(), term: 1, current: 2 })
         });
         let last = ask_to_set(&database, "last", "{}");
         drop(release);
         assert!(is_durable(&first) && is_durable(&last));
-        let refused = bad.recv().expect("the writer answers").expect_err("there is no such table").to_string();
-        assert!(refused.contains("state.db: no such table: nowhere"), "{refused}");
+        let refused = bad.recv().expect("the writer answers").expect_err("it fails by itself").to_string();
+        assert!(refused.contains("here: term 1"), "{refused}");
         assert_eq!(keys(&database), ["first", "last"]);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused_whole_and_fits_when_there_is_room() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let database = open(folder.path());
-        let limit = |more: i64| {
-            let set = ask(&database, move |connection| {
-                let pages: i64 = connection.pragma_query_value(None, "page_count", |row| row.get(0))?;
-                connection.pragma_update(None, "max_page_count", pages + more)?;
-                Ok(())
-            });
-            assert!(is_durable(&set));
-        };
-        database.save(&set("small", "1")).expect("saved");
-        limit(4);
-        let release = hold(&database);
-        let large = ask_to_set(&database, "large", &"x".repeat(1 << 20));
-        let small = ask_to_set(&database, "small", "2");
-        drop(release);
-        let refused = large.recv().expect("the writer answers").expect_err("there is no room");
-        assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
-        assert!(is_durable(&small), "what fits is saved");
-        assert_eq!(database.records("test").expect("readable"), [("small".to_owned(), "2".to_owned())]);
-        limit(1000);
-        database.save(&set("large", &"x".repeat(1 << 20))).expect("there is room");
-        drop(database);
-        assert_eq!(keys(&open(folder.path())), ["large", "small"]);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | [`Scheduler`], [`Jobs`] | a scheduler for machines without Kubernetes, and a client of it |
 //! | [`nvidia_headers`] | NVIDIA's headers of any version, to compare our declarations with |
 //! | [`nvidia_runtime`] | NVIDIA's runtime library of any version, shared and static |
+//! | [`PostgreSql`] | a PostgreSQL server from this machine's package, with empty databases |
 //! | [`Sysroot`] | an older C library |
 //! | [`RootFs`], [`Image`], [`Container`] | root file systems, and containers that podman runs in them |
 //! | [`as_user`] | code run as another user of the machine |
@@ -36,6 +37,7 @@ mod gpu;
 mod headers;
 mod mapped;
 mod node;
+mod postgresql;
 mod process;
 mod program;
 mod publishing;
@@ -58,6 +60,7 @@ pub use gpu::{EXACT_MEMORY, PARTITIONABLE_GPU, SimulatedGpu};
 pub use headers::{nvidia_headers, nvidia_runtime};
 pub use mapped::Mapped;
 pub use node::{Node, Slice};
+pub use postgresql::PostgreSql;
 pub use process::{Outcome, Process, run};
 pub use program::{HostProgram, copy_program};
 pub use python::PythonEnvironment;

@@ -12,8 +12,12 @@ mod rig;
 #[path = "../../../engine/tests/simulation/world.rs"]
 mod world;
 
+use std::cell::Cell;
+use std::time::Duration;
+
+use aliquot_harness::{PostgreSql, wait};
 use aliquot_scheduler_engine::{Batch, Saved, Store, StoreError};
-use aliquot_scheduler_store::{Database, EngineStore};
+use aliquot_scheduler_store::{Candidate, Database, EngineStore, PostgresqlConfig, Standing};
 use direct::Direct;
 use tempfile::TempDir;
 use world::{Kind, Wire, World};
@@ -21,17 +25,42 @@ use world::{Kind, Wire, World};
 /// Worlds of each kind. The engine's tests play many more; here the store is what is new.
 const WORLDS: u64 = 8;
 
+thread_local! {
+    /// Whether the worlds of this thread are in a database of a server.
+    static ON_SERVER: Cell<bool> = const { Cell::new(false) };
+}
+
 struct Reopened {
     /// Dropped before its folder.
     store: Option<EngineStore>,
-    folder: TempDir,
+    place: Place,
+}
+
+enum Place {
+    File(TempDir),
+    Server(PostgresqlConfig),
+}
+
+impl Place {
+    fn open(&self) -> Database {
+        let config = match self {
+            Place::File(folder) => {
+                return Database::open(&folder.path().join("state.db")).expect("it is closed and whole");
+            }
+            Place::Server(config) => config,
+        };
+        let mut candidate = Candidate::new(config, "test:1".to_owned()).expect("the URL can be used");
+        wait::until("the lease was given up", || match candidate.stand().expect("the server answers") {
+            Standing::Leads(database) => Some(database),
+            Standing::Follows { .. } => None,
+        })
+    }
 }
 
 impl Store for Reopened {
     fn load(&mut self) -> Result<Saved, StoreError> {
         self.store = None;
-        let database = Database::open(&self.folder.path().join("state.db")).expect("it is closed and whole");
-        self.store.insert(database.engine_store()).load()
+        self.store.insert(self.place.open().engine_store()).load()
     }
 
     fn save(&mut self, batch: &Batch) -> Result<(), StoreError> {
@@ -40,7 +69,13 @@ impl Store for Reopened {
 }
 
 fn new_store() -> Box<dyn Store> {
-    Box::new(Reopened { store: None, folder: tempfile::tempdir().expect("there is room for a folder") })
+    let place = if ON_SERVER.get() {
+        let url = PostgreSql::shared().database();
+        Place::Server(PostgresqlConfig { url, lease: Duration::from_secs(120), ..PostgresqlConfig::default() })
+    } else {
+        Place::File(tempfile::tempdir().expect("there is room for a folder"))
+    };
+    Box::new(Reopened { store: None, place })
 }
 
 fn new_wire() -> Box<dyn Wire> {
@@ -68,4 +103,10 @@ fn worlds_of_nodes_that_hold_leases_come_to_rest() {
 #[test]
 fn worlds_of_nodes_without_leases_come_to_rest() {
     play_all(Kind::Witness);
+}
+
+#[test]
+fn worlds_in_a_database_of_a_server_come_to_rest() {
+    ON_SERVER.set(true);
+    play_all(Kind::Leases);
 }

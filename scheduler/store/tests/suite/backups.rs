@@ -16,7 +16,7 @@ fn a_backup_made_while_others_save_is_one_moment_of_the_database() {
     let filler: Vec<_> = (0..3000).map(|key| set("filler", &key.to_string(), &"x".repeat(4000))).collect();
     kit.database().save(&filler).expect("saved");
     let is_done = AtomicBool::new(false);
-    let backup = kit.folder.path().join("backup.db");
+    let backup = kit.folder().join("backup.db");
     let (before, after) = thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let mut round = 0_u64;
@@ -51,7 +51,7 @@ fn a_backup_made_while_others_save_is_one_moment_of_the_database() {
 #[test]
 fn a_backup_never_replaces_a_file_and_leaves_nothing_else_behind() {
     let kit = Kit::new();
-    let folder = kit.folder.path().join("backups");
+    let folder = kit.folder().join("backups");
     fs::create_dir(&folder).expect("there is room");
     let to = folder.join("one");
     kit.database().back_up(&to).expect("there is room");
@@ -70,7 +70,7 @@ fn a_backup_never_replaces_a_file_and_leaves_nothing_else_behind() {
 #[test]
 fn no_number_and_no_term_is_given_again_after_a_backup_is_restored() {
     let mut kit = Kit::new();
-    let backup = kit.folder.path().join("backup.db");
+    let backup = kit.folder().join("backup.db");
     kit.database().next_number("job").expect("a number");
     kit.database().engine_store().load().expect("loaded");
     kit.database().back_up(&backup).expect("there is room");

@@ -23,7 +23,7 @@ fn refused(path: &Path) -> StoreError {
 fn only_the_owner_can_read_the_files() {
     let mut kit = Kit::new();
     kit.database().save(&[set("job", "1", "{}")]).expect("saved");
-    let files = || fs::read_dir(kit.folder.path()).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let files = || fs::read_dir(kit.folder()).expect("a folder").map(|entry| entry.expect("an entry").path());
     let mode = |path: &Path| fs::metadata(path).expect("a file").permissions().mode() & 0o777;
     for file in files() {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
@@ -39,7 +39,7 @@ fn only_the_owner_can_read_the_files() {
 #[test]
 fn a_database_that_is_in_use_is_refused_by_whatever_name() {
     let mut kit = Kit::new();
-    let link = kit.folder.path().join("link");
+    let link = kit.folder().join("link");
     std::os::unix::fs::symlink(kit.path(), &link).expect("a link can be made");
     for path in [kit.path(), link.clone()] {
         let refused = Database::open(&path).expect_err("it is in use").to_string();
@@ -55,7 +55,7 @@ fn a_database_that_is_in_use_is_refused_by_whatever_name() {
 #[test]
 fn what_is_no_database_of_a_scheduler_is_refused() {
     let kit = Kit::new();
-    let path = kit.folder.path().join("other");
+    let path = kit.folder().join("other");
     for text in ["x", "plain text that is longer than the head of a database file", "SQLite format 4\0"] {
         fs::write(&path, text).expect("there is room");
         assert!(matches!(refused(&path), StoreError::NotOurs { .. }));
@@ -118,11 +118,11 @@ fn a_newer_database_is_refused_and_left_as_it_is() {
 fn a_log_that_belongs_to_another_database_is_not_applied() {
     let mut kit = Kit::new();
     kit.database().save(&[set("job", "1", "old")]).expect("saved");
-    let backup = kit.folder.path().join("backup.db");
+    let backup = kit.folder().join("backup.db");
     kit.database().back_up(&backup).expect("there is room");
     kit.database().save(&[set("job", "1", "new")]).expect("saved");
     // A crash leaves the log behind.
-    let log = kit.folder.path().join("state.db-wal");
+    let log = kit.folder().join("state.db-wal");
     let left = fs::read(&log).expect("there is a log");
     assert!(!left.is_empty());
     kit.close();

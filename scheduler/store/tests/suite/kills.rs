@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
 use aliquot_scheduler_engine::{Batch, ClaimKey, ClaimRecord, Store};
-use aliquot_scheduler_store::Database;
 
-use crate::{Kit, set};
+use crate::{Kit, on_each_backend, open_named, set};
 
 /// Says to a child that it is one, and which database to use.
 const CHILD: &str = "ALIQUOT_STORE_CHILD";
@@ -21,8 +19,8 @@ const KILLS: usize = 40;
 const KEYS: [&str; 3] = ["first", "second", "third"];
 
 /// Saves until it is killed, and says what is durable.
-fn save_for_ever(path: &Path) {
-    let database = Database::open(path).expect("nobody else has it");
+fn save_for_ever(name: &str) {
+    let database = open_named(name).expect("nobody else has it");
     let say = |line: String| {
         // One write for a line, so that a kill never leaves half of one that counts.
         std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
@@ -53,49 +51,49 @@ fn save_for_ever(path: &Path) {
 #[test]
 #[ignore = "a part of the test below, in a process of its own"]
 fn child() {
-    if let Some(path) = std::env::var_os(CHILD) {
-        save_for_ever(Path::new(&path));
+    if let Ok(name) = std::env::var(CHILD) {
+        save_for_ever(&name);
     }
 }
 
-#[test]
-fn what_was_acknowledged_outlives_a_kill_and_no_save_is_there_by_half() {
-    let mut kit = Kit::new();
-    let mut saved: BTreeMap<u64, u64> = BTreeMap::new();
-    for kill in 0..KILLS {
-        kit.close();
-        let mut child = Command::new(std::env::current_exe().expect("this is a program"))
-            .args(["--exact", "kills::child", "--ignored", "--nocapture"])
-            .env(CHILD, kit.path())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it can be started");
-        let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines().map_while(Result::ok);
-        let mut engine = None;
-        let mut take_in = |line: String| {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let number = |word: usize| words[word].parse::<u64>().expect("a number");
-            match words.first() {
-                Some(&"@saved") => _ = saved.insert(number(1), number(2)),
-                Some(&"@engine") => engine = Some((number(1), number(2))),
-                _ => return false,
+on_each_backend! {
+    fn what_was_acknowledged_outlives_a_kill_of_the_process(kit) {
+        let mut saved: BTreeMap<u64, u64> = BTreeMap::new();
+        for kill in 0..KILLS {
+            kit.close();
+            let mut child = Command::new(std::env::current_exe().expect("this is a program"))
+                .args(["--exact", "kills::child", "--ignored", "--nocapture"])
+                .env(CHILD, kit.name())
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("it can be started");
+            let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines().map_while(Result::ok);
+            let mut engine = None;
+            let mut take_in = |line: String| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let number = |word: usize| words[word].parse::<u64>().expect("a number");
+                match words.first() {
+                    Some(&"@saved") => _ = saved.insert(number(1), number(2)),
+                    Some(&"@engine") => engine = Some((number(1), number(2))),
+                    _ => return false,
+                }
+                true
+            };
+            // Each kill comes at another moment.
+            let mut count = 0;
+            while count < kill * 7 % 60 {
+                count += usize::from(take_in(lines.next().expect("it goes on until it is killed")));
             }
-            true
-        };
-        // Each kill comes at another moment.
-        let mut count = 0;
-        while count < kill * 7 % 60 {
-            count += usize::from(take_in(lines.next().expect("it goes on until it is killed")));
+            child.kill().expect("it still runs");
+            // What it had said before counts too.
+            lines.for_each(|line| _ = take_in(line));
+            child.wait().expect("it was killed");
+            kit.reopen();
+            check_saves(&kit, &saved);
+            check_engine(&kit, engine);
         }
-        child.kill().expect("it still runs");
-        // What it had said before counts too.
-        lines.for_each(|line| _ = take_in(line));
-        child.wait().expect("it was killed");
-        kit.reopen();
-        check_saves(&kit, &saved);
-        check_engine(&kit, engine);
+        assert!(saved.len() as u64 == CALLERS, "everybody has saved: {saved:?}");
     }
-    assert!(saved.len() as u64 == CALLERS, "everybody has saved: {saved:?}");
 }
 
 fn check_saves(kit: &Kit, acknowledged: &BTreeMap<u64, u64>) {

@@ -5,28 +5,97 @@ mod engine;
 mod files;
 mod full_disk;
 mod kills;
+mod postgresql;
 mod records;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use aliquot_scheduler_store::{Change, Database, StoreError};
+use aliquot_harness::{PostgreSql, wait};
+use aliquot_scheduler_store::{Candidate, Change, Database, PostgresqlConfig, Standing, StoreError};
 
-/// A database that a test closes and opens again. Another backend has a kit of its own, and runs the same checks.
+/// A database that a test closes and opens again.
 struct Kit {
-    folder: tempfile::TempDir,
+    place: Place,
     database: Option<Database>,
 }
 
+/// Where a database is.
+enum Place {
+    File(tempfile::TempDir),
+    /// A URL.
+    Server(String),
+}
+
+/// Makes each test one of every backend.
+macro_rules! on_each_backend {
+    ($(fn $name:ident($kit:ident) $body:block)*) => {
+        $(
+            #[allow(unused_mut, reason = "some only read")]
+            fn $name(mut $kit: $crate::Kit) $body
+        )*
+
+        mod sqlite {
+            $(#[test] fn $name() { super::$name($crate::Kit::new()); })*
+        }
+
+        mod postgresql {
+            $(#[test] fn $name() { super::$name($crate::Kit::of_server()); })*
+        }
+    };
+}
+use on_each_backend;
+
+/// The configuration for a database of a server. The lease outlives every pause of a busy machine.
+fn config(url: &str) -> PostgresqlConfig {
+    PostgresqlConfig { url: url.to_owned(), lease: Duration::from_secs(120), ..PostgresqlConfig::default() }
+}
+
+/// A scheduler that shares a database of a server.
+fn candidate(url: &str, own: &str) -> Candidate {
+    Candidate::new(&config(url), own.to_owned()).expect("the URL can be used")
+}
+
+/// Lets the time of the lease be over.
+fn let_lease_end(url: &str) {
+    PostgreSql::shared().sql(url, "UPDATE aliquot.lease SET until = 'epoch'");
+}
+
 impl Kit {
+    /// A new file.
     fn new() -> Self {
-        let folder = tempfile::tempdir().expect("there is room for a folder");
-        let mut kit = Self { folder, database: None };
+        Self::at(Place::File(tempfile::tempdir().expect("there is room for a folder")))
+    }
+
+    /// A new database of a server.
+    fn of_server() -> Self {
+        Self::at(Place::Server(PostgreSql::shared().database()))
+    }
+
+    fn at(place: Place) -> Self {
+        let mut kit = Self { place, database: None };
         kit.open().expect("a new database can be made");
         kit
     }
 
+    /// The folder of a file.
+    fn folder(&self) -> &std::path::Path {
+        match &self.place {
+            Place::File(folder) => folder.path(),
+            Place::Server(url) => panic!("{url} is no file"),
+        }
+    }
+
     fn path(&self) -> PathBuf {
-        self.folder.path().join("state.db")
+        self.folder().join("state.db")
+    }
+
+    /// Names the database to another process: see [`open_named`].
+    fn name(&self) -> String {
+        match &self.place {
+            Place::File(_) => self.path().to_str().expect("a text").to_owned(),
+            Place::Server(url) => url.clone(),
+        }
     }
 
     fn database(&self) -> &Database {
@@ -39,7 +108,12 @@ impl Kit {
 
     fn open(&mut self) -> Result<(), StoreError> {
         self.close();
-        self.database = Some(Database::open(&self.path())?);
+        let database = match &self.place {
+            Place::File(_) => Database::open(&self.path())?,
+            // Whoever led has ended. If it was killed, its lease goes on.
+            Place::Server(url) => lead(&mut candidate(url, "test:1"), || let_lease_end(url))?,
+        };
+        self.database = Some(database);
         Ok(())
     }
 
@@ -50,6 +124,26 @@ impl Kit {
     fn records(&self, kind: &'static str) -> Vec<(String, String)> {
         self.database().records(kind).expect("records can be read")
     }
+}
+
+/// Opens the database of a file or a URL.
+fn open_named(name: &str) -> Result<Database, StoreError> {
+    match name.starts_with("postgresql:") {
+        true => lead(&mut candidate(name, "test:1"), || {}),
+        false => Database::open(name.as_ref()),
+    }
+}
+
+/// Waits until a scheduler leads, and does something each time that it does not yet.
+fn lead(candidate: &mut Candidate, meanwhile: impl Fn()) -> Result<Database, StoreError> {
+    wait::until("the scheduler leads", || match candidate.stand() {
+        Ok(Standing::Leads(database)) => Some(Ok(database)),
+        Ok(Standing::Follows { .. }) => {
+            meanwhile();
+            None
+        }
+        Err(error) => Some(Err(error)),
+    })
 }
 
 fn set(kind: &'static str, key: &str, value: &str) -> Change {

@@ -21,14 +21,14 @@ const JOURNAL_BYTE: usize = 18;
 const WITH_LOG: u8 = 2;
 
 /// A file beside another one.
-pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
 /// The one name of a file that need not be there, whatever links lead to it: two schedulers must find the same lock.
-pub(crate) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
+pub(super) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
     match fs::canonicalize(path) {
         Ok(path) => Ok(path),
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -47,14 +47,14 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
 ///
 /// The lock file stays when the database is closed: whoever removed it could remove another process's.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
     /// # Errors
     /// If another process has the database open; the error names it.
-    pub(crate) fn take(database: &Path) -> Result<Self, StoreError> {
+    pub(super) fn take(database: &Path) -> Result<Self, StoreError> {
         let path = beside(database, ".lock");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(MODE);
@@ -76,19 +76,19 @@ impl Lock {
 }
 
 /// Makes an empty file that only its owner can read and write.
-pub(crate) fn create_private(path: &Path) -> Result<(), StoreError> {
+pub(super) fn create_private(path: &Path) -> Result<(), StoreError> {
     let made = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path);
     made.map(drop).map_err(StoreError::file(path, "create it"))
 }
 
 /// Nobody else can read the file from now on, whoever copied it here.
-pub(crate) fn make_private(path: &Path) -> Result<(), StoreError> {
+pub(super) fn make_private(path: &Path) -> Result<(), StoreError> {
     let error = StoreError::file(path, "make it private");
     fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(error)
 }
 
 /// Removes a file if it is there.
-pub(crate) fn remove(path: &Path) -> Result<(), StoreError> {
+pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(StoreError::file(path, "remove it")(error)),
         _ => Ok(()),
@@ -96,12 +96,12 @@ pub(crate) fn remove(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Makes durable what is in a file.
-pub(crate) fn sync(path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(StoreError::file(path, "sync it"))
 }
 
 /// Makes durable which files are in the folder of this one.
-pub(crate) fn sync_folder_of(path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_folder_of(path: &Path) -> Result<(), StoreError> {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => sync(folder),
         _ => sync(Path::new(".")),
@@ -113,7 +113,7 @@ pub(crate) fn sync_folder_of(path: &Path) -> Result<(), StoreError> {
 /// # Errors
 /// If what is there can be none, or if a write-ahead log is there that would spoil it: SQLite applies a log to whatever
 /// file has its name.
-pub(crate) fn examine(path: &Path) -> Result<bool, StoreError> {
+pub(super) fn examine(path: &Path) -> Result<bool, StoreError> {
     let log = beside(path, "-wal");
     let has_log = fs::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
     let foreign_log = || StoreError::ForeignLog { path: path.to_owned(), log: log.clone() };

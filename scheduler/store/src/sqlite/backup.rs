@@ -7,21 +7,21 @@ use std::path::Path;
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
+use super::{file, schema, tables, transact};
 use crate::error::StoreError;
 use crate::writer::Queue;
-use crate::{file, schema, tables};
 
 /// Pages that are copied before those who want to save are served: 4 MiB.
 const STEP_PAGES: i32 = 1024;
 
 /// Copies the database into a new file, and serves meanwhile who wants to save.
-pub(crate) fn back_up(connection: &Connection, queue: &mut Queue, to: &Path) -> Result<(), StoreError> {
+pub(super) fn back_up(connection: &Connection, path: &Path, queue: &mut Queue, to: &Path) -> Result<(), StoreError> {
     let exists = || StoreError::Exists { path: to.to_owned() };
     if fs::symlink_metadata(to).is_ok() {
         return Err(exists());
     }
     let part = file::beside(to, &format!(".{}.part", std::process::id()));
-    let done = copy(connection, queue, &part).and_then(|()| {
+    let done = copy(connection, path, queue, &part).and_then(|()| {
         // A link never replaces a file.
         fs::hard_link(&part, to).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => exists(),
@@ -33,10 +33,10 @@ pub(crate) fn back_up(connection: &Connection, queue: &mut Queue, to: &Path) -> 
     file::sync_folder_of(to)
 }
 
-fn copy(connection: &Connection, queue: &mut Queue, part: &Path) -> Result<(), StoreError> {
+fn copy(connection: &Connection, path: &Path, queue: &mut Queue, part: &Path) -> Result<(), StoreError> {
     file::remove(part)?;
     file::create_private(part)?;
-    copy_pages(connection, queue, part)?;
+    copy_pages(connection, path, queue, part)?;
     let copy = schema::connect(part)?;
     let mark = || -> Result<(), rusqlite::Error> {
         // A copy is one file, without a log beside it.
@@ -50,7 +50,7 @@ fn copy(connection: &Connection, queue: &mut Queue, part: &Path) -> Result<(), S
 
 /// SQLite carries over to the copy what this connection changes in pages that were copied already. So the copy is the
 /// database as it is at the end.
-fn copy_pages(connection: &Connection, queue: &mut Queue, part: &Path) -> Result<(), StoreError> {
+fn copy_pages(connection: &Connection, path: &Path, queue: &mut Queue, part: &Path) -> Result<(), StoreError> {
     let mut copy = schema::connect(part)?;
     let error = |error| StoreError::sqlite(part, error);
     copy.pragma_update(None, "synchronous", "off").map_err(error)?;
@@ -58,8 +58,8 @@ fn copy_pages(connection: &Connection, queue: &mut Queue, part: &Path) -> Result
     loop {
         match backup.step(STEP_PAGES).map_err(error)? {
             StepResult::Done => return Ok(()),
-            StepResult::More => queue.serve(connection, None),
-            _ => return Err(StoreError::Busy { path: queue.path.clone() }),
+            StepResult::More => queue.serve(&mut |work| transact(connection, path, work), None),
+            _ => return Err(StoreError::Busy { path: path.to_owned() }),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
+use super::{file, tables};
 use crate::error::StoreError;
-use crate::{file, tables};
 
 /// Marks a file as ours: `alqs`.
 const APPLICATION_ID: i32 = 0x616c_7173;
@@ -34,7 +34,7 @@ const VERSIONS: &[&str] = &["
 "];
 
 /// Opens the database at this path, and makes it if there is none. The lock must be held.
-pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
+pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     if !file::examine(path)? {
         create(path)?;
     }
@@ -52,7 +52,7 @@ pub(crate) fn open(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// Connects to a file that is there, and writes nothing yet.
-pub(crate) fn connect(path: &Path) -> Result<Connection, StoreError> {
+pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let connect = || -> Result<Connection, rusqlite::Error> {
         // The connection is used by one thread at a time.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -98,7 +98,7 @@ fn check(connection: &Connection, path: &Path, versions: &[&str]) -> Result<(), 
     let found = u32::try_from(number("user_version")?).unwrap_or(0);
     let known = u32::try_from(versions.len()).unwrap_or(u32::MAX);
     if found > known {
-        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+        return Err(StoreError::Newer { place: path.display().to_string(), found, known });
     }
     let found: String = connection.pragma_query_value(None, "quick_check", |row| row.get(0)).map_err(error)?;
     if found == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: path.to_owned(), what: found }) }

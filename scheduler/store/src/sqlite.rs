@@ -1,0 +1,116 @@
+//! The tables in an SQLite file.
+
+mod backup;
+mod file;
+mod schema;
+mod tables;
+
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+use crate::error::StoreError;
+use crate::tables::{Backend, Work};
+use crate::writer::Queue;
+use file::Lock;
+use tables::Rows;
+
+/// A file that is open.
+pub(crate) struct Sqlite {
+    connection: Connection,
+    path: PathBuf,
+    /// Dropped last, when the connection is closed.
+    _lock: Lock,
+}
+
+impl Sqlite {
+    /// Opens the file of this path, and makes it if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
+        let path = file::resolve(path)?;
+        let lock = Lock::take(&path)?;
+        let connection = schema::open(&path)?;
+        Ok(Self { connection, path, _lock: lock })
+    }
+
+    /// The file's one name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Backend for Sqlite {
+    fn transact(&mut self, work: &mut Work<'_>) -> Result<(), StoreError> {
+        transact(&self.connection, &self.path, work)
+    }
+
+    fn back_up(&mut self, queue: &mut Queue, to: &Path) -> Result<(), StoreError> {
+        backup::back_up(&self.connection, &self.path, queue, to)
+    }
+}
+
+fn transact(connection: &Connection, path: &Path, work: &mut Work<'_>) -> Result<(), StoreError> {
+    let error = |error| StoreError::sqlite(path, error);
+    // Dropped without a commit, it is rolled back.
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(error)?;
+    work(&mut Rows { connection: &transaction, path })?;
+    transaction.commit().map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use crate::writer::tests::{ask_to_set, hold, is_durable, set};
+    use crate::{Database, Leadership};
+
+    /// A file that cannot grow beyond so many pages.
+    struct Limited {
+        sqlite: Sqlite,
+        pages_max: Arc<AtomicI64>,
+    }
+
+    impl Backend for Limited {
+        fn transact(&mut self, work: &mut Work<'_>) -> Result<(), StoreError> {
+            let pages = self.pages_max.load(Ordering::SeqCst);
+            self.sqlite.connection.pragma_update(None, "max_page_count", pages).expect("it can be limited");
+            self.sqlite.transact(work)
+        }
+
+        fn back_up(&mut self, queue: &mut Queue, to: &Path) -> Result<(), StoreError> {
+            self.sqlite.back_up(queue, to)
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_whole_and_fits_when_there_is_room() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state.db");
+        let sqlite = Sqlite::open(&path).expect("it can be opened");
+        let pages: i64 =
+            sqlite.connection.pragma_query_value(None, "page_count", |row| row.get(0)).expect("it has pages");
+        let pages_max = Arc::new(AtomicI64::new(pages + 4));
+        let limited = Limited { sqlite, pages_max: Arc::clone(&pages_max) };
+        let database = Database::start(limited, path.display().to_string(), Leadership::default()).expect("a thread");
+        database.save(&set("small", "1")).expect("saved");
+        let release = hold(&database);
+        let large = ask_to_set(&database, "large", &"x".repeat(1 << 20));
+        let small = ask_to_set(&database, "small", "2");
+        drop(release);
+        let refused = large.recv().expect("the writer answers").expect_err("there is no room");
+        assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+        assert!(is_durable(&small), "what fits is saved");
+        assert_eq!(database.records("test").expect("readable"), [("small".to_owned(), "2".to_owned())]);
+        pages_max.store(pages + 1000, Ordering::SeqCst);
+        database.save(&set("large", &"x".repeat(1 << 20))).expect("there is room");
+        drop(database);
+        let keys: Vec<String> = Database::open(&path)
+            .and_then(|database| database.records("test"))
+            .expect("readable")
+            .into_iter()
+            .map(|(key, _)| key)
+            .collect();
+        assert_eq!(keys, ["large", "small"]);
+    }
+}
