@@ -31,6 +31,9 @@ pub mod agent {
         pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.bin"));
 
         pub use crate::image::is_image_reference;
+
+        /// The metadata by which a scheduler that stands by says where the leader is.
+        pub const LEADER: &str = "aliquot-leader";
     }
 }
 

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
-use aliquot_proto::agent::v1::{JoinRequest, JoinResponse, RenewCertificateRequest};
+use aliquot_proto::agent::v1::{JoinRequest, JoinResponse, LEADER, RenewCertificateRequest};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tracing::info;
@@ -21,7 +22,8 @@ use crate::settings::{Config, Source};
 
 /// What a join token begins with.
 const TOKEN_PREFIX: &str = "alq1.";
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// There may be another scheduler to try within the length of a lease.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 /// A cut connection is noticed after an interval and a timeout.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
@@ -55,6 +57,8 @@ pub(crate) enum LinkError {
     Unreachable { address: String, why: String },
     #[error("the scheduler has ended the conversation: {0}")]
     Ended(String),
+    #[error("the scheduler {address} stands by, and the leader is {leader}")]
+    StandsBy { address: String, leader: String },
 }
 
 /// A key and the certificates that go with it, all in PEM.
@@ -106,8 +110,8 @@ fn now_s() -> i64 {
     i64::try_from(clock::unix_ms() / 1000).unwrap_or(i64::MAX)
 }
 
-/// The identity to dial with: the one that is there, or one for the join token.
-pub(crate) async fn obtain(config: &Config) -> Result<Identity, LinkError> {
+/// The identity to dial this scheduler with: the one that is there, or one for the join token.
+pub(crate) async fn obtain(config: &Config, scheduler: &str) -> Result<Identity, LinkError> {
     let token = match &config.source {
         Source::Own(certificate, key, authority) => {
             let identity = Identity { key: read(key)?, certificate: read(certificate)?, authority: read(authority)? };
@@ -124,10 +128,10 @@ pub(crate) async fn obtain(config: &Config) -> Result<Identity, LinkError> {
             Err(LinkError::OtherCluster(config.state_dir.clone()))
         }
         (Some(joined), token) => match (joined.checked(), token) {
-            (Err(LinkError::Expired), Some(token)) => join(config, &token).await,
+            (Err(LinkError::Expired), Some(token)) => join(config, scheduler, &token).await,
             (checked, _) => checked,
         },
-        (None, Some(token)) => join(config, &token).await,
+        (None, Some(token)) => join(config, scheduler, &token).await,
     }
 }
 
@@ -150,25 +154,25 @@ fn request(config: &Config) -> Result<(KeyPair, String), LinkError> {
     Ok((key, request))
 }
 
-async fn join(config: &Config, token: &Token) -> Result<Identity, LinkError> {
+async fn join(config: &Config, scheduler: &str, token: &Token) -> Result<Identity, LinkError> {
     let (key, certificate_request) = request(config)?;
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(&token.authority))
         .domain_name(&config.settings.server_name);
-    let channel = connect(config, tls).await?;
+    let channel = connect(scheduler, tls).await?;
     let request = JoinRequest { secret: token.secret.clone(), node: config.node_name.clone(), certificate_request };
     let answer = AgentsClient::new(channel).join(with_timeout(request)).await;
-    let answer = answer.map_err(|status| refused(config, &status))?.into_inner();
-    info!(scheduler = config.scheduler, node = config.node_name, "joined the cluster");
+    let answer = answer.map_err(|status| refused(scheduler, &status))?.into_inner();
+    info!(scheduler, node = config.node_name, "joined the cluster");
     keep(config, &key, answer)
 }
 
 /// Another certificate, before the one of `channel` expires.
-pub(crate) async fn renew(config: &Config, channel: Channel) -> Result<(), LinkError> {
+pub(crate) async fn renew(config: &Config, scheduler: &str, channel: Channel) -> Result<(), LinkError> {
     let (key, certificate_request) = request(config)?;
     let request = RenewCertificateRequest { certificate_request };
     let answer = AgentsClient::new(channel).renew_certificate(with_timeout(request)).await;
-    keep(config, &key, answer.map_err(|status| refused(config, &status))?.into_inner())?;
+    keep(config, &key, answer.map_err(|status| refused(scheduler, &status))?.into_inner())?;
     info!("the node has a new certificate");
     Ok(())
 }
@@ -188,13 +192,20 @@ fn keep(config: &Config, key: &KeyPair, answer: JoinResponse) -> Result<Identity
     Ok(identity)
 }
 
-fn refused(config: &Config, status: &tonic::Status) -> LinkError {
+fn refused(scheduler: &str, status: &tonic::Status) -> LinkError {
     match status.code() {
+        _ if status.metadata().contains_key(LEADER) => stands_by(scheduler, status),
         Code::Unauthenticated | Code::InvalidArgument | Code::AlreadyExists | Code::PermissionDenied => {
             LinkError::Refused(status.message().to_owned())
         }
-        _ => unreachable(config, status),
+        _ => unreachable(scheduler, status),
     }
+}
+
+/// What an answer means that says where the leader is.
+pub(crate) fn stands_by(scheduler: &str, status: &tonic::Status) -> LinkError {
+    let leader = status.metadata().get(LEADER).and_then(|leader| leader.to_str().ok()).unwrap_or_default();
+    LinkError::StandsBy { address: scheduler.to_owned(), leader: leader.to_owned() }
 }
 
 impl Identity {
@@ -217,31 +228,38 @@ impl Identity {
         Duration::from_secs(u64::try_from(renew_at - now_s()).unwrap_or(0))
     }
 
-    /// A connection to the scheduler.
-    pub(crate) async fn connect(&self, config: &Config) -> Result<Channel, LinkError> {
+    /// A connection to a scheduler.
+    pub(crate) async fn connect(&self, config: &Config, scheduler: &str) -> Result<Channel, LinkError> {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&self.authority))
             .identity(tonic::transport::Identity::from_pem(&self.certificate, &self.key))
             .domain_name(&config.settings.server_name);
-        connect(config, tls).await
+        connect(scheduler, tls).await
     }
 }
 
-async fn connect(config: &Config, tls: ClientTlsConfig) -> Result<Channel, LinkError> {
-    let endpoint = Endpoint::from_shared(format!("https://{}", config.scheduler))
+async fn connect(scheduler: &str, tls: ClientTlsConfig) -> Result<Channel, LinkError> {
+    let endpoint = Endpoint::from_shared(format!("https://{scheduler}"))
         .and_then(|endpoint| endpoint.tls_config(tls))
-        .map_err(|error| unreachable(config, &error))?;
+        .map_err(|error| unreachable(scheduler, &error))?;
     let endpoint = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true);
-    endpoint.connect().await.map_err(|error| unreachable(config, &error))
+    // The limit of the endpoint is for TCP alone. A scheduler that is frozen takes the connection, and says nothing.
+    match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
+        Ok(connected) => connected.map_err(|error| unreachable(scheduler, &error)),
+        Err(_) => {
+            let why = format!("it has not answered within {} s", CONNECT_TIMEOUT.as_secs());
+            Err(LinkError::Unreachable { address: scheduler.to_owned(), why })
+        }
+    }
 }
 
 /// What hides behind an error of the transport, in words that say what to do.
-pub(crate) fn unreachable(config: &Config, error: &dyn std::error::Error) -> LinkError {
+pub(crate) fn unreachable(scheduler: &str, error: &dyn std::error::Error) -> LinkError {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     let mut why = error.to_string();
     for cause in causes.map(ToString::to_string).filter(|cause| !cause.is_empty()) {
@@ -261,7 +279,7 @@ pub(crate) fn unreachable(config: &Config, error: &dyn std::error::Error) -> Lin
     if let Some((_, hint)) = hints.iter().find(|(word, _)| why.contains(word)) {
         why = format!("{hint} ({why})");
     }
-    LinkError::Unreachable { address: config.scheduler.clone(), why }
+    LinkError::Unreachable { address: scheduler.to_owned(), why }
 }
 
 #[cfg(test)]
@@ -275,6 +293,16 @@ mod tests {
         for damaged in ["", "s", "alq1.", "alq1.!", &text[..text.len() - 4]] {
             assert!(Token::parse(damaged).unwrap_err().to_string().contains("aliquot token"), "{damaged}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_scheduler_that_says_nothing_is_given_up() {
+        // The kernel takes the connection, as that of a process that is frozen.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let tls = ClientTlsConfig::new().domain_name("scheduler");
+        let given_up = connect(&address, tls).await.unwrap_err().to_string();
+        assert!(given_up.contains(&address) && given_up.contains("has not answered"), "{given_up}");
     }
 
     fn identity(from_s: i64, until_s: i64) -> Identity {

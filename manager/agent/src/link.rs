@@ -1,5 +1,7 @@
 //! The connection to the scheduler. It is made anew whenever it ends, with a pause that grows.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::UdpSocket;
@@ -7,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
-use aliquot_proto::agent::v1::{NodeMessage, SchedulerMessage};
+use aliquot_proto::agent::v1::{LEADER, NodeMessage, SchedulerMessage};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -52,11 +54,13 @@ pub(crate) enum LinkEvent {
 pub(crate) async fn keep_up(config: Arc<Config>, events: mpsc::Sender<LinkEvent>) {
     let mut pause = PAUSE_MIN;
     let mut trouble = Trouble::default();
+    let mut schedulers = Schedulers::new(config.schedulers.clone());
     while !events.is_closed() {
         let mut was_answered = false;
-        let outcome = converse(&config, &events, &mut was_answered).await;
+        let outcome = converse(&config, schedulers.now(), &events, &mut was_answered).await;
         if was_answered {
             (pause, trouble) = (PAUSE_MIN, Trouble::default());
+            schedulers.succeeded();
         }
         if events.send(LinkEvent::Down).await.is_err() {
             return;
@@ -64,10 +68,61 @@ pub(crate) async fn keep_up(config: Arc<Config>, events: mpsc::Sender<LinkEvent>
         match outcome {
             // A new certificate is used at once.
             Ok(()) => continue,
-            Err(error) => trouble.note(&error),
+            Err(error) => {
+                trouble.note(&error);
+                if !schedulers.failed(&error) {
+                    continue;
+                }
+            }
         }
         tokio::time::sleep(with_jitter(pause)).await;
         pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// The schedulers that may lead, which are tried in turn.
+struct Schedulers {
+    all: Vec<String>,
+    /// The one whose turn it is.
+    turn: usize,
+    /// Those that have failed in a row.
+    failed: usize,
+    /// The leader, by the word of one that stands by. It goes before the turn.
+    leader: Option<String>,
+}
+
+impl Schedulers {
+    fn new(all: Vec<String>) -> Schedulers {
+        Schedulers { all, turn: 0, failed: 0, leader: None }
+    }
+
+    /// The one to try.
+    fn now(&self) -> &str {
+        self.leader.as_deref().or(self.all.get(self.turn).map(String::as_str)).unwrap_or_default()
+    }
+
+    /// The one that was tried has answered.
+    fn succeeded(&mut self) {
+        self.failed = 0;
+    }
+
+    /// The one that was tried has failed; whether all have, so that there should be a pause.
+    fn failed(&mut self, error: &LinkError) -> bool {
+        // A leader that was named is tried once, so that two who name each other are not tried for ever without a pause.
+        if let (LinkError::StandsBy { leader, .. }, None) = (error, &self.leader)
+            && !leader.is_empty()
+        {
+            self.leader = Some(leader.clone());
+            return false;
+        }
+        self.leader = None;
+        self.turn = (self.turn + 1) % self.all.len().max(1);
+        self.failed += 1;
+        if self.failed < self.all.len() {
+            return false;
+        }
+        self.failed = 0;
+        true
     }
 }
 
@@ -77,34 +132,39 @@ fn with_jitter(pause: Duration) -> Duration {
     pause / 2 + pause / 2 * u32::try_from(random).unwrap_or(0) / 1024
 }
 
-/// The trouble that was logged last, and when.
+/// The troubles that were logged lately, and when.
 #[derive(Default)]
-struct Trouble(Option<(String, Instant)>);
+struct Trouble(BTreeMap<String, Instant>);
 
 impl Trouble {
     fn note(&mut self, error: &LinkError) {
-        let text = error.to_string();
-        let is_known = self.0.as_ref().is_some_and(|(known, at)| *known == text && at.elapsed() < TROUBLE_EVERY);
-        if !is_known {
-            warn!("{text}; jobs run on as long as the lease does, and it is tried again");
-            self.0 = Some((text, Instant::now()));
+        self.0.retain(|_, at| at.elapsed() < TROUBLE_EVERY);
+        if let Entry::Vacant(new) = self.0.entry(error.to_string()) {
+            warn!("{}; jobs run on as long as the lease does, and it is tried again", new.key());
+            new.insert(Instant::now());
         }
     }
 }
 
 /// One connection, until it ends; no error: because there is a new certificate.
-async fn converse(config: &Config, events: &mpsc::Sender<LinkEvent>, was_answered: &mut bool) -> Result<(), LinkError> {
-    let identity = identity::obtain(config).await?;
-    let channel = identity.connect(config).await?;
+async fn converse(
+    config: &Config,
+    scheduler: &str,
+    events: &mpsc::Sender<LinkEvent>,
+    was_answered: &mut bool,
+) -> Result<(), LinkError> {
+    let identity = identity::obtain(config, scheduler).await?;
+    let channel = identity.connect(config, scheduler).await?;
     let (messages, to_send) = mpsc::channel(MESSAGES_MAX);
-    let link = Link { messages, channel: channel.clone(), local_address: local_address(&config.scheduler) };
+    let link = Link { messages, channel: channel.clone(), local_address: local_address(scheduler) };
     // The scheduler may wait for the first message before it answers.
     if events.send(LinkEvent::Up(link)).await.is_err() {
         return Ok(());
     }
     let mut client = AgentsClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let ended = |status: tonic::Status| match std::error::Error::source(&status) {
-        Some(_) => identity::unreachable(config, &status),
+        _ if status.metadata().contains_key(LEADER) => identity::stands_by(scheduler, &status),
+        Some(_) => identity::unreachable(scheduler, &status),
         None => LinkError::Ended(format!("{}: {}", status.code(), status.message())),
     };
     let mut answers = client.session(ReceiverStream::new(to_send)).await.map_err(ended)?.into_inner();
@@ -116,7 +176,7 @@ async fn converse(config: &Config, events: &mpsc::Sender<LinkEvent>, was_answere
                 Some(message) => {
                     if !*was_answered {
                         *was_answered = true;
-                        info!(scheduler = config.scheduler, "connected to the scheduler");
+                        info!(scheduler, "connected to the scheduler");
                     }
                     if events.send(LinkEvent::Message(Box::new(message))).await.is_err() {
                         return Ok(());
@@ -124,7 +184,7 @@ async fn converse(config: &Config, events: &mpsc::Sender<LinkEvent>, was_answere
                 }
                 None => return Err(LinkError::Ended("it is ending, or another node has this one's certificate".into())),
             },
-            () = &mut renewal, if renews => match identity::renew(config, channel.clone()).await {
+            () = &mut renewal, if renews => match identity::renew(config, scheduler, channel.clone()).await {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     warn!("the node's certificate is not renewed: {error}; it is tried again");
@@ -153,6 +213,51 @@ mod tests {
         let pauses: Vec<Duration> = (0..50).map(|_| with_jitter(Duration::from_millis(1000))).collect();
         assert!(pauses.iter().all(|pause| (500..=1000).contains(&pause.as_millis())), "{pauses:?}");
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    }
+
+    /// The schedulers that are tried in turn until there is a pause.
+    fn tried(schedulers: &mut Schedulers, error: impl Fn(&str) -> LinkError) -> Vec<String> {
+        let mut tried = Vec::new();
+        loop {
+            let now = schedulers.now().to_owned();
+            let error = error(&now);
+            tried.push(now);
+            if schedulers.failed(&error) {
+                return tried;
+            }
+        }
+    }
+
+    #[test]
+    fn schedulers_are_tried_in_turn_and_a_named_leader_first() {
+        let unreachable = |address: &str| LinkError::Unreachable { address: address.into(), why: String::new() };
+        let of = |names: &[&str]| Schedulers::new(names.iter().map(|&name| name.to_owned()).collect());
+        assert_eq!(tried(&mut of(&["a"]), unreachable), ["a"]);
+        let mut three = of(&["a", "b", "c"]);
+        assert_eq!(tried(&mut three, unreachable), ["a", "b", "c"]);
+        assert_eq!(tried(&mut three, unreachable), ["a", "b", "c"]);
+        // Also one that is not in the configuration.
+        let names = |address: &str| match address {
+            "a" => LinkError::StandsBy { address: "a".into(), leader: "x".into() },
+            _ => unreachable(address),
+        };
+        assert_eq!(tried(&mut of(&["a", "b"]), names), ["a", "x", "b"]);
+        let stands_by = |address: &str| {
+            let leader = if address == "a" { "b" } else { "a" };
+            LinkError::StandsBy { address: address.into(), leader: leader.into() }
+        };
+        assert_eq!(tried(&mut of(&["a", "b"]), stands_by), ["a", "b", "b", "a"]);
+    }
+
+    #[test]
+    fn the_leader_is_kept_that_has_answered() {
+        let mut schedulers = Schedulers::new(vec!["a".to_owned(), "b".to_owned()]);
+        let unreachable = LinkError::Unreachable { address: "a".into(), why: String::new() };
+        assert!(!schedulers.failed(&unreachable));
+        schedulers.succeeded();
+        assert_eq!(schedulers.now(), "b");
+        assert!(!schedulers.failed(&unreachable), "the other one is tried before there is a pause");
+        assert_eq!(schedulers.now(), "a");
     }
 
     #[test]

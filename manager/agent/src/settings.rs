@@ -9,7 +9,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// The scheduler's address, `HOST:PORT`.
+    /// The scheduler's address, `HOST:PORT`; of several schedulers all, separated by commas.
     pub scheduler: Option<String>,
     /// The token to join with. Not needed any more when the node has joined.
     pub token: Option<String>,
@@ -101,7 +101,7 @@ pub enum SettingsError {
     #[error("it is not said where the scheduler is; use --scheduler HOST:PORT, or cluster.scheduler")]
     NoScheduler,
     /// The address has no port, or is not one.
-    #[error("cluster.scheduler is {0:?}, which is not of the form HOST:PORT")]
+    #[error("cluster.scheduler names {0:?}, which is not of the form HOST:PORT; several are separated by commas")]
     Address(String),
     /// The name cannot be a node's.
     #[error(
@@ -145,7 +145,8 @@ pub(crate) enum Source {
 /// The complete configuration of a node in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    pub(crate) scheduler: String,
+    /// Where the schedulers are, of which one leads.
+    pub(crate) schedulers: Vec<String>,
     pub(crate) node_name: String,
     pub(crate) source: Source,
     pub(crate) settings: Settings,
@@ -170,9 +171,10 @@ impl Settings {
         manager_socket: &Path,
         host_name: &str,
     ) -> Result<Config, SettingsError> {
-        let scheduler = self.scheduler.clone().ok_or(SettingsError::NoScheduler)?;
-        if !is_address(&scheduler) {
-            return Err(SettingsError::Address(scheduler));
+        let named = self.scheduler.as_deref().ok_or(SettingsError::NoScheduler)?;
+        let schedulers: Vec<String> = named.split(',').map(|address| address.trim().to_owned()).collect();
+        if let Some(wrong) = schedulers.iter().find(|address| !is_address(address)) {
+            return Err(SettingsError::Address(wrong.clone()));
         }
         let node_name = self.node_name.clone().unwrap_or_else(|| host_name.to_lowercase());
         let is_of_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
@@ -203,7 +205,7 @@ impl Settings {
             return Err(SettingsError::Variable(name.clone()));
         }
         Ok(Config {
-            scheduler,
+            schedulers,
             node_name,
             source,
             settings: self,
@@ -241,6 +243,8 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused() {
         assert_eq!(completed(""), Err(SettingsError::NoScheduler));
+        assert_eq!(completed("scheduler = 'a:1, b:2'").unwrap().schedulers, ["a:1", "b:2"]);
+        assert_eq!(completed("scheduler = 'a:1,'"), Err(SettingsError::Address(String::new())));
         for address in ["head", ":1", "head:port", "head:70000"] {
             let text = format!("scheduler = '{address}'");
             assert_eq!(completed(&text), Err(SettingsError::Address(address.into())));

@@ -10,7 +10,7 @@ pub struct Joining {
     /// has joined once needs none
     #[arg(long, value_name = "TOKEN")]
     join: Option<String>,
-    /// Take part in the cluster of the scheduler at this address
+    /// Take part in the cluster of the scheduler at this address; of several schedulers name all, separated by commas
     #[arg(long, value_name = "HOST:PORT")]
     scheduler: Option<String>,
     /// This node's name in that cluster [default: the host's name]

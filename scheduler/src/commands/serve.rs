@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use aliquot_scheduler::policy::PolicyName;
-use aliquot_standalone::Server;
 use aliquot_standalone::config::Config;
+use aliquot_standalone::{Server, State};
 use anyhow::Result;
 
 use crate::commands::live::{block_signals, decisions, start_log};
@@ -65,7 +65,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let config = args.config()?;
     start_log(&args.log_level)?;
     let signals = block_signals()?;
-    let server = Server::start(&config, decisions(args.policy))?;
+    let (ask, asked) = mpsc::channel();
+    thread::spawn(move || {
+        if signals.wait().is_ok() {
+            _ = ask.send(());
+        }
+    });
+    // Without systemd nobody listens.
+    let say_ready = || _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let Some(state) = State::wait(&config, say_ready, &asked)? else { return Ok(()) };
+    let server = Server::start(&config, decisions(args.policy), state)?;
     if let Some(invitation) = server.invitation() {
         println!(
             "No node has joined yet. On the first one, run as root, within an hour:\n\n    {}\n",
@@ -73,13 +82,6 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         );
         println!("More tokens: aliquot token");
     }
-    // Without systemd nobody listens.
-    _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    let (ask, asked) = mpsc::channel();
-    thread::spawn(move || {
-        if signals.wait().is_ok() {
-            _ = ask.send(());
-        }
-    });
+    say_ready();
     Ok(server.run(&asked)?)
 }

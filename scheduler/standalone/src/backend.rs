@@ -6,6 +6,7 @@ use std::sync::mpsc::Sender;
 use aliquot_proto::agent::v1 as wire_types;
 use aliquot_proto::agent::v1::scheduler_message::Message;
 use aliquot_scheduler_engine::{Backend, Command, Order};
+use aliquot_scheduler_store::Leadership;
 
 use crate::clock::Clock;
 use crate::controller::Inbox;
@@ -20,10 +21,17 @@ pub(crate) struct Nodes {
     pub(crate) sessions: Sessions,
     pub(crate) controller: Sender<Inbox>,
     pub(crate) clock: Arc<Clock>,
+    pub(crate) leadership: Leadership,
 }
 
 impl Backend for Nodes {
+    /// Who does not lead any more says nothing. Of all that a node is told only a lease is not in the store first: whoever
+    /// leads next waits for it, counted from when it began to lead. A lease counts from when the node asked for it, which
+    /// was before this check, and so before the end of this scheduler's own lease.
     fn carry_out(&mut self, command: Command) {
+        if !self.leadership.holds() {
+            return;
+        }
         let Command { node, session, order } = command;
         let message = match order {
             Order::Start { claim, generation, amounts, deadline_ms } => {

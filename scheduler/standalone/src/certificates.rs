@@ -1,20 +1,31 @@
 //! Who is who: the scheduler's own certificate authority, and what certificates say.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use aliquot_scheduler_store::{Change, Database};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SerialNumber,
 };
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::config::Tls;
+use crate::serve::ServeError;
+
 /// The name that nodes expect in the scheduler's certificate, wherever it listens.
 pub const SERVER_NAME: &str = "scheduler.aliquot.internal";
 /// What a node's certificate names as its organisation.
 const NODES: &str = "aliquot:nodes";
+/// What the scheduler's own certificate names as its organisation.
+const SCHEDULER: &str = "aliquot:scheduler";
+/// The kind of records by which schedulers of one database share their authority, and their keys.
+pub(crate) const AUTHORITY: &str = "authority";
+const CERTIFICATE: &str = "certificate";
+const KEY: &str = "key";
 const DAY_S: u64 = 24 * 3600;
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * DAY_S);
 /// Nodes ask for a new one when a third of this is left.
@@ -56,10 +67,32 @@ pub(crate) struct Identity {
     pub(crate) authority_pem: String,
 }
 
+/// The identity of a scheduler: with certificates from elsewhere, or of its own authority.
+pub(crate) fn identity(tls: Option<&Tls>, authority: Option<&Authority>) -> Result<Identity, CertificateError> {
+    match (tls, authority) {
+        (Some(tls), _) => Ok(Identity {
+            certificate_pem: read(&tls.certificate)?,
+            key_pem: read(&tls.key)?,
+            authority_pem: read(&tls.authority)?,
+        }),
+        (None, Some(authority)) => authority.server(),
+        (None, None) => {
+            let (what, why) = ("the scheduler's certificate".to_owned(), "nobody signs it".to_owned());
+            Err(CertificateError::Unusable { what, why })
+        }
+    }
+}
+
 /// Signs certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for Authority {
@@ -87,8 +120,41 @@ impl Authority {
             write_secret(&certificate, &pem)?;
         }
         let (pem, key_pem) = (read(&certificate)?, read(&key)?);
-        let key = KeyPair::from_pem(&key_pem).map_err(unusable(key.display().to_string()))?;
-        let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(unusable(certificate.display().to_string()))?;
+        Self::of(pem, &key_pem, [certificate.display().to_string(), key.display().to_string()])
+    }
+
+    /// The authority that schedulers share in a database. The leader makes one if there is none.
+    pub(crate) fn shared(database: &Database) -> Result<Self, ServeError> {
+        if let Some(authority) = Self::of_records(database.records(AUTHORITY)?)? {
+            return Ok(authority);
+        }
+        let (pem, key_pem) = new_authority().map_err(unusable("the new authority"))?;
+        let record = |key: &str, value: &str| Change {
+            kind: AUTHORITY,
+            key: key.to_owned(),
+            value: serde_json::to_string(value).ok(),
+        };
+        database.save(&[record(CERTIFICATE, &pem), record(KEY, &key_pem)])?;
+        Ok(Self::of(pem, &key_pem, ["the new authority".to_owned(), "its key".to_owned()])?)
+    }
+
+    /// The authority that was saved as these records; `None`: there is none yet.
+    pub(crate) fn of_records(records: Vec<(String, String)>) -> Result<Option<Self>, CertificateError> {
+        let names = ["the authority in the database".to_owned(), "its key".to_owned()];
+        let mut texts = BTreeMap::new();
+        for (key, value) in records {
+            let text: String = serde_json::from_str(&value)
+                .map_err(|error| CertificateError::Unusable { what: names[0].clone(), why: error.to_string() })?;
+            texts.insert(key, text);
+        }
+        let (Some(pem), Some(key_pem)) = (texts.remove(CERTIFICATE), texts.remove(KEY)) else { return Ok(None) };
+        Self::of(pem, &key_pem, names).map(Some)
+    }
+
+    /// The authority with this certificate and key, which messages name so.
+    fn of(pem: String, key_pem: &str, [certificate, key]: [String; 2]) -> Result<Self, CertificateError> {
+        let key = KeyPair::from_pem(key_pem).map_err(unusable(key))?;
+        let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(unusable(certificate))?;
         Ok(Self { issuer, pem })
     }
 
@@ -97,9 +163,10 @@ impl Authority {
     pub(crate) fn server(&self) -> Result<Identity, CertificateError> {
         let failed = || unusable("the scheduler's certificate");
         let key = KeyPair::generate().map_err(failed())?;
-        let mut params = params("aliquot scheduler", "aliquot:scheduler", AUTHORITY_LIFE).map_err(failed())?;
+        let mut params = params("aliquot scheduler", SCHEDULER, AUTHORITY_LIFE).map_err(failed())?;
         params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into().map_err(failed())?)];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        // One that stands by calls the leader for its users.
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed())?;
         let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
         Ok(Identity { certificate_pem, key_pem, authority_pem: self.pem.clone() })
@@ -127,11 +194,21 @@ pub(crate) struct Subject {
 
 /// The node whose certificate this is; `None`: it is no node's. TLS has checked that it is valid.
 pub(crate) fn node_of(der: &[u8]) -> Option<Subject> {
+    subject_of(der, NODES)
+}
+
+/// Whether this certificate is a scheduler's. TLS has checked that it is valid.
+pub(crate) fn is_scheduler(der: &[u8]) -> bool {
+    subject_of(der, SCHEDULER).is_some()
+}
+
+/// Whose certificate this is, if it names this organisation.
+fn subject_of(der: &[u8], organisation: &str) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
-    let organisation = subject.iter_organization().next()?.as_str().ok()?;
+    let named = subject.iter_organization().next()?.as_str().ok()?;
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    (organisation == NODES).then(|| Subject { name, serial: hex(certificate.raw_serial()) })
+    (named == organisation).then(|| Subject { name, serial: hex(certificate.raw_serial()) })
 }
 
 fn new_authority() -> Result<(String, String), rcgen::Error> {
@@ -167,7 +244,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(crate) fn read(path: &Path) -> Result<String, CertificateError> {
+fn read(path: &Path) -> Result<String, CertificateError> {
     fs::read_to_string(path).map_err(|error| CertificateError::File { path: path.to_owned(), error })
 }
 
@@ -212,10 +289,23 @@ mod tests {
         let (_, pem) = x509_parser::pem::parse_x509_pem(issued.pem.as_bytes()).unwrap();
         let subject = node_of(&pem.contents).expect("it is a node's");
         assert_eq!(subject, Subject { name: "node-1".into(), serial: issued.serial });
+        assert!(!is_scheduler(&pem.contents), "a node is no scheduler");
         let server = authority.server().unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(server.certificate_pem.as_bytes()).unwrap();
         assert_eq!(node_of(&pem.contents), None, "the scheduler is no node");
+        assert!(is_scheduler(&pem.contents));
         assert_eq!(node_of(b"nonsense"), None);
+    }
+
+    #[test]
+    fn schedulers_of_one_database_have_one_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::open(&dir.path().join("scheduler.db")).unwrap();
+        assert!(Authority::of_records(database.records(AUTHORITY).unwrap()).unwrap().is_none());
+        let leader = Authority::shared(&database).unwrap();
+        assert_eq!(leader.pem, Authority::shared(&database).unwrap().pem);
+        let next = Authority::of_records(database.records(AUTHORITY).unwrap()).unwrap();
+        assert_eq!(next.map(|authority| authority.pem), Some(leader.pem));
     }
 
     #[test]

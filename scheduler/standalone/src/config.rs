@@ -1,8 +1,11 @@
 //! How a scheduler is configured: a TOML file, in which everything has a default.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use aliquot_scheduler_store::PostgresqlConfig;
 use serde::Deserialize;
 
 /// The port on which nodes reach a scheduler.
@@ -19,8 +22,10 @@ pub struct Config {
     pub address: String,
     /// The socket for users.
     pub socket: PathBuf,
-    /// What it must remember is here.
+    /// What it must remember is here, in SQLite, unless it is in PostgreSQL.
     pub state_dir: PathBuf,
+    /// What it must remember is in this database, which several schedulers share: one leads, the others stand by.
+    pub postgresql: Option<Postgresql>,
     /// Where it serves `/metrics` and `/healthz`, without encryption; not set: nowhere.
     pub metrics_address: Option<SocketAddr>,
     /// User numbers of administrators, beside root and the user that it runs as.
@@ -47,6 +52,43 @@ pub struct Tls {
     pub authority: PathBuf,
 }
 
+/// A PostgreSQL database.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Postgresql {
+    /// `postgresql://USER@HOST:PORT/DATABASE`.
+    pub url: String,
+    /// A file with the user's password.
+    pub password_file: Option<PathBuf>,
+    /// A PEM file: who signs the server's certificate. Without it there is no TLS.
+    pub authority: Option<PathBuf>,
+    /// If the leader gives no sign for so long, another scheduler takes over.
+    #[serde(default = "leader_lease_ms")]
+    pub lease_ms: u64,
+}
+
+fn leader_lease_ms() -> u64 {
+    10_000
+}
+
+impl Postgresql {
+    /// The same with the contents of the files.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(crate) fn read(&self) -> Result<PostgresqlConfig, String> {
+        let Self { url, password_file, authority, lease_ms } = self;
+        let read = |path: &PathBuf| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+        let password = password_file.as_ref().map(read).transpose()?;
+        Ok(PostgresqlConfig {
+            url: url.clone(),
+            password: password.map(|password| password.trim_end_matches(['\r', '\n']).to_owned()),
+            authority_pem: authority.as_ref().map(read).transpose()?,
+            lease: Duration::from_millis(*lease_ms),
+        })
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -54,6 +96,7 @@ impl Default for Config {
             address: String::new(),
             socket: PathBuf::from("/run/aliquot/scheduler.sock"),
             state_dir: PathBuf::from("/var/lib/aliquot/scheduler"),
+            postgresql: None,
             metrics_address: None,
             administrators: Vec::new(),
             lease_ms: 30_000,
@@ -79,7 +122,7 @@ impl Config {
     /// If it cannot be read or makes no sense.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let failed = |why: String| ConfigError { path: path.to_owned(), why };
-        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
         let config: Self = toml::from_str(&text).map_err(|error| failed(error.to_string()))?;
         config.check().map_err(failed)?;
         Ok(config)
@@ -102,7 +145,17 @@ impl Config {
         if self.start_deadline_ms == 0 {
             return Err("start_deadline_ms 0 leaves no node time to start anything; write for example 30000".to_owned());
         }
-        Ok(())
+        match &self.postgresql {
+            Some(Postgresql { lease_ms, .. }) if *lease_ms < 1000 => {
+                Err(format!("postgresql.lease_ms {lease_ms} is shorter than 1000: no leader could renew it in time"))
+            }
+            Some(Postgresql { lease_ms, .. }) if self.lease_ms / 2 < *lease_ms => Err(format!(
+                "lease_ms {} is not twice as long as postgresql.lease_ms {lease_ms}: jobs would be stopped before another \
+                 scheduler takes over",
+                self.lease_ms
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -130,9 +183,56 @@ mod tests {
             ("start_deadline_ms = 0", "start_deadline_ms 0"),
             ("lisen = \"[::]:1\"", "lisen"),
             ("listen = \"nowhere\"", "listen"),
+            ("[postgresql]\nurl = \"postgresql://a@b/c\"\nlease_ms = 999", "postgresql.lease_ms 999"),
+            ("[postgresql]\nurl = \"postgresql://a@b/c\"\nlease_ms = 16000", "lease_ms 30000"),
+            ("[postgresql]\nlease_ms = 5000", "url"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(word) && error.contains("scheduler.toml"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_example_names_every_key_with_its_default() {
+        let text = include_str!("../../../deploy/config/scheduler.toml");
+        let keys: String =
+            text.lines().filter_map(|line| line.strip_prefix("#= ")).flat_map(|line| [line, "\n"]).collect();
+        let Config {
+            listen,
+            address,
+            socket,
+            state_dir,
+            postgresql,
+            metrics_address,
+            administrators,
+            lease_ms,
+            silence_ms,
+            start_deadline_ms,
+            tls,
+        } = read(&keys).unwrap();
+        let default = Config::default();
+        assert_eq!((listen, &socket, &state_dir), (default.listen, &default.socket, &default.state_dir));
+        assert_eq!((lease_ms, silence_ms), (default.lease_ms, default.silence_ms));
+        assert_eq!(start_deadline_ms, default.start_deadline_ms);
+        assert!(!address.is_empty() && metrics_address.is_some() && !administrators.is_empty() && tls.is_some());
+        let Postgresql { url, password_file, authority, lease_ms } = postgresql.unwrap();
+        assert_eq!((url.is_empty(), lease_ms), (false, leader_lease_ms()));
+        assert!(password_file.is_some() && authority.is_some());
+    }
+
+    #[test]
+    fn a_password_is_the_line_of_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("password");
+        fs::write(&file, "a b \n").unwrap();
+        let named = Postgresql {
+            url: "postgresql://a@b/c".into(),
+            password_file: Some(file.clone()),
+            authority: None,
+            lease_ms: 10_000,
+        };
+        assert_eq!(named.read().unwrap().password.as_deref(), Some("a b "));
+        fs::remove_file(&file).unwrap();
+        assert!(named.read().unwrap_err().contains("password"), "the file is named");
     }
 }

@@ -22,6 +22,8 @@
 //! * A claim's start goes to a node only if the book wants the claim still. So a job that is never to be started again is
 //!   not, whatever the engine knows.
 //! * If something cannot be saved, the process ends. It starts anew from what is there.
+//! * Of several schedulers that share a database, one leads. What the others would write is refused, and before another one
+//!   leads, the leader says nothing more to nodes.
 //!
 //! # What it may touch
 //!
@@ -42,9 +44,10 @@ mod present;
 mod queues;
 mod serve;
 mod sessions;
+mod standby;
 mod users;
 mod wire;
 
 pub use certificates::{CertificateError, SERVER_NAME};
 pub use membership::{Invitation, LoadError};
-pub use serve::{ServeError, Server};
+pub use serve::{ServeError, Server, State};

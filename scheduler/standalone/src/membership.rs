@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_scheduler_store::{Change, Database, StoreError};
+use aliquot_scheduler_store::{Change, Database, Leadership, StoreError};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
@@ -71,6 +71,8 @@ pub(crate) struct Inviter {
     pub(crate) authority_pem: String,
     /// Where nodes reach the scheduler: HOST:PORT.
     pub(crate) address: String,
+    /// Knows the other schedulers, which may lead later.
+    pub(crate) leadership: Leadership,
 }
 
 impl Inviter {
@@ -83,7 +85,9 @@ impl Inviter {
     ) -> Result<Invitation, StoreError> {
         let made = self.membership.new_token(now_ms, valid_ms, uses, replace, &self.authority_pem);
         let (token, expires_ms) = made?;
-        let command = format!("aliquot-manager --scheduler {} --join {token}", self.address);
+        let mut addresses = vec![self.address.clone()];
+        addresses.extend(self.leadership.schedulers().into_iter().filter(|other| *other != self.address));
+        let command = format!("aliquot-manager --scheduler {} --join {token}", addresses.join(","));
         Ok(Invitation { token, command, expires_ms })
     }
 }

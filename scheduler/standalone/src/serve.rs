@@ -13,7 +13,7 @@ use aliquot_proto::agent::v1::agents_server::AgentsServer;
 use aliquot_proto::scheduler::v1::FILE_DESCRIPTOR_SET;
 use aliquot_proto::scheduler::v1::scheduler_server::SchedulerServer;
 use aliquot_scheduler_engine::{Decisions, Engine, Lease, Settings, Shown, Store};
-use aliquot_scheduler_store::{Database, StoreError};
+use aliquot_scheduler_store::{Database, Leadership, StoreError};
 use parking_lot::RwLock;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{broadcast, watch};
@@ -51,6 +51,9 @@ pub enum ServeError {
     /// The engine cannot go on from what was saved.
     #[error(transparent)]
     Engine(#[from] aliquot_scheduler_engine::StoreError),
+    /// The lease of this scheduler is over, and another one may lead.
+    #[error("this scheduler does not lead any more; started anew, it stands by")]
+    LeaseLost,
     /// A record in the store cannot be read.
     #[error("the scheduler's store has a record that cannot be read: {0}; restore a backup")]
     Record(String),
@@ -82,7 +85,7 @@ impl From<ControllerError> for ServeError {
     }
 }
 
-fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
+pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> ServeError {
     let what = what.into();
     move |error| ServeError::Io { what, error }
 }
@@ -99,6 +102,44 @@ pub struct Server {
     listens: SocketAddr,
     invitation: Option<Invitation>,
     socket: PathBuf,
+    leadership: Leadership,
+}
+
+/// What a scheduler starts from. Nobody else leads its cluster.
+#[derive(Debug)]
+pub struct State {
+    database: Database,
+    /// Signs certificates; `None`: they come from elsewhere.
+    authority: Option<Authority>,
+    identity: certificates::Identity,
+}
+
+impl State {
+    /// The state in the state directory, for a scheduler that shares it with no other.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn open(config: &Config) -> Result<Self, ServeError> {
+        config.check().map_err(ServeError::Config)?;
+        make_private(&config.state_dir)?;
+        let database = Database::open(&config.state_dir.join("scheduler.db"))?;
+        Self::of(config, database, |_| Ok(Authority::open(&config.state_dir)?))
+    }
+
+    /// The state in a database that other schedulers share, for the one that leads.
+    pub(crate) fn shared(config: &Config, database: Database) -> Result<Self, ServeError> {
+        Self::of(config, database, Authority::shared)
+    }
+
+    fn of(
+        config: &Config,
+        database: Database,
+        authority: impl FnOnce(&Database) -> Result<Authority, ServeError>,
+    ) -> Result<Self, ServeError> {
+        let authority = if config.tls.is_none() { Some(authority(&database)?) } else { None };
+        let identity = certificates::identity(config.tls.as_ref(), authority.as_ref())?;
+        Ok(Self { database, authority, identity })
+    }
 }
 
 impl Server {
@@ -106,25 +147,9 @@ impl Server {
     ///
     /// # Errors
     /// If anything that it needs cannot be had.
-    pub fn start(config: &Config, decisions: Decisions) -> Result<Self, ServeError> {
-        config.check().map_err(ServeError::Config)?;
-        make_private(&config.state_dir)?;
-        let database = Database::open(&config.state_dir.join("scheduler.db"))?;
-        let (authority, identity) = match &config.tls {
-            None => {
-                let authority = Authority::open(&config.state_dir)?;
-                let identity = authority.server()?;
-                (Some(Arc::new(authority)), identity)
-            }
-            Some(tls) => {
-                let identity = certificates::Identity {
-                    certificate_pem: certificates::read(&tls.certificate)?,
-                    key_pem: certificates::read(&tls.key)?,
-                    authority_pem: certificates::read(&tls.authority)?,
-                };
-                (None, identity)
-            }
-        };
+    pub fn start(config: &Config, decisions: Decisions, state: State) -> Result<Self, ServeError> {
+        let State { database, authority, identity } = state;
+        let (authority, leadership) = (authority.map(Arc::new), database.leadership().clone());
         let membership = Arc::new(Membership::load(database.clone())?);
         let book = Book::load(database.records(JOBS)?, database.records(TASKS)?).map_err(ServeError::Record)?;
         let next_id = next_id(&database, &book)?;
@@ -165,8 +190,12 @@ impl Server {
 
         let mut threads = Vec::new();
         threads.push({
-            let mut nodes =
-                Nodes { sessions: sessions.clone(), controller: to_controller.clone(), clock: Arc::clone(&clock) };
+            let mut nodes = Nodes {
+                sessions: sessions.clone(),
+                controller: to_controller.clone(),
+                clock: Arc::clone(&clock),
+                leadership: leadership.clone(),
+            };
             let (shown, clock, fail) = (shown.clone(), Arc::clone(&clock), fail.clone());
             spawn("engine", move || {
                 let done = aliquot_scheduler_engine::run(engine, &mut store, &mut nodes, &shown, &of_engine, || {
@@ -205,6 +234,7 @@ impl Server {
             membership: Arc::clone(&membership),
             authority_pem: authority.pem.clone(),
             address: address.clone(),
+            leadership: leadership.clone(),
         });
         let agents = AgentService {
             authority,
@@ -230,16 +260,10 @@ impl Server {
             clock: Arc::clone(&clock),
             administrators: config.administrators.clone(),
         };
-        let tls = ServerTlsConfig::new()
-            .identity(Identity::from_pem(&identity.certificate_pem, &identity.key_pem))
-            .client_ca_root(Certificate::from_pem(&identity.authority_pem))
-            // A node that joins has no certificate yet. Every other call asks for one.
-            .client_auth_optional(true);
-        let mut transport = Transport::builder()
-            .tls_config(tls)?
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE));
-        let for_nodes = transport.add_service(AgentsServer::new(agents));
+        // Schedulers that stand by call for their users.
+        let for_nodes = for_nodes(&identity)?
+            .add_service(AgentsServer::new(agents))
+            .add_service(SchedulerServer::new(users.clone()));
         serve(
             &runtime,
             for_nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended(stopped.clone())),
@@ -262,7 +286,8 @@ impl Server {
             Some(inviter) => Some(inviter.invite(clock.now_ms(), TOKEN_VALID_MS, 1, false)?),
             None => None,
         };
-        Ok(Self { runtime, stop, failed, controller: to_controller, threads, listens, invitation, socket })
+        let controller = to_controller;
+        Ok(Self { runtime, stop, failed, controller, threads, listens, invitation, socket, leadership })
     }
 
     /// Where it listens for nodes.
@@ -283,7 +308,13 @@ impl Server {
     /// Why it cannot go on.
     pub fn run(self, asked: &mpsc::Receiver<()>) -> Result<(), ServeError> {
         loop {
-            if let Ok(error) = self.failed.try_recv() {
+            let failed = self.failed.try_recv().ok();
+            if !self.leadership.holds() {
+                error!("another scheduler may lead now, so this one ends");
+                self.abandon();
+                return Err(failed.unwrap_or(ServeError::LeaseLost));
+            }
+            if let Some(error) = failed {
                 error!(%error, "the scheduler cannot go on");
                 self.stop();
                 return Err(error);
@@ -296,6 +327,12 @@ impl Server {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// Ends it without waiting for anything: a database that cannot be reached may hold up its threads for long.
+    fn abandon(self) {
+        _ = fs::remove_file(&self.socket);
+        self.runtime.shutdown_background();
     }
 
     /// Ends it. What runs on nodes goes on.
@@ -312,11 +349,22 @@ impl Server {
     }
 }
 
-async fn ended(mut stopped: watch::Receiver<bool>) {
+/// A transport for those who call from other machines.
+pub(crate) fn for_nodes(identity: &certificates::Identity) -> Result<Transport, ServeError> {
+    let tls = ServerTlsConfig::new()
+        .identity(Identity::from_pem(&identity.certificate_pem, &identity.key_pem))
+        .client_ca_root(Certificate::from_pem(&identity.authority_pem))
+        // A node that joins has no certificate yet. Every other call asks for one.
+        .client_auth_optional(true);
+    let transport = Transport::builder().tls_config(tls)?;
+    Ok(transport.http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE)))
+}
+
+pub(crate) async fn ended(mut stopped: watch::Receiver<bool>) {
     _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
-fn serve(
+pub(crate) fn serve(
     runtime: &tokio::runtime::Runtime,
     server: impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
     fail: &mpsc::Sender<ServeError>,
@@ -329,11 +377,11 @@ fn serve(
     });
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>, ServeError> {
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<thread::JoinHandle<()>, ServeError> {
     thread::Builder::new().name(name.to_owned()).spawn(body).map_err(io_error("cannot start a thread"))
 }
 
-async fn listen(config: &Config) -> Result<(TcpListener, SocketAddr, UnixListener), ServeError> {
+pub(crate) async fn listen(config: &Config) -> Result<(TcpListener, SocketAddr, UnixListener), ServeError> {
     let tcp = TcpListener::bind(config.listen).await;
     let tcp = tcp.map_err(io_error(format!("cannot listen on {}", config.listen)))?;
     let listens = tcp.local_addr().map_err(io_error("cannot listen"))?;
@@ -343,7 +391,10 @@ async fn listen(config: &Config) -> Result<(TcpListener, SocketAddr, UnixListene
         .mode(0o755)
         .create(dir)
         .map_err(io_error(format!("cannot make {}", dir.display())))?;
-    // The store is locked, so no other scheduler of this state directory serves there.
+    if std::os::unix::net::UnixStream::connect(&config.socket).is_ok() {
+        let what = format!("cannot serve on {}", config.socket.display());
+        return Err(io_error(what)(io::Error::other("another scheduler serves there; name another socket")));
+    }
     match fs::remove_file(&config.socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(io_error(format!("cannot replace {}", config.socket.display()))(error));
@@ -367,7 +418,7 @@ async fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, Serv
     Ok(Some(listener))
 }
 
-fn address(config: &Config, listens: SocketAddr) -> String {
+pub(crate) fn address(config: &Config, listens: SocketAddr) -> String {
     if !config.address.is_empty() {
         return config.address.clone();
     }

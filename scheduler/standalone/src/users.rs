@@ -16,8 +16,9 @@ use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::UdsConnectInfo;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Request, Response, Status};
 
+use crate::certificates::is_scheduler;
 use crate::clock::Clock;
 use crate::controller::{Inbox, Refusal, Seen};
 use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task};
@@ -36,7 +37,7 @@ const LISTED: u32 = 1000;
 type StreamOf<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The server's side of the API for users.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct UserService {
     pub(crate) seen: Seen,
     pub(crate) shown: Shown,
@@ -65,10 +66,27 @@ impl Caller {
     }
 }
 
+/// By this name a scheduler that stands by says which user of its machine it calls for.
+pub(crate) const FORWARDED_UID: &str = "aliquot-uid";
+
+/// The user of this machine at the other end of the socket.
+pub(crate) fn local_uid(extensions: &Extensions) -> Option<u32> {
+    Some(extensions.get::<UdsConnectInfo>()?.peer_cred?.uid())
+}
+
+/// The user of another scheduler's machine, by that scheduler's word.
+fn forwarded_uid<T>(request: &Request<T>) -> Option<u32> {
+    let certificates = request.peer_certs()?;
+    if !is_scheduler(certificates.first()?) {
+        return None;
+    }
+    request.metadata().get(FORWARDED_UID)?.to_str().ok()?.parse().ok()
+}
+
 impl UserService {
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
-        let uid = peer.map(|peer| peer.uid()).ok_or_else(|| Status::unauthenticated("the caller is not known"))?;
+        let uid = local_uid(request.extensions()).or_else(|| forwarded_uid(request));
+        let uid = uid.ok_or_else(|| Status::unauthenticated("the caller is not known"))?;
         let is_administrator = uid == 0 || uid == Uid::effective().as_raw() || self.administrators.contains(&uid);
         Ok(Caller { uid, is_administrator })
     }

@@ -80,6 +80,23 @@ impl Scheduler {
         let _ = process.wait().success();
     }
 
+    /// Stops the scheduler's process as it is, until [`Scheduler::resume`].
+    pub fn freeze(&self) {
+        self.process.as_ref().expect("the scheduler runs").signal(Signal::STOP);
+    }
+
+    /// Lets a frozen scheduler go on.
+    pub fn resume(&self) {
+        self.process.as_ref().expect("the scheduler runs").signal(Signal::CONT);
+    }
+
+    /// Waits until the scheduler has ended by itself, and answers what it has said.
+    #[track_caller]
+    pub fn ended(&mut self) -> String {
+        let outcome = self.process.take().expect("the scheduler runs").wait();
+        outcome.stdout + &outcome.stderr
+    }
+
     /// The socket for users.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
@@ -107,7 +124,13 @@ impl Scheduler {
     /// The keys of a manager's configuration with which a node of this name joins.
     #[must_use]
     pub fn joins(&self, node: &str) -> String {
-        format!("cdi_dir = 'off'\n{}", self.membership(node))
+        format!("cdi_dir = 'off'\n{}", self.membership(node, &[]))
+    }
+
+    /// The same for a cluster of several schedulers: this one leads, and others may later.
+    #[must_use]
+    pub fn joins_with(&self, node: &str, others: &[&Scheduler]) -> String {
+        format!("cdi_dir = 'off'\n{}", self.membership(node, others))
     }
 
     /// The same for a node that runs images with podman, in which the devices are those of `gpu`. `keys` are further keys
@@ -115,18 +138,20 @@ impl Scheduler {
     #[must_use]
     pub fn joins_with_images(&self, node: &str, gpu: &SimulatedGpu, keys: &str) -> String {
         let podman: Vec<&str> = std::iter::once("podman").chain(GLOBAL_OPTIONS).collect();
-        let (published, cluster) = (gpu.for_containers(""), self.membership(node));
+        let (published, cluster) = (gpu.for_containers(""), self.membership(node, &[]));
         format!(
             "cdi_dir = '/var/run/cdi'\n{published}{cluster}podman = {podman:?}\npodman_run = {RUN_OPTIONS:?}\n{keys}\n"
         )
     }
 
     /// The table `cluster` of a manager's configuration with which a node of this name joins.
-    fn membership(&self, node: &str) -> String {
+    fn membership(&self, node: &str, others: &[&Scheduler]) -> String {
         let token = self.client().token();
+        let others = others.iter().map(|other| other.address());
+        let schedulers: Vec<&str> = std::iter::once(self.address()).chain(others).collect();
         format!(
             "[cluster]\nscheduler = {:?}\ntoken = {token:?}\nnode_name = {node:?}\nallow_root = true\n",
-            self.listen
+            schedulers.join(",")
         )
     }
 }

@@ -33,7 +33,12 @@ fn new_store() -> Box<dyn Store> {
 
 fn new_wire() -> Box<dyn Wire> {
     let (sender, inbox) = channel();
-    let nodes = Nodes { sessions: Sessions::default(), controller: sender, clock: Arc::new(Clock::new(0)) };
+    let nodes = Nodes {
+        sessions: Sessions::default(),
+        controller: sender,
+        clock: Arc::new(Clock::new(0)),
+        leadership: Leadership::default(),
+    };
     Box::new(Contract { nodes, inbox, connections: BTreeMap::new() })
 }
 

@@ -1,0 +1,138 @@
+//! Several schedulers that share a PostgreSQL database.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use aliquot_harness::{Jobs, Node, PostgreSql, Scheduler, SimulatedGpu, wait};
+use aliquot_proto::scheduler::v1::{Job, JobState, NodeState};
+
+use crate::{endless, shell};
+
+/// Two schedulers, of which the first leads, and a node that knows both.
+struct Pair {
+    // Dropped in this order.
+    node: Node,
+    _gpu: SimulatedGpu,
+    first: Scheduler,
+    second: Scheduler,
+    _server: PostgreSql,
+}
+
+impl Pair {
+    fn start() -> Pair {
+        let server = PostgreSql::start();
+        let settings = format!("lease_ms = 60000\n[postgresql]\nurl = {:?}\n", server.database());
+        let (first, second) = (Scheduler::start(&settings), Scheduler::start(&settings));
+        assert!(second.log().contains("stands by"), "{}", second.log());
+        let gpu = SimulatedGpu::with("[[device]]\nmemory = '80GiB'\n");
+        let node = Node::with(&gpu, &first.joins_with("node-0", &[&second]));
+        let pair = Pair { node, _gpu: gpu, first, second, _server: server };
+        is_up(&pair.first);
+        pair
+    }
+}
+
+/// Waits until the node is up for this scheduler.
+fn is_up(scheduler: &Scheduler) {
+    wait::until_true("the node is up", || {
+        let nodes = asked(scheduler, |jobs| jobs.nodes().ok()).unwrap_or_default();
+        nodes.iter().any(|node| node.state() == NodeState::Up)
+    });
+}
+
+/// Asks a scheduler, which may be away.
+fn asked<T>(scheduler: &Scheduler, question: impl FnOnce(&mut Jobs) -> Option<T>) -> Option<T> {
+    Jobs::connect(&scheduler.socket()).and_then(|mut jobs| question(&mut jobs))
+}
+
+/// Waits until a job is in this state for this scheduler.
+fn wait_for(scheduler: &Scheduler, id: u64, state: JobState) -> Job {
+    wait::until(&format!("job {id} is {state:?}"), || {
+        asked(scheduler, |jobs| jobs.job(id).ok()).filter(|job| job.state() == state)
+    })
+}
+
+/// How often each job has run, by the lines that they write.
+fn runs(file: &Path) -> BTreeMap<u64, usize> {
+    let mut runs = BTreeMap::new();
+    for line in fs::read_to_string(file).unwrap_or_default().lines() {
+        *runs.entry(line.parse().expect("a job's number")).or_default() += 1;
+    }
+    runs
+}
+
+#[test]
+fn each_job_runs_once_whose_leader_is_killed_meanwhile() {
+    let mut pair = Pair::start();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("runs");
+    let spec = shell(&format!("echo $ALIQUOT_JOB_ID >> {}", file.display()));
+    let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let sockets = [pair.first.socket(), pair.second.socket()];
+    let acknowledged: Vec<u64> = thread::scope(|scope| {
+        let submit = |socket| {
+            let (spec, is_over, count) = (&spec, &is_over, &count);
+            scope.spawn(move || {
+                let mut acknowledged = Vec::new();
+                while !is_over.load(Ordering::SeqCst) {
+                    if let Some(job) = Jobs::connect(socket).and_then(|mut jobs| jobs.submit(spec.clone()).ok()) {
+                        acknowledged.push(job.id);
+                        count.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+                acknowledged
+            })
+        };
+        // One user on each machine.
+        let users = sockets.each_ref().map(|socket| submit(socket));
+        wait::until_true("jobs are submitted", || count.load(Ordering::SeqCst) >= 20);
+        pair.first.kill();
+        let before = count.load(Ordering::SeqCst);
+        wait::until_true("the other one takes jobs", || count.load(Ordering::SeqCst) >= before + 20);
+        is_over.store(true, Ordering::SeqCst);
+        users.into_iter().flat_map(|user| user.join().expect("it does not panic")).collect()
+    });
+    let mut numbers = acknowledged.clone();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), acknowledged.len(), "no number is given twice");
+    for id in numbers {
+        let job = wait_for(&pair.second, id, JobState::Succeeded);
+        assert_eq!(job.tasks[0].attempt, 1, "{job:?}");
+        assert_eq!(runs(&file).get(&id), Some(&1), "job {id}");
+    }
+    // Also those whose users have had no answer.
+    assert!(runs(&file).values().all(|count| *count == 1), "{:?}", runs(&file));
+
+    // One that comes back stands by, and its users need not know.
+    pair.first.restart();
+    assert!(pair.first.log().contains("stands by"), "{}", pair.first.log());
+    let id = pair.first.client().submit(endless()).expect("the leader takes it").id;
+    wait_for(&pair.first, id, JobState::Running);
+    // A leader that is asked to end lets the next one lead at once.
+    pair.second.stop();
+    wait::until_true("the first one leads again", || pair.first.log().contains("this scheduler leads"));
+    is_up(&pair.first);
+    assert_eq!(wait_for(&pair.first, id, JobState::Running).tasks[0].attempt, 1, "it runs on");
+}
+
+#[test]
+fn a_leader_that_was_frozen_ends_and_tells_nobody_anything() {
+    let mut pair = Pair::start();
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("runs");
+    let spec = shell(&format!("echo $ALIQUOT_JOB_ID >> {}; exec sleep 1000000", file.display()));
+    let id = pair.first.client().submit(spec).expect("it is taken").id;
+    wait_for(&pair.first, id, JobState::Running);
+    pair.first.freeze();
+    is_up(&pair.second);
+    pair.first.resume();
+    let said = pair.first.ended();
+    assert!(said.contains("does not lead any more"), "{said}");
+    let job = wait_for(&pair.second, id, JobState::Running);
+    assert_eq!((job.tasks[0].attempt, runs(&file)), (1, BTreeMap::from([(id, 1)])), "it runs on");
+    drop(pair.node);
+}
