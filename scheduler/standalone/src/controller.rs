@@ -41,6 +41,8 @@ pub(crate) enum Refusal {
     Unknown(String),
     /// There would be more than can be kept.
     TooMany(String),
+    /// The name of the request is that of another one.
+    Exists(String),
 }
 
 impl From<Unknown> for Refusal {
@@ -222,6 +224,11 @@ impl Controller {
         let effects = &mut batch.effects;
         match message {
             Inbox::Submit(mut job, reply) => {
+                // Sent again, because the answer was lost. That job may be of this very batch, which is saved first.
+                if let Some(made) = self.seen.book.read().made_before(&job) {
+                    batch.replies.push(Box::new(move || _ = reply.send(made.map_err(Refusal::Exists))));
+                    return;
+                }
                 let (uid, id) = (job.uid, self.next_id);
                 let members = (job.spec.array.len() as u64).saturating_mul(job.spec.gang.into());
                 if let Some(why) = self.seen.book.read().too_many(uid, members) {

@@ -36,6 +36,9 @@ pub(crate) struct Job {
     pub(crate) uid: u32,
     pub(crate) user: String,
     pub(crate) submitted_ms: u64,
+    /// The name of the user's request; empty: it has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) request_id: String,
 }
 
 /// The end of a job or of a part of it.

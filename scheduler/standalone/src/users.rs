@@ -31,6 +31,8 @@ use crate::sessions::Sessions;
 const WATCH_GAP: Duration = Duration::from_millis(200);
 /// A job that is watched is looked at so often although nothing has happened to it.
 const WATCH_LOOK: Duration = Duration::from_secs(1);
+/// Bytes of the name of a request at most.
+const REQUEST_ID_BYTES_MAX: usize = 64;
 /// Jobs that a list has at most, where the caller does not say.
 const LISTED: u32 = 1000;
 
@@ -112,6 +114,7 @@ impl UserService {
         answer.await.map_err(|_| ends())?.map_err(|refusal| match refusal {
             Refusal::Unknown(why) => Status::not_found(why),
             Refusal::TooMany(why) => Status::resource_exhausted(why),
+            Refusal::Exists(why) => Status::already_exists(why),
         })
     }
 
@@ -154,6 +157,15 @@ impl UserService {
     }
 }
 
+fn check_request_id(id: &str) -> Result<(), Status> {
+    if id.len() <= REQUEST_ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Ok(());
+    }
+    Err(Status::invalid_argument(format!(
+        "{id:?} cannot be the ID of a request: it has {REQUEST_ID_BYTES_MAX} letters, digits and '-' at most"
+    )))
+}
+
 fn no_such_job(id: JobId) -> Status {
     Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
 }
@@ -183,12 +195,16 @@ fn task_of(entry: &Entry, index: Option<u32>) -> Result<&Task, Status> {
 impl Scheduler for UserService {
     async fn submit_job(&self, request: Request<wire::SubmitJobRequest>) -> Result<Response<wire::Job>, Status> {
         let caller = self.caller(&request)?;
-        let spec = request.into_inner().spec.unwrap_or_default();
-        let spec = JobSpec::read(spec).map_err(Status::invalid_argument)?;
-        self.check_queue(&spec.queue)?;
+        let wire::SubmitJobRequest { spec, request_id } = request.into_inner();
+        let spec = JobSpec::read(spec.unwrap_or_default()).map_err(Status::invalid_argument)?;
+        check_request_id(&request_id)?;
         let user = User::from_uid(Uid::from_raw(caller.uid)).ok().flatten();
         let user = user.map_or_else(|| caller.uid.to_string(), |user| user.name);
-        let job = Job { id: 0, spec, uid: caller.uid, user, submitted_ms: self.clock.now_ms() };
+        let job = Job { id: 0, spec, uid: caller.uid, user, submitted_ms: self.clock.now_ms(), request_id };
+        // The queue may have been removed since the job was taken in.
+        if self.seen.book.read().made_before(&job).is_none() {
+            self.check_queue(&job.spec.queue)?;
+        }
         let id = self.ask(|reply| Inbox::Submit(Box::new(job), reply)).await?;
         Ok(Response::new(self.job(id, caller)?))
     }

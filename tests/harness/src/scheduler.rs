@@ -182,7 +182,15 @@ impl Jobs {
     /// # Errors
     /// The scheduler's answer.
     pub fn submit(&mut self, spec: JobSpec) -> Result<Job, Status> {
-        let request = SubmitJobRequest { spec: Some(spec) };
+        self.submit_as("", spec)
+    }
+
+    /// The same with a request of this name.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn submit_as(&mut self, request_id: &str, spec: JobSpec) -> Result<Job, Status> {
+        let request = SubmitJobRequest { spec: Some(spec), request_id: request_id.to_owned() };
         Ok(self.runtime.block_on(self.api.submit_job(request))?.into_inner())
     }
 

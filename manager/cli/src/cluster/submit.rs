@@ -8,7 +8,7 @@ use aliquot_proto::scheduler::v1::{Job, JobState, SubmitJobRequest};
 use tonic::Status;
 
 use super::state;
-use super::watch::{Watch, is_loss};
+use super::watch::{Patience, Watch, is_loss};
 use super::words::{self, JobWords};
 use super::{TaskId, connect, failed, find, json, logs};
 use crate::args::SubmitArgs;
@@ -32,8 +32,7 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
     }
     client::runtime()?.block_on(async {
         let socket = find(socket)?;
-        let mut client = connect(&socket).await?;
-        let job = client.submit_job(SubmitJobRequest { spec: Some(spec) }).await.map_err(not_submitted)?.into_inner();
+        let job = send(&socket, SubmitJobRequest { spec: Some(spec), request_id: request_id()? }).await?;
         match (args.json, args.follow) {
             (true, _) => output::print_json(&json::job(&job))?,
             (false, false) => output::print(&format!("{}\n", job.id))?,
@@ -64,6 +63,29 @@ fn read(file: &Path) -> Result<JobWords> {
     };
     let text = text.map_err(|error| Failure::new(format!("cannot read {name}: {error}")).exit(exit::USAGE))?;
     words::read(&text, &name)
+}
+
+/// Sends the request, and the same again if the scheduler ends before it has answered.
+async fn send(socket: &Path, request: SubmitJobRequest) -> Result<Job> {
+    let (mut client, mut patience) = (connect(socket).await?, Patience::default());
+    loop {
+        let lost = match client.submit_job(request.clone()).await {
+            Ok(job) => return Ok(job.into_inner()),
+            Err(status) if is_loss(&status) => status,
+            Err(status) => return Err(not_submitted(status)),
+        };
+        patience.wait().await.map_err(|_| not_submitted(lost))?;
+        if let Ok(again) = connect(socket).await {
+            client = again;
+        }
+    }
+}
+
+/// A name for a request that no other one has: 128 random bits.
+fn request_id() -> Result<String> {
+    let bytes = getrandom::u64().and_then(|high| Ok((high, getrandom::u64()?)));
+    let (high, low) = bytes.map_err(|error| Failure::new(format!("the kernel gives no random numbers: {error}")))?;
+    Ok(format!("{high:016x}{low:016x}"))
 }
 
 fn not_submitted(status: Status) -> Failure {

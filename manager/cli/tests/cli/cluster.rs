@@ -30,7 +30,8 @@ fn a_job_is_submitted_and_its_number_printed() {
     let submitted = output(command.arg(&file).current_dir(dir.path()));
     assert_eq!((stdout(&submitted).as_str(), stderr(&submitted).as_str()), ("17\n", ""));
     let asked = scheduler.asked();
-    let [Asked::Submit(spec)] = asked.as_slice() else { panic!("one question: {asked:?}") };
+    let [Asked::Submit(request)] = asked.as_slice() else { panic!("one question: {asked:?}") };
+    let spec = request.spec.as_ref().unwrap();
     assert_eq!((spec.name.as_str(), spec.queue.as_str(), spec.gpu_core_percent), ("from-file", "a", 30));
     assert_eq!(
         (spec.array.as_slice(), spec.command.as_slice()),
@@ -40,6 +41,28 @@ fn a_job_is_submitted_and_its_number_printed() {
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&output(&mut scheduler.aliquot(&["submit", "--json", "--", "true"])))).unwrap();
     assert_eq!((&json["id"], &json["state"]), (&17.into(), &"pending".into()));
+}
+
+#[test]
+fn a_job_whose_answer_is_lost_is_sent_again_as_the_same() {
+    let mut scheduler = Played::with_job(job(JobState::Pending));
+    scheduler.change(|scene| scene.loses_answers = true);
+    let submits = |asked: &Asked| matches!(asked, Asked::Submit(_));
+    let submitting = scheduler.aliquot(&["submit", "--", "true"]).stdout(Stdio::piped()).spawn().unwrap();
+    scheduler.wait_for(1, submits);
+    scheduler.kill();
+    scheduler.change(|scene| scene.loses_answers = false);
+    scheduler.start();
+    let submitted = submitting.wait_with_output().unwrap();
+    assert_eq!((stdout(&submitted).as_str(), submitted.status.code()), ("17\n", Some(0)));
+    let asked = scheduler.asked();
+    let [Asked::Submit(first), Asked::Submit(second)] = asked.as_slice() else { panic!("sent twice: {asked:?}") };
+    assert_eq!(first, second);
+    assert_eq!(first.request_id.len(), 32, "{}", first.request_id);
+    let other = output(&mut scheduler.aliquot(&["submit", "--", "true"]));
+    assert_eq!(stdout(&other), "17\n");
+    let Some(Asked::Submit(third)) = scheduler.asked().pop() else { panic!("another question") };
+    assert_ne!(first.request_id, third.request_id);
 }
 
 #[test]

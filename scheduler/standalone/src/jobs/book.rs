@@ -115,6 +115,8 @@ pub(crate) struct Book {
     pub(super) gathering: BTreeMap<(JobId, u32), Vec<StartOrder>>,
     /// Members of tasks that have not ended, by user.
     open_members: BTreeMap<u32, u64>,
+    /// Jobs by their user and the name of the request.
+    requests: BTreeMap<(u32, String), JobId>,
     /// Nodes by their addresses, as they have told them.
     pub(super) addresses: BTreeMap<String, String>,
 }
@@ -169,6 +171,7 @@ impl Book {
 
     pub(super) fn insert(&mut self, entry: Entry) {
         *self.open_members.entry(entry.job.uid).or_default() += entry.open_members();
+        self.requests.extend(request_of(&entry.job).map(|request| (request, entry.job.id)));
         self.entries.insert(entry.job.id, entry);
     }
 
@@ -180,6 +183,23 @@ impl Book {
         if let Some(open) = self.open_members.get_mut(&entry.job.uid) {
             *open = open.saturating_sub(members);
         }
+    }
+
+    /// The job that was made of the same request before; `None`: there is none.
+    ///
+    /// # Errors
+    /// If the request of this name asked for something else.
+    pub(crate) fn made_before(&self, job: &Job) -> Option<Result<JobId, String>> {
+        let request = request_of(job)?;
+        let made = &self.entry(*self.requests.get(&request)?)?.job;
+        Some(if made.spec == job.spec {
+            Ok(made.id)
+        } else {
+            Err(format!(
+                "job {} was submitted with the request ID {:?}, and asked for something else; each job needs an ID of its own",
+                made.id, made.request_id
+            ))
+        })
     }
 
     /// Says why so many more members of a user are too many; `None`: they are not.
@@ -294,6 +314,9 @@ impl Book {
             }
             self.dependents.remove(&id);
             let Some(entry) = self.entries.remove(&id) else { continue };
+            if let Some(request) = request_of(&entry.job) {
+                self.requests.remove(&request);
+            }
             effects.changes.push(Change { kind: JOBS, key: job_key(id), value: None });
             let tasks = entry.tasks.keys();
             effects.changes.extend(tasks.map(|index| Change { kind: TASKS, key: task_key(id, *index), value: None }));
@@ -309,6 +332,11 @@ impl Book {
         };
         self.dependents.get(&id).is_some_and(|others| others.iter().any(is_blocked))
     }
+}
+
+/// Names the request that a job was made of, if it has a name.
+fn request_of(job: &Job) -> Option<(u32, String)> {
+    (!job.request_id.is_empty()).then(|| (job.uid, job.request_id.clone()))
 }
 
 /// Keys are sorted as texts, so numbers have all their digits.

@@ -68,10 +68,16 @@ impl World {
     }
 
     fn submit(&mut self, spec: wire::JobSpec) -> JobId {
+        self.submit_as("", spec)
+    }
+
+    /// Submits a job with a request of this name.
+    fn submit_as(&mut self, request_id: &str, spec: wire::JobSpec) -> JobId {
         self.next_id += 1;
         let id = self.next_id;
         let spec = JobSpec::read(wire::JobSpec { command: vec!["true".into()], ..spec }).expect("a sound job");
-        let job = Job { id, spec, uid: 1000, user: "u".into(), submitted_ms: self.now_ms };
+        let (user, request_id) = ("u".into(), request_id.into());
+        let job = Job { id, spec, uid: 1000, user, submitted_ms: self.now_ms, request_id };
         self.act(|book, now_ms, effects| book.submit(now_ms, job, effects)).expect("it can be submitted");
         id
     }
@@ -386,6 +392,25 @@ fn a_job_waits_for_those_before_it() {
         ..world.book.entry(first).expect("known").job.clone()
     };
     assert!(world.act(|book, now_ms, effects| book.submit(now_ms, missing, effects)).is_err());
+}
+
+#[test]
+fn a_request_is_known_as_long_as_its_job_is() {
+    let mut world = World::default();
+    let id = world.submit_as("abc", wire::JobSpec::default());
+    let made = world.book.entry(id).expect("known").job.clone();
+    let again = |of: Job| Job { id: 0, submitted_ms: 7, ..of };
+    for restarts in [false, true] {
+        if restarts {
+            world.restart();
+        }
+        assert_eq!(world.book.made_before(&again(made.clone())), Some(Ok(id)));
+        let other = Job { spec: JobSpec { gpus: 2, ..made.spec.clone() }, ..made.clone() };
+        let refused = world.book.made_before(&again(other)).expect("known").expect_err("it asks for something else");
+        assert!(refused.contains(&format!("job {id} ")) && refused.contains("\"abc\""), "{refused}");
+        assert_eq!(world.book.made_before(&again(Job { uid: 7, ..made.clone() })), None, "of another user");
+        assert_eq!(world.book.made_before(&again(Job { request_id: String::new(), ..made.clone() })), None);
+    }
 }
 
 #[test]
