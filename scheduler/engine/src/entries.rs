@@ -188,6 +188,8 @@ pub(crate) struct NodeState {
     pub(crate) heard_ms: u64,
     /// Until when what runs there may run.
     pub(crate) lease_until_ms: Option<u64>,
+    /// The longest lease that it may hold.
+    pub(crate) lease_ms: u64,
     /// Whether something new may be started there.
     pub(crate) is_up: bool,
     /// Whether it has reported since the engine's start.

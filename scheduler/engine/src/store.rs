@@ -169,6 +169,8 @@ pub struct NodeRecord {
     pub session: u64,
     /// Whether nothing runs there any more, because its lease has lapsed.
     pub has_lapsed: bool,
+    /// The longest lease that the node may hold. It may be longer than what the engine gives today.
+    pub lease_ms: u64,
 }
 
 /// What is remembered as a whole.

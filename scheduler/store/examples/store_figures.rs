@@ -144,5 +144,5 @@ fn node(number: usize) -> (aliquot_scheduler_engine::NodeName, Option<NodeRecord
         devices: (0..8).map(device).collect(),
         ..NodeSpec::default()
     };
-    (name.into(), Some(NodeRecord { spec, session: 1, has_lapsed: false }))
+    (name.into(), Some(NodeRecord { spec, session: 1, has_lapsed: false, lease_ms: 30_000 }))
 }

@@ -91,6 +91,11 @@ pub(crate) fn read_claim_key(text: &str) -> Result<ClaimKey, String> {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The forms of a list or a set.
 fn forms<'a, T: 'a, F: From<&'a T>>(list: impl IntoIterator<Item = &'a T>) -> Vec<F> {
     list.into_iter().map(F::from).collect()

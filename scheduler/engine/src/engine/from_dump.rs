@@ -70,6 +70,7 @@ impl Engine {
             sequence: 0,
             heard_ms: self.now_ms,
             lease_until_ms,
+            lease_ms: self.settings.lease.map_or(0, |lease| lease.lease_ms),
             is_up: true,
             has_reported: true,
             is_refused: false,

@@ -60,8 +60,16 @@ impl Engine {
         let Some(lease) = self.settings.lease else { return };
         let Some(state) = self.nodes.get_mut(id) else { return };
         let until_ms = self.now_ms.saturating_add(lease.lease_ms).saturating_add(lease.margin_ms);
-        let had_lease = state.lease_until_ms.replace(until_ms).is_some();
-        if !had_lease {
+        let before_ms = state.lease_until_ms;
+        // A lease from before a restart may end later than this one.
+        let ends_later = before_ms.is_some_and(|before_ms| before_ms > until_ms);
+        state.lease_until_ms = before_ms.max(Some(until_ms));
+        let longest_ms = if ends_later { state.lease_ms.max(lease.lease_ms) } else { lease.lease_ms };
+        if state.lease_ms != longest_ms {
+            state.lease_ms = longest_ms;
+            self.unsaved.nodes.insert(id);
+        }
+        if before_ms.is_none() {
             self.timers.insert((until_ms, Timer::Lapse(id)));
         }
         self.send(id, Order::Renew { sequence, lease_ms: lease.lease_ms, term: self.generation.term });

@@ -63,6 +63,7 @@ impl Engine {
             sequence: report.sequence,
             heard_ms: self.now_ms,
             lease_until_ms: None,
+            lease_ms: 0,
             is_up: false,
             has_reported: true,
             is_refused: false,

@@ -23,7 +23,8 @@ impl Engine {
         let removed_nodes = unsaved.removed_nodes.into_iter().map(|name| (name, None));
         let nodes = unsaved.nodes.iter().filter_map(|id| Some((*id, self.nodes.get(*id)?))).map(|(id, state)| {
             let has_lapsed = self.has_lapsed(id);
-            let record = NodeRecord { spec: (*state.spec).clone(), session: state.session, has_lapsed };
+            let (spec, session, lease_ms) = ((*state.spec).clone(), state.session, state.lease_ms);
+            let record = NodeRecord { spec, session, has_lapsed, lease_ms };
             (state.name.clone(), Some(record))
         });
         let mut batch = Batch {

@@ -243,10 +243,11 @@ impl Engine {
     fn make_nodes(&mut self, nodes: BTreeMap<NodeName, NodeRecord>) {
         for (name, record) in nodes {
             let Some(id) = self.cluster.node_named(name.as_str()) else { continue };
-            // The last lease may have been given just before the end.
+            // The last lease may have been given just before the end, and by other settings.
             let lease = self.settings.lease.filter(|_| !record.has_lapsed);
-            let lease_until_ms =
-                lease.map(|lease| self.now_ms.saturating_add(lease.lease_ms).saturating_add(lease.margin_ms));
+            let lease_until_ms = lease.map(|lease| {
+                self.now_ms.saturating_add(record.lease_ms.max(lease.lease_ms)).saturating_add(lease.margin_ms)
+            });
             if let Some(until_ms) = lease_until_ms {
                 self.timers.insert((until_ms, Timer::Lapse(id)));
             }
@@ -257,6 +258,7 @@ impl Engine {
                 sequence: 0,
                 heard_ms: self.now_ms,
                 lease_until_ms,
+                lease_ms: record.lease_ms,
                 is_up: false,
                 has_reported: false,
                 is_refused: false,

@@ -98,7 +98,7 @@ impl Kit {
         let mut store = MemoryStore::default();
         let term = store.load().expect("it is in memory").term;
         let claims = claims.into_iter().map(|(key, record)| (key, Some(record))).collect();
-        let there = NodeRecord { spec: node(devices), session: 1, has_lapsed: false };
+        let there = NodeRecord { spec: node(devices), session: 1, has_lapsed: false, lease_ms: 0 };
         let batch = Batch { term, claims, nodes: vec![("node".into(), Some(there))], memory: None };
         store.save(&batch).expect("it is in memory");
         Self::not_live(store)
@@ -190,9 +190,14 @@ impl Kit {
 
     /// The engine ends, and another one goes on from the store.
     fn restart(self) -> Self {
+        self.restart_with(settings())
+    }
+
+    fn restart_with(self, settings: Settings) -> Self {
         let Self { mut store, now_ms, sequence, .. } = self;
         let saved = store.load().expect("it is in memory");
-        Self { engine: engine(saved), store, now_ms, sequence, view: None }
+        let engine = Engine::new(decisions(), settings, saved);
+        Self { engine, store, now_ms, sequence, view: None }
     }
 }
 
@@ -389,6 +394,47 @@ fn a_claim_is_placed_anew_only_when_its_nodes_lease_has_lapsed() {
     let lease = settings().lease.expect("there are leases");
     assert!(*generation > first && node.as_str() == "other");
     assert!(at_ms - began_ms >= lease.lease_ms, "after {} ms", at_ms - began_ms);
+}
+
+/// How long after a restart of the engine the claim is held to run, though nobody hears of its node.
+fn held_ms(kit: Kit, settings: Settings) -> u64 {
+    let mut kit = kit.restart_with(settings);
+    let (uid, of) = claim("claim", 100, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    let began_ms = kit.now_ms;
+    kit.pass(100);
+    while kit.phase("claim") == Some(Phase::Running) {
+        kit.pass(500);
+    }
+    kit.now_ms - began_ms
+}
+
+#[test]
+fn a_lease_from_before_a_restart_may_be_longer() {
+    let long = settings();
+    let short = Lease { lease_ms: 6000, ..long.lease.expect("there are leases") };
+    let short = Settings { lease: Some(short), ..long };
+    let runs = || {
+        let mut kit = Kit::new(1, Vec::new());
+        let instance = kit.runs("claim", 100, 50);
+        (kit, instance)
+    };
+    assert!(held_ms(runs().0, short) >= 10_000);
+    assert!(held_ms(runs().0.restart_with(short), short) >= 10_000, "also after a second restart");
+    // Short leases take the place of the long one, when that is over.
+    let (kit, instance) = runs();
+    let mut kit = kit.restart_with(short);
+    let (uid, of) = claim("claim", 100, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    for _ in 0..12 {
+        let there = Running { claim: "claim".into(), instance, amounts: amounts(0, 100) };
+        kit.report(node(1), 1, instance, vec![there]);
+        kit.pass(1000);
+    }
+    let held_ms = held_ms(kit, short);
+    assert!((6000..9000).contains(&held_ms), "{held_ms}");
 }
 
 #[test]

@@ -17,17 +17,19 @@ pub(super) struct NodeForm {
     session: u64,
     #[serde(default)]
     has_lapsed: bool,
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    lease_ms: u64,
 }
 
 impl From<&NodeRecord> for NodeForm {
-    fn from(NodeRecord { spec, session, has_lapsed }: &NodeRecord) -> Self {
-        Self { spec: spec.into(), session: *session, has_lapsed: *has_lapsed }
+    fn from(NodeRecord { spec, session, has_lapsed, lease_ms }: &NodeRecord) -> Self {
+        Self { spec: spec.into(), session: *session, has_lapsed: *has_lapsed, lease_ms: *lease_ms }
     }
 }
 
 impl From<NodeForm> for NodeRecord {
-    fn from(NodeForm { spec, session, has_lapsed }: NodeForm) -> Self {
-        Self { spec: spec.into(), session, has_lapsed }
+    fn from(NodeForm { spec, session, has_lapsed, lease_ms }: NodeForm) -> Self {
+        Self { spec: spec.into(), session, has_lapsed, lease_ms }
     }
 }
 

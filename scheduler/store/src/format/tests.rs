@@ -162,13 +162,14 @@ prop_compose! {
         name in text(),
         labels in btree_map(text(), text(), 0..3),
         taints in vec(taint(), 0..3),
-        (cpu, memory, cordoned, session, has_lapsed) in any::<(u64, u64, bool, u64, bool)>(),
+        (cpu, memory, cordoned, session) in any::<(u64, u64, bool, u64)>(),
+        (has_lapsed, lease_ms) in any::<(bool, u64)>(),
         devices in vec(device(), 0..3),
         (counted, foreign) in (counted(), vec(peers(), 0..3)),
     ) -> NodeRecord {
         let (cpu, memory) = (MilliCpu::new(cpu), Bytes::new(memory));
         let spec = NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted, foreign };
-        NodeRecord { spec, session, has_lapsed }
+        NodeRecord { spec, session, has_lapsed, lease_ms }
     }
 }
 
