@@ -1,6 +1,7 @@
 //! The subcommands: their arguments, and what they print.
 
 pub(crate) mod backup;
+pub(crate) mod dev;
 pub(crate) mod explain;
 pub(crate) mod kubernetes;
 pub(crate) mod live;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::backup::{BackupArgs, backup};
+use commands::dev::{DevArgs, dev};
 use commands::explain::{ExplainArgs, explain};
 use commands::kubernetes::{KubernetesArgs, kubernetes};
 use commands::replay::{ReplayArgs, replay};
@@ -35,6 +36,8 @@ enum Command {
     Steady(SteadyArgs),
     /// Serve machines without Kubernetes: nodes join it, and users submit jobs to it.
     Serve(ServeArgs),
+    /// Start a whole cluster on this machine, with simulated GPUs, to try it out. Ctrl-C ends it.
+    Dev(DevArgs),
     /// Schedule the pods of a Kubernetes cluster that name this scheduler.
     Kubernetes(KubernetesArgs),
     /// Write what a scheduler that serves must remember into a new file, whether it runs or not.
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain(&args),
         Command::Steady(args) => steady(&args),
         Command::Serve(args) => serve(&args),
+        Command::Dev(args) => dev(&args),
         Command::Kubernetes(args) => kubernetes(&args),
         Command::Backup(args) => backup(&args),
     };

@@ -34,4 +34,5 @@ mod supervise;
 mod users;
 
 pub use agent::{Running, StartError};
+pub use process::kill_descendants;
 pub use supervise::main as supervise;

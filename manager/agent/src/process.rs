@@ -71,7 +71,7 @@ fn parse(stat: &[u8]) -> Option<Stat> {
 /// Kills all descendants of this process, which must be their reaper, and returns when none is left.
 ///
 /// What they fork meanwhile is killed in the next round. Each round leaves them without the parents that forked.
-pub(crate) fn kill_descendants() {
+pub fn kill_descendants() {
     loop {
         for pid in descendants(std::process::id().cast_signed()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

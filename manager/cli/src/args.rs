@@ -50,6 +50,7 @@ Examples:
   aliquot doctor                                      What works on this machine, and what to do about the rest
   aliquot submit --gpu-core 30 -- python train.py     Run a command somewhere in the cluster
   aliquot jobs                                        What runs and waits in the cluster
+  aliquot dev                                         Try a whole cluster on this machine; needs no GPU
 
 Exit status:
   0  done          1  failed          2  the command line is wrong
@@ -145,6 +146,7 @@ pub(crate) enum Command {
     Token(TokenArgs),
     Doctor(DoctorArgs),
     Demo(DemoArgs),
+    Dev(DevArgs),
     Load(LoadArgs),
     Completions(CompletionsArgs),
     /// A worker of `aliquot demo`: a plain driver-API program.
@@ -525,6 +527,24 @@ pub(crate) struct DemoArgs {
     /// Print the result as JSON; progress goes to standard error
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Start a whole cluster on this machine, to try it out.
+///
+/// A scheduler, and nodes with simulated GPUs, each with a node manager. The command says how to submit jobs to it. A
+/// daemon that ends, or is killed, is started anew. Ctrl-C ends all of it, and nothing remains.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot dev
+  aliquot dev --nodes 4 --devices 8")]
+pub(crate) struct DevArgs {
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) nodes: u8,
+    /// Number of simulated GPUs of each node
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) devices: u8,
 }
 
 /// Keep the device busy and hold some of its memory, to try slices out.

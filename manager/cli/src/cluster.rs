@@ -43,7 +43,7 @@ fn find(socket: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Connects to the scheduler that serves `socket`.
-async fn connect(socket: &Path) -> Result<Client> {
+pub(crate) async fn connect(socket: &Path) -> Result<Client> {
     let channel = client::channel(&SCHEDULER, socket).await?;
     Ok(SchedulerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
 }
@@ -55,7 +55,7 @@ async fn connect_to_running(socket: Option<&Path>) -> Result<Client> {
 
 /// The failure for an answer of the scheduler.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn failed(status: Status) -> Failure {
+pub(crate) fn failed(status: Status) -> Failure {
     error::of_status(&status, &SCHEDULER)
 }
 
@@ -83,6 +83,6 @@ fn age_human(unix_ms: u64, now_unix_ms: u64) -> String {
 }
 
 /// `count` things of a kind, of which a word ends in s if there are several.
-fn counted(count: usize, thing: &str) -> String {
+pub(crate) fn counted(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

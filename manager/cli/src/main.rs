@@ -7,6 +7,7 @@
 mod access;
 mod args;
 mod bar;
+mod checkout;
 mod client;
 mod cluster;
 mod completion;
@@ -14,6 +15,7 @@ mod consumers;
 mod deadline;
 mod demo;
 mod describe;
+mod dev;
 mod device_work;
 mod doctor;
 mod embedded;
@@ -79,6 +81,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => return run::run(socket, args),
         Command::Exec(args) => return exec::exec(socket, args),
         Command::Demo(args) => return demo::demo(socket, args),
+        Command::Dev(args) => return dev::dev(args),
         Command::Submit(args) => return cluster::submit::submit(scheduler, args),
         Command::DemoWorker(args) => return Ok(demo::work(args)),
         Command::Doctor(args) => return doctor::doctor(socket, args),

@@ -15,7 +15,7 @@ use aliquot_proto::node::v1::{
 use tokio::runtime::Runtime;
 
 pub(crate) use launch::command_in;
-pub(crate) use supervise::Supervisor;
+pub(crate) use supervise::{Supervisor, reap_adopted};
 
 use crate::args::{RunArgs, ShareArgs};
 use crate::client::{self, Absent};

@@ -1,42 +1,50 @@
-//! A simulated GPU for one run: our own CUDA driver and NVML in place of NVIDIA's.
+//! Simulated GPUs for one run: our own CUDA driver and NVML in place of NVIDIA's.
 //!
 //! Kernels take their time, and memory is counted and limited as on a real device, but nothing is computed. The
-//! simulated device exists for one run of this program and for what it starts.
+//! simulated devices exist for one run of this program and for what it starts.
 
 use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::checkout::Checkout;
 use crate::embedded::runtime_base;
 use crate::error::{Failure, Result};
 
 const CUDA_LIBRARY: &str = "libaliquot_fake_cuda.so";
 const NVML_LIBRARY: &str = "libaliquot_fake_nvml.so";
+/// The packages that they are made from.
+const PACKAGES: [&str; 2] = ["aliquot-fake-cuda", "aliquot-fake-nvml"];
 /// The variable by which the simulated libraries find their machine.
 const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
 /// Names under which programs load the two libraries.
 const CUDA_NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 const NVML_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// A machine with one simulated GPU. It disappears when this is dropped.
+/// A machine with simulated GPUs. It disappears when this is dropped.
 pub(crate) struct SimulatedGpu {
     dir: TempDir,
 }
 
 impl SimulatedGpu {
-    /// Sets up the machine, so that this process sees it when it loads [`SimulatedGpu::nvml_library`].
+    /// Sets up a machine with one GPU, so that this process sees it when it loads [`SimulatedGpu::nvml_library`].
     pub(crate) fn set_up() -> Result<SimulatedGpu> {
+        let gpu = SimulatedGpu::make_in(&runtime_base()?, 1)?;
+        set_own_variable(CONFIG_VARIABLE, &gpu.config())?;
+        Ok(gpu)
+    }
+
+    /// Makes a machine with so many GPUs, for other processes. Its files are in `base`.
+    pub(crate) fn make_in(base: &Path, devices: u8) -> Result<SimulatedGpu> {
         let libraries = libraries()?;
-        let base = runtime_base()?;
         let failed = |error: std::io::Error| {
             Failure::new(format!("cannot set up the simulated GPU in {}: {error}", base.display()))
         };
-        let dir = tempfile::Builder::new().prefix("aliquot-gpu-").tempdir_in(&base).map_err(failed)?;
+        let dir = tempfile::Builder::new().prefix("aliquot-gpu-").tempdir_in(base).map_err(failed)?;
         let gpu = SimulatedGpu { dir };
         fs::create_dir(gpu.library_dir()).map_err(failed)?;
         for (library, names) in [(CUDA_LIBRARY, CUDA_NAMES), (NVML_LIBRARY, NVML_NAMES)] {
@@ -45,8 +53,7 @@ impl SimulatedGpu {
             }
         }
         let state = gpu.dir.path().join("state");
-        fs::write(gpu.config(), config(&state)).map_err(failed)?;
-        set_own_variable(CONFIG_VARIABLE, &gpu.config())?;
+        fs::write(gpu.config(), config(&state, devices)).map_err(failed)?;
         Ok(gpu)
     }
 
@@ -74,9 +81,10 @@ impl SimulatedGpu {
     }
 }
 
-fn config(state: &Path) -> String {
+fn config(state: &Path, devices: u8) -> String {
+    let device = "\n[[device]]\nname = \"Simulated GPU\"\nmemory = \"80GiB\"\n";
     // Rust's quoting of a path is a valid TOML basic string for every path that runtime_base accepts.
-    format!("state = {state:?}\n\n[[device]]\nname = \"Simulated GPU\"\nmemory = \"80GiB\"\n")
+    format!("state = {state:?}\n{}", device.repeat(devices.into()))
 }
 
 /// Whether this process sees a simulated GPU of an `aliquot` that started it.
@@ -106,8 +114,8 @@ fn libraries() -> Result<PathBuf> {
     if let Some(found) = candidates.iter().find(|dir| complete(dir)) {
         return Ok(found.clone());
     }
-    if let Some(build) = Build::of(&exe_dir) {
-        build.run()?;
+    if let Some(checkout) = Checkout::of(&exe_dir) {
+        checkout.build("the simulated GPU", &PACKAGES)?;
         if complete(&exe_dir) {
             return Ok(exe_dir);
         }
@@ -116,90 +124,7 @@ fn libraries() -> Result<PathBuf> {
     Err(Failure::new(format!("the simulated GPU's libraries are in none of {}", places.join(", "))).hint(format!(
         "build them in a checkout of aliquot: cargo build --release {}; then run its target/release/aliquot, or install \
          {CUDA_LIBRARY} and {NVML_LIBRARY} from there into {}",
-        Build::PACKAGES.join(" "),
+        PACKAGES.map(|package| format!("-p {package}")).join(" "),
         candidates[1].display()
     )))
-}
-
-/// How to build the libraries beside this executable.
-struct Build {
-    workspace: PathBuf,
-    target_dir: PathBuf,
-    profile: String,
-}
-
-impl Build {
-    const PACKAGES: [&'static str; 4] = ["-p", "aliquot-fake-cuda", "-p", "aliquot-fake-nvml"];
-
-    /// `None` if the executable is not in cargo's target directory of a checkout of this workspace.
-    fn of(exe_dir: &Path) -> Option<Build> {
-        let target_dir = exe_dir.parent()?;
-        if !target_dir.join(".rustc_info.json").is_file() {
-            return None;
-        }
-        let profile = match exe_dir.file_name()?.to_str()? {
-            "debug" => "dev",
-            name => name,
-        };
-        let manifest_dir = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-        let starts = [manifest_dir, Some(exe_dir.to_owned()), env::current_dir().ok()];
-        let is_workspace = |dir: &&Path| {
-            ["Cargo.toml", "manager/cli/Cargo.toml", "tests/fake-gpu/cuda/Cargo.toml"]
-                .iter()
-                .all(|file| dir.join(file).is_file())
-        };
-        let workspace = starts.iter().flatten().find_map(|start| start.ancestors().find(is_workspace))?.to_owned();
-        Some(Build { workspace, target_dir: target_dir.to_owned(), profile: profile.to_owned() })
-    }
-
-    fn run(&self) -> Result<()> {
-        eprintln!("The simulated GPU is not built yet; building it …");
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(&cargo)
-            .args(["build", "--profile", &self.profile])
-            .args(Self::PACKAGES)
-            .arg("--target-dir")
-            .arg(&self.target_dir)
-            .current_dir(&self.workspace)
-            // Cargo's output is progress and not a result.
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .status();
-        match status {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Failure::new(format!("building the simulated GPU failed: cargo ended with {status}"))
-                .hint("what cargo printed above says why")),
-            Err(error) => {
-                Err(Failure::new(format!("building the simulated GPU failed: cannot run {}: {error}", cargo.display()))
-                    .hint("install Rust from https://rustup.rs, or put cargo on the PATH"))
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_installed_program_does_not_build_the_simulation() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(Build::of(dir.path()).is_none());
-    }
-
-    #[test]
-    fn a_program_in_a_target_directory_finds_its_checkout() {
-        let dir = tempfile::tempdir().unwrap();
-        let exe_dir = dir.path().join("target/release");
-        fs::create_dir_all(&exe_dir).unwrap();
-        for file in
-            ["Cargo.toml", "manager/cli/Cargo.toml", "tests/fake-gpu/cuda/Cargo.toml", "target/.rustc_info.json"]
-        {
-            let file = dir.path().join(file);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, "").unwrap();
-        }
-        let build = Build::of(&exe_dir).unwrap();
-        assert_eq!((build.profile.as_str(), build.target_dir), ("release", dir.path().join("target")));
-    }
 }

@@ -73,6 +73,16 @@ impl Supervisor {
         Ok(None)
     }
 
+    /// Waits for the next signal.
+    pub(crate) fn wait(&self) -> Result<Signal> {
+        loop {
+            if let Some(signal) = self.next()?.as_ref().and_then(signal_of) {
+                return Ok(signal);
+            }
+            self.wait_readable()?;
+        }
+    }
+
     /// Starts `command` with the signal mask and the limit on open files that this program was started with.
     pub(crate) fn spawn(&self, mut command: Command) -> Result<Child> {
         let (mask, (soft, hard)) = (self.inherited_mask, self.inherited_files);
@@ -109,7 +119,7 @@ impl Supervisor {
                         if let Some(code) = follow(pid)? {
                             return Ok(code);
                         }
-                        reap_adopted(pid);
+                        reap_adopted(&[pid]);
                     }
                     // From the terminal, so the whole group has got it. A change of the window size may also come from
                     // another process; losing that one is harmless.
@@ -139,12 +149,12 @@ fn signal_of(info: &siginfo) -> Option<Signal> {
     Signal::try_from(info.ssi_signo as i32).ok()
 }
 
-/// Reaps adopted children that have ended. Stops at the first one that it cannot reap, which may be the command itself:
-/// [`follow`] reaps that one, at the next signal.
-fn reap_adopted(command: Pid) {
+/// Reaps adopted children that have ended. Stops at the first one that it cannot reap, which may be one of its `own`:
+/// who follows that one reaps it, at the next signal.
+pub(crate) fn reap_adopted(own: &[Pid]) {
     while let Ok(Some(ended)) =
         waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).map(|status| status.pid())
-        && ended != command
+        && !own.contains(&ended)
         && waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_ok()
     {}
 }

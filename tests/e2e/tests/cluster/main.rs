@@ -1,5 +1,6 @@
 //! A cluster without Kubernetes: a scheduler, node managers that have joined it, and jobs on simulated GPUs.
 
+mod dev;
 mod failover;
 mod faults;
 mod images;
