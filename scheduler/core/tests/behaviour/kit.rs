@@ -2,6 +2,7 @@
 //! cycle all laws are checked.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::{BestFit, Policy};
 use aliquot_scheduler_core::{
@@ -50,7 +51,19 @@ impl Kit {
 
     /// What an event leads to; the laws hold afterwards.
     pub(crate) fn try_event(&mut self, event: Event) -> Result<Outcome, EventError> {
-        let outcome = self.cluster.apply(event.clone())?;
+        let foretold = match &event {
+            Event::ClaimAdded(claim) => Some(self.cluster.admitted(Arc::new(claim.clone()))),
+            _ => None,
+        };
+        let applied = self.cluster.apply(event.clone());
+        if let Some(foretold) = foretold {
+            let added = applied.as_ref().map(|outcome| match outcome {
+                Outcome::Claim(id) => self.cluster.claim(*id),
+                _ => None,
+            });
+            assert_eq!(foretold.as_deref().map(Some), added, "{event:?}: the answer in advance");
+        }
+        let outcome = applied?;
         self.declared.note(&event);
         self.machines.observe(&self.cluster, &event, &outcome).unwrap_or_else(|broken| panic!("{event:?}: {broken}"));
         self.check().unwrap_or_else(|broken| panic!("after {event:?}: {broken}"));

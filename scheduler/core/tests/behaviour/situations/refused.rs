@@ -1,6 +1,9 @@
 //! Events that cannot be: what is wrong, with which value, and what to do.
 
-use aliquot_scheduler_core::{DEFAULT_QUEUE, Event, GroupPlacement, NamespaceSpec, PodGroup, QueueSpec, SubGroup};
+use aliquot_scheduler_core::{
+    Claim, ClaimBounds, DEFAULT_QUEUE, DeviceCore, DeviceRequest, Event, GroupPlacement, LimitRange, MilliCpu,
+    NamespaceSpec, Outcome, PodGroup, QueueSpec, Request, SubGroup,
+};
 
 use crate::kit::{Kit, gang, train, whole};
 
@@ -72,4 +75,33 @@ fn queues_that_are_named_like_a_namespaces_quota() {
     let said = refused(&mut kit, queue(&namespace.queue_name(), None));
     assert!(said.contains("\"namespace/team\" is named like a namespace's quota"), "{said}");
     kit.event(Event::NamespaceChanged(namespace));
+}
+
+/// The kit compares each answer in advance with what then happens.
+#[test]
+fn claims_that_their_namespace_does_not_let_in() {
+    let mut kit = Kit::of_nodes(1, 2);
+    let cpu = ClaimBounds { default: Some(2000), maximum: Some(4000), ..ClaimBounds::default() };
+    let limit_range = LimitRange { cpu, ..LimitRange::default() };
+    kit.event(Event::NamespaceChanged(NamespaceSpec { name: "team".into(), limit_range, ..NamespaceSpec::default() }));
+    let with_cpu = |cpu| Request { cpu: MilliCpu::new(cpu), ..whole(1) };
+    let of_team = |queue: &str, request| Claim { namespace: "team".into(), ..train(queue, request) };
+    for (asked, given) in [(0, 2000), (1000, 1000), (4000, 4000)] {
+        let Outcome::Claim(id) = kit.event(Event::ClaimAdded(of_team("", with_cpu(asked)))) else { panic!("no claim") };
+        assert_eq!(kit.cluster.claim(id).map(|claim| claim.request.cpu), Some(MilliCpu::new(given)));
+    }
+    for (claim, words) in [
+        (of_team("", with_cpu(5000)), "namespace \"team\""),
+        (of_team("missing", with_cpu(1000)), "\"missing\""),
+        (
+            train(
+                "",
+                Request { devices: DeviceRequest { core: DeviceCore::new(1001), ..whole(1).devices }, ..whole(1) },
+            ),
+            "100",
+        ),
+    ] {
+        let said = refused(&mut kit, Event::ClaimAdded(claim));
+        assert!(said.contains(words), "{said}");
+    }
 }
