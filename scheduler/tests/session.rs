@@ -10,7 +10,7 @@ use aliquot_scheduler_core::{ClaimId, Cluster, Event, Scheduler};
 use random::{Numbers, disturb, file};
 
 /// The numbers of steps that each cycle has planned, until a cycle changes nothing.
-fn settle_core(scheduler: &mut Scheduler, cluster: &mut Cluster, cycles_max: usize) -> Vec<usize> {
+fn run_core_to_rest(scheduler: &mut Scheduler, cluster: &mut Cluster, cycles_max: usize) -> Vec<usize> {
     let mut cycles = Vec::new();
     while cycles.len() < cycles_max {
         let steps = scheduler.cycle(cluster).steps.len();
@@ -56,7 +56,7 @@ fn a_session_decides_as_the_core_alone() {
         }
         let first_max = if seed % 4 < 2 { 1 } else { CYCLES_MAX };
         for cycles_max in [first_max, CYCLES_MAX] {
-            let alone = settle_core(&mut scheduler, &mut cluster, cycles_max);
+            let alone = run_core_to_rest(&mut scheduler, &mut cluster, cycles_max);
             steps += alone.iter().sum::<usize>();
             assert_eq!(converge(&mut session, cycles_max), alone, "seed {seed}");
             let same = written(&file, &scheduler, &cluster);

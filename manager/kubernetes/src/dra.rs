@@ -9,7 +9,7 @@
 //!   slice ([`instances`]).
 //! * What was allocated becomes a slice by [`allocation`], with what the claim's and its class's parameters say
 //!   ([`slice_config`]).
-//! * [`claims`] carries it out, with a record of each claim ([`checkpoint`]); what kubelet has forgotten finds
+//! * [`claims`] carries it out, with a record of each claim ([`prepared_claims`]); what kubelet has forgotten finds
 //!   [`stale`].
 
 use std::path::PathBuf;
@@ -19,7 +19,6 @@ use kube::Client;
 use tokio::sync::watch;
 
 mod allocation;
-mod checkpoint;
 mod claims;
 mod instances;
 mod locks;
@@ -27,6 +26,7 @@ mod names;
 mod partitions;
 mod pods;
 mod pool;
+mod prepared_claims;
 mod publisher;
 mod registration;
 mod resource_slices;
@@ -36,10 +36,10 @@ mod sockets;
 mod stale;
 mod status;
 
-use checkpoint::Checkpoint;
-pub use checkpoint::CheckpointError;
 use claims::Claims;
 pub use names::{DRIVER, device_name};
+use prepared_claims::PreparedClaims;
+pub use prepared_claims::PreparedClaimsError;
 use publisher::Publisher;
 use server::Driver;
 pub use slice_config::{SliceConfigError, check_parameters};
@@ -72,7 +72,7 @@ pub struct Settings {
 pub enum StartError {
     /// What it remembers.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    PreparedClaims(#[from] PreparedClaimsError),
     /// Its sockets.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -93,10 +93,10 @@ impl DraDriver {
     /// # Errors
     /// See [`StartError`].
     pub fn open(settings: Settings, node: Arc<dyn Node>, client: Client) -> Result<DraDriver, StartError> {
-        let checkpoint = Checkpoint::open(settings.state_dir.join("claims"))?;
+        let prepared = PreparedClaims::open(settings.state_dir.join("claims"))?;
         let events = Events::new(client.clone(), DRIVER, settings.node_name.clone());
         let (pool, boot_id) = (settings.node_name.clone(), settings.boot_id.clone());
-        let claims = Claims::new(node, client.clone(), events, pool, boot_id, checkpoint)?;
+        let claims = Claims::new(node, client.clone(), events, pool, boot_id, prepared)?;
         let sockets = match &settings.meeting {
             None => Sockets::for_kubelet(&settings.kubelet_dir),
             Some(meeting) => Sockets::for_relays(meeting.driver()),

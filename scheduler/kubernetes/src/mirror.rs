@@ -160,7 +160,7 @@ impl Mirror {
     }
 
     /// What the engine is to hear of all that has changed.
-    pub(crate) fn settle(&mut self) -> Vec<Observation> {
+    pub(crate) fn reconcile(&mut self) -> Vec<Observation> {
         self.read_inventories();
         self.look_at_volumes();
         self.look_at_device_claims();

@@ -115,7 +115,7 @@ impl Shared {
         let mut mirror = self.mirror.lock();
         let done = change(&mut mirror);
         if let Some(engine) = self.engine.lock().as_ref() {
-            for observation in mirror.settle() {
+            for observation in mirror.reconcile() {
                 self.tell(engine, observation);
             }
         }
@@ -164,7 +164,7 @@ impl Shared {
     /// Begins to tell the engine what changes, after all that is known.
     fn begin(&self, engine: std_mpsc::Sender<Message>) {
         let mut mirror = self.mirror.lock();
-        for observation in mirror.settle() {
+        for observation in mirror.reconcile() {
             self.tell(&engine, observation);
         }
         self.tell(&engine, Observation::Synced);

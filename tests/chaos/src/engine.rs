@@ -28,7 +28,7 @@ pub enum Length {
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Campaign {
     /// The seed of all pseudo-random decisions.
     pub seed: u64,
     /// The length of the run.
@@ -49,11 +49,11 @@ pub struct Plan {
     pub end: Arc<AtomicBool>,
 }
 
-impl Plan {
+impl Campaign {
     /// A run of `length` with all faults.
     #[must_use]
-    pub fn new(seed: u64, length: Length) -> Plan {
-        Plan {
+    pub fn new(seed: u64, length: Length) -> Campaign {
+        Campaign {
             seed,
             length,
             first_round: 1,
@@ -82,29 +82,29 @@ pub fn fault_names() -> Vec<&'static str> {
 
 /// Performs the run. Violations are printed when they are found, and are in the report.
 #[must_use]
-pub fn run(plan: &Plan) -> Report {
-    let verdict = Arc::new(Verdict::new(plan.seed));
-    let mut faults = plan.faults();
+pub fn run(campaign: &Campaign) -> Report {
+    let verdict = Arc::new(Verdict::new(campaign.seed));
+    let mut faults = campaign.faults();
     let begun = Instant::now();
-    let rounds = match plan.length {
+    let rounds = match campaign.length {
         Length::Rounds(rounds) => rounds,
         Length::RoundsOfEach(rounds) => rounds * faults.len() as u64,
         Length::Time(_) => u64::MAX,
     };
     let mut world = None;
-    for round in (plan.first_round..).take(usize::try_from(rounds).unwrap_or(usize::MAX)) {
-        let is_over = matches!(plan.length, Length::Time(time) if begun.elapsed() >= time);
-        if is_over || faults.is_empty() || plan.end.load(Ordering::SeqCst) {
+    for round in (campaign.first_round..).take(usize::try_from(rounds).unwrap_or(usize::MAX)) {
+        let is_over = matches!(campaign.length, Length::Time(time) if begun.elapsed() >= time);
+        if is_over || faults.is_empty() || campaign.end.load(Ordering::SeqCst) {
             break;
         }
-        let at = order(plan.seed, round, faults.len());
+        let at = order(campaign.seed, round, faults.len());
         let fault = &mut faults[at];
         verdict.begin(round, fault.name());
-        let Some(at_work) = world.take().or_else(|| new_world(plan, &verdict, round)) else { break };
+        let Some(at_work) = world.take().or_else(|| new_world(campaign, &verdict, round)) else { break };
         let (before, round_begun) = (verdict.violations(), Instant::now());
         let mut at_work: Box<World> = at_work;
-        let mut chance = Chance::of_round(plan.seed, round);
-        if let Err(Stuck(what)) = play(fault.as_mut(), &mut at_work, &mut chance, plan, round) {
+        let mut chance = Chance::of_round(campaign.seed, round);
+        if let Err(Stuck(what)) = play(fault.as_mut(), &mut at_work, &mut chance, campaign, round) {
             verdict.wrong(what);
         }
         println!("round {round}: {} ({:.1?})", fault.name(), round_begun.elapsed());
@@ -113,7 +113,7 @@ pub fn run(plan: &Plan) -> Report {
         } else {
             println!("the manager's last words: {}", at_work.manager.log());
             // New faults: dropping the old ones ends whatever they have started.
-            faults = plan.faults();
+            faults = campaign.faults();
         }
     }
     drop(world);
@@ -128,9 +128,9 @@ fn order(seed: u64, round: u64, faults: usize) -> usize {
     order[at as usize]
 }
 
-fn new_world(plan: &Plan, verdict: &Arc<Verdict>, round: u64) -> Option<Box<World>> {
+fn new_world(campaign: &Campaign, verdict: &Arc<Verdict>, round: u64) -> Option<Box<World>> {
     for _ in 0..STARTS_MAX {
-        match World::start(verdict, plan.wait_max, plan.seed ^ round) {
+        match World::start(verdict, campaign.wait_max, campaign.seed ^ round) {
             Ok(world) => return Some(Box::new(world)),
             Err(Stuck(what)) => verdict.wrong(format!("a node does not begin to work: {what}")),
         }
@@ -138,7 +138,13 @@ fn new_world(plan: &Plan, verdict: &Arc<Verdict>, round: u64) -> Option<Box<Worl
     None
 }
 
-fn play(fault: &mut dyn Fault, world: &mut World, chance: &mut Chance, plan: &Plan, round: u64) -> Result<(), Stuck> {
+fn play(
+    fault: &mut dyn Fault,
+    world: &mut World,
+    chance: &mut Chance,
+    campaign: &Campaign,
+    round: u64,
+) -> Result<(), Stuck> {
     world.roster().end_excuses();
     world.start_tenants()?;
     for (slice, excuse) in fault.excuses() {
@@ -157,7 +163,7 @@ fn play(fault: &mut dyn Fault, world: &mut World, chance: &mut Chance, plan: &Pl
     }
     world.all_go_on()?;
     world.rest(chance)?;
-    if plan.judges_shares && round.is_multiple_of(ROUNDS_PER_SHARES) {
+    if campaign.judges_shares && round.is_multiple_of(ROUNDS_PER_SHARES) {
         world.start_tenants()?;
         world.judge_shares()?;
     }

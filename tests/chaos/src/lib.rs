@@ -30,5 +30,5 @@ mod verdict;
 mod wait;
 mod world;
 
-pub use engine::{Length, Plan, fault_names, run};
+pub use engine::{Campaign, Length, fault_names, run};
 pub use verdict::{Effort, Report, Tally, Violation};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aliquot_chaos::{Length, Plan, fault_names, run};
+use aliquot_chaos::{Campaign, Length, fault_names, run};
 use clap::Parser;
 use nix::sys::signal::{SigSet, Signal};
 
@@ -91,14 +91,14 @@ fn main() -> ExitCode {
     }
     println!("seed {seed}");
     let end = end_by_signal();
-    let plan = Plan {
+    let campaign = Campaign {
         first_round: args.first_round,
         only: args.fault,
         judges_shares: !args.no_shares,
         end,
-        ..Plan::new(seed, length)
+        ..Campaign::new(seed, length)
     };
-    let report = run(&plan);
+    let report = run(&campaign);
     if args.json {
         println!("{:#}", report.json());
     } else {

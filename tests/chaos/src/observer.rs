@@ -158,7 +158,7 @@ impl Watched {
         }
         for device in devices {
             let bytes = held.get(&(name.to_owned(), device)).copied().unwrap_or(0);
-            entry.settle(device, bytes);
+            entry.lower_ceiling(device, bytes);
         }
     }
 

@@ -169,7 +169,7 @@ impl Roster {
 impl Entry {
     /// Lowers the ceiling to what was seen with all processes stopped, but not below the limit. Does so only when the
     /// operations under way at the confirmation of the limit are complete.
-    pub(crate) fn settle(&mut self, device: usize, held_bytes: u64) {
+    pub(crate) fn lower_ceiling(&mut self, device: usize, held_bytes: u64) {
         let members = &self.members;
         let is_done = |&(pid, calls): &(u32, u64)| {
             let member = members.iter().find(|member| member.pid == pid);
@@ -222,7 +222,7 @@ mod tests {
         roster.is_resized("a", 16);
         let seen = |roster: &mut Roster, held: u64| {
             let entry = roster.slices.get_mut("a").unwrap();
-            entry.settle(0, held);
+            entry.lower_ceiling(0, held);
             entry.ceilings[0].bytes
         };
         // An operation that was allowed before the resize may still complete.

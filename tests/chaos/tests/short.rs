@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use aliquot_chaos::{Length, Plan, fault_names, run};
+use aliquot_chaos::{Campaign, Length, fault_names, run};
 
 #[test]
 fn no_fault_breaks_a_slice() {
@@ -11,8 +11,9 @@ fn no_fault_breaks_a_slice() {
         std::env::var("ALIQUOT_CHAOS_SEED").map_or(now.as_nanos() as u64 % 1_000_000, |seed| seed.parse().unwrap());
     println!("seed {seed}: ALIQUOT_CHAOS_SEED={seed} plays the same again");
     // Shares are judged on machines that do nothing else.
-    let plan = Plan { judges_shares: false, processes_at_once: 300, ..Plan::new(seed, Length::RoundsOfEach(1)) };
-    let report = run(&plan);
+    let campaign =
+        Campaign { judges_shares: false, processes_at_once: 300, ..Campaign::new(seed, Length::RoundsOfEach(1)) };
+    let report = run(&campaign);
     println!("{}\n{}", report.summary(), report.table());
     let found: Vec<String> = report
         .violations

@@ -13,7 +13,7 @@ use crate::findings::Findings;
 use crate::launcher::Launcher;
 use crate::manager::{Manager, is_in_memory, runtime_base};
 use crate::report::{CaseResult, Report};
-use crate::shares::{self, Compared, Plan};
+use crate::shares::{self, Compared, Series};
 use crate::simulated::SimulatedGpu;
 use crate::truth::{SLACK_BYTES, Seen, Watch};
 use crate::way::{Limits, Way};
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     if wanted(Part::Shares) || wanted(Part::Simulated) {
         let simulated = wanted(Part::Simulated);
-        report.shares = Some(shares(&launcher, &programs, &Plan::new(quick, lead), simulated)?);
+        report.shares = Some(shares(&launcher, &programs, &Series::new(quick, lead), simulated)?);
         report.print_shares();
     }
     if wanted(Part::Neighbours) {
@@ -173,8 +173,8 @@ fn deaths(launcher: &Launcher) -> Vec<CaseResult> {
 }
 
 /// Measures shares on the device, and on the simulated GPU too if `simulated` is set and the libraries are there.
-fn shares(launcher: &Launcher, programs: &Path, plan: &Plan, simulated: bool) -> anyhow::Result<Vec<Compared>> {
-    let measured = plan.measure(launcher, |what| progress(&format!("shares: {what}")))?;
+fn shares(launcher: &Launcher, programs: &Path, series: &Series, simulated: bool) -> anyhow::Result<Vec<Compared>> {
+    let measured = series.measure(launcher, |what| progress(&format!("shares: {what}")))?;
     if !simulated {
         return Ok(shares::compare(measured, &[]));
     }
@@ -191,7 +191,7 @@ fn shares(launcher: &Launcher, programs: &Path, plan: &Plan, simulated: bool) ->
         device_uuid: gpu.uuid(),
         environment,
     };
-    let simulated = plan.measure(&on_simulated, |what| progress(&format!("shares on the simulated GPU: {what}")))?;
+    let simulated = series.measure(&on_simulated, |what| progress(&format!("shares on the simulated GPU: {what}")))?;
     Ok(shares::compare(measured, &simulated))
 }
 

@@ -4,7 +4,7 @@
 //! without a slice on an idle device. So neither the clock of the device nor the time between kernels matters.
 //!
 //! ```text
-//! plan.rs ── the list of measurements
+//! series.rs ── the list of measurements
 //!    └── measure.rs: starts the workers of a case, converts their rates to shares ── load.rs: the worker
 //! compare.rs: the same on a real and on a simulated device
 //! neighbours.rs: two programs in slices, against the driver's own sharing
@@ -14,12 +14,12 @@ mod compare;
 mod load;
 mod measure;
 pub(crate) mod neighbours;
-mod plan;
+mod series;
 
 pub(crate) use compare::{Compared, compare};
 pub(crate) use load::Load;
 pub(crate) use measure::Measurement;
-pub(crate) use plan::Plan;
+pub(crate) use series::Series;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! Prepares claims, and gives them up: the one place where the API, the checkpoint and the node meet.
+//! Prepares claims, and gives them up: the one place where the API, the records of prepared claims and the node meet.
 //!
 //! A claim is prepared in two phases, so that a driver that is killed between any two steps finds what it has begun:
 //! `started` is written before its slice is made, `completed` when it is there; then kubelet is told. What is
@@ -25,12 +25,12 @@ use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
 
 use super::allocation::{AllocatedDevice, AllocationError, ClaimSlice, requests, resolve};
-use super::checkpoint::{Checkpoint, CheckpointError, Phase, Record};
 use super::instances;
 use super::locks::Locks;
 use super::names::{ClaimUid, ClaimUidError};
 use super::partitions::View;
 use super::pods::{Misfit, Seen};
+use super::prepared_claims::{Phase, PreparedClaims, PreparedClaimsError, Record};
 use super::{pods, status};
 use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
 use register::{Known, Register};
@@ -101,7 +101,7 @@ pub(super) enum ClaimError {
     },
     /// The record.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    PreparedClaims(#[from] PreparedClaimsError),
     /// The slice.
     #[error(transparent)]
     Create(#[from] CreateError),
@@ -117,32 +117,32 @@ pub(super) struct Claims {
     events: Events,
     pool: String,
     boot_id: String,
-    checkpoint: Checkpoint,
+    prepared: PreparedClaims,
     locks: Locks,
     /// Those that have a record that can be read.
     known: Mutex<Register>,
 }
 
 impl Claims {
-    /// The claims that `checkpoint` remembers, on the node whose pool is `pool`.
+    /// The claims that `prepared` remembers, on the node whose pool is `pool`.
     pub(super) fn new(
         node: Arc<dyn Node>,
         client: kube::Client,
         events: Events,
         pool: String,
         boot_id: String,
-        checkpoint: Checkpoint,
-    ) -> Result<Claims, CheckpointError> {
+        prepared: PreparedClaims,
+    ) -> Result<Claims, PreparedClaimsError> {
         let mut known = Register::default();
-        for uid in checkpoint.uids()? {
-            match checkpoint.load(&uid) {
+        for uid in prepared.uids()? {
+            match prepared.load(&uid) {
                 Ok(Some(record)) => known.insert(uid, Known::of(&record, &boot_id)),
                 Ok(None) => {}
                 Err(error) => warn!(claim = %uid, %error, "cannot read what is remembered of a claim"),
             }
         }
         let known = Mutex::new(known);
-        Ok(Claims { node, client, events, pool, boot_id, checkpoint, locks: Locks::default(), known })
+        Ok(Claims { node, client, events, pool, boot_id, prepared, locks: Locks::default(), known })
     }
 
     /// The node's pool.
@@ -252,10 +252,10 @@ impl Claims {
     async fn remembered(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Remembered, ClaimError> {
         let (claims, uid) = (Arc::clone(self), uid.clone());
         let look = move |node: &dyn Node| {
-            let record = match claims.checkpoint.load(&uid) {
+            let record = match claims.prepared.load(&uid) {
                 Ok(Some(record)) => record,
                 Ok(None) => return Ok(Remembered::Before(None)),
-                Err(error @ CheckpointError::Damaged { .. }) => {
+                Err(error @ PreparedClaimsError::Damaged { .. }) => {
                     warn!(claim = %uid, %error, "prepares a claim from the beginning");
                     return Ok(Remembered::Before(None));
                 }
@@ -292,7 +292,7 @@ impl Claims {
             let _guard = guard;
             before.map_or(Ok(()), |before| claims.roll_back(node, &before))?;
             claims.reserve(node, &record)?;
-            claims.checkpoint.save(&record)?;
+            claims.prepared.save(&record)?;
             remove_others(node, &record)?;
             let made = instances::make(node, &mut record).map_err(CreateError::from);
             let slices = match made.map_err(ClaimError::from).and_then(|()| create(node, &record)) {
@@ -307,7 +307,7 @@ impl Claims {
                 }
             };
             record.phase = Phase::Completed;
-            claims.checkpoint.save(&record)?;
+            claims.prepared.save(&record)?;
             Ok((record, slices))
         };
         blocking(&self.node, work).await
@@ -344,7 +344,7 @@ impl Claims {
         let claims = Arc::clone(self);
         let work = move |node: &dyn Node| {
             let _guard = guard;
-            let record = claims.checkpoint.load(&uid).unwrap_or_else(|error| {
+            let record = claims.prepared.load(&uid).unwrap_or_else(|error| {
                 warn!(claim = %uid, %error, "MIG instances that were made for a claim, if any, stay");
                 None
             });
@@ -360,8 +360,8 @@ impl Claims {
         blocking(&self.node, work).await
     }
 
-    fn forget(&self, uid: &ClaimUid) -> Result<(), CheckpointError> {
-        self.checkpoint.remove(uid)?;
+    fn forget(&self, uid: &ClaimUid) -> Result<(), PreparedClaimsError> {
+        self.prepared.remove(uid)?;
         self.known.lock().remove(uid);
         Ok(())
     }

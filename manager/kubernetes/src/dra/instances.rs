@@ -7,8 +7,8 @@
 use aliquot_node::{CreateError, Devices, Node, NodeError, Part, Partition};
 
 use super::allocation::ClaimSlice;
-use super::checkpoint::Record;
 use super::names::ClaimUid;
+use super::prepared_claims::Record;
 
 /// The instances of a claim.
 pub(super) fn partitions(record: &Record) -> impl Iterator<Item = &Partition> {

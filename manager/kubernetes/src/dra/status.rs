@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::allocation::AllocatedDevice;
-use super::checkpoint::Record;
 use super::names::{DRIVER, device_name};
+use super::prepared_claims::Record;
 use aliquot_api_server::message;
 
 /// Says in the claim's status what its slices are: `made`, in the record's order. A failure is logged, and nothing
@@ -80,8 +80,8 @@ mod tests {
 
     use super::*;
     use crate::dra::allocation::ClaimSlice;
-    use crate::dra::checkpoint::Phase;
     use crate::dra::names::ClaimUid;
+    use crate::dra::prepared_claims::Phase;
 
     #[test]
     fn each_share_of_a_device_has_a_status() {

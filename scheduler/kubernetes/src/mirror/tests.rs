@@ -107,7 +107,7 @@ impl World {
 
     /// The engine hears what is new.
     fn hear(&mut self) {
-        for observation in self.mirror.settle() {
+        for observation in self.mirror.reconcile() {
             // A group goes with the last of its members, which may be leaving still.
             let may_fail = matches!(observation, Observation::GroupRemoved(..));
             if let (Err(error), false) = (self.engine.handle(self.now_ms, observation), may_fail) {
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// Lets time pass until nothing is to be done. Writes are carried out at once.
-    fn settle(&mut self) {
+    fn reconcile(&mut self) {
         for _ in 0..200 {
             self.hear();
             self.poll();

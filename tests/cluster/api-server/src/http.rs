@@ -20,7 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::fault::Fault;
 use super::operations::{self, Patch, Target};
-use super::request::{Action, Address, Query};
+use super::request::{Address, Query, Subresource};
 use super::resource::{CLAIMS, RESOURCES, Resource};
 use super::scheduling;
 use super::selector::Selector;
@@ -111,18 +111,18 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         manager,
     };
     let objects = &shared.objects;
-    if address.action == Some(Action::PortForward) {
+    if address.subresource == Some(Subresource::PortForward) {
         operations::get(objects, target)?;
         let response = shared.forwards.begin(&mut parts, &query, target.namespace, target.name)?;
         return Ok(Answer::Upgraded(response));
     }
-    if let Some(action) = address.action {
+    if let Some(subresource) = address.subresource {
         json_only(&content_type)?;
         let body = parse(&body)?;
-        match action {
-            Action::Binding => scheduling::bind(objects, target, &body)?,
-            Action::Eviction => scheduling::evict(objects, target, &body)?,
-            Action::PortForward => return Err(Failure::method_not_allowed("POST")),
+        match subresource {
+            Subresource::Binding => scheduling::bind(objects, target, &body)?,
+            Subresource::Eviction => scheduling::evict(objects, target, &body)?,
+            Subresource::PortForward => return Err(Failure::method_not_allowed("POST")),
         }
         return Ok(Answer::Json(201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})));
     }
@@ -267,15 +267,15 @@ fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, clie
         ("GET", true) => "get",
         ("GET", false) if query.is_true("watch") => "watch",
         ("GET", false) => "list",
-        ("POST", named) if named == address.action.is_some() => "create",
+        ("POST", named) if named == address.subresource.is_some() => "create",
         ("PUT", true) => "update",
         ("PATCH", true) => "patch",
         ("DELETE", true) => "delete",
         ("DELETE", false) => "deletecollection",
         (method, _) => return Err(Failure::method_not_allowed(method)),
     };
-    let subresource = match address.action {
-        Some(action) => format!("/{}", action.name()),
+    let subresource = match address.subresource {
+        Some(subresource) => format!("/{}", subresource.name()),
         None => if address.status { "/status" } else { "" }.to_owned(),
     };
     let resource = format!("{}{subresource}", address.resource.plural);

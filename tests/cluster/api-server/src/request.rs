@@ -17,23 +17,23 @@ pub(super) struct Address {
     pub(super) name: Option<String>,
     pub(super) status: bool,
     /// What is done to the object, rather than with it.
-    pub(super) action: Option<Action>,
+    pub(super) subresource: Option<Subresource>,
 }
 
 /// A subresource that only takes requests, or forwards a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum Subresource {
     Binding,
     Eviction,
     PortForward,
 }
 
-impl Action {
+impl Subresource {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Action::Binding => "binding",
-            Action::Eviction => "eviction",
-            Action::PortForward => "portforward",
+            Subresource::Binding => "binding",
+            Subresource::Eviction => "eviction",
+            Subresource::PortForward => "portforward",
         }
     }
 }
@@ -59,16 +59,16 @@ impl Address {
         };
         let resource = Resource::find(group, version, plural).ok_or_else(unknown)?;
         let of_pods = resource.group.is_empty() && resource.plural == "pods";
-        let (status, action) = match subresource {
+        let (status, subresource) = match subresource {
             None => (false, None),
             Some("status") if resource.has_status => (true, None),
-            Some("binding") if of_pods => (false, Some(Action::Binding)),
-            Some("eviction") if of_pods => (false, Some(Action::Eviction)),
-            Some("portforward") if of_pods => (false, Some(Action::PortForward)),
+            Some("binding") if of_pods => (false, Some(Subresource::Binding)),
+            Some("eviction") if of_pods => (false, Some(Subresource::Eviction)),
+            Some("portforward") if of_pods => (false, Some(Subresource::PortForward)),
             Some(_) => return Err(unknown()),
         };
         let placed = if resource.namespaced { name.is_none() || namespace.is_some() } else { namespace.is_none() };
-        if placed { Ok(Address { resource, namespace, name, status, action }) } else { Err(unknown()) }
+        if placed { Ok(Address { resource, namespace, name, status, subresource }) } else { Err(unknown()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The threads that carry out queued work: for each device one that takes turns on it, and one for host functions.
+//! The threads that carry out queued work: for each device one that takes time slices on it, and one for host functions.
 //!
 //! They start with the first work. An executor follows the device's timeline: it sleeps until the instant at which a
 //! piece of work ends there. If it wakes late, the next piece still begins where the previous one ended.
@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{MutexGuard, Once, OnceLock};
 
-use aliquot_fake_machine::{Bell, Turn, now_ns};
+use aliquot_fake_machine::{Bell, TimeSlice, now_ns};
 
 use crate::device::Device;
 use crate::process::initialised;
@@ -31,9 +31,9 @@ pub(crate) struct Executor {
     idle: AtomicBool,
 }
 
-/// A turn on the device, used up to `cursor_ns`.
+/// A time slice on the device, used up to `cursor_ns`.
 struct Running {
-    turn: Turn,
+    time_slice: TimeSlice,
     cursor_ns: u64,
     busy_ns: u64,
 }
@@ -88,8 +88,8 @@ fn run(device: &'static Device) {
         while queues.run_untimed(device, None) {}
         let cursor_ns = running.as_ref().map_or(0, |running| running.cursor_ns);
         let Some((lane, ready_ns)) = queues.next_task(device.ordinal, cursor_ns) else {
-            if let Some(Running { turn, cursor_ns, busy_ns }) = running.take() {
-                member.end_turn(device.index, turn, cursor_ns, busy_ns);
+            if let Some(Running { time_slice, cursor_ns, busy_ns }) = running.take() {
+                member.end_time_slice(device.index, time_slice, cursor_ns, busy_ns);
             }
             queues = sleep(device, queues);
             continue;
@@ -97,35 +97,35 @@ fn run(device: &'static Device) {
         match running.take() {
             None => {
                 drop(queues);
-                let turn = member.take_turn(device.index, ready_ns);
-                running = Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 });
+                let time_slice = member.take_time_slice(device.index, ready_ns);
+                running = Some(Running { time_slice, cursor_ns: time_slice.start_ns, busy_ns: 0 });
                 queues = self::queues();
             }
             // Between two pieces of work the device is free for other processes.
-            Some(Running { turn, cursor_ns, busy_ns }) if ready_ns > cursor_ns => {
-                member.end_turn(device.index, turn, cursor_ns, busy_ns);
+            Some(Running { time_slice, cursor_ns, busy_ns }) if ready_ns > cursor_ns => {
+                member.end_time_slice(device.index, time_slice, cursor_ns, busy_ns);
             }
-            Some(Running { turn, cursor_ns, busy_ns }) if cursor_ns >= turn.end_ns => {
-                let next = member.extend_turn(device.index, turn, busy_ns);
+            Some(Running { time_slice, cursor_ns, busy_ns }) if cursor_ns >= time_slice.end_ns => {
+                let next = member.extend_time_slice(device.index, time_slice, busy_ns);
                 running = match next {
-                    Some(turn) => Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 }),
+                    Some(time_slice) => Some(Running { time_slice, cursor_ns: time_slice.start_ns, busy_ns: 0 }),
                     None => {
                         drop(queues);
-                        let turn = member.take_turn(device.index, cursor_ns);
+                        let time_slice = member.take_time_slice(device.index, cursor_ns);
                         queues = self::queues();
-                        Some(Running { turn, cursor_ns: turn.start_ns, busy_ns: 0 })
+                        Some(Running { time_slice, cursor_ns: time_slice.start_ns, busy_ns: 0 })
                     }
                 };
             }
-            Some(mut turn) => {
-                queues = run_piece(device, queues, lane, &mut turn);
-                running = Some(turn);
+            Some(mut time_slice) => {
+                queues = run_piece(device, queues, lane, &mut time_slice);
+                running = Some(time_slice);
             }
         }
     }
 }
 
-/// Runs the first task of a lane to its end or to the turn's end.
+/// Runs the first task of a lane to its end or to the time slice's end.
 fn run_piece(
     device: &'static Device,
     mut queues: MutexGuard<'static, Queues>,
@@ -134,14 +134,14 @@ fn run_piece(
 ) -> MutexGuard<'static, Queues> {
     if queues.waits_for_peer(lane) {
         // The kernel runs on and checks again after a while.
-        let end_ns = (running.cursor_ns + POLL.as_nanos() as u64).max(now_ns()).min(running.turn.end_ns);
+        let end_ns = (running.cursor_ns + POLL.as_nanos() as u64).max(now_ns()).min(running.time_slice.end_ns);
         queues = pass_until(device, queues, lane, end_ns);
         running.busy_ns += end_ns - running.cursor_ns;
         running.cursor_ns = end_ns;
         return queues;
     }
     let Some(remaining) = queues.remaining_ns(lane) else { return queues };
-    let piece_ns = (*remaining).min(running.turn.end_ns - running.cursor_ns);
+    let piece_ns = (*remaining).min(running.time_slice.end_ns - running.cursor_ns);
     let end_ns = running.cursor_ns + piece_ns;
     queues = pass_until(device, queues, lane, end_ns);
     let now_ns = now_ns();

@@ -2,7 +2,7 @@
 //!
 //! A real device has its own clock. So time is read from the kernel, not through the C library, whose functions are
 //! interposed by libraries that fake the time for a program (libfaketime). The offset of a time namespace is
-//! subtracted: otherwise one container's clock would decide when another container's turn begins.
+//! subtracted: otherwise one container's clock would decide when another container's time slice begins.
 
 mod vdso;
 

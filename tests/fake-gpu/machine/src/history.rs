@@ -10,7 +10,7 @@ const SAMPLE_EVERY_NS: u64 = WINDOW_NS / 6;
 
 impl History {
     /// Adds device time that was used just before `now_ns`. Only one process at a time does this: the one that has the
-    /// turn.
+    /// time slice.
     pub(crate) fn charge(&self, total_ns: &AtomicU64, busy_ns: u64, now_ns: u64) {
         if busy_ns == 0 {
             return;

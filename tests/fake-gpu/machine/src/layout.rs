@@ -46,19 +46,19 @@ pub(crate) struct Device {
     pub(crate) memory: OwnedLock,
     /// The most bytes that all processes together have held.
     pub(crate) memory_peak_bytes: AtomicU64,
-    /// Held while the turn fields below are changed.
-    pub(crate) turns: OwnedLock,
-    /// Token of the process that has the turn; 0: no process has it.
+    /// Held while the time slice fields below are changed.
+    pub(crate) time_slices: OwnedLock,
+    /// Token of the process that has the time slice; 0: no process has it.
     pub(crate) holder: AtomicU32,
     /// Token of the process that ran last.
     pub(crate) last_holder: AtomicU32,
-    /// Counts turns, so that a holder notices that its turn was taken away.
-    pub(crate) turn_id: AtomicU64,
+    /// Counts time slices, so that a holder notices that its time slice was taken away.
+    pub(crate) time_slice_id: AtomicU64,
     /// The instant up to which the device's time has been given out.
     pub(crate) free_at_ns: AtomicU64,
-    /// The instant at which the present turn began.
+    /// The instant at which the present time slice began.
     pub(crate) turn_start_ns: AtomicU64,
-    /// The instant at which the present turn ends.
+    /// The instant at which the present time slice ends.
     pub(crate) turn_end_ns: AtomicU64,
     /// When the device was last handed over, in real time, so that a waiter that never comes is noticed.
     pub(crate) released_at_ns: AtomicU64,
@@ -106,7 +106,7 @@ pub(crate) struct Share {
     pub(crate) busy_ns: AtomicU64,
     /// Contexts on the device.
     pub(crate) contexts: AtomicU32,
-    /// Rung when this process may get the turn.
+    /// Rung when this process may get the time slice.
     pub(crate) bell: AtomicU32,
     /// Ticket in the queue for the device; 0: the process does not want the device.
     pub(crate) ticket: AtomicU64,

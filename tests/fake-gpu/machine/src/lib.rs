@@ -10,10 +10,10 @@
 //!
 //! # Device time
 //!
-//! One process at a time runs on a device. Processes with pending work take turns of one timeslice, first come first
+//! One process at a time runs on a device. Processes with pending work take time slices, first come first
 //! served, and a change of process costs a context switch. Times are instants of `CLOCK_MONOTONIC` on the device's
-//! *timeline*: a turn begins where the previous one ended, even if the thread that performs it is scheduled late. So
-//! shares of device time are exact on a busy machine. See [`Member::take_turn`].
+//! *timeline*: a time slice begins where the previous one ended, even if the thread that performs it is scheduled late. So
+//! shares of device time are exact on a busy machine. See [`Member::take_time_slice`].
 //!
 //! # How long a kernel takes
 //!
@@ -36,7 +36,7 @@ mod machine;
 mod mapping;
 mod member;
 mod partition;
-mod turns;
+mod time_slices;
 
 pub use bell::Bell;
 pub use clock::{now_ns, sleep_until_ns};
@@ -48,4 +48,4 @@ pub use layout::{DEVICES_MAX, PROCESSES_MAX};
 pub use machine::{DeviceUse, Machine, ProcessUse};
 pub use member::Member;
 pub use partition::{InstanceError, MigProfile, Partition};
-pub use turns::Turn;
+pub use time_slices::TimeSlice;

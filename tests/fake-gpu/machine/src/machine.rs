@@ -202,7 +202,7 @@ impl Machine {
         }
         let noticed = record.died_at_ns.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
         let died_at_ns = noticed.map_or_else(|before| before, |_| now);
-        // A dead process waits for no turn.
+        // A dead process waits for no time slice.
         record.devices.iter().for_each(|share| share.ticket.store(0, Ordering::Relaxed));
         now >= died_at_ns.saturating_add(self.config.teardown_ns)
     }
@@ -214,7 +214,7 @@ impl Machine {
         is_dead.then(|| if is_seen { record.pid.load(Ordering::Relaxed) } else { 0 })
     }
 
-    /// Frees the records of dead processes, and with them their memory and turns.
+    /// Frees the records of dead processes, and with them their memory and time slices.
     pub(crate) fn reap(&self) {
         for (index, record) in self.records() {
             let generation = record.generation.load(Ordering::Acquire);

@@ -15,7 +15,7 @@ fn write(path: &Path, memory: &str) -> Config {
     Config::load(path).expect("a valid configuration")
 }
 
-/// Starts a process that joins the machine, takes memory and a turn, and holds both until its standard input ends.
+/// Starts a process that joins the machine, takes memory and a time slice, and holds both until its standard input ends.
 fn holder(path: &Path) -> (Child, impl Iterator<Item = std::io::Result<String>>) {
     let mut command = Command::new(std::env::current_exe().expect("the test program has a path"));
     command.args(["--exact", "the_machine_outlives_its_processes", "--nocapture"]);
@@ -31,10 +31,10 @@ fn hold() {
     let member = machine.join().expect("a record");
     assert!(member.reserve_memory(0, 1 << 20));
     assert!(!member.reserve_memory(0, 64 << 20));
-    let turn = member.take_turn(0, 0);
+    let time_slice = member.take_time_slice(0, 0);
     println!("holds");
     std::io::stdin().read_to_end(&mut Vec::new()).expect("the pipe can be read");
-    member.end_turn(0, turn, turn.start_ns + 5, 5);
+    member.end_time_slice(0, time_slice, time_slice.start_ns + 5, 5);
 }
 
 fn machine(config: &Config) -> Machine {
@@ -60,7 +60,7 @@ fn the_machine_outlives_its_processes() {
     assert!(matches!(Machine::open(other.clone()), Err(MachineError::OtherMachine { .. })));
     write(&path, "64MiB");
 
-    // A process that is killed during its turn releases the device.
+    // A process that is killed during its time slice releases the device.
     first.kill().expect("the process can be killed");
     first.wait().expect("the process ends");
     assert_eq!(seen.device_use(0).processes, []);

@@ -22,7 +22,7 @@ impl Compared {
     }
 }
 
-/// Matches the measurements of two runs of one plan.
+/// Matches the measurements of two runs of one series.
 pub(crate) fn compare(measured: Vec<Measurement>, simulated: &[Measurement]) -> Vec<Compared> {
     let place = |of: &Measurement, number| (of.load.clone(), of.beside.clone(), of.wanted_percent.to_bits(), number);
     // Slices of one case may have the same load, share and neighbours. They are in the same order in both runs.

@@ -1,4 +1,4 @@
-//! Runs the cases of a plan, and converts the measured rates to shares.
+//! Runs the cases of a series, and converts the measured rates to shares.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launcher::{Launcher, Running};
 use crate::shares::load::{Load, PIECE_NS, Work, monotonic_ns};
-use crate::shares::plan::{Plan, Tenant, duration};
+use crate::shares::series::{Series, Tenant, duration};
 use crate::shares::{MS, SECOND_NS};
 use crate::way::Share;
 
@@ -34,10 +34,10 @@ pub(crate) struct Measurement {
     pub(crate) worst_second_percent: f64,
 }
 
-impl Plan {
+impl Series {
     /// Measures all cases. Calls `progress` before each.
     pub(crate) fn measure(&self, launcher: &Launcher, progress: impl Fn(&str)) -> anyhow::Result<Vec<Measurement>> {
-        let mut rates = Rates { plan: self, launcher, full: Vec::new() };
+        let mut rates = Rates { series: self, launcher, full: Vec::new() };
         let mut measured = Vec::new();
         for case in &self.cases {
             let names: Vec<&str> = case.iter().map(|tenant| tenant.name.as_str()).collect();
@@ -56,7 +56,7 @@ impl Plan {
 
 /// The rates of loads without a slice on an idle device, measured on first use.
 struct Rates<'a> {
-    plan: &'a Plan,
+    series: &'a Series,
     launcher: &'a Launcher,
     full: Vec<(Load, f64)>,
 }
@@ -66,7 +66,7 @@ impl Rates<'_> {
         if let Some((_, rate)) = self.full.iter().find(|(known, _)| known == load) {
             return Ok(*rate);
         }
-        let rate = self.run(&[(load, None)], self.plan.window)?[0].kernels_per_second;
+        let rate = self.run(&[(load, None)], self.series.window)?[0].kernels_per_second;
         self.full.push((load.clone(), rate));
         Ok(rate)
     }
@@ -86,19 +86,19 @@ impl Rates<'_> {
             })
             .collect();
         let loads: Vec<_> = tenants.iter().zip(&shares).map(|(tenant, share)| (&tenant.load, Some(share))).collect();
-        let works = self.run(&loads, self.plan.window)?;
+        let works = self.run(&loads, self.series.window)?;
         let measured =
             tenants.iter().zip(works).zip(full).enumerate().filter(|(_, ((tenant, _), _))| !tenant.load.idle);
         Ok(measured.map(|(index, ((tenant, work), full))| of(tenants, index, tenant, &work, full)).collect())
     }
 
     fn run(&self, loads: &[(&Load, Option<&Share>)], window: Duration) -> anyhow::Result<Vec<Work>> {
-        run_together(self.launcher, self.plan.lead, loads, window)
+        run_together(self.launcher, self.series.lead, loads, window)
     }
 
     /// A load of arithmetic kernels that take about 1 ms alone.
     fn arithmetic(&self) -> anyhow::Result<Load> {
-        arithmetic(self.launcher, self.plan.lead, MS)
+        arithmetic(self.launcher, self.series.lead, MS)
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_node::Partition;
 
-use crate::dra::checkpoint::Record;
 use crate::dra::instances;
 use crate::dra::names::ClaimUid;
+use crate::dra::prepared_claims::Record;
 
 /// What must be known of a claim at any time.
 pub(super) struct Known {

@@ -76,8 +76,8 @@ impl World {
         World { dir: tempfile::tempdir().unwrap(), node, server }
     }
 
-    fn checkpoint(&self) -> Checkpoint {
-        Checkpoint::open(self.path().join("claims")).unwrap()
+    fn prepared(&self) -> PreparedClaims {
+        PreparedClaims::open(self.path().join("claims")).unwrap()
     }
 
     fn path(&self) -> &Path {
@@ -89,7 +89,7 @@ impl World {
         let node = Arc::clone(&self.node) as Arc<dyn Node>;
         let client = client(&self.server);
         let events = Events::new(client.clone(), DRIVER, "node-1".into());
-        Arc::new(Claims::new(node, client, events, "node-1".into(), boot_id.into(), self.checkpoint()).unwrap())
+        Arc::new(Claims::new(node, client, events, "node-1".into(), boot_id.into(), self.prepared()).unwrap())
     }
 
     fn slice(&self) -> Option<Slice> {
@@ -149,7 +149,7 @@ async fn a_claim_is_prepared_once_and_given_up_once() {
     assert_eq!(prepare(&claims).await.unwrap(), first);
     claims.unprepare(UID).await.unwrap();
     assert_eq!((world.slice(), claims.known().len()), (None, 0));
-    assert_eq!(world.checkpoint().uids().unwrap(), []);
+    assert_eq!(world.prepared().uids().unwrap(), []);
     claims.unprepare(UID).await.unwrap();
 }
 
@@ -189,7 +189,7 @@ async fn who_asks_again_while_the_first_answer_is_not_there_gets_the_same() {
     let (one, other) = tokio::join!(prepare(&claims), prepare(&claims));
     assert_eq!(one.unwrap(), other.unwrap());
     assert_eq!(world.node.list().len(), 1);
-    assert_eq!(world.checkpoint().uids().unwrap().len(), 1);
+    assert_eq!(world.prepared().uids().unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,11 +221,11 @@ async fn what_was_begun_for_nobody_is_made_anew() {
     let world = World::new(40);
     // Killed after the slice was made, and the claim was allocated otherwise since.
     let record = world.record(Phase::Started, "boot-1");
-    world.checkpoint().save(&record).unwrap();
+    world.prepared().save(&record).unwrap();
     world.node.create(&record.slices[0].slice).unwrap();
     prepare(&world.start("boot-1")).await.unwrap();
     assert_eq!(core_percent(&world.slice().unwrap().content), 40);
-    let kept = world.checkpoint().load(&record.uid).unwrap().unwrap();
+    let kept = world.prepared().load(&record.uid).unwrap().unwrap();
     assert_eq!((kept.phase, core_percent(&kept.slices[0].slice)), (Phase::Completed, 40));
 }
 
@@ -233,10 +233,10 @@ async fn what_was_begun_for_nobody_is_made_anew() {
 async fn in_another_life_of_the_machine_a_claim_is_looked_at_again() {
     let world = World::new(40);
     let record = world.record(Phase::Completed, "boot-1");
-    world.checkpoint().save(&record).unwrap();
+    world.prepared().save(&record).unwrap();
     prepare(&world.start("boot-2")).await.unwrap();
     assert_eq!(core_percent(&world.slice().unwrap().content), 40);
-    let kept = world.checkpoint().load(&record.uid).unwrap().unwrap();
+    let kept = world.prepared().load(&record.uid).unwrap().unwrap();
     assert_eq!(kept.boot_id, "boot-2");
 }
 

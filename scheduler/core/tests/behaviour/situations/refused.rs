@@ -98,7 +98,7 @@ fn claims_that_their_namespace_does_not_let_in() {
                 "",
                 Request { devices: DeviceRequest { core: DeviceCore::new(1001), ..whole(1).devices }, ..whole(1) },
             ),
-            "100",
+            "1001 thousandths",
         ),
     ] {
         let said = refused(&mut kit, Event::ClaimAdded(claim));

@@ -200,18 +200,18 @@ fn a_device_is_shared_by_what_claims_ask_for() {
     for name in ["a", "b", "c", "d"] {
         world.pod_with_part(name, 25, json!({}));
     }
-    world.settle();
+    world.reconcile();
     world.pod_with_part("e", 25, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b", "c", "d"]);
     assert_eq!(world.allocated(), BTreeMap::from([("n/gpu-0".to_owned(), (100, 4 << 30))]));
     assert!(world.why_waiting("e").contains("25 % gpu-core"), "{}", world.why_waiting("e"));
     // Who is gone has its part until it is given back.
     world.delete("a");
-    world.settle();
+    world.reconcile();
     assert!(!world.bound().contains_key("e"));
     world.collect_claims();
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "c", "d", "e"]);
 }
 
@@ -235,7 +235,7 @@ fn an_allocation_is_as_managers_expect_it() {
     let config = json!([{"requests": ["gpu"], "opaque": parameters(json!({"coreLimitPercent": 60}))}]);
     world.change_claim("c", |claim| claim["spec"]["devices"]["config"] = config);
     world.pod_with_claim("a", "c", json!({}));
-    world.settle();
+    world.reconcile();
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/claims/allocation.json");
     let expected: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     assert_eq!(world.claims["c"]["status"]["allocation"], expected);
@@ -246,15 +246,15 @@ fn a_pod_that_has_ended_has_its_part_until_it_is_given_back() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
     world.pod_with_part("a", 100, json!({}));
-    world.settle();
+    world.reconcile();
     world.pods.get_mut("a").unwrap()["status"]["phase"] = "Succeeded".into();
     world.show("a");
     world.pod_with_part("b", 100, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n"]);
     let uid = world.pods["a"]["metadata"]["uid"].as_str().unwrap().to_owned();
     world.end_use("a-gpu", &uid);
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n"]);
 }
 
@@ -264,12 +264,12 @@ fn a_pod_that_is_gone_is_no_peer_while_it_has_its_part() {
     world.node_with_driver("n", 1);
     let labels = json!({"app": "web"});
     world.pod_with_part("a", 50, json!({"metadata": {"labels": labels}}));
-    world.settle();
+    world.reconcile();
     world.delete("a");
     let term = json!({"topologyKey": "metadata.name", "labelSelector": {"matchLabels": labels}});
     let near = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
     world.pod_with_part("b", 50, json!({"spec": {"affinity": near}}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.allocated(), BTreeMap::from([("n/gpu-0".to_owned(), (50, 1 << 30))]));
     assert!(world.why_waiting("b").contains("affinity"), "{}", world.why_waiting("b"));
 }
@@ -283,7 +283,7 @@ fn a_shared_claim_is_taken_once_and_keeps_its_users_together() {
     for name in ["a", "b", "c"] {
         world.pod_with_claim(name, "shared", json!({}));
     }
-    world.settle();
+    world.reconcile();
     let nodes: Vec<&str> = world.bound().into_values().collect();
     assert!(nodes.len() == 3 && nodes.iter().all(|node| *node == nodes[0]), "{nodes:?}");
     assert_eq!(world.allocated().into_values().collect::<Vec<_>>(), [(60, 1 << 30)]);
@@ -293,7 +293,7 @@ fn a_shared_claim_is_taken_once_and_keeps_its_users_together() {
         world.collect_claims();
         world.pod_with_part("x", 60, json!({}));
         world.pod_with_part("y", 60, json!({}));
-        world.settle();
+        world.reconcile();
         assert_eq!(world.bound().len(), 3, "{:?}", world.bound());
         world.delete("x");
         world.delete("y");
@@ -320,7 +320,7 @@ fn who_shares_a_claim_is_not_evicted_by_a_fast_watch() {
     world.poll();
     world.mirror.bound(&binding, Ok(()));
     world.pod_with_claim("b", "shared", json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!((world.names_of_bound(), world.log.clone()), (vec!["a", "b"], vec!["b to n".to_owned()]));
 }
 
@@ -331,16 +331,16 @@ fn what_others_have_allocated_is_taken_off_exactly() {
     world.claim("theirs", 1, None, json!({}));
     world.allocate_by_hand("theirs", "n", "gpu-0", 41, BYTES - (2 << 30));
     world.pod_with_part("a", 60, json!({}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.pod_with_part("b", 59, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
     world.pod_with_part("c", 1, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
     world.change_claim("theirs", |claim| claim["status"] = json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "c"]);
 }
 
@@ -349,14 +349,14 @@ fn a_device_that_was_given_out_twice_is_seen() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
     world.pod_with_part("a", 60, json!({}));
-    world.settle();
+    world.reconcile();
     // More than there is: another scheduler did not know of it.
     world.claim("theirs", 1, None, json!({}));
     world.allocate_by_hand("theirs", "n", "gpu-0", 60, 1 << 30);
     world.hear();
     assert!(world.mirror.has_too_much("default", "a-gpu").is_some());
     // Only ours can be evicted.
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "a evicted"]);
     world.collect_claims();
     world.hear();
@@ -372,10 +372,10 @@ fn a_tainted_device_is_given_to_who_tolerates_it() {
     world.pod_with_part("a", 50, json!({}));
     world.claim("brave", 50, None, json!({"tolerations": [{"operator": "Exists"}]}));
     world.pod_with_claim("b", "brave", json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
     world.publish("n", 1, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
 
@@ -387,7 +387,7 @@ fn several_devices_of_one_request_are_different_ones() {
     world.pod_with_claim("a", "two", json!({}));
     world.claim("again", 60, None, json!({"count": 2}));
     world.pod_with_claim("b", "again", json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
     assert_eq!(world.allocated().into_values().collect::<Vec<_>>(), [(60, 1 << 30), (60, 1 << 30)]);
 }
@@ -402,7 +402,7 @@ fn an_allocation_without_a_binding_is_given_back_by_the_next() {
     assert!(world.reserve(&binding));
     world.change_leader();
     world.pod_with_part("b", 60, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log[0], "a-gpu given back");
     assert_eq!(world.bound().len(), 1);
     assert_eq!(world.allocated().into_values().collect::<Vec<_>>(), [(60, 1 << 30)]);
@@ -415,10 +415,10 @@ fn a_gang_with_claims_is_bound_as_a_whole() {
     let gang = json!({"metadata": {"annotations": {"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "2"}}});
     world.pod_with_part("a", 60, gang.clone());
     world.pod_with_part("b", 60, gang);
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty() && world.allocated().is_empty());
     world.node_with_driver("m", 1);
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
 
@@ -443,7 +443,7 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
     world.pod_with_claim("several", "x", json!({"spec": {"resourceClaims": two}}));
     world.claim("z", 50, None, json!({}));
     world.pod("mixed", 30, json!({"spec": {"resourceClaims": [{"name": "z", "resourceClaimName": "z"}]}}));
-    world.settle();
+    world.reconcile();
     for (name, text) in [
         ("colour", "device.colour == 1"),
         ("class", "there is no DeviceClass \"none\""),
@@ -464,10 +464,10 @@ fn units_are_not_given_out_by_a_driver() {
     let mut world = World::new();
     world.node_with_driver("n", 1);
     world.pod("units", 30, json!({}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.node("p", 1);
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound()["units"], "p");
 }
 
@@ -511,7 +511,7 @@ fn random_changes_never_give_a_device_out_twice() {
                     }
                     world.change_leader();
                 }
-                _ => world.settle(),
+                _ => world.reconcile(),
             }
             for (device, (core, memory)) in world.allocated() {
                 assert!(core <= 100 && memory <= BYTES, "seed {seed}, step {step}: {device} {core} {memory}");
@@ -523,12 +523,12 @@ fn random_changes_never_give_a_device_out_twice() {
             world.delete(&name);
         }
         world.collect_claims();
-        world.settle();
+        world.reconcile();
         // All is free again.
         for number in 0..4 {
             world.pod_with_part(&format!("whole{number}"), 100, json!({}));
         }
-        world.settle();
+        world.reconcile();
         assert_eq!(world.bound().len(), 4, "seed {seed}: {:?}", world.log);
     }
 }

@@ -18,7 +18,7 @@ fn pods_in_a_second() {
         for node in 0..nodes {
             world.node(&format!("n{node}"), 8);
         }
-        world.settle();
+        world.reconcile();
         let began = Instant::now();
         for pod in 0..pods {
             let percent = [10, 25, 50, 100][pod % 4];

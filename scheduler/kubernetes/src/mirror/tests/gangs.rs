@@ -16,10 +16,10 @@ fn a_gang_is_bound_whole_or_not_at_all() {
     for name in ["a", "b", "c"] {
         world.pod(name, 100, of_gang("g", 3));
     }
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty(), "{:?}", world.log);
     world.node("m", 1);
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
 }
 
@@ -28,11 +28,11 @@ fn a_gang_waits_for_its_members() {
     let mut world = World::new();
     world.node("n", 2);
     world.pod("a", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("a").contains("1 member"), "{}", world.why_waiting("a"));
     world.pod("b", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
 
@@ -49,7 +49,7 @@ fn half_a_gang_that_a_leader_has_bound_becomes_whole() {
     world.carry_out(first);
     world.change_leader();
     world.pod("other", 100, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
 }
 
@@ -59,12 +59,12 @@ fn a_gang_goes_on_without_those_that_have_succeeded() {
     world.node("n", 2);
     world.pod("a", 100, of_gang("g", 2));
     world.pod("b", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
     world.show("a");
-    world.settle();
+    world.reconcile();
     world.now_ms += 3_600_000;
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n"]);
 }
 
@@ -74,12 +74,12 @@ fn what_is_left_of_a_gang_is_evicted_after_a_while() {
     world.node("n", 2);
     world.pod("a", 100, of_gang("g", 2));
     world.pod("b", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     world.delete("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
     world.now_ms += 60_000;
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("b").contains("1 member"), "{}", world.why_waiting("b"));
 }
@@ -90,25 +90,25 @@ fn a_failed_member_is_replaced_beside_those_that_succeeded() {
     world.node("n", 2);
     world.pod("a", 100, of_gang("g", 2));
     world.pod("b", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     for (name, phase) in [("a", "Succeeded"), ("b", "Failed")] {
         world.pods.get_mut(name).unwrap()["status"] = json!({"phase": phase});
         world.show(name);
-        world.settle();
+        world.reconcile();
     }
     world.pod("b2", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n", "b2 to n"]);
     // A gang of that name that begins anew is whole again.
     for name in ["a", "b", "b2"] {
         world.delete(name);
     }
-    world.settle();
+    world.reconcile();
     world.pod("c", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.pod("d", 100, of_gang("g", 2));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["c", "d"]);
 }
 
@@ -125,13 +125,13 @@ fn pods_wait_until_their_pod_group_is_there() {
     let mut world = World::new();
     world.node("n", 2);
     world.pod("a", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     assert!(world.why_waiting("a").contains("podgroups.scheduling.k8s.io/g, which does not exist"));
     world.gang(GangKind::Native, "g", gang_of(2));
-    world.settle();
+    world.reconcile();
     assert!(world.why_waiting("a").contains("1 member"), "{}", world.why_waiting("a"));
     world.pod("b", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
 
@@ -142,10 +142,10 @@ fn a_gang_needs_what_its_object_says_now() {
     world.gang(GangKind::Native, "g", gang_of(3));
     world.pod("a", 100, in_pod_group("g"));
     world.pod("b", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.gang(GangKind::Native, "g", gang_of(2));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
 
@@ -155,7 +155,7 @@ fn what_a_pod_group_asks_for_in_vain_is_said_on_its_pods() {
     world.node("n", 2);
     world.gang(GangKind::Native, "g", json!({"resourceClaims": [{"name": "c"}]}));
     world.pod("a", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     let why = world.why_waiting("a");
     assert!(why.contains("podgroups.scheduling.k8s.io/g: its resourceClaims are not supported"), "{why}");
 }
@@ -172,7 +172,7 @@ fn a_new_leader_knows_the_gang_of_bound_pods() {
     let first = world.writes.remove(0);
     world.carry_out(first);
     world.change_leader();
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
 }
 
@@ -183,12 +183,12 @@ fn bound_pods_stay_when_their_pod_group_goes() {
     world.gang(GangKind::Native, "g", gang_of(2));
     world.pod("a", 100, in_pod_group("g"));
     world.pod("b", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     world.gangs.clear();
     world.mirror.gang_gone(GangKind::Native, "default", "g");
     world.change_leader();
     world.now_ms += 120_000;
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"], "{:?}", world.log);
     assert!(!world.log.iter().any(|line| line.contains("evicted")), "{:?}", world.log);
 }
@@ -209,10 +209,10 @@ fn a_group_of_kai_has_its_queue_and_its_sub_groups() {
     for name in ["w1", "w2", "w3"] {
         world.pod(name, 100, member("worker"));
     }
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty(), "no head is there");
     world.pod("head", 100, member("head"));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound().len(), 2, "{:?}", world.bound());
     assert!(world.bound().contains_key("head"));
     let waits = ["w1", "w2", "w3"].into_iter().find(|name| !world.bound().contains_key(name)).unwrap();
@@ -237,7 +237,7 @@ fn a_group_stays_in_one_rack() {
     );
     world.pod("a", 100, in_pod_group("g"));
     world.pod("b", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     let mut nodes: Vec<&str> = world.bound().into_values().collect();
     nodes.sort_unstable();
     assert_eq!(nodes, ["m", "o"]);
@@ -252,7 +252,7 @@ fn a_level_that_the_scheduler_does_not_know_is_named() {
     let spec = json!({"schedulingPolicy": policy, "schedulingConstraints": {"topology": topology}});
     world.gang(GangKind::Native, "g", spec);
     world.pod("a", 100, in_pod_group("g"));
-    world.settle();
+    world.reconcile();
     assert!(world.why_waiting("a").contains("\"row\""), "{}", world.why_waiting("a"));
 }
 
@@ -265,16 +265,16 @@ fn pods_of_a_job_set_start_together() {
     let labels = json!({"metadata": {"labels": {"jobset.sigs.k8s.io/jobset-name": "train"}}});
     world.pod("a", 100, labels.clone());
     world.pod("b", 100, labels.clone());
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.node("m", 1);
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
     // One has ended as it should, and does not hold up the other.
     world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
     world.show("a");
     world.now_ms += 120_000;
-    world.settle();
+    world.reconcile();
     assert!(world.bound().contains_key("b"));
     assert!(!world.log.iter().any(|line| line.contains("evicted")), "{:?}", world.log);
 }
@@ -285,7 +285,7 @@ fn labels_of_a_workload_that_the_cluster_has_not_mean_nothing() {
     world.node("n", 1);
     let labels = json!({"leaderworkerset.sigs.k8s.io/name": "w", "leaderworkerset.sigs.k8s.io/group-index": "0"});
     world.pod("a", 100, json!({"metadata": {"labels": labels}}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -297,13 +297,13 @@ fn a_pod_that_is_put_into_another_gang_waits_for_that_one() {
     let job = |replicas: u32| json!({"replicatedJobs": [{"name": "w", "replicas": replicas, "template": {}}]});
     world.gang(GangKind::JobSet, "pair", job(2));
     world.pod("a", 100, json!({"metadata": {"labels": in_set("pair")}}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.pods.get_mut("a").unwrap()["metadata"]["labels"] = in_set("single");
     world.show("a");
-    world.settle();
+    world.reconcile();
     assert!(world.why_waiting("a").contains("/single, which does not exist"), "{}", world.why_waiting("a"));
     world.gang(GangKind::JobSet, "single", job(1));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }

@@ -14,11 +14,11 @@ fn other_pods_take_their_part_of_a_node() {
     };
     world.pod("other", 0, foreign("15500m"));
     world.pod("a", 50, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["other"]);
     assert!(world.why_waiting("a").contains("CPU"), "{}", world.why_waiting("a"));
     world.delete("other");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -29,10 +29,10 @@ fn devices_that_others_use_are_not_given_out() {
     world.pod("other", 30, json!({"spec": {"schedulerName": "default-scheduler", "nodeName": "n"}}));
     world.pod("a", 30, json!({}));
     world.pod("without", 0, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["other", "without"]);
     world.delete("other");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "without"]);
 }
 
@@ -41,14 +41,14 @@ fn pods_of_a_node_that_comes_back_run_on() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 60, json!({}));
-    world.settle();
+    world.reconcile();
     let node = world.nodes["n"].clone();
     world.remove_node("n");
-    world.settle();
+    world.reconcile();
     world.make_node("n", node);
     world.pod("b", 60, json!({}));
     world.pod("c", 40, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "c to n"]);
 }
 
@@ -59,7 +59,7 @@ fn nothing_is_placed_on_nodes_that_are_not_ready() {
     world.nodes.get_mut("n").unwrap()["status"]["conditions"][0]["status"] = "Unknown".into();
     world.change_leader();
     world.pod("a", 50, json!({}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
 }
 
@@ -68,12 +68,12 @@ fn pods_run_on_where_a_node_does_not_tell_of_its_devices() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 60, json!({}));
-    world.settle();
+    world.reconcile();
     let told = world.nodes["n"].clone();
     world.nodes.get_mut("n").unwrap()["metadata"]["annotations"] = json!({});
     world.change_leader();
     world.pod("b", 40, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n"]);
     // The node's object is another one, too.
     world.remove_node("n");
@@ -81,10 +81,10 @@ fn pods_run_on_where_a_node_does_not_tell_of_its_devices() {
     bare["metadata"]["uid"] = "another".into();
     bare["metadata"]["annotations"] = json!({});
     world.make_node("n", bare.clone());
-    world.settle();
+    world.reconcile();
     bare["metadata"]["annotations"] = told["metadata"]["annotations"].clone();
     world.make_node("n", bare);
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n"]);
     assert_eq!(world.promised()["n-0"].0, 1000);
 }
@@ -97,7 +97,7 @@ fn nobody_is_evicted_where_a_node_has_less_than_before() {
     world.nodes.get_mut("n").unwrap()["status"]["allocatable"]["rdma/hca"] = "2".into();
     world.change_leader();
     world.pod("a", 0, json!({"spec": {"containers": hca}}));
-    world.settle();
+    world.reconcile();
     // Kubelet starts anew, and another scheduler overloads the node.
     world.nodes.get_mut("n").unwrap()["status"]["allocatable"]["rdma/hca"] = "0".into();
     let node = world.nodes["n"].clone();
@@ -106,9 +106,9 @@ fn nobody_is_evicted_where_a_node_has_less_than_before() {
     let spec = json!({"schedulerName": "default-scheduler", "nodeName": "n", "containers": foreign});
     world.pod("other", 0, json!({"spec": spec}));
     world.pod("b", 0, json!({"spec": {"containers": hca}}));
-    world.settle();
+    world.reconcile();
     world.change_leader();
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n"]);
 }
 
@@ -125,11 +125,11 @@ fn a_port_of_a_node_is_given_to_one_pod() {
     world.pod("other", 0, foreign);
     for (name, port) in [("a", 80), ("b", 80), ("c", 8080), ("d", 443)] {
         world.pod(name, 0, with_port(port));
-        world.settle();
+        world.reconcile();
     }
     assert_eq!(world.names_of_bound(), ["a", "d", "other"]);
     assert!(world.why_waiting("b").contains("hostPort/TCP/80"), "{}", world.why_waiting("b"));
     world.delete("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "d", "other"]);
 }

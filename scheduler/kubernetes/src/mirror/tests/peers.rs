@@ -48,7 +48,7 @@ fn one_of_an_app_runs_on_each_node() {
     for name in ["w1", "w2", "w3"] {
         pod(&mut world, name, &labels, &alone("web"));
     }
-    world.settle();
+    world.reconcile();
     let bound = world.bound();
     let own: Vec<&str> = bound.iter().filter(|(name, _)| name.starts_with('w')).map(|(_, node)| *node).collect();
     assert_eq!((own.len(), own.contains(&"a"), own[0] == own[1]), (2, false, false), "{bound:?}");
@@ -56,15 +56,15 @@ fn one_of_an_app_runs_on_each_node() {
     assert!(why.contains("anti-affinity avoids: pods with app in (web) of namespace default"), "{why}");
     // What is bound counts for the next leader, too.
     world.change_leader();
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound().len(), 3);
     // A pod that is being deleted is there until it is gone.
     world.pods.get_mut("other").unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     world.show("other");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound().len(), 3);
     world.delete("other");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound()["w3"], "a");
 }
 
@@ -75,16 +75,16 @@ fn pods_keep_away_from_foreign_ones_that_avoid_them() {
     foreign(&mut world, "other", "a", &json!({}), &avoids);
     pod(&mut world, "web", &json!({"app": "web"}), &json!({}));
     pod(&mut world, "db", &json!({"app": "db"}), &json!({"nodeSelector": {"zone": "1"}}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound()["web"], "c");
     assert!(world.bound().contains_key("db"));
     // A pod that changes its labels is another one to others.
     pod(&mut world, "late", &json!({"app": "web"}), &json!({"nodeSelector": {"zone": "1"}}));
-    world.settle();
+    world.reconcile();
     assert!(!world.bound().contains_key("late"));
     world.pods.get_mut("late").unwrap()["metadata"]["labels"] = json!({"app": "db"});
     world.show("late");
-    world.settle();
+    world.reconcile();
     assert!(world.bound().contains_key("late"));
 }
 
@@ -93,21 +93,21 @@ fn a_pod_follows_its_leader_whichever_comes_first() {
     let mut world = zones(&[("a", "1"), ("b", "2")]);
     let near = required("podAffinity", json!({"topologyKey": "zone", "labelSelector": app("leader")}));
     pod(&mut world, "follower", &json!({}), &near);
-    world.settle();
+    world.reconcile();
     let why = world.why_waiting("follower");
     assert!(why.contains("affinity asks for: pods with app in (leader) of namespace default"), "{why}");
     pod(&mut world, "leader", &json!({"app": "leader"}), &json!({"nodeSelector": {"zone": "2"}}));
-    world.settle();
+    world.reconcile();
     assert_eq!((world.bound()["leader"], world.bound()["follower"]), ("b", "b"));
     // One that is bound and becomes a leader.
     pod(&mut world, "bound", &json!({}), &json!({"nodeSelector": {"zone": "1"}}));
     let near = required("podAffinity", json!({"topologyKey": "zone", "labelSelector": app("second")}));
     pod(&mut world, "next", &json!({}), &near);
-    world.settle();
+    world.reconcile();
     assert!(!world.bound().contains_key("next"));
     world.pods.get_mut("bound").unwrap()["metadata"]["labels"] = json!({"app": "second"});
     world.show("bound");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound()["next"], "a");
 }
 
@@ -120,7 +120,7 @@ fn a_gang_stays_in_one_zone_that_holds_it() {
         let metadata = json!({"labels": {"app": "job"}, "annotations": annotations});
         world.pod(name, 60, json!({"metadata": metadata, "spec": near}));
     }
-    world.settle();
+    world.reconcile();
     let nodes: Vec<&str> = world.bound().into_values().collect();
     assert!(nodes.len() == 2 && !nodes.contains(&"a"), "{nodes:?}");
 }
@@ -135,10 +135,10 @@ fn labels_of_namespaces_decide_whenever_they_come() {
     let label = |team: &str| Some([("team".to_owned(), team.to_owned())].into());
     world.mirror.namespace("default", label("x"));
     pod(&mut world, "p", &json!({}), &json!({}));
-    world.settle();
+    world.reconcile();
     assert!(!world.bound().contains_key("p"));
     world.mirror.namespace("default", label("y"));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().contains_key("p"));
 }
 
@@ -153,7 +153,7 @@ fn pods_are_spread_over_zones() {
     for name in ["w1", "w2", "w3"] {
         world.pod(name, 60, json!({"metadata": {"labels": {"app": "web"}}, "spec": spec}));
     }
-    world.settle();
+    world.reconcile();
     let bound = world.bound();
     assert_eq!(bound.len(), 3, "{bound:?}");
     assert!(bound.values().any(|node| *node == "a"), "{bound:?}");
@@ -163,11 +163,11 @@ fn pods_are_spread_over_zones() {
     anywhere["topologySpreadConstraints"][0]["nodeAffinityPolicy"] = "Ignore".into();
     anywhere["nodeSelector"] = json!({"zone": "2"});
     pod(&mut world, "small", &json!({"app": "web"}), &anywhere);
-    world.settle();
+    world.reconcile();
     assert!(!world.bound().contains_key("small"));
     world.pods.get_mut(&first).unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     world.show(&first);
-    world.settle();
+    world.reconcile();
     assert!(world.bound().contains_key("small"));
 }
 
@@ -177,7 +177,7 @@ fn a_rule_that_is_not_understood_is_said() {
     let selector = json!({"matchExpressions": [{"key": "app", "operator": "Like", "values": ["w"]}]});
     let term = json!({"topologyKey": "zone", "labelSelector": selector});
     pod(&mut world, "p", &json!({}), &required("podAffinity", term));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("p").contains("\"Like\""), "{}", world.why_waiting("p"));
 }

@@ -123,10 +123,10 @@ fn play(seed: u64) -> World {
     }
     groups.iter().for_each(|gang| make_group(&mut world, gang));
     for _ in 0..20 {
-        world.settle();
+        world.reconcile();
         world.now_ms += 60_000;
     }
-    world.settle();
+    world.reconcile();
     check(&world, seed);
     world
 }

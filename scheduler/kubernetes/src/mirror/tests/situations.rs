@@ -19,13 +19,13 @@ fn two_halves_share_a_gpu_and_the_third_waits() {
     for name in ["a", "b", "c"] {
         world.pod(name, 50, json!({}));
     }
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
     assert_eq!(world.pods["a"]["metadata"]["annotations"][DECISION], format!("main=n-0/500/{}", 40_u64 << 30));
     let why = world.why_waiting("c");
     assert!(why.contains("device") && why.contains("gpu-core"), "{why}");
     world.delete("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b", "c"]);
 }
 
@@ -37,11 +37,11 @@ fn a_new_leader_goes_on_where_the_last_one_was() {
     for name in ["a", "b", "c", "d", "e"] {
         world.pod(name, 50, json!({}));
     }
-    world.settle();
+    world.reconcile();
     let before = (world.bound().len(), world.log.clone());
     assert_eq!(before.0, 4);
     world.change_leader();
-    world.settle();
+    world.reconcile();
     assert_eq!((world.bound().len(), world.log.clone()), before);
     assert!(world.why_waiting("e").contains("gpu-core"));
 }
@@ -51,9 +51,9 @@ fn a_higher_priority_evicts_a_lower_one() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("train", 100, with_priority(50));
-    world.settle();
+    world.reconcile();
     world.pod("serve", 100, with_priority(125));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["serve"]);
     assert_eq!(world.log, ["train to n", "train evicted", "serve to n"]);
 }
@@ -63,12 +63,12 @@ fn who_never_preempts_evicts_nobody() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("train", 100, with_priority(50));
-    world.settle();
+    world.reconcile();
     world.pod("serve", 100, json!({"spec": {"priority": 125, "preemptionPolicy": "Never"}}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["train"]);
     world.delete("train");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["serve"]);
 }
 
@@ -77,9 +77,9 @@ fn a_refused_eviction_leaves_the_pod_running() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("train", 100, json!({"metadata": {"labels": {"protected": "true"}}, "spec": {"priority": 50}}));
-    world.settle();
+    world.reconcile();
     world.pod("serve", 100, with_priority(125));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["train"]);
     assert!(world.why_waiting("serve").contains("gpu-core"), "{}", world.why_waiting("serve"));
 }
@@ -97,11 +97,11 @@ fn a_queue_takes_back_its_quota() {
     world.node("n", 2);
     world.pod("a1", 100, json!({"metadata": {"labels": {"aliquot.dev/queue": "team-a"}}}));
     world.pod("a2", 100, json!({"metadata": {"labels": {"kai.scheduler/queue": "team-a"}}}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.bound().len(), 2);
     world.mirror.namespace("default", Some([(QUEUE.to_owned(), "team-b".to_owned())].into()));
     world.pod("b1", 100, json!({}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().contains_key("b1"), "{:?}", world.log);
     assert_eq!(world.bound().len(), 2);
 }
@@ -111,10 +111,10 @@ fn a_queue_that_does_not_exist_is_named() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 50, json!({"metadata": {"labels": {"aliquot.dev/queue": "nobody"}}}));
-    world.settle();
+    world.reconcile();
     assert!(world.why_waiting("a").contains("\"nobody\""), "{}", world.why_waiting("a"));
     world.mirror.queue("nobody", &QueueDefinition::default());
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -125,11 +125,11 @@ fn queues_are_told_parents_first_and_go_children_first() {
     for (name, queue) in [("a", below("b")), ("b", below("c")), ("c", QueueDefinition::default())] {
         world.mirror.queue(name, &queue);
     }
-    world.settle();
+    world.reconcile();
     for name in ["c", "b", "a"] {
         world.mirror.queue_gone(name);
     }
-    world.settle();
+    world.reconcile();
     assert!(world.log.is_empty(), "{:?}", world.log);
     assert!(world.view.unwrap().queues().iter().all(|queue| !["a", "b", "c"].contains(&queue.queue.as_str())));
 }
@@ -139,7 +139,7 @@ fn what_is_not_supported_is_said_and_not_bound() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 50, json!({"spec": {"resourceClaims": [{"name": "gpu"}]}}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     assert!(world.why_waiting("a").contains("ResourceClaim"));
 }
@@ -149,11 +149,11 @@ fn gated_pods_wait_until_the_gates_are_gone() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 50, json!({"spec": {"schedulingGates": [{"name": "x"}]}}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.pods.get_mut("a").unwrap()["spec"]["schedulingGates"] = json!([]);
     world.show("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -162,18 +162,18 @@ fn pods_that_are_done_give_their_room_back() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 100, json!({}));
-    world.settle();
+    world.reconcile();
     world.pod("b", 100, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
     // A pod that is being deleted holds its room until it is gone.
     world.pods.get_mut("a").unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     world.show("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
     world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
     world.show("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
     assert_eq!(world.log, ["a to n", "b to n"]);
 }
@@ -186,7 +186,7 @@ fn a_pod_deleted_while_it_is_bound_leaves_nothing() {
     world.wait_for_writes();
     world.delete("a");
     world.pod("b", 100, json!({}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
 }
 
@@ -195,13 +195,13 @@ fn a_pod_whose_request_changes_is_placed_as_it_asks_now() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 60, json!({}));
-    world.settle();
+    world.reconcile();
     world.pod("b", 60, json!({}));
-    world.settle();
+    world.reconcile();
     let limits = &mut world.pods.get_mut("b").unwrap()["spec"]["containers"][0]["resources"]["limits"];
     limits["aliquot.dev/gpu-core"] = "40".into();
     world.show("b");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
 }
 
@@ -213,11 +213,11 @@ fn a_pod_that_changes_its_queue_waits_there() {
     let resources = QueueResources { gpu: Some(gpu), ..QueueResources::default() };
     world.mirror.queue("closed", &QueueDefinition { resources, ..QueueDefinition::default() });
     world.pod("a", 50, json!({"metadata": {"labels": {"aliquot.dev/queue": "closed"}}}));
-    world.settle();
+    world.reconcile();
     assert!(world.bound().is_empty());
     world.pods.get_mut("a").unwrap()["metadata"]["labels"] = json!({});
     world.show("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -226,7 +226,7 @@ fn without_queues_every_priority_may_have_all_there_is() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 100, with_priority(1_000_000));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -245,12 +245,12 @@ fn pods_run_on_when_their_queue_is_gone() {
             "annotations": {"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "1"},
         }}),
     );
-    world.settle();
+    world.reconcile();
     let below = QueueDefinition { parent_queue: Some("split".into()), ..QueueDefinition::default() };
     world.queues.insert("split".into(), QueueDefinition::default());
     world.queues.insert("below".into(), below);
     world.change_leader();
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n"]);
 }
 
@@ -259,7 +259,7 @@ fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
     let mut world = World::new();
     world.node("n", 1);
     world.pod("a", 0, json!({"spec": {"volumes": [{"name": "scratch", "ephemeral": {}}]}}));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.why_waiting("a"), "there is no PersistentVolumeClaim \"a-scratch\"");
     let claim = json!({
         "metadata": {"namespace": "default", "name": "a-scratch"},
@@ -267,7 +267,7 @@ fn the_claim_of_an_ephemeral_volume_is_named_after_its_pod() {
     });
     world.mirror.volume_claim(super::typed(&claim));
     world.mirror.volume(super::typed(&json!({"metadata": {"name": "v"}, "spec": {}})));
-    world.settle();
+    world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
 
@@ -286,10 +286,10 @@ fn a_watch_may_be_faster_than_the_answer_to_a_binding() {
     world.hear();
     world.mirror.bound(&binding, Ok(()));
     world.pod("b", 100, json!({}));
-    world.settle();
+    world.reconcile();
     assert!(world.mirror.nodes["n"].unsettled.is_empty());
     world.delete("a");
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["b to n"]);
 }
 
@@ -310,7 +310,7 @@ fn what_changes_while_a_pod_is_bound_does_not_evict_it() {
     world.mirror.volume_gone("v");
     world.hear();
     world.poll();
-    world.settle();
+    world.reconcile();
     assert_eq!(world.log, ["a to n"]);
     assert_eq!(world.names_of_bound(), ["a"]);
 }

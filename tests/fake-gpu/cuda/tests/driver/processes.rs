@@ -128,8 +128,8 @@ fn two_busy_processes_share_the_device_half_and_half() {
             processes.iter().find(|process| process.pid == player.child.id()).map_or(0, |process| process.busy_ns)
         };
         let before = players.each_ref().map(busy);
-        // Shares are of device time, not of real time. A process that the machine delays for long loses a turn, but a
-        // lost turn becomes an ever smaller part of the used time.
+        // Shares are of device time, not of real time. A process that the machine delays for long loses a time slice, but a
+        // lost one becomes an ever smaller part of the used time.
         wait::until_true("each has used half", || {
             let after = players.each_ref().map(busy);
             let used = [after[0] - before[0], after[1] - before[1]];

@@ -136,8 +136,8 @@ fn hold() {
     assert!(member.reserve_memory(0, (3 << 20) + member.config().context_memory_bytes));
     member.add_context(0);
     let work = move || {
-        let turn = member.take_turn(0, 0);
-        member.end_turn(0, turn, turn.start_ns + 10_000_000, 10_000_000);
+        let time_slice = member.take_time_slice(0, 0);
+        member.end_time_slice(0, time_slice, time_slice.start_ns + 10_000_000, 10_000_000);
     };
     work();
     println!("holds");

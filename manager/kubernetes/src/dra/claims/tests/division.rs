@@ -115,7 +115,7 @@ async fn a_claim_that_was_one_slice_before_stays_so_and_is_not_given_to_who_has_
         slices: resolve(&object, &uid, "node-1", &devices, &all).unwrap(),
         ..world.record(Phase::Completed, "boot-1")
     };
-    world.checkpoint().save(&record).unwrap();
+    world.prepared().save(&record).unwrap();
     // Its containers run.
     let adopted = prepare(&world.start("boot-1")).await.unwrap();
     assert_eq!(adopted[0].cdi_device, format!("aliquot.dev/slice=claim-{UID}"));
@@ -136,7 +136,7 @@ async fn what_was_begun_as_one_slice_is_divided_and_nothing_of_it_is_left() {
         let slices = resolve(&object, &uid, "node-1", &devices, &division).unwrap();
         slices.iter().for_each(|slice| _ = world.node.create(&slice.slice).unwrap());
         let record = Record { slices, ..world.record(Phase::Started, "boot-1") };
-        world.checkpoint().save(&record).unwrap();
+        world.prepared().save(&record).unwrap();
         let prepared = prepare(&world.start("boot-1")).await.unwrap();
         assert_eq!(prepared.len(), if is_divided { 2 } else { 1 });
         assert_eq!(world.node.list().len(), prepared.len());

@@ -123,7 +123,7 @@ async fn what_a_kill_leaves_between_the_record_and_its_end_is_made_anew_or_remov
     for made in 0..=2 {
         for is_given_up in [false, true] {
             let world = world(&["4g-40gb-0"]);
-            world.checkpoint().save(&record_of(UID, Phase::Started, "boot-1", &partitions)).unwrap();
+            world.prepared().save(&record_of(UID, Phase::Started, "boot-1", &partitions)).unwrap();
             partitions[..made].iter().for_each(|partition| _ = world.node.create_instance(partition).unwrap());
             let claims = world.start("boot-1");
             assert_eq!(claims.view().shared().count(), 0);
@@ -167,9 +167,9 @@ async fn what_an_administrator_made_is_refused_and_stays() {
 #[tokio::test]
 async fn after_a_reboot_instances_are_made_anew_and_those_of_others_are_not_touched() {
     let world = world(&["1g-10gb-0"]);
-    world.checkpoint().save(&record_of(UID, Phase::Completed, "boot-1", &[partition("1g.10gb", 0, 1)])).unwrap();
+    world.prepared().save(&record_of(UID, Phase::Completed, "boot-1", &[partition("1g.10gb", 0, 1)])).unwrap();
     let other = record_of(OTHER_UID, Phase::Completed, "boot-1", &[partition("2g.20gb", 2, 2)]);
-    world.checkpoint().save(&other).unwrap();
+    world.prepared().save(&other).unwrap();
     // Where a claim's instance was before the reboot.
     world.node.create_instance(&partition("2g.20gb", 2, 2)).unwrap();
     let claims = world.start("boot-2");
@@ -194,7 +194,7 @@ async fn a_place_is_another_claim_s_until_that_is_given_up() {
     let world = world(&["1g-10gb-3"]);
     // Nothing was made for it yet.
     let other = record_of(OTHER_UID, Phase::Started, "boot-1", &[partition("2g.20gb", 2, 2)]);
-    world.checkpoint().save(&other).unwrap();
+    world.prepared().save(&other).unwrap();
     let claims = world.start("boot-1");
     let refused = prepare(&claims).await.unwrap_err().to_string();
     assert!(refused.contains(&format!("is still claim {OTHER_UID}'s")), "{refused}");
@@ -210,5 +210,5 @@ async fn a_slice_that_cannot_be_made_leaves_no_instance() {
     let claims = world.start("boot-1");
     prepare(&claims).await.unwrap_err();
     assert_eq!((instances(&world).len(), claims.known().len()), (0, 0));
-    assert_eq!(world.checkpoint().uids().unwrap(), []);
+    assert_eq!(world.prepared().uids().unwrap(), []);
 }

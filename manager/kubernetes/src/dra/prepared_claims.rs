@@ -115,7 +115,7 @@ mod written {
 
 /// Why a record is not read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
+pub enum PreparedClaimsError {
     /// The file system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -156,17 +156,17 @@ struct Envelope {
 
 /// The directory of the records.
 #[derive(Debug)]
-pub(super) struct Checkpoint {
+pub(super) struct PreparedClaims {
     files: Directory,
 }
 
-impl Checkpoint {
+impl PreparedClaims {
     /// The records in `dir`, which is made if it is not there. What was being written when a former life ended is
     /// removed, and so are records that a loss of power has left empty.
-    pub(super) fn open(dir: PathBuf) -> Result<Checkpoint, CheckpointError> {
+    pub(super) fn open(dir: PathBuf) -> Result<PreparedClaims, PreparedClaimsError> {
         fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
-        let checkpoint = Checkpoint { files: Directory::new(dir) };
-        for path in checkpoint.paths()? {
+        let prepared = PreparedClaims { files: Directory::new(dir) };
+        for path in prepared.paths()? {
             let is_unfinished =
                 path.extension().is_none_or(|extension| extension != EXTENSION && extension != COPY_EXTENSION);
             if is_unfinished {
@@ -176,13 +176,13 @@ impl Checkpoint {
                 fs::remove_file(&path).map_err(io_error("remove", &path))?;
             }
         }
-        Ok(checkpoint)
+        Ok(prepared)
     }
 
     /// What is remembered of a claim.
-    pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError> {
+    pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, PreparedClaimsError> {
         let outcome = read(self.file(uid), uid);
-        if !matches!(outcome, Ok(None) | Err(CheckpointError::Damaged { .. })) {
+        if !matches!(outcome, Ok(None) | Err(PreparedClaimsError::Damaged { .. })) {
             return outcome;
         }
         match read(self.copy(uid), uid) {
@@ -196,7 +196,7 @@ impl Checkpoint {
 
     /// Writes down `record`, in place of what was remembered of its claim. It outlives this process when this returns, and
     /// a loss of power unless the claim was only begun.
-    pub(super) fn save(&self, record: &Record) -> Result<(), CheckpointError> {
+    pub(super) fn save(&self, record: &Record) -> Result<(), PreparedClaimsError> {
         let path = self.file(&record.uid);
         let contents = contents(record).map_err(|error| io_error("write", &path)(error.into()))?;
         let has_instances = instances::partitions(record).next().is_some();
@@ -213,7 +213,7 @@ impl Checkpoint {
     }
 
     /// Forgets a claim.
-    pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), CheckpointError> {
+    pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), PreparedClaimsError> {
         // The copy first: what is there without its record would be taken for a claim.
         for path in [self.copy(uid), self.file(uid)] {
             self.files.remove(&path).map_err(io_error("remove", &path))?;
@@ -222,7 +222,7 @@ impl Checkpoint {
     }
 
     /// The claims of which something is remembered, whether it can be read or not.
-    pub(super) fn uids(&self) -> Result<Vec<ClaimUid>, CheckpointError> {
+    pub(super) fn uids(&self) -> Result<Vec<ClaimUid>, PreparedClaimsError> {
         let paths = self.paths()?;
         let stems = paths.iter().filter_map(|path| path.file_stem()?.to_str());
         // One for a record and its copy.
@@ -238,7 +238,7 @@ impl Checkpoint {
         self.files.path().join(format!("{uid}.{COPY_EXTENSION}"))
     }
 
-    fn paths(&self) -> Result<Vec<PathBuf>, CheckpointError> {
+    fn paths(&self) -> Result<Vec<PathBuf>, PreparedClaimsError> {
         let dir = self.files.path();
         let list = || fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
         list().map_err(io_error("read", dir))
@@ -252,12 +252,12 @@ fn contents(record: &Record) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec_pretty(&Envelope { version, checksum: checksum(&record), record })
 }
 
-fn read(path: PathBuf, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError> {
+fn read(path: PathBuf, uid: &ClaimUid) -> Result<Option<Record>, PreparedClaimsError> {
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            return Err(CheckpointError::Damaged { path, what: "it is no text".into() });
+            return Err(PreparedClaimsError::Damaged { path, what: "it is no text".into() });
         }
         Err(error) => return Err(io_error("read", &path)(error)),
     };
@@ -265,17 +265,20 @@ fn read(path: PathBuf, uid: &ClaimUid) -> Result<Option<Record>, CheckpointError
     if record.uid == *uid {
         Ok(Some(record))
     } else {
-        Err(CheckpointError::Damaged { path, what: format!("it is about claim {}", record.uid) })
+        Err(PreparedClaimsError::Damaged { path, what: format!("it is about claim {}", record.uid) })
     }
 }
 
-fn parse(text: &str, path: &Path) -> Result<Record, CheckpointError> {
-    let damaged = |what: String| CheckpointError::Damaged { path: path.into(), what };
+fn parse(text: &str, path: &Path) -> Result<Record, PreparedClaimsError> {
+    let damaged = |what: String| PreparedClaimsError::Damaged { path: path.into(), what };
     let value: Value = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
     // First, so that another version is not called damage.
     let known = VERSION_OF_ONE.into()..=VERSION.into();
     if let Some(found) = value.get("version").and_then(Value::as_u64).filter(|found| !known.contains(found)) {
-        return Err(CheckpointError::Version { path: path.into(), found: u32::try_from(found).unwrap_or(u32::MAX) });
+        return Err(PreparedClaimsError::Version {
+            path: path.into(),
+            found: u32::try_from(found).unwrap_or(u32::MAX),
+        });
     }
     let envelope: Envelope = serde_json::from_value(value).map_err(|error| damaged(error.to_string()))?;
     if checksum(&envelope.record) != envelope.checksum {
@@ -289,9 +292,9 @@ fn checksum(record: &Value) -> String {
     Sha256::digest(record.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PreparedClaimsError {
     let path = path.to_owned();
-    move |source| CheckpointError::Io { action, path, source }
+    move |source| PreparedClaimsError::Io { action, path, source }
 }
 
 #[cfg(test)]
@@ -316,25 +319,25 @@ mod tests {
         }
     }
 
-    fn checkpoint() -> (tempfile::TempDir, Checkpoint) {
+    fn prepared() -> (tempfile::TempDir, PreparedClaims) {
         let dir = tempfile::tempdir().unwrap();
-        let checkpoint = Checkpoint::open(dir.path().join("claims")).unwrap();
-        (dir, checkpoint)
+        let prepared = PreparedClaims::open(dir.path().join("claims")).unwrap();
+        (dir, prepared)
     }
 
     #[test]
     fn what_was_saved_last_is_loaded_until_it_is_removed() {
-        let (_dir, checkpoint) = checkpoint();
+        let (_dir, prepared) = prepared();
         let (started, completed) = (record("a", Phase::Started), record("a", Phase::Completed));
-        assert_eq!(checkpoint.load(&started.uid).unwrap(), None);
-        checkpoint.save(&started).unwrap();
-        checkpoint.save(&completed).unwrap();
-        checkpoint.save(&record("b", Phase::Started)).unwrap();
-        assert_eq!(checkpoint.load(&started.uid).unwrap(), Some(completed));
-        assert_eq!(checkpoint.uids().unwrap(), [ClaimUid::parse("a").unwrap(), ClaimUid::parse("b").unwrap()]);
-        checkpoint.remove(&started.uid).unwrap();
-        checkpoint.remove(&started.uid).unwrap();
-        assert_eq!(checkpoint.load(&started.uid).unwrap(), None);
+        assert_eq!(prepared.load(&started.uid).unwrap(), None);
+        prepared.save(&started).unwrap();
+        prepared.save(&completed).unwrap();
+        prepared.save(&record("b", Phase::Started)).unwrap();
+        assert_eq!(prepared.load(&started.uid).unwrap(), Some(completed));
+        assert_eq!(prepared.uids().unwrap(), [ClaimUid::parse("a").unwrap(), ClaimUid::parse("b").unwrap()]);
+        prepared.remove(&started.uid).unwrap();
+        prepared.remove(&started.uid).unwrap();
+        assert_eq!(prepared.load(&started.uid).unwrap(), None);
     }
 
     #[test]
@@ -348,15 +351,15 @@ mod tests {
         let saved = Record { slices: one(SliceRequest::default(), vec![device]), ..record("a", Phase::Completed) };
         for bad in ["a.json", "a.copy"] {
             for text in [None, Some(""), Some("{")] {
-                let (dir, checkpoint) = checkpoint();
-                checkpoint.save(&Record { phase: Phase::Started, ..saved.clone() }).unwrap();
-                checkpoint.save(&saved).unwrap();
+                let (dir, prepared) = prepared();
+                prepared.save(&Record { phase: Phase::Started, ..saved.clone() }).unwrap();
+                prepared.save(&saved).unwrap();
                 let file = dir.path().join("claims").join(bad);
                 match text {
                     Some(text) => fs::write(&file, text).unwrap(),
                     None => fs::remove_file(&file).unwrap(),
                 }
-                let again = Checkpoint::open(dir.path().join("claims")).unwrap();
+                let again = PreparedClaims::open(dir.path().join("claims")).unwrap();
                 assert_eq!(again.uids().unwrap(), std::slice::from_ref(&saved.uid));
                 assert_eq!(again.load(&saved.uid).unwrap().as_ref(), Some(&saved), "{bad} is {text:?}");
                 again.remove(&saved.uid).unwrap();
@@ -367,11 +370,11 @@ mod tests {
 
     #[test]
     fn what_was_being_written_is_removed_at_the_next_start() {
-        let (dir, checkpoint) = checkpoint();
-        checkpoint.save(&record("a", Phase::Completed)).unwrap();
+        let (dir, prepared) = prepared();
+        prepared.save(&record("a", Phase::Completed)).unwrap();
         let aside = dir.path().join("claims/b.new");
         fs::write(&aside, "{").unwrap();
-        let again = Checkpoint::open(dir.path().join("claims")).unwrap();
+        let again = PreparedClaims::open(dir.path().join("claims")).unwrap();
         assert!(!aside.exists());
         assert_eq!(again.uids().unwrap().len(), 1);
     }
@@ -379,21 +382,21 @@ mod tests {
     /// A record that was begun is not synced. So after a loss of power its file may be empty; nothing of its claim is there.
     #[test]
     fn a_record_that_lost_power_left_empty_is_forgotten() {
-        let (dir, checkpoint) = checkpoint();
+        let (dir, prepared) = prepared();
         let begun = record("a", Phase::Started);
-        checkpoint.save(&begun).unwrap();
-        checkpoint.save(&record("b", Phase::Completed)).unwrap();
+        prepared.save(&begun).unwrap();
+        prepared.save(&record("b", Phase::Completed)).unwrap();
         fs::write(dir.path().join("claims/a.json"), "").unwrap();
-        let again = Checkpoint::open(dir.path().join("claims")).unwrap();
+        let again = PreparedClaims::open(dir.path().join("claims")).unwrap();
         assert_eq!(again.load(&begun.uid).unwrap(), None);
         assert_eq!(again.uids().unwrap(), [ClaimUid::parse("b").unwrap()]);
     }
 
     #[test]
     fn a_change_of_any_byte_is_noticed() {
-        let (dir, checkpoint) = checkpoint();
+        let (dir, prepared) = prepared();
         let saved = record("a", Phase::Completed);
-        checkpoint.save(&saved).unwrap();
+        prepared.save(&saved).unwrap();
         let file = dir.path().join("claims/a.json");
         let good = fs::read(&file).unwrap();
         for at in 0..good.len() {
@@ -401,71 +404,71 @@ mod tests {
             bad[at] ^= 1;
             fs::write(&file, &bad).unwrap();
             // A space that is another one says the same.
-            match checkpoint.load(&saved.uid) {
+            match prepared.load(&saved.uid) {
                 Ok(found) => assert_eq!(found, Some(saved.clone()), "byte {at}"),
-                Err(error) => assert!(!matches!(error, CheckpointError::Io { .. }), "byte {at}: {error}"),
+                Err(error) => assert!(!matches!(error, PreparedClaimsError::Io { .. }), "byte {at}: {error}"),
             }
         }
         for length in 0..good.len() {
             fs::write(&file, &good[..length]).unwrap();
-            assert!(matches!(checkpoint.load(&saved.uid), Err(CheckpointError::Damaged { .. })), "{length} bytes");
+            assert!(matches!(prepared.load(&saved.uid), Err(PreparedClaimsError::Damaged { .. })), "{length} bytes");
         }
     }
 
     #[test]
     fn a_record_of_another_version_or_claim_is_not_taken() {
-        let (dir, checkpoint) = checkpoint();
+        let (dir, prepared) = prepared();
         let saved = record("a", Phase::Completed);
-        checkpoint.save(&saved).unwrap();
+        prepared.save(&saved).unwrap();
         let (from, to) = (dir.path().join("claims/a.json"), dir.path().join("claims/b.json"));
         fs::copy(&from, &to).unwrap();
-        let error = checkpoint.load(&ClaimUid::parse("b").unwrap()).unwrap_err().to_string();
+        let error = prepared.load(&ClaimUid::parse("b").unwrap()).unwrap_err().to_string();
         assert!(error.ends_with("it is about claim a"), "{error}");
         for version in [0, 3] {
             fs::write(&from, format!(r#"{{"version": {version}, "claims": []}}"#)).unwrap();
-            let error = checkpoint.load(&saved.uid).unwrap_err();
-            assert!(matches!(error, CheckpointError::Version { found, .. } if found == version), "{error}");
+            let error = prepared.load(&saved.uid).unwrap_err();
+            assert!(matches!(error, PreparedClaimsError::Version { found, .. } if found == version), "{error}");
         }
     }
 
     /// As a program of before has written it, to the byte.
     #[test]
     fn a_record_of_a_running_claim_survives_an_upgrade() {
-        let (dir, checkpoint) = checkpoint();
+        let (dir, prepared) = prepared();
         let file = dir.path().join("claims/a.json");
-        let before = include_str!("checkpoint/completed.json").trim_end();
+        let before = include_str!("prepared_claims/completed.json").trim_end();
         fs::write(&file, before).unwrap();
-        let found = checkpoint.load(&ClaimUid::parse("a").unwrap()).unwrap().unwrap();
+        let found = prepared.load(&ClaimUid::parse("a").unwrap()).unwrap().unwrap();
         assert_eq!((found.phase, &*found.boot_id, &*found.name), (Phase::Completed, "boot", "train"));
         let [slice] = found.slices.as_slice() else { panic!("the claim is one slice: {found:?}") };
         assert_eq!((slice.slice.qos_class, slice.slice.parts[0].core_limit_percent), (Some(QosClass::Batch), 80));
         assert_eq!(slice.devices[0].share_id.as_deref(), Some("share"));
         // And the program of before reads what this one writes.
-        checkpoint.save(&found).unwrap();
+        prepared.save(&found).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
     }
 
     #[test]
     fn one_slice_is_written_as_before_and_several_in_a_version_of_their_own() {
-        let (dir, checkpoint) = checkpoint();
+        let (dir, prepared) = prepared();
         let device = AllocatedDevice { request: "gpu".into(), ..AllocatedDevice::default() };
         let slice = SliceRequest { name: "claim-a".into(), ..SliceRequest::default() };
         let mut saved = Record { slices: one(slice, vec![device]), ..record("a", Phase::Completed) };
         let written =
             || -> Value { serde_json::from_slice(&fs::read(dir.path().join("claims/a.json")).unwrap()).unwrap() };
-        checkpoint.save(&saved).unwrap();
+        prepared.save(&saved).unwrap();
         let now = written();
         assert_eq!((&now["version"], &now["record"]["slice"]["name"]), (&Value::from(1), &Value::from("claim-a")));
         assert_eq!(now["record"]["devices"][0]["request"], "gpu");
         let keys = ["boot_id", "devices", "name", "namespace", "phase", "slice", "uid"];
         assert!(now["record"].as_object().unwrap().keys().eq(keys), "{now}");
-        assert_eq!(checkpoint.load(&saved.uid).unwrap().as_ref(), Some(&saved));
+        assert_eq!(prepared.load(&saved.uid).unwrap().as_ref(), Some(&saved));
         saved.slices.push(ClaimSlice {
             containers: BTreeSet::from([("pod".into(), "main".into())]),
             ..saved.slices[0].clone()
         });
-        checkpoint.save(&saved).unwrap();
+        prepared.save(&saved).unwrap();
         assert_eq!(written()["version"], 2);
-        assert_eq!(checkpoint.load(&saved.uid).unwrap(), Some(saved));
+        assert_eq!(prepared.load(&saved.uid).unwrap(), Some(saved));
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Tenant {
 }
 
 /// The measurements and their settings. The tenants of each case run at the same time.
-pub(crate) struct Plan {
+pub(crate) struct Series {
     /// How long to measure each share.
     pub(super) window: Duration,
     /// How long a worker may take until it is ready.
@@ -40,15 +40,15 @@ impl Tenant {
     }
 }
 
-impl Plan {
-    /// A plan that takes about ten minutes, or with `quick` less than a minute.
-    pub(crate) fn new(quick: bool, lead: Duration) -> Plan {
+impl Series {
+    /// A series that takes about ten minutes, or with `quick` less than a minute.
+    pub(crate) fn new(quick: bool, lead: Duration) -> Series {
         let graphs = Load { graph: 100, ..Load::spin(&[50 * US]) };
         let graphs = || Tenant::new(50, "graphs of 100 kernels of 50 µs".to_owned(), graphs.clone());
         if quick {
             let cases =
                 vec![vec![Tenant::spin(30, MS)], vec![graphs()], vec![Tenant::spin(30, MS), Tenant::spin(70, MS)]];
-            return Plan { window: Duration::from_secs(3), lead, cases, arithmetic: false };
+            return Series { window: Duration::from_secs(3), lead, cases, arithmetic: false };
         }
         let kernels = [50 * US, MS, 20 * MS, 200 * MS];
         let mut cases: Vec<Vec<Tenant>> = Vec::new();
@@ -75,7 +75,7 @@ impl Plan {
         cases.push((0..10).map(|number| Tenant::spin(10, [50 * US, MS, 20 * MS][number % 3])).collect());
         cases.push(beside_an_idle_one());
         cases.push(vec![Tenant { name: "kernels of 50 µs, not limited".to_owned(), ..Tenant::spin(100, 50 * US) }]);
-        Plan { window: Duration::from_secs(6), lead, cases, arithmetic: true }
+        Series { window: Duration::from_secs(6), lead, cases, arithmetic: true }
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn no_case_asks_for_more_than_a_device() {
         for quick in [false, true] {
-            for case in Plan::new(quick, Duration::ZERO).cases {
+            for case in Series::new(quick, Duration::ZERO).cases {
                 let requested: u32 = case.iter().map(|tenant| tenant.request_percent).sum();
                 assert!(requested <= 100, "{case:?}");
             }

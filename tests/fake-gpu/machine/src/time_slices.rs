@@ -1,12 +1,12 @@
-//! Turns on a device: which process runs, from when to when.
+//! Time slices of a device: which process runs, from when to when.
 //!
 //! All instants are on the device's timeline. A process that wants the device draws a ticket. The device goes to the
 //! lowest ticket among the processes that wanted it by the instant at which it became free. A process that the
 //! operating system schedules late still gets its device time: its work then completes in the past.
 //!
-//! A holder loses the turn if it is dead or has not come back within a grace period after the turn's end (it may be
-//! stopped), as the hardware would take the turn away. A chosen waiter that does not come is passed over after the same
-//! period, and waits again when it comes.
+//! A holder loses the time slice if it is dead or has not come back within a grace period after the end of the time slice
+//! (it may be stopped), as the hardware would take the device away. A chosen waiter that does not come is passed over
+//! after the same period, and waits again when it comes.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -21,26 +21,26 @@ const WAITER_CHECK: Duration = Duration::from_millis(2);
 /// How late a live process may come, in real time, before other processes stop waiting for it.
 const GRACE_NS: u64 = 20_000_000;
 
-/// A turn on a device.
+/// A time slice on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Turn {
-    /// The instant at which the turn begins.
+pub struct TimeSlice {
+    /// The instant at which the time slice begins.
     pub start_ns: u64,
-    /// The instant at which the turn must end, if other processes want the device then.
+    /// The instant at which the time slice must end, if other processes want the device then.
     pub end_ns: u64,
     id: u64,
 }
 
 impl Member {
-    /// Waits for a turn on the device, which this process has wanted since `since_ns`.
+    /// Waits for a time slice on the device, which this process has wanted since `since_ns`.
     #[must_use]
-    pub fn take_turn(&self, device: usize, since_ns: u64) -> Turn {
+    pub fn take_time_slice(&self, device: usize, since_ns: u64) -> TimeSlice {
         let share = self.share(device);
         share.wanted_since_ns.store(since_ns, Ordering::Relaxed);
         loop {
             let bell = share.bell.load(Ordering::Acquire);
-            if let Some(turn) = self.try_take(device) {
-                return turn;
+            if let Some(time_slice) = self.try_take(device) {
+                return time_slice;
             }
             if !futex_wait(&share.bell, bell, WAITER_CHECK) {
                 self.machine.reap();
@@ -48,9 +48,9 @@ impl Member {
         }
     }
 
-    fn try_take(&self, device: usize) -> Option<Turn> {
+    fn try_take(&self, device: usize) -> Option<TimeSlice> {
         let (shared, share) = (self.device(device), self.share(device));
-        let _turns = shared.turns.lock(self.machine);
+        let _held = shared.time_slices.lock(self.machine);
         if share.ticket.load(Ordering::Relaxed) == 0 {
             share.ticket.store(shared.next_ticket.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
@@ -71,7 +71,7 @@ impl Member {
         let next_is_late = now > shared.released_at_ns.load(Ordering::Relaxed).saturating_add(GRACE_NS);
         match self.next(device) {
             Some(next) if next == self.index => {}
-            // The chosen process may be stopped. Without this, each later turn would start as late.
+            // The chosen process may be stopped. Without this, each later time slice would start as late.
             Some(late) if next_is_late => {
                 self.machine.state.records[late].devices[device].ticket.store(0, Ordering::Relaxed);
             }
@@ -87,50 +87,50 @@ impl Member {
         Some(self.begin(shared, start_ns))
     }
 
-    fn begin(&self, shared: &Device, start_ns: u64) -> Turn {
+    fn begin(&self, shared: &Device, start_ns: u64) -> TimeSlice {
         let end_ns = start_ns + self.config().timeslice_ns;
-        let id = shared.turn_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = shared.time_slice_id.fetch_add(1, Ordering::Relaxed) + 1;
         shared.turn_start_ns.store(start_ns, Ordering::Relaxed);
         shared.turn_end_ns.store(end_ns, Ordering::Relaxed);
-        Turn { start_ns, end_ns, id }
+        TimeSlice { start_ns, end_ns, id }
     }
 
-    /// Charges `busy_ns` of work within a turn. The end or extension of the turn must then charge only later work.
+    /// Charges `busy_ns` of work within a time slice. Its end or extension must then charge only later work.
     pub fn charge(&self, device: usize, busy_ns: u64) {
-        let _turns = self.device(device).turns.lock(self.machine);
+        let _held = self.device(device).time_slices.lock(self.machine);
         self.add_use(device, busy_ns);
     }
 
-    /// Ends a turn at `now_ns` and charges `busy_ns` of work. The device goes to the next process in the queue.
-    pub fn end_turn(&self, device: usize, turn: Turn, now_ns: u64, busy_ns: u64) {
+    /// Ends a time slice at `now_ns` and charges `busy_ns` of work. The device goes to the next process in the queue.
+    pub fn end_time_slice(&self, device: usize, time_slice: TimeSlice, now_ns: u64, busy_ns: u64) {
         let shared = self.device(device);
-        let _turns = shared.turns.lock(self.machine);
+        let _held = shared.time_slices.lock(self.machine);
         self.add_use(device, busy_ns);
-        if self.has(shared, turn) {
+        if self.has(shared, time_slice) {
             self.hand_over(device, now_ns);
         }
     }
 
-    /// Charges `busy_ns` of work at the end of a turn. Returns another turn if no other process wants the device.
+    /// Charges `busy_ns` of work at the end of a time slice. Returns another one if no other process wants the device.
     #[must_use]
-    pub fn extend_turn(&self, device: usize, turn: Turn, busy_ns: u64) -> Option<Turn> {
+    pub fn extend_time_slice(&self, device: usize, time_slice: TimeSlice, busy_ns: u64) -> Option<TimeSlice> {
         let shared = self.device(device);
-        let _turns = shared.turns.lock(self.machine);
+        let _held = shared.time_slices.lock(self.machine);
         self.add_use(device, busy_ns);
-        if !self.has(shared, turn) {
+        if !self.has(shared, time_slice) {
             return None;
         }
-        shared.free_at_ns.store(turn.end_ns, Ordering::Relaxed);
-        if self.earliest_waiter(device, turn.end_ns).is_none() {
-            return Some(self.begin(shared, turn.end_ns));
+        shared.free_at_ns.store(time_slice.end_ns, Ordering::Relaxed);
+        if self.earliest_waiter(device, time_slice.end_ns).is_none() {
+            return Some(self.begin(shared, time_slice.end_ns));
         }
-        self.hand_over(device, turn.end_ns);
+        self.hand_over(device, time_slice.end_ns);
         None
     }
 
-    fn has(&self, shared: &Device, turn: Turn) -> bool {
+    fn has(&self, shared: &Device, time_slice: TimeSlice) -> bool {
         shared.holder.load(Ordering::Relaxed) == self.machine.token()
-            && shared.turn_id.load(Ordering::Relaxed) == turn.id
+            && shared.time_slice_id.load(Ordering::Relaxed) == time_slice.id
     }
 
     fn add_use(&self, device: usize, busy_ns: u64) {
@@ -151,7 +151,7 @@ impl Member {
         }
     }
 
-    /// The index of the record that gets the next turn.
+    /// The index of the record that gets the next time slice.
     fn next(&self, device: usize) -> Option<usize> {
         let free_at = self.device(device).free_at_ns.load(Ordering::Relaxed);
         self.earliest_waiter(device, free_at).or_else(|| {
