@@ -2,18 +2,21 @@
 //!
 //! They are built with the running test's profile and in its target directory, so `cargo test` and `cargo bench` test
 //! the build that they name. The shim is always the release build, which the manager carries in every profile. Each
-//! process runs cargo once for each artifact; cargo's lock on the target directory serialises concurrent builds.
+//! process runs cargo once for all programs; cargo's lock on the target directory serialises concurrent builds.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use crate::tool;
 
-/// What tests run, but for the shim. All are built together, whichever is asked for: cargo builds a library again for each
-/// choice of packages that needs other features of it, and that takes longer than the other programs.
+/// The programs that tests run. They are built together with the simulated GPU's libraries, whichever is asked for: cargo
+/// builds a library again for each choice of packages that needs other features of it, and that takes longer than the
+/// other programs.
+const PROGRAMS: [&str; 5] = ["aliquot-manager", "aliquot", "aliquot-scheduler", "kubectl-aliquot", "aliquot-gpu-check"];
+/// The packages of these programs and libraries.
 const PACKAGES: [&str; 7] = [
     "aliquot-manager",
     "aliquot-cli",
@@ -33,9 +36,12 @@ pub fn fake_cuda() -> &'static Path {
 /// The simulated GPU's `libcuda.so.1`, built in `target_dir` and linked with further arguments to the linker.
 pub(crate) fn fake_cuda_linked_with(target_dir: &Path, link_arguments: &[String]) -> PathBuf {
     let file = "libaliquot_fake_cuda.so";
-    let mut command = cargo("rustc", &["aliquot-fake-cuda"], "dev", target_dir);
-    command.args(["--lib", "--"]).args(link_arguments.iter().map(|argument| format!("-Clink-arg={argument}")));
-    run_cargo(command, &target_dir.join("debug").join(file))
+    let mut command = cargo("rustc", "dev", target_dir);
+    command
+        .args(["--package", "aliquot-fake-cuda", "--lib", "--"])
+        .args(link_arguments.iter().map(|argument| format!("-Clink-arg={argument}")));
+    run_cargo(&mut command);
+    existing(target_dir.join("debug").join(file))
 }
 
 /// The simulated GPU's `libnvidia-ml.so.1`.
@@ -47,7 +53,11 @@ pub fn fake_nvml() -> &'static Path {
 /// The shim.
 pub fn shim() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| build(&["aliquot-shim"], "libaliquot_shim.so", "release"))
+    BUILT.get_or_init(|| {
+        let target_dir = target_dir();
+        run_cargo(cargo("build", "release", &target_dir).args(["--package", "aliquot-shim"]));
+        existing(target_dir.join("release/libaliquot_shim.so"))
+    })
 }
 
 /// The shim for aarch64. Needs that Rust target (`rustup target add aarch64-unknown-linux-gnu`) and a linker for it.
@@ -57,9 +67,11 @@ pub fn shim_for_aarch64() -> &'static Path {
     BUILT.get_or_init(|| {
         let target_dir = target_dir();
         let linker = tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross");
-        let mut command = cargo("build", &["aliquot-shim"], "release", &target_dir);
-        command.args(["--target", TARGET]).env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
-        run_cargo(command, &target_dir.join(TARGET).join("release/libaliquot_shim.so"))
+        let mut command = cargo("build", "release", &target_dir);
+        command.args(["--package", "aliquot-shim", "--target", TARGET]);
+        command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", linker);
+        run_cargo(&mut command);
+        existing(target_dir.join(TARGET).join("release/libaliquot_shim.so"))
     })
 }
 
@@ -154,32 +166,88 @@ fn profile() -> &'static str {
     })
 }
 
+/// The file `file` among the programs and libraries, which are built when the first of them is asked for.
 fn built(file: &str) -> PathBuf {
-    build(&PACKAGES, file, profile())
+    static BUILD: Once = Once::new();
+    BUILD.call_once(|| {
+        let profile = profile();
+        let mut command = cargo("build", profile, &target_dir());
+        if profile == "dev" {
+            // With these packages and a test, cargo chooses the features that it chooses for `cargo test --workspace`,
+            // which has built all libraries that are needed here. The shim has a build of its own.
+            command.args(["--workspace", "--exclude", "aliquot-shim", "--test", "rules"]);
+            command.arg("--lib").args(PROGRAMS.iter().flat_map(|program| ["--bin", program]));
+        } else {
+            // What is measured has the features of what is shipped.
+            command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+        }
+        run_cargo(&mut command);
+    });
+    existing(profile_dir().join(file))
 }
 
-fn build(packages: &[&str], file: &str, profile: &str) -> PathBuf {
-    let target_dir = target_dir();
-    let built = target_dir.join(if profile == "dev" { "debug" } else { profile }).join(file);
-    run_cargo(cargo("build", packages, profile, &target_dir), &built)
-}
-
-fn cargo(subcommand: &str, packages: &[&str], profile: &str, target_dir: &Path) -> Command {
+fn cargo(subcommand: &str, profile: &str, target_dir: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .args([subcommand, "--quiet", "--profile", profile])
-        .args(packages.iter().flat_map(|package| ["--package", package]))
-        .arg("--target-dir")
-        .arg(target_dir)
-        .current_dir(workspace());
+    command.args([subcommand, "--quiet", "--profile", profile, "--target-dir"]).arg(target_dir);
+    command.current_dir(workspace());
+    // Cargo tells a running test about its package, and build scripts of libraries (such as `ring`) read the same variables.
+    // If they were inherited, cargo would build such a library and all that uses it again for each package with tests.
+    let is_about_the_package =
+        |name: &str| name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(is_about_the_package) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
-/// Runs `command`, which makes `built`.
-fn run_cargo(mut command: Command, built: &Path) -> PathBuf {
+fn run_cargo(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("cannot run cargo: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} failed:\n{errors}");
-    assert!(built.is_file(), "{command:?} did not make {}", built.display());
-    built.to_owned()
+}
+
+/// A file that a build has made.
+fn existing(file: PathBuf) -> PathBuf {
+    assert!(file.is_file(), "the build did not make {}", file.display());
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library whose build script is run again when the name of a package in cargo's environment changes. The script
+    /// notes each run in the file `runs`.
+    fn library_that_reads_the_package(dir: &Path) {
+        let manifest = "[package]\nname = 'reads-the-package'\nedition = '2024'\n[workspace]\n";
+        let script = r#"
+            use std::{fs::OpenOptions, io::Write};
+
+            fn main() {
+                println!("cargo::rerun-if-env-changed=CARGO_PKG_NAME");
+                let mut runs = OpenOptions::new().create(true).append(true).open("runs").unwrap();
+                writeln!(runs, "run").unwrap();
+            }
+        "#;
+        fs::create_dir(dir.join("src")).unwrap();
+        for (file, text) in [("Cargo.toml", manifest), ("build.rs", script), ("src/lib.rs", "")] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_build_for_a_test_is_the_build_of_a_shell() {
+        let dir = tempfile::tempdir().unwrap();
+        library_that_reads_the_package(dir.path());
+        let target_dir = dir.path().join("target");
+        let build = |command: &mut Command| {
+            let output = command.arg("--manifest-path").arg(dir.path().join("Cargo.toml")).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        build(&mut cargo("build", "dev", &target_dir));
+        build(cargo("build", "dev", &target_dir).env_remove("CARGO_PKG_NAME"));
+        assert_eq!(fs::read_to_string(dir.path().join("runs")).unwrap(), "run\n");
+    }
 }
