@@ -5,13 +5,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
+use aliquot_harness::artifacts;
 use aliquot_proto::node::v1 as proto;
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
 use tokio::runtime::Runtime;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::killed::{Process, fake_nvml};
+use crate::killed::Process;
 use crate::node::{GIB, Node, connect, eventually, part};
 
 const WORKERS: usize = 8;
@@ -172,14 +173,14 @@ fn a_specification_that_was_half_written_at_a_kill_is_removed() {
 
 #[test]
 fn a_manager_killed_during_many_changes_keeps_what_it_has_answered_and_leaves_nothing_behind() {
-    let nvml = fake_nvml();
+    let nvml = artifacts::fake_nvml();
     let node = Node::prepare();
     let machine = node.config.runtime_dir.with_file_name("machine.toml");
     let state = machine.with_file_name("machine.state");
     let devices = "[[device]]\nmemory = \"16GiB\"\n".repeat(8);
     fs::write(&machine, format!("state = {state:?}\n{devices}")).unwrap();
     let told = Told::default();
-    let mut process = Process::start_with_files(&node, &nvml, &machine, None);
+    let mut process = Process::start_with_files(&node, nvml, &machine, None);
     for round in 0..6 {
         let before = told.succeeded.load(Ordering::Relaxed);
         thread::scope(|scope| {
@@ -191,7 +192,7 @@ fn a_manager_killed_during_many_changes_keeps_what_it_has_answered_and_leaves_no
             });
             process.kill();
         });
-        process = Process::start_with_files(&node, &nvml, &machine, None);
+        process = Process::start_with_files(&node, nvml, &machine, None);
         told.check(&node);
         // What became of the changes without an answer is now known.
         let there: BTreeSet<String> = node.list().into_iter().map(|slice| slice.name).collect();

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use aliquot_harness::artifacts;
 use tonic::Code;
 
-use crate::killed::{Process, fake_nvml};
+use crate::killed::Process;
 use crate::node::{GIB, Node, eventually, part, refused};
 use crate::tenant::Tenant;
 
@@ -19,12 +20,12 @@ fn open_files(process: &Process) -> usize {
 
 #[test]
 fn a_process_that_cannot_be_watched_stays_charged_until_it_ends() {
-    let nvml = fake_nvml();
+    let nvml = artifacts::fake_nvml();
     let node = Node::prepare();
     let machine = node.config.runtime_dir.with_file_name("machine.toml");
     let state = machine.with_file_name("machine.state");
     fs::write(&machine, format!("state = {state:?}\n[[device]]\nmemory = \"16GiB\"\n")).unwrap();
-    let process = Process::start_with_files(&node, &nvml, &machine, Some(LIMIT));
+    let process = Process::start_with_files(&node, nvml, &machine, Some(LIMIT));
     let slice = node.create("a", vec![part(10, GIB)]).unwrap();
     let mut tenants: Vec<Tenant> = (0..TENANTS)
         .map(|_| {
@@ -60,12 +61,12 @@ fn a_process_that_cannot_be_watched_stays_charged_until_it_ends() {
 
 #[test]
 fn slices_are_refused_before_descriptors_run_out_and_the_others_work() {
-    let nvml = fake_nvml();
+    let nvml = artifacts::fake_nvml();
     let node = Node::prepare();
     let machine = node.config.runtime_dir.with_file_name("machine.toml");
     let state = machine.with_file_name("machine.state");
     fs::write(&machine, format!("state = {state:?}\n[[device]]\nmemory = \"80GiB\"\n")).unwrap();
-    let mut process = Process::start_with_files(&node, &nvml, &machine, Some(256));
+    let mut process = Process::start_with_files(&node, nvml, &machine, Some(256));
     let mut made = Vec::new();
     let status = loop {
         match node.create(&format!("s{}", made.len()), vec![part(1, GIB)]) {
@@ -82,7 +83,7 @@ fn slices_are_refused_before_descriptors_run_out_and_the_others_work() {
     tenants.iter_mut().for_each(|tenant| assert_eq!(tenant.tell("reserve 1000"), "Ok(())"));
     // The next manager has the same limit, and takes over everything.
     process.kill();
-    let _process = Process::start_with_files(&node, &nvml, &machine, Some(256));
+    let _process = Process::start_with_files(&node, nvml, &machine, Some(256));
     for slice in node.list() {
         assert_eq!((slice.processes, slice.problem.as_str()), (8, ""), "{}", slice.name);
     }

@@ -1,27 +1,14 @@
 //! The daemon as a process of its own, killed and started again, with the simulated NVML.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::{env, fs};
 
+use aliquot_harness::artifacts;
 use aliquot_proto::node::v1 as proto;
 
 use crate::node::{GIB, Node, connect, eventually, part};
 use crate::tenant::Tenant;
-
-/// The path of the simulated NVML, which is built first.
-pub(crate) fn fake_nvml() -> PathBuf {
-    let profile_dir = Path::new(env!("CARGO_BIN_EXE_aliquot-manager")).parent().unwrap().to_owned();
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "aliquot-fake-nvml", "--target-dir"])
-        .arg(profile_dir.parent().unwrap())
-        .current_dir(workspace)
-        .status()
-        .unwrap();
-    assert!(built.success());
-    profile_dir.parent().unwrap().join("debug/libaliquot_fake_nvml.so")
-}
 
 /// A manager as a process of its own.
 pub(crate) struct Process(Child);
@@ -86,12 +73,12 @@ impl Drop for Process {
 
 #[test]
 fn a_killed_manager_s_slices_go_on_and_the_next_one_takes_them_over() {
-    let nvml = fake_nvml();
+    let nvml = artifacts::fake_nvml();
     let node = Node::prepare();
     let machine = node.config.runtime_dir.with_file_name("machine.toml");
     let state = machine.with_file_name("machine.state");
     fs::write(&machine, format!("state = {state:?}\n[[device]]\nmemory = \"16GiB\"\n")).unwrap();
-    let mut process = Process::start(&node, &nvml, &machine);
+    let mut process = Process::start(&node, nvml, &machine);
     let found = node.node();
     assert_eq!((found.devices.len(), found.problem.as_str()), (1, ""), "{found:?}");
     let slice = node.create("a", vec![part(30, GIB)]).unwrap();
@@ -100,7 +87,7 @@ fn a_killed_manager_s_slices_go_on_and_the_next_one_takes_them_over() {
     for _ in 0..3 {
         process.signal(nix::sys::signal::Signal::SIGKILL);
         assert_eq!(tenant.tell(&format!("reserve {GIB}")), "Err(OverLimit)");
-        process = Process::start(&node, &nvml, &machine);
+        process = Process::start(&node, nvml, &machine);
         let found = node.get("a").unwrap();
         assert_eq!((found.id.as_str(), found.processes, found.problem.as_str()), (slice.id.as_str(), 1, ""));
         assert_eq!(node.usage("a").parts[0].memory_used_bytes, 1000);
