@@ -84,6 +84,8 @@ pub(crate) struct MemorySeen {
     pub holds_ended: bool,
     /// Memory that a context takes on the device; `None`: not known yet.
     pub context_bytes: Option<u64>,
+    /// For [`DeviceLimits::rounding_seen`].
+    pub rounding_seen: u64,
 }
 
 impl Members {
@@ -307,14 +309,17 @@ impl LiveSlice {
     /// outdated and not stored.
     pub(crate) fn end_memory_look(&self, part: usize, ends: u64, seen: Option<MemorySeen>) {
         let mut members = self.members.lock();
-        let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, context_bytes, memory_looks, .. } =
-            self.region.device_limits(part);
+        let limits = self.region.device_limits(part);
+        let DeviceLimits { memory_overhead_bytes: overhead, memory_settling, context_bytes, .. } = limits;
         match seen {
-            Some(MemorySeen { overhead_bytes, holds_ended, context_bytes: seen_bytes }) => {
+            Some(MemorySeen { overhead_bytes, holds_ended, context_bytes: seen_bytes, rounding_seen }) => {
                 members.told.insert(part);
                 if members.ends == ends {
                     store_if_changed(overhead, overhead_bytes);
                     memory_settling.store(u32::from(holds_ended), Ordering::Release);
+                    // After the overhead, which includes it: a process reads the two in the opposite order, and so
+                    // misses nothing.
+                    limits.rounding_seen.store(rounding_seen, Ordering::Release);
                 }
                 match seen_bytes {
                     Some(0) => store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE),
@@ -329,9 +334,12 @@ impl LiveSlice {
                 }
                 memory_settling.store(0, Ordering::Release);
                 store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE);
+                // No look shows what is rounded, so nobody is to wait for one.
+                store_if_changed(&limits.rounding_seen, 0);
             }
         }
-        memory_looks.store(memory_looks.load(Ordering::Relaxed).wrapping_add(1) & !1, Ordering::Release);
+        let looks = &limits.memory_looks;
+        looks.store(looks.load(Ordering::Relaxed).wrapping_add(1) & !1, Ordering::Release);
     }
 
     /// The containers of pods that run in it, as far as they are known.

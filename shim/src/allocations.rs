@@ -98,7 +98,7 @@ fn set(entry: &AtomicU64, word: u64) {
 fn displace(entry: &AtomicU64) {
     let word = entry.swap(0, Ordering::Relaxed);
     if let Some(charge) = Charge::from_word(word) {
-        charge.refund();
+        charge.freed();
     } else if let Some(mapping) = Mapping::from_word(word) {
         vmm::unmapped(mapping);
     } else if let Some(pooled) = Pooled::from_word(word) {
@@ -289,7 +289,7 @@ impl Ending {
             let after = if gone { 0 } else { word & !Self::NUMBERS };
             let changed = entry.compare_exchange(word, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
             if let (true, true, Some(charge)) = (changed, gone, Charge::from_word(word)) {
-                charge.refund();
+                charge.freed();
             }
         });
     }

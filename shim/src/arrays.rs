@@ -246,7 +246,7 @@ pub(crate) fn refund_of_context(ended: CUcontext) {
             context.store(0, Ordering::Relaxed);
             bindings::array_gone(core::ptr::without_provenance_mut(array as usize));
             if let Some(charge) = allocations::forget(Key::Handle(array)) {
-                charge.refund();
+                charge.freed();
             }
         }
     });

@@ -33,8 +33,10 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &d
         return CUresult::NOT_PERMITTED;
     }
     let known_bytes = part.limits.context_bytes.load(Ordering::Relaxed);
-    let charge = match known_bytes {
-        0 | CONTEXT_NEGLIGIBLE => Some(Charge { account: part.index, bytes: 0 }),
+    let charged_bytes = if known_bytes == CONTEXT_NEGLIGIBLE { 0 } else { known_bytes };
+    let moving = Charge::moving(part.index, charged_bytes);
+    let charge = match charged_bytes {
+        0 => Some(Charge { account: part.index, bytes: 0 }),
         bytes => part.charge(bytes),
     };
     let Some(charge) = charge else { return CUresult::OUT_OF_MEMORY };
@@ -44,9 +46,10 @@ fn beginning(device: CUdevice, kind: Kind, call: &dyn Fn() -> CUresult, made: &d
         return result;
     }
     live_contexts::begun(&part, made(), kind, charge);
+    drop(moving);
     match known_bytes {
         // The first context on the device: its size becomes overhead before anything else is allocated.
-        0 => part.await_look(),
+        0 => _ = part.await_look(),
         _ => part.ask_for_look(),
     }
     result

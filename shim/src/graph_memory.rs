@@ -10,7 +10,7 @@
 use crate::graph_needs::{Needs, needs_of};
 use crate::hooks::{real, types};
 use crate::markers::outside_capture;
-use crate::pools::{self, missing_bytes};
+use crate::pools::{self, PIECE_BYTES, missing_bytes};
 use crate::process::{Part, Process};
 use crate::radix::Radix;
 use crate::reserve::{Reserve, Settler};
@@ -61,7 +61,7 @@ impl Part {
     fn settle_graph_memory(&self) {
         if let Some(memory) = self.graph_memory() {
             let reserved = || self.graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-            memory.reserve.settle(self.process, self.index, Settler::Observer, u64::MAX, &reserved);
+            memory.reserve.settle(self.process, self.index, Settler::Observer, &reserved);
         }
     }
 
@@ -69,17 +69,16 @@ impl Part {
     /// still have it in use for the same graph. `false` if the limit forbids the request.
     fn begin_graph(&self, bytes: u64, has_run: bool) -> bool {
         let Some(memory) = self.graph_memory() else { return true };
-        let begin = |ahead_bytes| {
-            memory.reserve.begin_request(self.process, self.index, ahead_bytes, self.memory_limit_bytes())
-        };
-        let begin_with_missing = || {
+        let begin =
+            |ahead_bytes, limit_bytes| memory.reserve.begin_request(self.process, self.index, ahead_bytes, limit_bytes);
+        let begin_with_missing = |limit_bytes| {
             let reserved = self.graph_attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
             let used = self.graph_attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).unwrap_or(reserved);
-            begin(missing_bytes(bytes, reserved, used))
+            begin(missing_bytes(bytes, reserved, used), limit_bytes)
         };
-        let begun = begin_with_missing()
-            || pools::try_again(self.process, self.index, &begin_with_missing)
-            || (has_run && begin(0));
+        let begun = begin_with_missing(self.memory_limit_bytes_until_look())
+            || pools::try_again(self.process, self.index, PIECE_BYTES, &begin_with_missing)
+            || (has_run && begin(0, self.memory_limit_bytes()));
         if !begun {
             self.process.count_refusal(self.index);
         }

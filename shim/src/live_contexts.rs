@@ -170,7 +170,7 @@ fn account_of(word: u64) -> usize {
 fn gone(word: u64) {
     let charge = Charge { account: account_of(word), bytes: word & BYTES_MASK };
     charge.refund();
-    let part = Process::attached().and_then(|process| process.all_parts().nth(charge.account));
+    let part = Process::attached().and_then(|process| process.part_of_account(charge.account));
     let Some(part) = part else { return };
     if let Some(work) = part.work() {
         work.contexts.fetch_sub(1, Ordering::Relaxed);

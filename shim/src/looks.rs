@@ -1,16 +1,17 @@
 //! The manager's looks at the use of a device's memory, and the waits of this process for them.
 //!
-//! From the driver's figures the manager learns what no call of this process shows: how large a context is, and when
-//! the driver has back the memory of a process that has ended. It looks at once when it is asked or when a process
-//! ends. Both waits here are bounded, and end at once if no manager lives.
+//! From the driver's figures the manager learns what no call of this process shows: how large a context is, how much
+//! the driver takes beyond what it was asked for, and when it has back the memory of a process that has ended. It looks
+//! at once when it is asked or when a process ends. All waits here are bounded, and end at once if no manager lives.
 
 use crate::clock;
 use crate::process::{self, Part, Process};
 use crate::sys;
 use aliquot_abi::ledger::{self, Identity};
-use aliquot_abi::region::{AttachMessage, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX, end_of_next_look};
+use aliquot_abi::region::{AttachMessage, DEVICES_MAX, HEARTBEAT_STALE_NS, NO_SLOT, SLOTS_MAX, end_of_next_look};
+use aliquot_abi::rounding::MOVING_BYTES_MIN;
 use core::cell::Cell;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A look takes some milliseconds, and begins within 20 ms. The driver can need seconds to free what a killed process
 /// held.
@@ -19,19 +20,81 @@ const WAIT_NS: u64 = 5_000_000_000;
 const STEP_NS_MIN: u64 = 1_000_000;
 const STEP_NS_MAX: u64 = 16_000_000;
 
+impl Process {
+    /// Whether the manager has not written its heartbeat for too long.
+    fn has_silent_manager(&self) -> bool {
+        clock::now_ns().saturating_sub(self.heartbeat_ns()) > HEARTBEAT_STALE_NS
+    }
+}
+
 impl Part {
     /// Asks the manager for a look at the use of the device's memory. If it cannot be told, it looks a little later.
     pub(crate) fn ask_for_look(&self) {
         let _ = self.process.send(AttachMessage::LOOK, self.index);
     }
 
-    /// Asks for a look, and waits for the end of a look that began after this call.
-    pub(crate) fn await_look(&self) {
+    /// Asks for a look, and waits for the end of a look that began after this call. Returns whether it has ended.
+    pub(crate) fn await_look(&self) -> bool {
         let looks = || self.limits.memory_looks.load(Ordering::Acquire);
         let end = end_of_next_look(looks());
         self.ask_for_look();
-        wait(self.process, &|| looks() < end);
+        wait(self.process, &|| looks() < end)
     }
+}
+
+/// So many looks are waited for by one request. The first one shows all that was allocated and freed before the request;
+/// what other threads do meanwhile may stay unseen.
+const LOOKS_MAX: u32 = 2;
+/// For each device, the number of looks, plus one, at which a look was last waited for in vain. It is not waited for
+/// again: the driver does not answer the manager.
+static IN_VAIN_AT: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
+
+/// Before a refusal of a request that takes at least `bytes`: repeats `attempt` with the limit, and has the manager look
+/// if it may not have seen all. Returns whether it has succeeded.
+///
+/// A request is refused only for overhead that a look has seen which began after the request, or nothing has changed the
+/// overhead since the last look. If no manager looks, or other threads disturb the looks, the request is granted by what
+/// was seen: a slice that is exceeded for a moment is better than a program that fails for nothing.
+#[cold]
+pub(crate) fn overhead_was_less(
+    process: &'static Process,
+    account: usize,
+    bytes: u64,
+    attempt: &dyn Fn(u64) -> bool,
+) -> bool {
+    let (Some(part), Some(books), Some(in_vain_at)) =
+        (process.part_of_account(account), process.ledger().devices.get(account), IN_VAIN_AT.get(account))
+    else {
+        return false;
+    };
+    if ledger::used_bytes(books).saturating_add(bytes) > part.limits.memory_limit_bytes.load(Ordering::Relaxed) {
+        // There would be no room without any overhead.
+        return false;
+    }
+    let looks = || part.limits.memory_looks.load(Ordering::Acquire);
+    for _ in 0..LOOKS_MAX {
+        // In this order: what a look has found that is known here is in the limit below.
+        let is_exact = part.unseen().is_nothing();
+        if attempt(process.limit_bytes_until_look(account)) {
+            return true;
+        }
+        if is_exact {
+            return false;
+        }
+        if process.has_silent_manager() || in_vain_at.load(Ordering::Relaxed) == looks().wrapping_add(1) {
+            break;
+        }
+        // Meanwhile its own bytes do not move.
+        let moving = if bytes >= MOVING_BYTES_MIN { part.work().map(|work| &work.moving_bytes) } else { None };
+        moving.inspect(|moving| _ = moving.fetch_sub(bytes, Ordering::Release));
+        let has_looked = part.await_look();
+        moving.inspect(|moving| _ = moving.fetch_add(bytes, Ordering::Relaxed));
+        if !has_looked {
+            in_vain_at.store(looks().wrapping_add(1), Ordering::Relaxed);
+            break;
+        }
+    }
+    attempt(process.limit_bytes(account))
 }
 
 /// Before a refusal: repeats `attempt` while the books hold memory of processes that have ended. Returns whether it has
@@ -55,7 +118,7 @@ pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt
 }
 
 fn is_settling(process: &'static Process, account: usize) -> bool {
-    process.all_parts().nth(account).is_some_and(|part| part.limits.memory_settling.load(Ordering::Acquire) != 0)
+    process.part_of_account(account).is_some_and(|part| part.limits.memory_settling.load(Ordering::Acquire) != 0)
 }
 
 /// Whether a process has ended, as far as this process can know, while its slot still holds bytes of the account.
@@ -72,17 +135,17 @@ fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     })
 }
 
-/// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only while the manager lives.
-fn wait(process: &'static Process, lasts: &dyn Fn() -> bool) {
+/// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only while the manager lives. Returns whether it has
+/// returned `false`.
+fn wait(process: &'static Process, lasts: &dyn Fn() -> bool) -> bool {
     let start_ns = clock::now_ns();
     let mut step_ns = STEP_NS_MIN;
     while lasts() {
-        let now_ns = clock::now_ns();
-        let is_stale = now_ns.saturating_sub(process.heartbeat_ns()) > HEARTBEAT_STALE_NS;
-        if is_stale || now_ns.saturating_sub(start_ns) >= WAIT_NS {
-            return;
+        if process.has_silent_manager() || clock::now_ns().saturating_sub(start_ns) >= WAIT_NS {
+            return false;
         }
         sys::sleep_ns(step_ns);
         step_ns = (2 * step_ns).min(STEP_NS_MAX);
     }
+    true
 }

@@ -29,8 +29,9 @@ use crate::process::{self, Part, Process};
 use crate::region::Unattached;
 use aliquot_abi::cuda::{CUdevice, CUdeviceptr, CUresult, NullStream, c_uint};
 use aliquot_abi::ledger;
-use aliquot_abi::region::HOST_ACCOUNT;
-use core::sync::atomic::Ordering;
+use aliquot_abi::region::{Account, HOST_ACCOUNT};
+use aliquot_abi::rounding::{self, MOVING_BYTES_MIN};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The account that pays for a request.
 pub(crate) enum Payer {
@@ -110,18 +111,26 @@ impl Payer {
         }
     }
 
+    /// To be called before `bytes` are charged and the driver is asked for them: they move until this is dropped.
+    #[inline]
+    pub(crate) fn moving(&self, bytes: u64) -> Moving {
+        // The account of the host has no part in this, and no device has its number.
+        let account = if let Payer::Part(part) = self { part.index } else { HOST_ACCOUNT };
+        Charge::moving(account, bytes)
+    }
+
     /// Reserves `bytes`.
     #[inline(never)]
     pub(crate) fn charge(&self, bytes: u64) -> Grant {
-        self.charge_inline(bytes)
+        self.charge_with(bytes, Part::charge)
     }
 
     #[inline]
-    fn charge_inline(&self, bytes: u64) -> Grant {
+    fn charge_with(&self, bytes: u64, charge_part: impl FnOnce(&Part, u64) -> Option<Charge>) -> Grant {
         let charge = match self {
             Payer::Nobody => return Grant::Free,
             Payer::Stranger => return Grant::Refused,
-            Payer::Part(part) => part.charge(bytes),
+            Payer::Part(part) => charge_part(part, bytes),
             Payer::Host(process) => process.charge(HOST_ACCOUNT, bytes, process.host_memory_limit_bytes()),
         };
         charge.map_or(Grant::Refused, Grant::Charged)
@@ -130,9 +139,14 @@ impl Payer {
 
 impl Part {
     /// Reserves `bytes`; `None` if the limit forbids it.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
-        self.process.charge(self.index, bytes, self.memory_limit_bytes())
+        self.charge_inline(bytes)
+    }
+
+    #[inline]
+    fn charge_inline(&self, bytes: u64) -> Option<Charge> {
+        self.process.charge(self.index, bytes, self.memory_limit_bytes_until_look())
     }
 }
 
@@ -142,8 +156,8 @@ impl Process {
     pub(crate) fn charge(&'static self, account: usize, bytes: u64, limit_bytes: u64) -> Option<Charge> {
         let (books, part) = self.books(account)?;
         let fits = ledger::reserve(books, part, bytes, limit_bytes).is_ok()
-            || pools::try_again(self, account, &|| {
-                ledger::reserve(books, part, bytes, self.limit_bytes(account)).is_ok()
+            || pools::try_again(self, account, bytes, &|limit_bytes| {
+                ledger::reserve(books, part, bytes, limit_bytes).is_ok()
             });
         if !fits {
             self.count_refusal(account);
@@ -169,6 +183,66 @@ impl Charge {
             ledger::release(account, part, self.bytes);
         }
     }
+
+    /// To be called when the driver has given the memory.
+    #[inline]
+    fn given(self) {
+        if let Some(account) = self.device_account() {
+            rounding::note_given(account, self.bytes);
+        }
+    }
+
+    /// Gives the bytes back when the driver has back the memory that it had [given](Charge::given).
+    #[inline(never)]
+    pub(crate) fn freed(self) {
+        self.freed_inline();
+    }
+
+    #[inline]
+    fn freed_inline(self) {
+        self.refund();
+        if let Some(account) = self.device_account() {
+            rounding::note_taken_back(account, self.bytes);
+        }
+    }
+
+    /// The account, if it is a device's.
+    #[inline]
+    fn device_account(self) -> Option<&'static Account> {
+        Process::if_attached()?.ledger().devices.get(self.account)
+    }
+
+    /// To be called before the driver is asked to give or to take back the memory. The bytes move until this is dropped.
+    #[inline]
+    pub(crate) fn moving(account: usize, bytes: u64) -> Moving {
+        let is_large = bytes >= MOVING_BYTES_MIN;
+        Moving { moving: if is_large { Moving::begin(account, bytes) } else { None }, bytes }
+    }
+}
+
+/// Bytes that the driver is asked to give or to take back.
+pub(crate) struct Moving {
+    moving: Option<&'static AtomicU64>,
+    bytes: u64,
+}
+
+impl Moving {
+    #[inline(never)]
+    fn begin(account: usize, bytes: u64) -> Option<&'static AtomicU64> {
+        let moving = &Process::if_attached()?.slot().devices.get(account)?.moving_bytes;
+        moving.fetch_add(bytes, Ordering::Relaxed);
+        Some(moving)
+    }
+}
+
+impl Drop for Moving {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(moving) = self.moving {
+            // After all that was done meanwhile.
+            moving.fetch_sub(self.bytes, Ordering::Release);
+        }
+    }
 }
 
 /// The answer to a request that the limit forbids: out of memory, unless the thread has no context, which the driver
@@ -181,19 +255,33 @@ fn refused() -> CUresult {
 /// Charges `bytes` to `payer`, makes the call, and remembers the charge by `key`; rolls back if the driver refuses.
 #[inline(never)]
 pub(crate) fn charged(payer: Payer, bytes: u64, call: &dyn Fn() -> CUresult, key: &dyn Fn() -> Key) -> CUresult {
-    charged_inline(payer, bytes, call, key)
+    charged_with(payer, bytes, Part::charge, call, |charge| remember(key(), charge))
 }
 
 /// As [`charged`], inlined for the kind of memory that programs allocate most often.
 #[inline]
 fn charged_inline(payer: Payer, bytes: u64, call: impl FnOnce() -> CUresult, key: impl FnOnce() -> Key) -> CUresult {
-    let charge = match payer.charge_inline(bytes) {
+    charged_with(payer, bytes, Part::charge_inline, call, |charge| remember_inline(key(), charge))
+}
+
+#[inline]
+fn charged_with(
+    payer: Payer,
+    bytes: u64,
+    charge_part: impl FnOnce(&Part, u64) -> Option<Charge>,
+    call: impl FnOnce() -> CUresult,
+    remember: impl FnOnce(Charge),
+) -> CUresult {
+    let _moving = payer.moving(bytes);
+    let charge = match payer.charge_with(bytes, charge_part) {
         Grant::Free => return call(),
         Grant::Refused => return refused(),
         Grant::Charged(charge) => charge,
     };
     let result = call();
-    if !result.is_ok() || !allocations::remember(key(), charge) {
+    if result.is_ok() {
+        remember(charge);
+    } else {
         charge.refund();
     }
     if let Some(process) = Process::if_attached() {
@@ -214,25 +302,30 @@ fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
     gate::about_to_wait();
     // Removed first: once the driver has freed the address, it may give it to another thread.
     let Some(charge) = allocations::forget(key) else { return pools::freed(key, &call) };
+    let _moving = Charge::moving(charge.account, charge.bytes);
     let result = call();
     if result.is_ok() || !allocations::remember(key, charge) {
-        charge.refund();
+        charge.freed_inline();
     }
     result
 }
 
 /// A device address of 32 or 64 bits.
 pub(crate) trait Address: Copy {
+    /// Whether programs of today use such addresses. For others no time is saved.
+    const IS_OF_TODAY: bool;
     fn wide(self) -> CUdeviceptr;
 }
 
 impl Address for u32 {
+    const IS_OF_TODAY: bool = false;
     fn wide(self) -> CUdeviceptr {
         u64::from(self)
     }
 }
 
 impl Address for u64 {
+    const IS_OF_TODAY: bool = true;
     fn wide(self) -> CUdeviceptr {
         self
     }
@@ -274,7 +367,12 @@ pub(crate) unsafe fn alloc<A: Address, S: Size>(
     bytes: S,
 ) -> CUresult {
     // SAFETY: the host's call; the address is read only after a success.
-    unsafe { charged_inline(Payer::current(), bytes.bytes(), || real(address, bytes), || written(address)) }
+    let (call, key) = unsafe { (|| real(address, bytes), || written(address)) };
+    if A::IS_OF_TODAY {
+        charged_inline(Payer::current(), bytes.bytes(), call, key)
+    } else {
+        charged(Payer::of_thread(), bytes.bytes(), &call, &key)
+    }
 }
 
 /// `cuMemAllocManaged`: charged to the calling thread's device, whose memory it can fill.
@@ -302,8 +400,10 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
     // SAFETY: the host's call, here and below; what it writes is read only after a success.
     let call = || unsafe { real(address, pitch, width_bytes, height, element_bytes) };
     let payer = Payer::of_thread();
+    let least_bytes = width_bytes.bytes().saturating_mul(height.bytes());
+    let _moving = payer.moving(least_bytes);
     // The pitch is at least the width: a request that does not fit with this size cannot fit.
-    let least = match payer.charge(width_bytes.bytes().saturating_mul(height.bytes())) {
+    let least = match payer.charge(least_bytes) {
         Grant::Free => return call(),
         Grant::Refused => return refused(),
         Grant::Charged(charge) => charge,
@@ -322,10 +422,19 @@ pub(crate) unsafe fn alloc_pitch<A: Address, S: Size>(
         return CUresult::OUT_OF_MEMORY;
     }
     let charge = Charge { bytes: least.bytes.saturating_add(more), ..least };
-    if !allocations::remember(key, charge) {
-        charge.refund();
-    }
+    remember(key, charge);
     result
+}
+
+/// Remembers a charge for memory that the driver has given.
+#[inline(never)]
+fn remember(key: Key, charge: Charge) {
+    remember_inline(key, charge);
+}
+
+#[inline]
+fn remember_inline(key: Key, charge: Charge) {
+    if allocations::remember(key, charge) { charge.given() } else { charge.refund() }
 }
 
 /// Frees memory that the driver has allocated although the limit forbids it.
@@ -344,6 +453,9 @@ pub(crate) unsafe fn free<A: Address>(
     real: unsafe extern "C" fn(A) -> CUresult,
     address: A,
 ) -> CUresult {
-    // SAFETY: the host's call.
-    freed_inline(Key::Address(address.wide()), || unsafe { real(address) })
+    let (key, call) = (Key::Address(address.wide()), || {
+        // SAFETY: the host's call.
+        unsafe { real(address) }
+    });
+    if A::IS_OF_TODAY { freed_inline(key, call) } else { freed(key, &call) }
 }

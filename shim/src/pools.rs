@@ -33,7 +33,7 @@ const POOLS_MAX: usize = 1024;
 /// How often a thread that destroys a pool yields to threads that query the pool.
 const READERS_WAIT_MAX: u32 = 1 << 14;
 /// A pool takes physical memory in multiples of at least this.
-const PIECE_BYTES: u64 = 2 << 20;
+pub(crate) const PIECE_BYTES: u64 = 2 << 20;
 
 /// The pools of a process; all zero: none.
 #[repr(C)]
@@ -98,13 +98,15 @@ impl Pool {
     /// Begins a request for `bytes`: charges the memory that the pool must take from the device for it. `false` if the
     /// limit forbids it.
     fn begin_request(&self, process: &'static Process, account: usize, bytes: u64) -> bool {
-        let begin = |used| {
+        let begin = |used, limit_bytes| {
             let reserved = self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT).unwrap_or(0);
             let ahead_bytes = missing_bytes(bytes, reserved, used);
-            self.reserve.begin_request(process, account, ahead_bytes, process.limit_bytes(account))
+            self.reserve.begin_request(process, account, ahead_bytes, limit_bytes)
         };
         let used_bytes = || self.attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT).unwrap_or(u64::MAX);
-        if begin(used_bytes()) || try_again(process, account, &|| begin(used_bytes())) {
+        if begin(used_bytes(), process.limit_bytes_until_look(account))
+            || try_again(process, account, PIECE_BYTES, &|limit_bytes| begin(used_bytes(), limit_bytes))
+        {
             return true;
         }
         // Memory whose free has been queued in a stream, but is not done yet, is free for later requests in this
@@ -112,13 +114,13 @@ impl Pool {
         // memory were not counted as free, a program that frees and allocates again without a synchronisation would be
         // refused at half its limit.
         let live = self.live_bytes.load(Ordering::Relaxed);
-        live < used_bytes() && begin(live)
+        live < used_bytes() && begin(live, process.limit_bytes(account))
     }
 
     fn settle(&self, process: &'static Process, settler: Settler) -> Settled {
         let Some(account) = self.account() else { return Settled::Exactly };
         let reserved = || self.attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-        self.reserve.settle(process, account, settler, process.limit_bytes(account), &reserved)
+        self.reserve.settle(process, account, settler, &reserved)
     }
 
     /// Makes the pool give back its unused memory.
@@ -137,7 +139,7 @@ impl Pool {
             && self.handle.compare_exchange(Self::DESTROYED, Self::CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             if let Some(account) = self.account() {
-                self.reserve.settle(process, account, Settler::Observer, u64::MAX, &|| Some(0));
+                self.reserve.settle(process, account, Settler::Observer, &|| Some(0));
             }
             self.handle.store(Self::FREE, Ordering::Release);
         }
@@ -244,9 +246,11 @@ fn allocate(
         return CUresult::OUT_OF_MEMORY;
     }
     let result = call();
-    let settle = || pool.settle(process, Settler::Request);
-    let mut settled = settle();
-    if settled == Settled::OverLimit && try_again(process, account, &|| settle() != Settled::OverLimit) {
+    let settle = |limit_bytes| pool.settle(process, Settler::Request { limit_bytes });
+    let mut settled = settle(process.limit_bytes_until_look(account));
+    if settled == Settled::OverLimit
+        && try_again(process, account, 1, &|limit_bytes| settle(limit_bytes) != Settled::OverLimit)
+    {
         settled = Settled::ForOthers;
     }
     if settled == Settled::OverLimit && result.is_ok() {
@@ -329,11 +333,16 @@ fn settle_watched(process: &'static Process) {
     }
 }
 
-/// Before a refusal: does what the driver does before it reports that there is no memory. It settles pools that have
-/// shrunk, then trims the pools. Repeats `attempt` after each step that may help it, and while memory of processes that
-/// have ended is still in the books.
+/// Before a refusal of a request that takes at least `bytes`: has the manager look, if it may not have seen all. Then
+/// does what the driver does before it reports that there is no memory: settles pools that have shrunk, and trims the
+/// pools. Repeats `attempt` with the limit after each step that may help it, and while memory of processes that have
+/// ended is still in the books.
 #[cold]
-pub(crate) fn try_again(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
+pub(crate) fn try_again(process: &'static Process, account: usize, bytes: u64, attempt: &dyn Fn(u64) -> bool) -> bool {
+    if looks::overhead_was_less(process, account, bytes, attempt) {
+        return true;
+    }
+    let attempt = &|| attempt(process.limit_bytes(account));
     if process.pools.end.load(Ordering::Relaxed) != 0 || graph_memory::is_charged(process, account) {
         settle_all(process);
         process.pools.all().for_each(|pool| pool.retire(process));

@@ -21,6 +21,7 @@ use aliquot_abi::region::{
     Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_EVENTS, Ledger, Limits, NO_SLOT, Slot, SlotDevice,
     markers_per_device,
 };
+use aliquot_abi::rounding::Unseen;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -361,7 +362,7 @@ impl Process {
     #[inline]
     pub(crate) fn part(&'static self, ordinal: CUdevice) -> Option<Part> {
         let index = self.parts.get(ordinal as usize)?.load(Ordering::Relaxed).checked_sub(1)? as usize;
-        Some(Part { process: self, index, limits: self.limits().devices.get(index)? })
+        self.part_of_account(index)
     }
 
     /// The limits of all parts of the slice.
@@ -406,12 +407,24 @@ impl Process {
         }
     }
 
+    /// The part whose memory is that of account number `account`; `None`: it is the host's.
+    #[inline]
+    pub(crate) fn part_of_account(&'static self, account: usize) -> Option<Part> {
+        Some(Part { process: self, index: account, limits: self.limits().devices.get(account)? })
+    }
+
     /// The bytes that the ledger may reserve in account number `account`: the limit minus the overhead.
+    #[inline(never)]
     pub(crate) fn limit_bytes(&'static self, account: usize) -> u64 {
-        match self.limits().devices.get(account) {
-            Some(limits) => Part { process: self, index: account, limits }.memory_limit_bytes(),
-            None => self.host_memory_limit_bytes(),
-        }
+        self.part_of_account(account).map_or_else(|| self.host_memory_limit_bytes(), |part| part.memory_limit_bytes())
+    }
+
+    /// So many of them may be reserved before the manager looks again.
+    #[inline(never)]
+    pub(crate) fn limit_bytes_until_look(&'static self, account: usize) -> u64 {
+        // In this order: see `memory_limit_bytes_until_look`.
+        let unseen_bytes = self.part_of_account(account).map_or(0, |part| part.unseen().bytes());
+        self.limit_bytes(account).saturating_sub(unseen_bytes)
     }
 
     /// Number of devices that the process sees.
@@ -538,6 +551,21 @@ impl Part {
     pub(crate) fn memory_limit_bytes(&self) -> u64 {
         let overhead = self.limits.memory_overhead_bytes.load(Ordering::Relaxed);
         self.limits.memory_limit_bytes.load(Ordering::Relaxed).saturating_sub(overhead)
+    }
+
+    /// So many of them may be reserved before the manager looks again: the rest may be overhead already.
+    #[inline]
+    pub(crate) fn memory_limit_bytes_until_look(&self) -> u64 {
+        // In this order: the manager stores the overhead first, so nothing is missing from both.
+        let unseen_bytes = self.unseen().bytes();
+        self.memory_limit_bytes().saturating_sub(unseen_bytes)
+    }
+
+    /// What the manager's last look has not seen of the device's memory.
+    #[inline]
+    pub(crate) fn unseen(&self) -> Unseen {
+        let seen = self.limits.rounding_seen.load(Ordering::Acquire);
+        self.process.ledger().devices.get(self.index).map_or(Unseen::NOTHING, |account| Unseen::of(account, seen))
     }
 }
 

@@ -30,8 +30,8 @@ const CHANGE: u64 = 1 << 48;
 /// The caller of [`Reserve::settle`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settler {
-    /// A request under way, after the driver's call. Growth is charged if the limit allows it.
-    Request,
+    /// A request under way, after the driver's call. Growth is charged if this limit allows it.
+    Request { limit_bytes: u64 },
     /// Any other caller. Growth is left to the requests under way. If there are none, the memory has been taken, and is
     /// charged even beyond the limit.
     Observer,
@@ -88,12 +88,11 @@ impl Reserve {
         process: &'static Process,
         account: usize,
         settler: Settler,
-        limit_bytes: u64,
         reserved_bytes: &dyn Fn() -> Option<u64>,
     ) -> Settled {
         let Some((books, part)) = process.books(account) else { return Settled::Exactly };
         let (own, limit_bytes) = match settler {
-            Settler::Request => (1, limit_bytes),
+            Settler::Request { limit_bytes } => (1, limit_bytes),
             Settler::Observer => (0, u64::MAX),
         };
         loop {

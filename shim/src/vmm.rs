@@ -246,6 +246,7 @@ pub(crate) unsafe fn vmm_create(
     let call = || unsafe { real(handle, bytes, properties, flags) };
     // SAFETY: a pointer that is not null is the host's structure.
     let payer = unsafe { properties.as_ref() }.map_or(Payer::Nobody, |properties| payer_at(properties.location));
+    let _moving = payer.moving(bytes as u64);
     let charge = match payer.charge(bytes as u64) {
         Grant::Free => return call(),
         Grant::Refused => return CUresult::OUT_OF_MEMORY,

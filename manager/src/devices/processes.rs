@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use aliquot_abi::rounding::Looked;
 use tracing::debug;
 
 use crate::attribution::{Attribution, Census, Place, ProcessId};
@@ -27,9 +28,10 @@ pub(crate) struct PartLook {
     pub limit_bytes: u64,
     /// The highest memory limit that the slice ever had: after a resize it keeps what it had taken before.
     pub limit_max_bytes: u64,
-    /// Memory used according to the ledger: the greater of the values before and after the driver was asked, so that an
-    /// allocation between the two does not count as overhead.
+    /// [`Looked::used_bytes`].
     pub ledger_bytes: u64,
+    /// [`Looked::seen`].
+    rounding_seen: u64,
     /// [`LiveSlice::ends`] before the driver was asked.
     ends: u64,
     /// What its processes reported of their contexts before the driver was asked, by pid.
@@ -226,7 +228,7 @@ impl ProcessWatch {
         let context_bytes = self.context_sizes.of(&look.device);
         let seen = used_bytes.map(|bytes| {
             let overhead_bytes = bytes.saturating_sub(part.ledger_bytes);
-            MemorySeen { overhead_bytes, holds_ended, context_bytes }
+            MemorySeen { overhead_bytes, holds_ended, context_bytes, rounding_seen: part.rounding_seen }
         });
         slice.end_memory_look(*number, part.ends, seen);
     }
@@ -270,6 +272,7 @@ fn parts_of(slices: &[Arc<LiveSlice>]) -> BTreeMap<DeviceUuid, Vec<PartLook>> {
                 limit_bytes: part.memory_limit_bytes,
                 limit_max_bytes: live.memory_limit_max_bytes(number),
                 ledger_bytes: 0,
+                rounding_seen: 0,
                 ends: 0,
                 contexts: BTreeMap::new(),
             };
@@ -287,12 +290,12 @@ fn ask(
     mut parts: Vec<PartLook>,
     census: &mut Census<'_>,
 ) -> Option<DeviceLook> {
-    let ledger_bytes = |part: &PartLook| view::account(part.slice.region.ledger(), part.number).used_bytes;
+    let mut begun = Vec::with_capacity(parts.len());
     for part in &mut parts {
         part.ends = part.slice.begin_memory_look(part.number);
-        part.ledger_bytes = ledger_bytes(part);
         let processes = part.slice.processes();
         let ledger = part.slice.region.ledger();
+        begun.push(view::begin_look(ledger, part.number, part.slice.slots()));
         let contexts =
             |attached: &Attached| Some((attached.pid, view::contexts(ledger, attached.slot.index, part.number)?));
         part.contexts = processes.iter().filter_map(contexts).collect();
@@ -307,7 +310,12 @@ fn ask(
         }
     };
     let used_bytes = used_before.zip(source.used_bytes(device).ok().flatten());
-    parts.iter_mut().for_each(|part| part.ledger_bytes = part.ledger_bytes.max(ledger_bytes(part)));
+    for (part, look) in parts.iter_mut().zip(begun) {
+        let ledger = part.slice.region.ledger();
+        let looked = look.and_then(|look| view::end_look(ledger, part.number, part.slice.slots(), look));
+        let Some(Looked { used_bytes, seen }) = looked else { continue };
+        (part.ledger_bytes, part.rounding_seen) = (used_bytes, seen);
+    }
     let listed: Vec<DeviceProcess> = each_once(&processes).into_values().collect();
     let unlisted_bytes = used_bytes.map_or(0, |(before, after)| unlisted_bytes(before.min(after), &listed));
     // An ended process stays in the driver's list until its memory is free.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_abi::ledger::{self, BYTES_MASK, Identity, MANAGER_PID, OPERATION};
 use aliquot_abi::region::{ACCOUNTS, DEVICES_MAX, HOST_ACCOUNT, Ledger, NO_SLOT, SLOTS_MAX, SlotDevice, owner};
+use aliquot_abi::rounding::{Look, Looked};
 
 /// A container's use of one memory, by its ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +120,28 @@ pub(crate) fn account(ledger: &Ledger, number: usize) -> AccountView {
     }
 }
 
+/// Begins a look at the memory of device number `device`. `indices` are the slots of the processes that use it.
+#[must_use]
+pub(crate) fn begin_look(ledger: &Ledger, device: usize, indices: impl Iterator<Item = usize>) -> Option<Look> {
+    Some(Look::begin(ledger.devices.get(device)?, parts(ledger, indices, device)))
+}
+
+/// Ends the look. `indices` are the slots of the processes that use the memory now.
+#[must_use]
+pub(crate) fn end_look(
+    ledger: &Ledger,
+    device: usize,
+    indices: impl Iterator<Item = usize>,
+    look: Look,
+) -> Option<Looked> {
+    Some(look.end(ledger.devices.get(device)?, parts(ledger, indices, device)))
+}
+
+/// Device number `device` in the slots `indices`.
+fn parts(ledger: &Ledger, indices: impl Iterator<Item = usize>, device: usize) -> impl Iterator<Item = &SlotDevice> {
+    indices.filter_map(move |index| ledger.slots.get(index)?.devices.get(device))
+}
+
 /// Bytes that the owner of slot `index` holds on each of the first `device_count` devices.
 #[must_use]
 pub(crate) fn held_bytes(ledger: &Ledger, index: usize, device_count: usize) -> Vec<u64> {
@@ -155,7 +178,7 @@ pub(crate) fn held_bytes_of(ledger: &Ledger, index: usize, number: usize) -> u64
 /// them wrap.
 #[must_use]
 pub(crate) fn sum(ledger: &Ledger, indices: impl Iterator<Item = usize>, device: usize) -> SlotSum {
-    let parts = indices.filter_map(|index| ledger.slots.get(index)?.devices.get(device));
+    let parts = parts(ledger, indices, device);
     let plus = |sum: u64, counter: &AtomicU64| sum.saturating_add(counter.load(Ordering::Relaxed));
     parts.fold(SlotSum::default(), |sum, part| SlotSum {
         waiting: sum.waiting + u64::from(part.waiting.load(Ordering::Relaxed)),

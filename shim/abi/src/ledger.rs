@@ -348,6 +348,7 @@ fn clear_counters(part: &SlotDevice) {
         &part.used_permille,
         &part.contexts,
         &part.context_bytes,
+        &part.moving_bytes,
     ] {
         counter.store(0, Ordering::Relaxed);
     }

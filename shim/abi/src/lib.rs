@@ -21,3 +21,4 @@ pub mod ledger;
 pub mod nvml;
 pub mod pacing;
 pub mod region;
+pub mod rounding;

@@ -61,7 +61,7 @@ pub const LEDGER_BACKED_BYTES: usize = core::mem::offset_of!(Ledger, slots) + SL
 /// Version of the layout and protocols in this crate: reader and file must have the same.
 pub const MAJOR: u32 = 3;
 /// Version of additions that older readers can ignore.
-pub const MINOR: u32 = 0;
+pub const MINOR: u32 = 1;
 
 /// [`Header::magic`] of a limits file: `ALIQLIMT`, read as a little-endian number.
 pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
@@ -214,8 +214,12 @@ pub struct DeviceLimits {
     pub memory_settling: AtomicU32,
     /// Reserved, zero.
     pub reserved1: u32,
+    /// How much of [`Account::rounding_bytes`] the manager's last look has seen, so that
+    /// [`DeviceLimits::memory_overhead_bytes`] has it as far as the driver has taken it: see
+    /// [`rounding::Looked`](crate::rounding::Looked). 0: no manager looks.
+    pub rounding_seen: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 5],
 }
 
 /// What a container has used of one device since its slice was made. It is in this file because a container cannot
@@ -325,8 +329,12 @@ pub struct Account {
     /// While the container paces itself: it has earned what it used at this time (`CLOCK_MONOTONIC` in nanoseconds),
     /// and launches nothing before.
     pub paced_until_ns: AtomicU64,
+    /// The most that the driver may have taken beyond the allocations of the ledger because it gives out whole blocks:
+    /// see [`rounding`](crate::rounding). Only its growth since a look of the manager has a meaning: what processes
+    /// held that were killed stays in it.
+    pub rounding_bytes: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 11],
+    pub reserved: [u64; 10],
 }
 
 impl Ledger {
@@ -422,8 +430,11 @@ pub struct SlotDevice {
     pub contexts: AtomicU64,
     /// Bytes of [`SlotDevice::memory`] that are reserved for these contexts.
     pub context_bytes: AtomicU64,
+    /// Bytes that the driver is being asked for, or is taking back, and that [`SlotDevice::memory`] may have already or
+    /// still. Only large amounts are here: see [`rounding`](crate::rounding).
+    pub moving_bytes: AtomicU64,
     /// Reserved, zero.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
 }
 
 /// Who owns a slot: one word in [`Ledger::owners`].
@@ -532,6 +543,7 @@ const _: () = {
     assert!(size_of::<DeviceLimits>() == 128 && offset_of!(DeviceLimits, memory_limit_bytes) == 24);
     assert!(offset_of!(DeviceLimits, uuid) == 40);
     assert!(offset_of!(DeviceLimits, context_bytes) == 56 && size_of::<DeviceCounters>() == 128);
+    assert!(offset_of!(DeviceLimits, rounding_seen) == 80 && offset_of!(Account, rounding_bytes) == 40);
     assert!(offset_of!(Limits, counters) == 128 + 128 * DEVICES_MAX);
     assert!(size_of::<DeviceWaits>() == 128 && offset_of!(Limits, waits) == 128 + 256 * DEVICES_MAX);
     assert!(size_of::<Limits>() == 128 + 384 * DEVICES_MAX && size_of::<Limits>() <= LIMITS_FILE_BYTES);

@@ -21,6 +21,7 @@ use aliquot_abi::ledger::{
 };
 use aliquot_abi::pacing::charge;
 use aliquot_abi::region::{Account, Header, Ledger, SLOTS_MAX, Slot, SlotDevice, gate, owner};
+use aliquot_abi::rounding::{Look, Unseen, note_given, note_taken_back, rounding_bytes};
 use loom::sync::Arc;
 use loom::thread::{self, JoinHandle};
 
@@ -69,6 +70,7 @@ fn account() -> Account {
         refused: word(),
         charged_until_ns: word(),
         paced_until_ns: word(),
+        rounding_bytes: word(),
         reserved: [0; _],
     }
 }
@@ -90,7 +92,8 @@ fn slot_device() -> SlotDevice {
         used_permille: word(),
         contexts: word(),
         context_bytes: word(),
-        reserved: [0; _],
+        moving_bytes: word(),
+        reserved: 0,
     }
 }
 
@@ -588,6 +591,50 @@ fn an_overdrawn_account_ends_empty() {
         is_in_order_at_rest(&ledger);
         assert!(Worker { ledger: &ledger, index: 2 }.reserve(LIMIT_BYTES));
     });
+}
+
+/// A driver that gives whole blocks, a manager that looks, and two threads that both allocate or both free.
+#[test]
+fn a_look_leaves_no_rounding_that_is_neither_overhead_nor_unseen() {
+    const BYTES: u64 = (2 << 20) + 1;
+    let taken_bytes = BYTES + rounding_bytes(BYTES);
+    for allocate in [true, false] {
+        explore_with(2, move || {
+            let ledger = ledger();
+            settle_down(&ledger, 1, 11, 2 * BYTES, 2 * BYTES);
+            (0..2).for_each(|_| note_given(&ledger.devices[DEVICE], BYTES));
+            let driver = Arc::new(AtomicU64::new(2 * taken_bytes));
+            let change = move |driver: &AtomicU64, ledger: &Ledger| {
+                let (account, part) = (&ledger.devices[DEVICE], &ledger.slots[1].devices[DEVICE]);
+                part.moving_bytes.fetch_add(BYTES, Ordering::Relaxed);
+                if allocate {
+                    reserve(account, &part.memory, BYTES, u64::MAX).unwrap();
+                    driver.fetch_add(taken_bytes, Ordering::AcqRel);
+                    note_given(account, BYTES);
+                } else {
+                    driver.fetch_sub(taken_bytes, Ordering::AcqRel);
+                    release(account, &part.memory, BYTES);
+                    note_taken_back(account, BYTES);
+                }
+                part.moving_bytes.fetch_sub(BYTES, Ordering::Release);
+            };
+            let threads = [(); 2].map(|()| {
+                let driver = Arc::clone(&driver);
+                run(&ledger, move |ledger| change(&driver, ledger))
+            });
+            let account = &ledger.devices[DEVICE];
+            let parts = || std::iter::once(&ledger.slots[1].devices[DEVICE]);
+            let look = Look::begin(account, parts());
+            let driver_bytes = driver.load(Ordering::Acquire);
+            let looked = look.end(account, parts());
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            let overhead_bytes = driver_bytes.saturating_sub(looked.used_bytes);
+            let unseen_bytes = Unseen::of(account, looked.seen).bytes();
+            let known_bytes = used(&ledger) + overhead_bytes + unseen_bytes;
+            let taken_bytes = driver.load(Ordering::Acquire);
+            assert!(known_bytes >= taken_bytes, "{known_bytes} bytes are known, and {taken_bytes} are taken");
+        });
+    }
 }
 
 #[test]

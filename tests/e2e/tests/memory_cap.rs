@@ -2,12 +2,16 @@
 
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use aliquot_abi::ledger;
 use aliquot_harness::{
-    EXACT_MEMORY, FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, like_a_device_of, run,
-    unchanged_in_a_slice, wait,
+    EXACT_MEMORY, FrontDriver, GIB, HostProgram, MIB, Node, Part, Process, Region, SimulatedGpu, Slice,
+    like_a_device_of, run, unchanged_in_a_slice, wait,
 };
+use aliquot_proto::node::v1 as proto;
+use rustix::process::Signal;
 
 #[test]
 fn the_last_byte_is_granted_and_the_next_is_not() {
@@ -228,6 +232,135 @@ fn a_limit_that_is_changed_holds_at_once() {
     region.limits().devices[0].memory_overhead_bytes.store(24 * MIB, Ordering::Relaxed);
     assert_eq!(ask(5, 9), "2, free 8");
     assert_eq!(ask(6, 8), "0, free 0");
+}
+
+/// A run of the program `fill`, which holds what it got.
+struct Filled {
+    process: Process,
+    pieces: u64,
+}
+
+/// Fills a slice with pieces of `bytes`. `preload` puts the program into the slice. `more_bytes`: see the program.
+fn fill(gpu: &SimulatedGpu, bytes: u64, threads: u64, more_bytes: u64, preload: impl FnOnce(&mut Command)) -> Filled {
+    let mut command = HostProgram::linked(gpu, "fill").on(gpu);
+    command.args([bytes, threads, more_bytes].map(|number| number.to_string()));
+    preload(&mut command);
+    let mut process = Process::start(&mut command);
+    process.wait_for(" pieces\n");
+    let pieces = process.output().split_whitespace().next().and_then(|count| count.parse().ok());
+    Filled { process, pieces: pieces.expect("a number of pieces") }
+}
+
+fn fill_slice(gpu: &SimulatedGpu, slice: &Slice, bytes: u64, threads: u64) -> Filled {
+    fill(gpu, bytes, threads, 0, |command| _ = slice.preload_into(command))
+}
+
+/// The driver gives out whole blocks. What it takes beyond what was asked for counts against the limit before the
+/// manager's next regular look, and nothing is refused for what no look has seen.
+#[test]
+fn a_slice_is_not_exceeded_by_rounding() {
+    let gpu = SimulatedGpu::with("context_memory = 0\n");
+    let node = Node::start(&gpu);
+    let limit = 256 * MIB;
+    // The first size takes a block of 2 MiB, and of the second two share one.
+    for (bytes, threads) in [(MIB + 4096, 1), (700 << 10, 1), (MIB + 4096, 8), (700 << 10, 8)] {
+        let slice = node.slice(&format!("slice-{bytes}-{threads}"), 20, limit);
+        let filled = fill_slice(&gpu, &slice, bytes, threads);
+        let taken = gpu.machine().device_use(0).memory_bytes;
+        let found = format!("{threads} threads got {} pieces of {bytes}, which take {taken}", filled.pieces);
+        assert!(taken > limit - 4 * MIB, "{found}: too few");
+        assert!(taken <= limit + threads * 2 * MIB, "{found}: {} beyond the limit", taken - limit);
+        let _ = filled.process.kill();
+        wait::until_true("the memory is free", || gpu.machine().device_use(0).memory_bytes == 0);
+    }
+}
+
+#[test]
+fn where_nothing_is_rounded_all_of_a_slice_is_granted() {
+    let gpu = SimulatedGpu::exact();
+    let node = Node::start(&gpu);
+    let limit = 64 * MIB + 512;
+    for (bytes, threads) in [(MIB + 4096, 1), (700 << 10, 1), (1024, 1), (MIB + 4096, 8), (1024, 8)] {
+        let slice = node.slice(&format!("slice-{bytes}-{threads}"), 10, limit);
+        let filled = fill_slice(&gpu, &slice, bytes, threads);
+        assert_eq!(filled.pieces, limit / bytes, "{threads} threads, pieces of {bytes}");
+    }
+}
+
+#[test]
+fn each_device_has_its_own_rounding() {
+    let gpu = SimulatedGpu::with("context_memory = 0\n[[device]]\n[[device]]\n");
+    let node = Node::start(&gpu);
+    let parts = [64 * MIB, 32 * MIB].into_iter().enumerate();
+    let part = |(index, memory_limit_bytes)| proto::Part {
+        device_uuid: gpu.uuid(index),
+        core_request_percent: 50,
+        memory_limit_bytes,
+        ..proto::Part::default()
+    };
+    let slice = node.slice_of("both", parts.map(part).collect());
+    for (visible, limit) in [("0", 64 * MIB), ("1", 32 * MIB)] {
+        let filled = fill(&gpu, MIB + 4096, 1, 0, |command| {
+            slice.preload_into(command.env("CUDA_VISIBLE_DEVICES", visible));
+        });
+        let taken = gpu.machine().device_use(visible.parse().unwrap()).memory_bytes;
+        assert!((limit - 2 * MIB..=limit + 2 * MIB).contains(&taken), "{} pieces: {taken} bytes", filled.pieces);
+    }
+}
+
+/// What freed pieces had of their blocks counts against the limit no longer, although no look has shown it.
+#[test]
+fn all_that_pieces_took_can_be_had_when_they_are_freed() {
+    let gpu = SimulatedGpu::with("context_memory = 0\n");
+    let node = Node::start(&gpu);
+    let slice = node.slice("slice", 50, 64 * MIB);
+    let bytes = MIB + 4096;
+    // As much as all pieces, and almost all that their blocks had to spare.
+    let more_bytes = 30 * (2 * MIB - bytes);
+    let mut filled = fill(&gpu, bytes, 1, more_bytes, |command| _ = slice.preload_into(command));
+    assert!((31..=32).contains(&filled.pieces), "{}", filled.pieces);
+    filled.process.signal(Signal::USR1);
+    filled.process.wait_for("then all: 0\n");
+}
+
+/// The test is the manager of this slice, and looks when it pleases.
+#[test]
+fn no_request_is_refused_for_what_no_look_has_seen() {
+    let gpu = SimulatedGpu::exact();
+    let region = Region::new(&gpu, 64 * MIB);
+    let (region, limits, account) = (&region, &region.limits().devices[0], &region.ledger().devices[0]);
+    // It has seen an empty slice, and another look is under way.
+    limits.rounding_seen.store(1, Ordering::Relaxed);
+    limits.memory_looks.store(3, Ordering::Relaxed);
+    let bytes = MIB + 4096;
+    std::thread::scope(|scope| {
+        let (_full, is_full) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            // If each piece took two blocks, this would be the last one.
+            wait::until_true("the program waits for a look", || region.used_bytes(0) == 32 * bytes);
+            // The look that is under way ends without what came after its beginning.
+            limits.memory_looks.store(4, Ordering::Release);
+            while is_full.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+                limits.memory_looks.fetch_add(1, Ordering::AcqRel);
+                let rounding_bytes = account.rounding_bytes.load(Ordering::Acquire);
+                limits.rounding_seen.store(rounding_bytes + 1, Ordering::Release);
+                limits.memory_looks.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        let filled = fill(&gpu, bytes, 1, 0, |command| _ = region.preload_into(command));
+        assert_eq!(filled.pieces, 64 * MIB / bytes);
+    });
+}
+
+#[test]
+fn without_a_manager_no_program_waits_for_its_looks() {
+    let gpu = SimulatedGpu::with("context_memory = 0\n");
+    let mut node = Node::start(&gpu);
+    let slice = node.slice("alone", 50, 64 * MIB);
+    // The manager has looked once, and is gone.
+    wait::until_true("it has", || slice.limits().devices[0].rounding_seen.load(Ordering::Relaxed) != 0);
+    node.kill();
+    assert_eq!(fill_slice(&gpu, &slice, MIB + 4096, 1).pieces, 63);
 }
 
 /// A context's memory is not allocated by a hooked function. The manager finds it and charges it to the slice.

@@ -1,0 +1,249 @@
+//! What the driver takes of a device beyond what it was asked for, because it gives out whole blocks.
+//!
+//! The ledger counts what was asked for: a driver may round less, and then all of a slice's limit can be used. What the
+//! driver really took shows only when the manager looks at the device. Until then, the most that it may have taken is
+//! known:
+//!
+//! ```text
+//! unseen = rounding_bytes now - rounding_bytes when the last look began
+//! room   = limit - overhead by the last look - unseen - used
+//! ```
+//!
+//! [`Account::rounding_bytes`] grows when the driver has given memory, and falls when it has it back and the ledger has
+//! released it. So of each allocation that a look has found in it, the driver had given all before the look asked.
+//!
+//! A look computes the overhead as the driver's figure minus the ledger's. Bytes that the ledger has and the driver has
+//! not, because it has not given them yet or has them back already, hide as much of the overhead. They are the look's
+//! *doubt*: bytes by which the ledger changed during the look, and those of which processes say that they move
+//! ([`SlotDevice::moving_bytes`]). They stay unseen. What is freed while as much is allocated during a look can hide
+//! overhead until the next one.
+
+use crate::atomic::Ordering;
+use crate::ledger::{BYTES_MASK, BYTES_MAX};
+use crate::region::{Account, SlotDevice};
+
+/// Blocks in which drivers give out device memory.
+const BLOCK_BYTES: u64 = 2 << 20;
+/// A process says that bytes move if they are at least so many. For fewer it would cost more than it is worth: what they
+/// hide is hidden until the next look.
+pub const MOVING_BYTES_MIN: u64 = 16 << 20;
+
+/// The most that the driver may take of a device beyond an allocation of `bytes`: the rest of the last block. Allocations
+/// of up to half a block share blocks; blocks full of equal ones have at most half of their bytes to spare.
+#[inline]
+#[must_use]
+pub const fn rounding_bytes(bytes: u64) -> u64 {
+    if bytes <= BLOCK_BYTES / 2 { bytes / 2 } else { bytes.wrapping_neg() % BLOCK_BYTES }
+}
+
+/// Notes that the driver has given `bytes`.
+#[inline]
+pub fn note_given(account: &Account, bytes: u64) {
+    let rounding = rounding_bytes(bytes);
+    if rounding != 0 {
+        // Release: a look that finds it here finds the memory in the driver's figure.
+        account.rounding_bytes.fetch_add(rounding, Ordering::Release);
+    }
+}
+
+/// Notes that the driver has back `bytes` that [`note_given`] has noted. To be called when the ledger has released them.
+#[inline]
+pub fn note_taken_back(account: &Account, bytes: u64) {
+    let rounding = rounding_bytes(bytes);
+    if rounding != 0 {
+        account.rounding_bytes.fetch_sub(rounding, Ordering::Release);
+    }
+}
+
+/// A look at a device's memory. It begins before the driver is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    rounding_bytes: u64,
+    /// [`Account::used`].
+    used: u64,
+    moving_bytes: u64,
+}
+
+/// The ledger's side of a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// Memory used according to the ledger: the greater of the values before and after the driver was asked, so that an
+    /// allocation between the two does not count as overhead.
+    pub used_bytes: u64,
+    /// For [`DeviceLimits::rounding_seen`](crate::region::DeviceLimits::rounding_seen).
+    pub seen: u64,
+}
+
+impl Look {
+    /// Begins a look at the memory of `account`. `parts` are those of the processes that use it.
+    pub fn begin<'a>(account: &Account, parts: impl Iterator<Item = &'a SlotDevice>) -> Look {
+        // Acquire: the driver is asked afterwards. A process says that bytes move before it reserves them.
+        let rounding_bytes = account.rounding_bytes.load(Ordering::Acquire);
+        let used = account.used.load(Ordering::Acquire);
+        Look { rounding_bytes, used, moving_bytes: moving_bytes(parts) }
+    }
+
+    /// Ends it. The driver has answered. `parts` are those of the processes that use the account now.
+    pub fn end<'a>(self, account: &Account, parts: impl Iterator<Item = &'a SlotDevice>) -> Looked {
+        // In this order: a process says that bytes move no longer when it has released them.
+        let moving_bytes = moving_bytes(parts);
+        let after = account.used.load(Ordering::Acquire);
+        let (before_bytes, after_bytes) = (self.used & BYTES_MASK, after & BYTES_MASK);
+        // If as much was freed as allocated, the driver may have been asked in between.
+        let changed_bytes = before_bytes.abs_diff(after_bytes).max(u64::from(self.used != after));
+        // Other bytes may move at the end than at the beginning.
+        let doubt_bytes = changed_bytes.wrapping_add(self.moving_bytes).wrapping_add(moving_bytes);
+        Looked { used_bytes: before_bytes.max(after_bytes), seen: seen(self.rounding_bytes, doubt_bytes) }
+    }
+}
+
+fn moving_bytes<'a>(parts: impl Iterator<Item = &'a SlotDevice>) -> u64 {
+    parts.map(|part| part.moving_bytes.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
+}
+
+/// What a look writes that began when [`Account::rounding_bytes`] was `rounding_bytes`. Never 0.
+const fn seen(rounding_bytes: u64, doubt_bytes: u64) -> u64 {
+    rounding_bytes.wrapping_sub(doubt_bytes).saturating_add(1)
+}
+
+/// What the last look has not seen, if it has written `seen`.
+#[derive(Clone, Copy)]
+pub struct Unseen {
+    /// Growth of [`Account::rounding_bytes`] since the look began, plus the doubt.
+    growth_bytes: u64,
+}
+
+impl Unseen {
+    /// All is seen.
+    pub const NOTHING: Unseen = Unseen { growth_bytes: 0 };
+
+    /// The state of `account` if the last look has written `seen`; 0: nobody looks, and so nothing is unseen.
+    #[inline]
+    #[must_use]
+    pub fn of(account: &Account, seen: u64) -> Unseen {
+        let rounding_bytes = account.rounding_bytes.load(Ordering::Relaxed);
+        Unseen { growth_bytes: if seen == 0 { 0 } else { rounding_bytes.wrapping_sub(seen - 1) } }
+    }
+
+    /// The most that the driver may have taken beyond what the look has seen.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        // Since the look, more was freed than allocated, if it is negative.
+        if self.growth_bytes > BYTES_MAX { 0 } else { self.growth_bytes }
+    }
+
+    /// Whether the overhead that the look has found is still exact: nothing that may have changed it was allocated or
+    /// freed since.
+    #[inline]
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        self.growth_bytes == 0
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests {
+    use super::*;
+    use crate::region::Ledger;
+
+    const MIB: u64 = 1 << 20;
+
+    fn ledger() -> Box<Ledger> {
+        // SAFETY: a ledger is integers and atomics of them: all bytes zero is a valid ledger.
+        unsafe { Box::<Ledger>::new_zeroed().assume_init() }
+    }
+
+    fn unseen(account: &Account, seen: u64) -> (u64, bool) {
+        let unseen = Unseen::of(account, seen);
+        (unseen.bytes(), unseen.is_nothing())
+    }
+
+    #[test]
+    fn a_driver_takes_no_more_than_the_rounding_says() {
+        for (bytes, taken) in [(MIB + 1, 2 * MIB), (2 * MIB, 2 * MIB), (2 * MIB + 1, 4 * MIB), (1 << 40, 1 << 40)] {
+            assert_eq!(bytes + rounding_bytes(bytes), taken);
+        }
+        // Equal pieces that share blocks.
+        for bytes in (512..=MIB).step_by(512) {
+            let pieces = 2 * MIB / bytes;
+            assert!(pieces * (bytes + rounding_bytes(bytes)) >= 2 * MIB - 1024, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn rounding_is_unseen_until_a_look() {
+        let ledger = ledger();
+        let account = &ledger.devices[0];
+        let bytes = MIB + 1;
+        let rounding = rounding_bytes(bytes);
+        note_given(account, bytes);
+        // Without a manager, and with one that has looked before.
+        assert_eq!(unseen(account, 0), (0, true));
+        assert_eq!(unseen(account, seen(0, 0)), (rounding, false));
+        let looked = seen(account.rounding_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(unseen(account, looked), (0, true));
+        // What was freed again after the look is gone, but the overhead that the look has found is no longer right.
+        note_given(account, 2 * bytes);
+        note_taken_back(account, bytes);
+        note_taken_back(account, 2 * bytes);
+        assert_eq!(unseen(account, looked), (0, false));
+        note_given(account, bytes);
+        assert_eq!(unseen(account, looked), (0, true));
+        note_given(account, bytes);
+        assert_eq!(unseen(account, looked), (rounding, false));
+    }
+
+    #[test]
+    fn the_doubt_of_a_look_stays_unseen() {
+        let ledger = ledger();
+        let account = &ledger.devices[0];
+        for rounding in [0, 5, 100] {
+            account.rounding_bytes.store(rounding, Ordering::Relaxed);
+            for doubt in [1, 5, 7, MIB] {
+                let looked = seen(rounding, doubt);
+                assert_ne!(looked, 0, "{rounding}, {doubt}: it would mean that nobody looks");
+                let (bytes, is_nothing) = unseen(account, looked);
+                assert!((doubt..=doubt + 1).contains(&bytes) && !is_nothing, "{rounding}, {doubt}: {bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_doubts_what_changes_or_moves_meanwhile() {
+        let ledger = ledger();
+        let (account, part) = (&ledger.devices[0], &ledger.slots[1].devices[0]);
+        let reserve = |bytes| crate::ledger::reserve(account, &part.memory, bytes, u64::MAX).unwrap();
+        reserve(10);
+        let begin = || Look::begin(account, std::iter::once(part));
+        let end = |look: Look| look.end(account, std::iter::once(part));
+        assert_eq!(end(begin()), Looked { used_bytes: 10, seen: seen(0, 0) });
+        let look = begin();
+        reserve(5);
+        assert_eq!(end(look), Looked { used_bytes: 15, seen: seen(0, 5) });
+        let look = begin();
+        crate::ledger::release(account, &part.memory, 5);
+        assert_eq!(end(look), Looked { used_bytes: 15, seen: seen(0, 5) });
+        let look = begin();
+        reserve(5);
+        crate::ledger::release(account, &part.memory, 5);
+        assert_eq!(end(look), Looked { used_bytes: 10, seen: seen(0, 1) });
+        let look = begin();
+        part.moving_bytes.store(7, Ordering::Relaxed);
+        assert_eq!(end(look), Looked { used_bytes: 10, seen: seen(0, 7) });
+        let look = begin();
+        part.moving_bytes.store(0, Ordering::Relaxed);
+        assert_eq!(end(look), Looked { used_bytes: 10, seen: seen(0, 7) });
+    }
+
+    #[test]
+    fn whole_blocks_change_nothing() {
+        let ledger = ledger();
+        let account = &ledger.devices[0];
+        for bytes in [0, 2 * MIB, 1 << 30] {
+            note_given(account, bytes);
+            assert_eq!(unseen(account, seen(0, 0)), (0, true));
+        }
+    }
+}
