@@ -239,11 +239,14 @@ impl ProcessWatch {
         for attached in part.slice.processes().iter() {
             let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
             let (Some(seen), Some(before)) = (seen, part.contexts.get(&attached.pid)) else { continue };
+            // The most that the process's allocations were rounded up, in which a context does not show.
+            let rounding_bytes = view::rounding_bytes(ledger, part.number).min(before.other_bytes);
             // An allocation made meanwhile may be in only one of the two figures.
             let is_at_rest = view::contexts(ledger, attached.slot.index, part.number) == Some(*before);
             let memory_bytes = seen.memory_bytes.filter(|_| is_at_rest);
+            let of_allocations = before.other_bytes.saturating_add(rounding_bytes);
             let bytes =
-                memory_bytes.map(|bytes| bytes.saturating_add(look.unlisted_bytes).saturating_sub(before.other_bytes));
+                memory_bytes.map(|bytes| bytes.saturating_add(look.unlisted_bytes).saturating_sub(of_allocations));
             self.context_sizes.see(seen.id, &look.device, before.count, bytes);
         }
     }
