@@ -14,7 +14,7 @@ mod take;
 pub(crate) use claim::{Ask, ClaimFacts, expressions};
 pub(crate) use pools::{Pool, PoolKey, Pools, device_specs, uuid};
 pub(crate) use selection::{Criteria, Selection};
-pub(crate) use take::{Taken, held};
+pub(crate) use take::{Free, Taken, held};
 
 /// The driver whose devices are given out: the node manager's.
 pub(crate) const DRIVER: &str = "gpu.aliquot.dev";

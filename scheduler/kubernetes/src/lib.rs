@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claim_report;
 mod devices;
 mod dra;
 mod evicted;

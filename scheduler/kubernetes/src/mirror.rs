@@ -30,7 +30,7 @@ use crate::peers::PeerRules;
 use crate::pod::PodFacts;
 
 pub(crate) use commands::{Binding, Write};
-pub(crate) use device_claims::{LeftOver, Reservation};
+pub(crate) use device_claims::{LeftOver, Reservation, Shortage};
 pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
 pub(crate) use queues::QueueSaid;

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use crate::lease::{Candidate, Fence};
 use crate::mirror::{Mirror, Write};
 use crate::telemetry::{Leading, Status};
-use crate::{left_over, questions, queue_status, report, volumes, watches, writer};
+use crate::{claim_report, left_over, questions, queue_status, report, volumes, watches, writer};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -305,7 +305,8 @@ async fn lead(
         },
         () = writer::run(client.clone(), Arc::clone(shared), events.clone(), to_write) => Ok(()),
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
-        () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events) => Ok(()),
+        () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events.clone()) => Ok(()),
+        () = claim_report::run(Arc::clone(shared), events) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown) => Ok(()),
         () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),

@@ -1,6 +1,7 @@
 //! What a request takes of a device, by the request policies of the device's capacities, and what claims hold already.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 use aliquot_dialects::quantity;
 use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceMemory};
@@ -61,6 +62,64 @@ impl Taken {
             return Some((first.core, DeviceMemory::Thousandths(1000)));
         }
         all.all(|taken| taken.memory == first.memory).then_some((first.core, DeviceMemory::Bytes(first.memory)))
+    }
+}
+
+impl Display for Taken {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Parts(self.core, self.memory))
+    }
+}
+
+/// What nobody holds of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Free {
+    core: DeviceCore,
+    memory: Bytes,
+    is_whole: bool,
+}
+
+impl Free {
+    /// What is left of a device with so much memory, if these hold parts of it.
+    pub(crate) fn of(memory: Bytes, held: impl Iterator<Item = (DeviceCore, Bytes)>) -> Free {
+        let whole = Free { core: DeviceCore::WHOLE, memory, is_whole: true };
+        held.fold(whole, |left, (core, memory)| Free {
+            core: DeviceCore::new(left.core.get().saturating_sub(core.get())),
+            memory: Bytes::new(left.memory.get().saturating_sub(memory.get())),
+            is_whole: false,
+        })
+    }
+
+    pub(crate) fn is_enough_for(self, takes: &Taken) -> bool {
+        let goes_as_a_whole = takes.consumed.is_none();
+        takes.core <= self.core && takes.memory <= self.memory && (self.is_whole || !goes_as_a_whole)
+    }
+
+    /// How far it is from enough, in thousandths of what is taken, by the resource that lacks more.
+    pub(crate) fn shortfall(self, takes: &Taken) -> u128 {
+        let lacks = |wanted: u128, free: u128| (wanted.saturating_sub(free) * 1000).div_ceil(wanted.max(1));
+        let core = lacks(takes.core.get().into(), self.core.get().into());
+        core.max(lacks(takes.memory.get().into(), self.memory.get().into()))
+    }
+}
+
+impl Display for Free {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} free", Parts(self.core, self.memory))
+    }
+}
+
+/// Time of a device in percent, and bytes of its memory in MiB: the units of claims.
+struct Parts(DeviceCore, Bytes);
+
+impl Display for Parts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Parts(core, memory) = self;
+        let core = core.get();
+        let tenths = if core % 10 == 0 { String::new() } else { format!(".{}", core % 10) };
+        let mebibytes = memory.get() >> 20;
+        let (amount, unit) = if mebibytes % 1024 == 0 { (mebibytes >> 10, "Gi") } else { (mebibytes, "Mi") };
+        write!(f, "core {}{tenths} and memory {amount}{unit}", core / 10)
     }
 }
 

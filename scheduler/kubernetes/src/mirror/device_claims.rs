@@ -6,6 +6,7 @@
 
 mod holders;
 mod reservations;
+mod shortage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,7 @@ use crate::pod::PodFacts;
 
 use holders::Holder;
 pub(crate) use reservations::Reservation;
+pub(crate) use shortage::Shortage;
 
 /// The value of the attribute by which the books know a device that will do.
 const USABLE: &str = "true";

@@ -385,3 +385,17 @@ fn a_binding_that_is_refused_undoes_the_allocation() {
     let share = |claim: &Value| claim["status"]["allocation"]["devices"]["results"][0]["shareID"].clone();
     assert_ne!(share(&before), share(&after));
 }
+
+#[test]
+fn a_claim_of_another_scheduler_says_what_it_lacks() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    cluster.claim("ours", "60", json!({}));
+    cluster.pod_with_claim("a", "ours", json!({}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.claim("theirs", "60", json!({}));
+    cluster.pod_with_claim("b", "theirs", json!({"spec": {"schedulerName": "default-scheduler"}}));
+    cluster.wait_until("the event about the claim", |cluster| !cluster.events_about("theirs").is_empty());
+    let said = cluster.events_about("theirs");
+    assert!(said[0].contains("DevicesNotFree") && said[0].contains("n/gpu-0 has core 40 and"), "{said:?}");
+    assert_eq!(cluster.events_about("ours"), [""; 0]);
+}

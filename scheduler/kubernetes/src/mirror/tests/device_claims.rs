@@ -532,3 +532,46 @@ fn random_changes_never_give_a_device_out_twice() {
         assert_eq!(world.bound().len(), 4, "seed {seed}: {:?}", world.log);
     }
 }
+
+#[test]
+fn what_other_schedulers_claims_lack_is_told() {
+    let mut world = World::new();
+    world.node_with_driver("n", 1);
+    world.node_with_driver("m", 2);
+    let theirs = || json!({"spec": {"schedulerName": "default-scheduler"}});
+    let told = |world: &mut World| {
+        world.reconcile();
+        world.mirror.shortages().into_iter().map(|of| (of.name, of.text)).collect::<Vec<_>>()
+    };
+    world.claim("small", 25, None, json!({"capacity": {"requests": {"core": "25", "memory": "70Gi"}}}));
+    world.allocate_by_hand("small", "n", "gpu-0", 25, 70 << 30);
+    for (claim, device) in [("x", "gpu-0"), ("y", "gpu-1")] {
+        world.claim(claim, 60, None, json!({}));
+        world.allocate_by_hand(claim, "m", device, 60, 1 << 30);
+    }
+    world.claim("c", 50, None, json!({"capacity": {"requests": {"core": "50", "memory": "20Gi"}}}));
+    assert_eq!(told(&mut world), [], "nobody waits for it");
+    world.pod_with_claim("a", "c", theirs());
+    let asks = "the claim asks for core 50 and memory 20Gi of a device of DeviceClass \"gpu.aliquot.dev\", and no node has \
+                that free; nearest: ";
+    let free = "m/gpu-0 has core 40 and memory 79Gi free, m/gpu-1 has core 40 and memory 79Gi free, n/gpu-0 has core 75 \
+                and memory 10Gi free";
+    assert_eq!(told(&mut world), [("c".to_owned(), format!("{asks}{free}"))]);
+    // Two devices of one node are needed, and it has one.
+    world.change_claim("x", |claim| claim["status"] = json!({}));
+    assert_eq!(told(&mut world), []);
+    world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2.into());
+    let [(_, text)] = told(&mut world).try_into().expect("one claim");
+    assert!(text.ends_with("and no node has that free; nearest is m, where 1 of the 2 are free"), "{text}");
+    // More than any device has.
+    let much = json!({"requests": {"core": "100", "memory": "900Gi"}});
+    world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = much);
+    let [(_, text)] = told(&mut world).try_into().expect("one claim");
+    assert!(text.starts_with("no node has a device of DeviceClass \"gpu.aliquot.dev\""), "{text}");
+    // Pods of this scheduler are told by their own conditions, and gates and other drivers' devices are not its matter.
+    world.delete("a");
+    world.pod_with_claim("ours", "c", json!({}));
+    let gate = json!({"spec": {"schedulerName": "default-scheduler", "schedulingGates": [{"name": "later"}]}});
+    world.pod_with_claim("gated", "c", gate);
+    assert_eq!(told(&mut world), []);
+}

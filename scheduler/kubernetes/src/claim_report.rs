@@ -1,0 +1,96 @@
+//! Says on claims that pods of other schedulers wait for what is free where, and what comes nearest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aliquot_api_server::Events;
+use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::time::{Instant, interval};
+
+use crate::mirror::{Mirror, Shortage};
+use crate::serve::Shared;
+
+/// The reason of these events.
+const REASON: &str = "DevicesNotFree";
+/// Time between two looks. A claim that waits at one look alone may be about to be allocated, and nothing is said.
+const LOOK: Duration = Duration::from_secs(5);
+/// What is said of one claim changes so often at most.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Claims that are spoken of after one look, at most.
+const AT_A_LOOK: usize = 100;
+
+/// What was said of a claim, and when.
+type Said = Option<(Instant, String)>;
+
+/// Looks for as long as this replica leads.
+pub(crate) async fn run(shared: Arc<Shared>, events: Events) {
+    let mut looks = interval(LOOK);
+    let mut waiting: BTreeMap<String, Said> = BTreeMap::new();
+    loop {
+        looks.tick().await;
+        if shared.fence.left().is_none() {
+            continue;
+        }
+        let shortages = shared.read(Mirror::shortages);
+        for shortage in news(&mut waiting, shortages).into_iter().take(AT_A_LOOK) {
+            events.warn(reference(&shortage), REASON, &shortage.text).await;
+            waiting.insert(shortage.uid, Some((Instant::now(), shortage.text)));
+        }
+    }
+}
+
+/// What is to be said now. `waiting` are the claims that waited at the last look, and becomes those that wait now.
+fn news(waiting: &mut BTreeMap<String, Said>, shortages: Vec<Shortage>) -> Vec<Shortage> {
+    let before = std::mem::take(waiting);
+    let mut news = Vec::new();
+    for shortage in shortages {
+        let known = before.get(&shortage.uid);
+        waiting.insert(shortage.uid.clone(), known.cloned().flatten());
+        let is_due = known
+            .is_some_and(|said| said.as_ref().is_none_or(|(at, text)| *text != shortage.text && at.elapsed() >= PAUSE));
+        if is_due {
+            news.push(shortage);
+        }
+    }
+    news
+}
+
+fn reference(of: &Shortage) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("resource.k8s.io/v1".into()),
+        kind: Some("ResourceClaim".into()),
+        namespace: Some(of.namespace.clone()),
+        name: Some(of.name.clone()),
+        uid: Some(of.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_spoken_of_when_it_waits_for_long() {
+        let shortage = |uid: &str, text: &str| Shortage {
+            namespace: "default".into(),
+            name: uid.into(),
+            uid: uid.into(),
+            text: text.into(),
+        };
+        let mut waiting = BTreeMap::new();
+        assert_eq!(news(&mut waiting, vec![shortage("a", "x")]), []);
+        assert_eq!(news(&mut waiting, vec![]), [], "it was allocated");
+        assert_eq!(news(&mut waiting, vec![shortage("a", "x"), shortage("b", "x")]), []);
+        let now = news(&mut waiting, vec![shortage("a", "x")]);
+        assert_eq!(now, [shortage("a", "x")]);
+        waiting.insert("a".into(), Some((Instant::now(), "x".into())));
+        assert_eq!(news(&mut waiting, vec![shortage("a", "x")]), [], "it was said");
+        assert_eq!(news(&mut waiting, vec![shortage("a", "y")]), [], "not so soon again");
+        let long_ago = Instant::now().checked_sub(PAUSE).expect("this machine runs for longer");
+        waiting.insert("a".into(), Some((long_ago, "x".into())));
+        assert_eq!(news(&mut waiting, vec![shortage("a", "x")]), [], "nothing new");
+        assert_eq!(news(&mut waiting, vec![shortage("a", "y")]), [shortage("a", "y")]);
+    }
+}
