@@ -21,9 +21,9 @@ const STEP_NS_MIN: u64 = 1_000_000;
 const STEP_NS_MAX: u64 = 16_000_000;
 
 impl Process {
-    /// Whether the manager has not written its heartbeat for too long.
-    fn has_silent_manager(&self) -> bool {
-        clock::now_ns().saturating_sub(self.heartbeat_ns()) > HEARTBEAT_STALE_NS
+    /// Whether the manager has not written its heartbeat for so long.
+    fn has_silent_manager(&self, silence_ns: u64) -> bool {
+        clock::now_ns().saturating_sub(self.heartbeat_ns()) > silence_ns
     }
 }
 
@@ -33,12 +33,13 @@ impl Part {
         let _ = self.process.send(AttachMessage::LOOK, self.index);
     }
 
-    /// Asks for a look, and waits for the end of a look that began after this call. Returns whether it has ended.
+    /// Asks for a look, and waits for the end of a look that began after this call. Returns whether it has ended. On a
+    /// machine so busy that the manager's heartbeat is late, the look is only late, too.
     pub(crate) fn await_look(&self) -> bool {
         let looks = || self.limits.memory_looks.load(Ordering::Acquire);
         let end = end_of_next_look(looks());
         self.ask_for_look();
-        wait(self.process, &|| looks() < end)
+        wait(self.process, WAIT_NS, &|| looks() < end)
     }
 }
 
@@ -81,7 +82,7 @@ pub(crate) fn overhead_was_less(
         if is_exact {
             return false;
         }
-        if process.has_silent_manager() || in_vain_at.load(Ordering::Relaxed) == looks().wrapping_add(1) {
+        if process.has_silent_manager(WAIT_NS) || in_vain_at.load(Ordering::Relaxed) == looks().wrapping_add(1) {
             break;
         }
         // Meanwhile its own bytes do not move.
@@ -105,7 +106,7 @@ pub(crate) fn overhead_was_less(
 #[cold]
 pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let has_succeeded = Cell::new(false);
-    wait(process, &|| {
+    wait(process, HEARTBEAT_STALE_NS, &|| {
         // Asking for every process is dear, so the manager's word comes first. It comes last, too: the manager says that
         // memory settles before it gives back the slot of the ended process.
         let settles = || is_settling(process, account);
@@ -135,13 +136,13 @@ fn ended_hold_some(process: &'static Process, account: usize) -> bool {
     })
 }
 
-/// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only while the manager lives. Returns whether it has
-/// returned `false`.
-fn wait(process: &'static Process, lasts: &dyn Fn() -> bool) -> bool {
+/// Waits while `lasts` returns `true`, for [`WAIT_NS`] at most, and only until the manager has been silent for
+/// `silence_ns`. Returns whether `lasts` has returned `false`.
+fn wait(process: &'static Process, silence_ns: u64, lasts: &dyn Fn() -> bool) -> bool {
     let start_ns = clock::now_ns();
     let mut step_ns = STEP_NS_MIN;
     while lasts() {
-        if process.has_silent_manager() || clock::now_ns().saturating_sub(start_ns) >= WAIT_NS {
+        if process.has_silent_manager(silence_ns) || clock::now_ns().saturating_sub(start_ns) >= WAIT_NS {
             return false;
         }
         sys::sleep_ns(step_ns);
