@@ -185,7 +185,7 @@ impl Charge {
     }
 
     /// To be called when the driver has given the memory.
-    #[inline]
+    #[inline(never)]
     fn given(self) {
         if let Some(account) = self.device_account() {
             rounding::note_given(account, self.bytes);
