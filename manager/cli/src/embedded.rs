@@ -25,13 +25,7 @@ pub(crate) struct Embedded {
 impl Embedded {
     /// Starts a manager that finds its devices through `nvml_library`, or through the system's NVML.
     pub(crate) fn start(nvml_library: Option<PathBuf>) -> Result<Embedded> {
-        let base = runtime_base()?;
-        let dir = tempfile::Builder::new()
-            .prefix("aliquot-")
-            // A program in the slice may have dropped its privileges, and must still reach its region.
-            .permissions(Permissions::from_mode(0o755))
-            .tempdir_in(&base)
-            .map_err(|error| Failure::new(format!("cannot make a directory in {}: {error}", base.display())))?;
+        let dir = runtime_dir("aliquot-")?;
         let config = Config { nvml_library, ..Config::embedded(dir.path().to_owned()) };
         let daemon = Daemon::start(config).map_err(|error| {
             Failure::new(format!("cannot start a node manager for this run: {error}")).hint("see: aliquot doctor")
@@ -51,6 +45,17 @@ impl Drop for Embedded {
             daemon.stop();
         }
     }
+}
+
+/// A new directory for the regions of one run. Its name begins with `prefix`.
+pub(crate) fn runtime_dir(prefix: &str) -> Result<TempDir> {
+    let base = runtime_base()?;
+    tempfile::Builder::new()
+        .prefix(prefix)
+        // A program in a slice may have dropped its privileges, and must still reach its region.
+        .permissions(Permissions::from_mode(0o755))
+        .tempdir_in(&base)
+        .map_err(|error| Failure::new(format!("cannot make a directory in {}: {error}", base.display())))
 }
 
 /// A directory for the regions: this user can write to it, and libraries can be loaded from it. A directory in memory

@@ -14,7 +14,7 @@ pub(crate) struct DevArgs {
     arguments: Vec<OsString>,
 }
 
-/// Becomes `aliquot dev`.
+/// Replaces this process with `aliquot dev`. Returns only if that fails.
 pub(crate) fn dev(args: &DevArgs) -> Result<()> {
     let own = std::env::current_exe().context("cannot find out where this program lies")?;
     let beside = own.with_file_name("aliquot");

@@ -42,7 +42,7 @@ impl Leadership {
         }
     }
 
-    /// Ends it now.
+    /// Ends the lease now, because it was lost or is given up.
     pub(crate) fn end(&self) {
         if let Some(lease) = &self.0 {
             lease.lock().until = Instant::now();

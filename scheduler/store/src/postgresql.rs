@@ -47,7 +47,7 @@ struct Leader {
 }
 
 impl Leader {
-    /// One attempt.
+    /// Tries once to do the work in a transaction that checks the lease first.
     fn attempt(&mut self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let client = match &mut self.client {
             Some(client) => client,

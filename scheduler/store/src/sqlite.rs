@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_whole_and_fits_when_there_is_room() {
+    fn what_does_not_fit_is_refused_whole_until_there_is_room() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state.db");
         let sqlite = Sqlite::open(&path).expect("it can be opened");

@@ -123,7 +123,7 @@ pub struct Unseen {
 }
 
 impl Unseen {
-    /// All is seen.
+    /// The state of what is not looked at: the last look has seen all of it.
     pub const NOTHING: Unseen = Unseen { growth_bytes: 0 };
 
     /// The state of `account` if the last look has written `seen`; 0: nobody looks, and so nothing is unseen.

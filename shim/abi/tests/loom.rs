@@ -595,7 +595,7 @@ fn an_overdrawn_account_ends_empty() {
 
 /// A driver that gives whole blocks, a manager that looks, and two threads that both allocate or both free.
 #[test]
-fn a_look_leaves_no_rounding_that_is_neither_overhead_nor_unseen() {
+fn all_rounding_is_overhead_or_unseen_after_a_look() {
     const BYTES: u64 = (2 << 20) + 1;
     let taken_bytes = BYTES + rounding_bytes(BYTES);
     for allocate in [true, false] {

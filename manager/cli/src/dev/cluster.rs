@@ -18,7 +18,7 @@ use super::programs::Programs;
 use crate::args::DevArgs;
 use crate::client;
 use crate::cluster::{connect, failed};
-use crate::embedded::runtime_base;
+use crate::embedded::runtime_dir;
 use crate::error::{Failure, Result};
 use crate::run::{Supervisor, reap_adopted};
 use crate::simulated::SimulatedGpu;
@@ -57,13 +57,7 @@ impl<'run> Cluster<'run> {
     pub(super) fn new(supervisor: &'run Supervisor, programs: &'run Programs) -> Result<Cluster<'run>> {
         set_child_subreaper(true)
             .map_err(|error| Failure::new(format!("cannot adopt what jobs leave behind: {error}")))?;
-        let base = runtime_base()?;
-        let dir = tempfile::Builder::new()
-            .prefix("aliquot-dev-")
-            // A program in a slice may have dropped its privileges, and must still reach its region.
-            .permissions(Permissions::from_mode(0o755))
-            .tempdir_in(&base)
-            .map_err(|error| Failure::new(format!("cannot make a directory in {}: {error}", base.display())))?;
+        let dir = runtime_dir("aliquot-dev-")?;
         Ok(Cluster { supervisor, programs, daemons: Vec::new(), machines: Vec::new(), dir })
     }
 

@@ -19,7 +19,7 @@ const LIFE_MIN: Duration = Duration::from_secs(1);
 /// So many of the last lines of a log are shown when a daemon ends.
 const LINES_SHOWN: usize = 5;
 
-/// What to run.
+/// A program, and how it is started.
 pub(super) struct Start {
     /// As messages name it: node-1.
     pub(super) name: String,

@@ -33,7 +33,7 @@ impl std::fmt::Debug for Candidate {
 pub enum Standing {
     /// It leads, and may use the database.
     Leads(Database),
-    /// Another one leads.
+    /// Another scheduler leads, and this one may try again later.
     Follows {
         /// Where it is: HOST:PORT.
         leader: String,
