@@ -3,8 +3,8 @@
 //! Kubelet keeps one plugin for each resource, the one that registered last. It forgets it
 //!
 //! * when it was restarted: it then empties the directory;
-//! * without Kubernetes PR 135437, when *any* plugin of the resource ends: it disconnects the newest one in its place, which
-//!   notices that nobody listens any more;
+//! * without Kubernetes PR 135437, when *any* plugin of the resource ends: it disconnects the newest one in its place. A
+//!   plugin beside others prevents that, see [`is_detached`];
 //! * when the plugin that ends was the newest, because it registered again after this one had: then its socket goes.
 
 use std::collections::BTreeSet;
@@ -21,14 +21,15 @@ use hyper_util::rt::TokioIo;
 use proto::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use proto::registration_client::RegistrationClient;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server as Transport};
 use tracing::{info, warn};
 
 use super::listeners::Listeners;
 use super::server::options;
-use crate::unix_socket::{SocketFile, sockets_in};
+use crate::unix_socket::{SocketFile, remove_dead, sockets_in};
 
 const VERSION: &str = "v1beta1";
 const KUBELET_SOCKET: &str = "kubelet.sock";
@@ -37,6 +38,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Kubelet listens within milliseconds; if it does not for so long, it has given the plugin up.
 const LISTENING_GRACE: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// When the sockets of a process are gone, kubelet sees within this time that its streams have ended.
+const END_MAX: Duration = Duration::from_millis(500);
+/// How often it is looked whether other plugins of a resource are alive.
+const DEAD_INTERVAL: Duration = Duration::from_secs(1);
 /// As many as the last group of a UID has, which are random.
 const INSTANCE_CHARACTERS: usize = 12;
 /// All ids of a container come in one message.
@@ -62,9 +67,18 @@ impl<P> Plugin<P> {
 
     /// The name of its socket.
     fn socket_name(&self) -> String {
+        self.named('@')
+    }
+
+    /// The name of a socket that siblings do not take for a plugin's.
+    fn mute_socket_name(&self) -> String {
+        self.named('!')
+    }
+
+    fn named(&self, separator: char) -> String {
         let instance = self.instance.as_ref().map(|instance| {
             let end = instance.char_indices().rev().nth(INSTANCE_CHARACTERS - 1).map_or(0, |(at, _)| at);
-            format!("@{}", &instance[end..])
+            format!("{separator}{}", &instance[end..])
         });
         let instance = instance.unwrap_or_default();
         format!("{}{instance}.sock", self.socket_prefix())
@@ -144,6 +158,7 @@ async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(
         // Kubelet empties the directory before it listens: a socket that is made once it was reached stays, unless
         // another kubelet was started since.
         let is_known = || file.is_there() && identity(&kubelet).is_ok_and(|now| now == before);
+        let mut can_detach = true;
         while is_known() {
             let pause = Instant::now() + LOOK_INTERVAL;
             let siblings = plugin.siblings(dir);
@@ -151,9 +166,18 @@ async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(
             let before = plugin.listeners.watch().borrow().number;
             let registered = register(listening.clone(), plugin.socket_name(), &plugin.resource).await;
             registered.map_err(|status| status.message().to_owned())?;
+            if can_detach && !siblings.is_empty() {
+                can_detach = is_detached(plugin, dir, listening.clone()).await?;
+                if !can_detach {
+                    continue;
+                }
+            }
             info!(resource = plugin.resource, "registered with kubelet");
             while_listened_to(plugin, dir, siblings, before, is_known).await;
-            info!(resource = plugin.resource, "kubelet was restarted or does not listen; registering again");
+            info!(
+                resource = plugin.resource,
+                "registering again: kubelet does not listen, or the other plugins have ended"
+            );
             tokio::time::sleep_until(pause).await;
         }
         Ok(())
@@ -164,8 +188,32 @@ async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(
     }
 }
 
-/// Returns when kubelet no longer listens to a plugin that has registered beside these others, or one of them has gone.
-/// `before` is the number of the newest stream before the registration.
+/// Registers a second, mute plugin of the resource, so that kubelet forgets which client is the newest.
+///
+/// Without Kubernetes PR 135437 kubelet keeps the newest client of each resource. When the stream of any client of the
+/// resource ends, kubelet disconnects the newest one, and all units are gone until it has registered again. A client that
+/// does not say its options becomes the newest and is dropped at once. Then there is none to disconnect, but the units,
+/// the stream and the endpoint of the plugin before stay. So nothing happens when another process that serves the resource
+/// ends. With that change each client disconnects only itself, and the mute plugin changes nothing.
+///
+/// False: kubelet has accepted the mute plugin, and the one before must register again.
+async fn is_detached<P>(plugin: &Plugin<P>, dir: &Path, kubelet: Channel) -> Result<bool, String> {
+    let name = plugin.mute_socket_name();
+    let (_file, listener) = SocketFile::listen(&dir.join(&name)).map_err(|error| error.to_string())?;
+    let mut is_refused = true;
+    let registered = async { is_refused = register(kubelet, name, &plugin.resource).await.is_err() };
+    let mute = Transport::builder().add_routes(Routes::default());
+    // Kubelet does not close this connection, so it is closed here.
+    let served = mute.serve_with_incoming_shutdown(UnixListenerStream::new(listener), registered);
+    if let Ok(Err(error)) = timeout(2 * ANSWER_TIMEOUT, served).await {
+        return Err(error.to_string());
+    }
+    Ok(is_refused)
+}
+
+/// Returns when a plugin that has registered beside these others must register again: kubelet no longer listens to it, or
+/// the last of the others has gone, and kubelet is to know this one as the newest again. `before` is the number of the
+/// newest stream before the registration.
 async fn while_listened_to<P>(
     plugin: &Plugin<P>,
     dir: &Path,
@@ -174,13 +222,22 @@ async fn while_listened_to<P>(
     is_known: impl Fn() -> bool,
 ) {
     let mut listeners = plugin.listeners.watch();
-    let registered = Instant::now();
+    let (registered, mut alone_since) = (Instant::now(), None);
+    let mut looked = registered;
     loop {
+        if !siblings.is_empty() && looked.elapsed() >= DEAD_INTERVAL {
+            // One that was killed has left its socket behind.
+            remove_dead(dir, &plugin.socket_prefix());
+            looked = Instant::now();
+        }
         let newest = *listeners.borrow_and_update();
         let is_heard = newest.number > before;
         let is_lost = if is_heard { !newest.is_open } else { registered.elapsed() >= LISTENING_GRACE };
         let now = plugin.siblings(dir);
-        if is_lost || !is_known() || !siblings.is_subset(&now) {
+        let is_left = now.is_empty() && !siblings.is_empty();
+        alone_since = if is_left { Some(Instant::now()) } else { alone_since.filter(|_| now.is_empty()) };
+        let is_alone = alone_since.is_some_and(|since: Instant| since.elapsed() >= END_MAX);
+        if is_lost || !is_known() || is_alone {
             return;
         }
         siblings = now;

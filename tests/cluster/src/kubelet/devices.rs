@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aliquot_proto::kubelet::device_plugin::device_plugin_client::DevicePluginClient;
 use aliquot_proto::kubelet::device_plugin::{ContainerAllocateResponse, Device, DevicePluginOptions};
+use tokio::sync::Notify;
 use tonic::transport::Channel;
 
 pub(super) use allocation::{allocate, pre_start};
@@ -35,8 +36,8 @@ pub(super) struct DeviceManager {
 #[derive(Debug, Default)]
 struct State {
     endpoints: BTreeMap<String, Endpoint>,
-    /// Counts registrations.
-    generation: u64,
+    /// The client of each resource that registered last, as long as that counts: telling it ends it.
+    clients: BTreeMap<String, Arc<Notify>>,
     given: BTreeMap<Owner, BTreeMap<String, Given>>,
     /// Resources that were registered at any time.
     known: BTreeSet<String>,
@@ -48,7 +49,6 @@ type Owner = (String, String);
 /// A registered plugin.
 #[derive(Debug)]
 struct Endpoint {
-    generation: u64,
     client: DevicePluginClient<Channel>,
     options: DevicePluginOptions,
     /// By id, as told last; all unhealthy once the plugin is gone.

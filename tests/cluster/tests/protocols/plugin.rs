@@ -28,6 +28,10 @@ pub(crate) struct Plugin {
     runtime: Runtime,
 }
 
+/// Kubelet asks for them although the registration carries them.
+const OPTIONS: DevicePluginOptions =
+    DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
+
 /// A word for what kubelet has asked, and the ids.
 type Call = (&'static str, Vec<String>);
 
@@ -58,12 +62,11 @@ impl Plugin {
     }
 
     pub(crate) fn register(&self, version: &str, resource: &str) -> Result<(), Status> {
-        let options = DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
         let request = RegisterRequest {
             version: version.to_owned(),
             endpoint: "test.sock".to_owned(),
             resource_name: resource.to_owned(),
-            options: Some(options),
+            options: Some(OPTIONS),
         };
         self.runtime.block_on(async {
             RegistrationClient::new(connect(self.directory.join("kubelet.sock")).await).register(request).await
@@ -102,7 +105,7 @@ impl DevicePlugin for Service {
     type ListAndWatchStream = ReceiverStream<Result<ListAndWatchResponse, Status>>;
 
     async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
-        Err(Status::unimplemented("the registration carries them"))
+        Ok(Response::new(OPTIONS))
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {

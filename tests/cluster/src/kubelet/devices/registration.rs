@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use aliquot_proto::kubelet::device_plugin::device_plugin_client::DevicePluginClient;
 use aliquot_proto::kubelet::device_plugin::registration_server::{Registration, RegistrationServer};
-use aliquot_proto::kubelet::device_plugin::{Device, DevicePluginOptions, Empty, RegisterRequest};
+use aliquot_proto::kubelet::device_plugin::{Device, Empty, RegisterRequest};
+use tokio::sync::Notify;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 
@@ -39,17 +40,18 @@ struct Service {
 impl Registration for Service {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
-        match register(&self.shared, &request).await {
-            Ok(()) => Ok(Response::new(Empty {})),
-            Err(reason) => {
-                self.shared.complain(format!("device plugin for {:?}: {reason}", request.resource_name));
-                Err(Status::unknown(reason))
-            }
-        }
+        let checked = check(&self.shared, &request).await;
+        let socket = checked.map_err(|reason| {
+            self.shared.complain(format!("device plugin for {:?}: {reason}", request.resource_name));
+            Status::unknown(reason)
+        })?;
+        connect(&self.shared, &request.resource_name, DevicePluginClient::new(socket)).await?;
+        Ok(Response::new(Empty {}))
     }
 }
 
-async fn register(shared: &Shared, request: &RegisterRequest) -> Result<(), String> {
+/// Connects to a plugin that registers as it should.
+async fn check(shared: &Shared, request: &RegisterRequest) -> Result<Channel, String> {
     if request.version != VERSION {
         return Err(format!(
             "requested API version {:?} is not supported by kubelet. Supported: {VERSION}",
@@ -64,67 +66,65 @@ async fn register(shared: &Shared, request: &RegisterRequest) -> Result<(), Stri
     }
     let socket = shared.settings.directory.join("device-plugins").join(&request.endpoint);
     let connected = socket::connect(&socket, DIAL).await;
-    let channel = connected.map_err(|error| format!("failed to connect to {}: {error}", socket.display()))?;
-    let mut client = DevicePluginClient::new(channel);
-    // Options that the registration does not carry are asked for.
-    let options = match request.options {
-        Some(options) => options,
-        None => client.get_device_plugin_options(Empty {}).await.map_err(|status| status.to_string())?.into_inner(),
+    connected.map_err(|error| format!("failed to connect to {}: {error}", socket.display()))
+}
+
+/// As kubelet does without Kubernetes PR 135437: a client becomes the resource's before it is asked for its options, and
+/// if it does not answer the resource has none, but keeps the endpoint and the devices of the one before.
+async fn connect(shared: &Shared, resource: &str, mut client: DevicePluginClient<Channel>) -> Result<(), Status> {
+    let disconnected = Arc::new(Notify::new());
+    shared.devices.lock().clients.insert(resource.to_owned(), Arc::clone(&disconnected));
+    let options = match client.get_device_plugin_options(Empty {}).await {
+        Ok(options) => options.into_inner(),
+        Err(status) => {
+            shared.devices.lock().clients.remove(resource);
+            return Err(Status::unknown(format!("failed to get device plugin options: {status}")));
+        }
     };
-    let generation = add(shared, &request.resource_name, client.clone(), options);
-    tokio::spawn(follow(Arc::clone(shared), request.resource_name.clone(), generation, client));
+    let mut state = shared.devices.lock();
+    // Who registers again takes over the devices of who did before.
+    let devices = state.endpoints.remove(resource).map(|endpoint| endpoint.devices).unwrap_or_default();
+    state.endpoints.insert(resource.to_owned(), Endpoint { client: client.clone(), options, devices });
+    state.known.insert(resource.to_owned());
+    allocation::write(&shared.devices.checkpoint, &state);
+    drop(state);
+    tokio::spawn(run(Arc::clone(shared), resource.to_owned(), client, disconnected));
     Ok(())
 }
 
-fn add(shared: &Shared, resource: &str, client: DevicePluginClient<Channel>, options: DevicePluginOptions) -> u64 {
-    let mut state = shared.devices.lock();
-    state.generation += 1;
-    let generation = state.generation;
-    // Who registers again takes over the devices of who did before.
-    let devices = state.endpoints.remove(resource).map(|endpoint| endpoint.devices).unwrap_or_default();
-    state.endpoints.insert(resource.to_owned(), Endpoint { generation, client, options, devices });
-    state.known.insert(resource.to_owned());
-    allocation::write(&shared.devices.checkpoint, &state);
-    generation
-}
-
-/// Keeps a plugin's devices as it tells them, until it is gone or another one has taken its place.
-async fn follow(shared: Shared, resource: String, generation: u64, mut client: DevicePluginClient<Channel>) {
-    if let Ok(stream) = client.list_and_watch(Empty {}).await {
-        let mut stream = stream.into_inner();
-        while let Ok(Some(update)) = stream.message().await {
-            let devices = match by_id(update.devices) {
-                Ok(devices) => devices,
-                Err(reason) => {
-                    shared.complain(format!("device plugin for {resource:?}: {reason}"));
-                    break;
-                }
-            };
-            if !change(&shared, &resource, generation, |known| *known = devices) {
-                return;
-            }
-        }
+/// Keeps a resource's devices as this plugin tells them, until it is gone or was disconnected. Then the resource's newest
+/// client is disconnected, whichever that is, and all devices are unhealthy.
+async fn run(shared: Shared, resource: String, client: DevicePluginClient<Channel>, disconnected: Arc<Notify>) {
+    tokio::select! {
+        () = follow(&shared, &resource, client) => {}
+        () = disconnected.notified() => {}
     }
-    change(&shared, &resource, generation, |known| {
+    let newest = shared.devices.lock().clients.remove(&resource);
+    let Some(newest) = newest else { return };
+    newest.notify_one();
+    change(&shared, &resource, |known| {
         known.values_mut().for_each(|device| device.health = "Unhealthy".to_owned());
     });
 }
 
-/// Changes the devices of a resource, and tells of it. Whether who registered as number `generation` is still the one
-/// who serves it.
-fn change(
-    shared: &Shared,
-    resource: &str,
-    generation: u64,
-    change: impl FnOnce(&mut BTreeMap<String, Device>),
-) -> bool {
-    let mut is_current = false;
+async fn follow(shared: &Shared, resource: &str, mut client: DevicePluginClient<Channel>) {
+    let Ok(stream) = client.list_and_watch(Empty {}).await else { return };
+    let mut stream = stream.into_inner();
+    while let Ok(Some(update)) = stream.message().await {
+        match by_id(update.devices) {
+            Ok(devices) => change(shared, resource, |known| *known = devices),
+            Err(reason) => return shared.complain(format!("device plugin for {resource:?}: {reason}")),
+        }
+    }
+}
+
+/// Changes the devices of a resource, and tells of it.
+fn change(shared: &Shared, resource: &str, change: impl FnOnce(&mut BTreeMap<String, Device>)) {
     shared.publish_resources(|devices| {
-        let mut state = devices.lock();
-        let endpoint = state.endpoints.get_mut(resource).filter(|endpoint| endpoint.generation == generation);
-        is_current = endpoint.map(|endpoint| change(&mut endpoint.devices)).is_some();
+        if let Some(endpoint) = devices.lock().endpoints.get_mut(resource) {
+            change(&mut endpoint.devices);
+        }
     });
-    is_current
 }
 
 fn by_id(devices: Vec<Device>) -> Result<BTreeMap<String, Device>, String> {
