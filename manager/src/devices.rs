@@ -24,6 +24,7 @@ mod ceiling;
 mod contexts;
 mod partitions;
 mod processes;
+mod unlisted;
 use ceiling::Ceiling;
 use partitions::Job;
 use processes::ProcessWatch;

@@ -13,6 +13,7 @@ use crate::attribution::{Attribution, Census, Place, ProcessId};
 use crate::audit::{Audit, Auditor};
 use crate::clock::monotonic_ns;
 use crate::devices::contexts::ContextSizes;
+use crate::devices::unlisted::Unlisted;
 use crate::inventory::{DeviceProcess, DeviceSource, DeviceUuid, Inventory, SharingMode, UtilisationSample};
 use crate::live::{Attached, LiveSlice, LiveSlices, MemorySeen};
 use crate::procfs::Stat;
@@ -84,6 +85,7 @@ pub(super) struct ProcessWatch {
     attribution: Attribution,
     auditor: Auditor,
     context_sizes: ContextSizes,
+    unlisted: Unlisted,
     /// The slice numbers of the processes that the driver listed for each device at the last look, ended processes
     /// included.
     slices_of: BTreeMap<(DeviceUuid, u32), u64>,
@@ -102,6 +104,7 @@ impl ProcessWatch {
             attribution: Attribution::default(),
             auditor: Auditor::new(audit),
             context_sizes: ContextSizes::default(),
+            unlisted: Unlisted::default(),
             slices_of: BTreeMap::new(),
             awaits_memory: false,
             since_us: BTreeMap::new(),
@@ -170,7 +173,7 @@ impl ProcessWatch {
     ) -> Option<DeviceLook> {
         let untold: Vec<(Arc<LiveSlice>, usize)> =
             parts.iter().map(|part| (Arc::clone(&part.slice), part.number)).collect();
-        let Some(look) = ask(source, device, sharing, parts, census) else {
+        let Some(look) = ask(source, device, sharing, parts, census, &mut self.unlisted) else {
             untold.iter().for_each(|(slice, number)| slice.end_memory_look(*number, slice.ends(), None));
             return None;
         };
@@ -292,6 +295,7 @@ fn ask(
     sharing: SharingMode,
     mut parts: Vec<PartLook>,
     census: &mut Census<'_>,
+    unlisted: &mut Unlisted,
 ) -> Option<DeviceLook> {
     let mut begun = Vec::with_capacity(parts.len());
     for part in &mut parts {
@@ -303,8 +307,6 @@ fn ask(
             |attached: &Attached| Some((attached.pid, view::contexts(ledger, attached.slot.index, part.number)?));
         part.contexts = processes.iter().filter_map(contexts).collect();
     }
-    // Asked twice, so that memory allocated or freed meanwhile does not look unlisted.
-    let used_before = source.used_bytes(device).ok().flatten();
     let processes = match source.processes(device) {
         Ok(processes) => processes,
         Err(error) => {
@@ -312,15 +314,14 @@ fn ask(
             return None;
         }
     };
-    let used_bytes = used_before.zip(source.used_bytes(device).ok().flatten());
+    let listed = each_once(&processes);
+    let unlisted_bytes = unlisted.bytes(source, device, &listed);
     for (part, look) in parts.iter_mut().zip(begun) {
         let ledger = part.slice.region.ledger();
         let looked = look.and_then(|look| view::end_look(ledger, part.number, part.slice.slots(), look));
         let Some(Looked { used_bytes, seen }) = looked else { continue };
         (part.ledger_bytes, part.rounding_seen) = (used_bytes, seen);
     }
-    let listed: Vec<DeviceProcess> = each_once(&processes).into_values().collect();
-    let unlisted_bytes = used_bytes.map_or(0, |(before, after)| unlisted_bytes(before.min(after), &listed));
     // An ended process stays in the driver's list until its memory is free.
     let mut ended = BTreeMap::new();
     let process = |process: DeviceProcess| {
@@ -332,22 +333,8 @@ fn ask(
         let id = ProcessId { pid, start_time: stat.start_time };
         Some(ProcessLook { id, place: census.place(id), memory_bytes, computes, busy_percent: 0 })
     };
-    let processes = listed.into_iter().filter_map(process).collect();
+    let processes = listed.into_values().filter_map(process).collect();
     Some(DeviceLook { device: device.clone(), sharing, parts, processes, unlisted_bytes, ended })
-}
-
-/// Memory that each computing process uses beyond what the driver lists for it, if `used_bytes` of the device are in
-/// use.
-///
-/// On an H100 the driver takes 5.6 MiB for each process and lists them for none. They count for the slice of the
-/// process, so no memory of a device must be kept back for them, and a slice may have all of it. More than a few
-/// megabytes have another cause, for example processes that this driver does not list.
-fn unlisted_bytes(used_bytes: u64, listed: &[DeviceProcess]) -> u64 {
-    const BYTES_MAX: u64 = 16 << 20;
-    let listed_bytes = listed.iter().try_fold(0_u64, |sum, process| Some(sum.saturating_add(process.memory_bytes?)));
-    let count = listed.iter().filter(|process| process.computes).count() as u64;
-    let each = listed_bytes.and_then(|bytes| used_bytes.saturating_sub(bytes).checked_div(count)).unwrap_or(0);
-    if each <= BYTES_MAX { each } else { 0 }
 }
 
 /// Writes the driver's memory figure of each process into its slot, for the lists that the container sees.
@@ -387,7 +374,7 @@ pub(crate) fn store_if_changed(cell: &AtomicU64, value: u64) {
 
 /// Each process once, with the sum of its entries. The sum is unknown if the driver does not give the memory of one
 /// entry.
-fn each_once(processes: &[DeviceProcess]) -> BTreeMap<u32, DeviceProcess> {
+pub(super) fn each_once(processes: &[DeviceProcess]) -> BTreeMap<u32, DeviceProcess> {
     let mut by_pid: BTreeMap<u32, DeviceProcess> = BTreeMap::new();
     for process in processes {
         let nothing = DeviceProcess { pid: process.pid, memory_bytes: Some(0), computes: false };
@@ -423,19 +410,6 @@ mod tests {
         ];
         let expected = [(1, process(1, Some(15), true)), (2, process(2, None, false))];
         assert_eq!(each_once(&processes), BTreeMap::from(expected));
-    }
-
-    #[test]
-    fn unlisted_memory_is_split_among_computing_processes_up_to_a_bound() {
-        const MIB: u64 = 1 << 20;
-        let process = |pid, memory_bytes, computes| DeviceProcess { pid, memory_bytes, computes };
-        let listed = [process(1, Some(100 * MIB), true), process(2, Some(50 * MIB), true), process(3, Some(9), false)];
-        assert_eq!(unlisted_bytes(162 * MIB + 9, &listed), 6 * MIB);
-        assert_eq!(unlisted_bytes(150 * MIB, &listed), 0);
-        // A process that the driver does not list.
-        assert_eq!(unlisted_bytes(1000 * MIB, &listed), 0);
-        assert_eq!(unlisted_bytes(162 * MIB, &[process(1, None, true)]), 0);
-        assert_eq!(unlisted_bytes(5 * MIB, &[]), 0);
     }
 
     #[test]
