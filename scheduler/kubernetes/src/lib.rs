@@ -37,6 +37,7 @@ mod queue_status;
 mod report;
 mod reservation;
 mod resources;
+mod scheduling_policy;
 mod serve;
 mod telemetry;
 mod volumes;
@@ -44,4 +45,8 @@ mod watches;
 mod writer;
 
 pub use queue::{Queue, QueueCondition, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
+pub use scheduling_policy::{
+    MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition, TopologyPolicy,
+    TopologyStrategy,
+};
 pub use serve::{Config, Listeners, ServeError, serve};

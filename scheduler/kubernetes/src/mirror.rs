@@ -15,6 +15,7 @@ mod looks;
 mod nodes;
 mod peers;
 mod pods;
+mod policies;
 mod queues;
 mod volumes;
 
@@ -46,13 +47,14 @@ pub(crate) struct Mirror {
     /// UIDs of the pods that hold room on a node, or are being bound there, whether it is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
     gangs: gangs::Gangs,
-    /// The labels of namespaces: of the queue of pods that name none, and for selectors.
+    /// The labels of namespaces: of the queue and the policy of pods that name none, and for selectors.
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
     selections: peers::Selections,
     queues: BTreeMap<String, QueueSpec>,
     queue_objects: BTreeMap<String, queues::QueueObject>,
     told_queues: BTreeMap<String, QueueSpec>,
     has_changed_queues: bool,
+    policies: policies::Policies,
     volumes: volumes::Volumes,
     device_claims: device_claims::DeviceClaims,
     /// The ports of nodes that pods of ours ask for, or have asked for.
@@ -146,6 +148,7 @@ impl Mirror {
             queue_objects: BTreeMap::new(),
             told_queues: BTreeMap::new(),
             has_changed_queues: true,
+            policies: policies::Policies::default(),
             volumes: volumes::Volumes::default(),
             device_claims: device_claims::DeviceClaims::default(),
             ports: BTreeSet::new(),

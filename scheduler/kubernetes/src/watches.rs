@@ -25,6 +25,7 @@ use crate::mirror::{Mirror, QueueSaid};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 use crate::queue::Queue;
+use crate::scheduling_policy::SchedulingPolicy;
 use crate::serve::Shared;
 
 pub(crate) use device_claims::start_device_claims;
@@ -161,6 +162,32 @@ impl Sight for Queues {
     }
 }
 
+struct SchedulingPolicies;
+
+impl Sight for SchedulingPolicies {
+    type Object = SchedulingPolicy;
+
+    fn name(&self) -> String {
+        "schedulingpolicies".into()
+    }
+
+    fn key(&self, policy: &SchedulingPolicy) -> Option<String> {
+        policy.metadata.name.clone()
+    }
+
+    fn show(&self, policy: SchedulingPolicy, _: &str, mirror: &mut Mirror) {
+        mirror.scheduling_policy(&policy.name_any(), policy.spec.facts());
+    }
+
+    fn gone(&self, key: &str, mirror: &mut Mirror) {
+        mirror.scheduling_policy_gone(key);
+    }
+
+    fn shown(&self, mirror: &Mirror) -> BTreeSet<String> {
+        mirror.scheduling_policy_names()
+    }
+}
+
 struct Volumes;
 
 impl Sight for Volumes {
@@ -284,6 +311,7 @@ pub(crate) fn start(client: &Client, shared: &Arc<Shared>) -> Vec<watch::Receive
         follow(Nodes, Api::all(client.clone()), shared),
         follow(Namespaces, Api::all(client.clone()), shared),
         follow(Queues, Api::all(client.clone()), shared),
+        follow(SchedulingPolicies, Api::all(client.clone()), shared),
         follow(Volumes, Api::all(client.clone()), shared),
         follow(VolumeClaims, Api::all(client.clone()), shared),
         follow(StorageClasses, Api::all(client.clone()), shared),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use aliquot_kubernetes_scheduler::Queue;
+use aliquot_kubernetes_scheduler::{Queue, SchedulingPolicy};
 use aliquot_scheduler_core::PriorityClass;
 use kube::CustomResourceExt;
 use serde_json::Value;
@@ -15,11 +15,13 @@ fn documents(file: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_queues_schema_is_that_of_the_program() {
-    let expected = serde_json::to_value(Queue::crd()).unwrap();
-    let shipped = documents("queues.yaml").remove(0);
-    let text = serde_saphyr::to_string(&expected).unwrap();
-    assert_eq!(shipped, expected, "deploy/kubernetes/scheduler/queues.yaml must be:\n{text}");
+fn the_shipped_schemas_are_those_of_the_program() {
+    for (file, definition) in [("queues.yaml", Queue::crd()), ("scheduling-policies.yaml", SchedulingPolicy::crd())] {
+        let expected = serde_json::to_value(definition).unwrap();
+        let shipped = documents(file).remove(0);
+        let text = serde_saphyr::to_string(&expected).unwrap();
+        assert_eq!(shipped, expected, "deploy/kubernetes/scheduler/{file} must be:\n{text}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use aliquot_scheduler_engine::Observation;
 use super::Mirror;
 use crate::gang::{Gang, GangFacts, GangKind, Source};
 use crate::pod::PodFacts;
+use crate::scheduling_policy::PolicyFacts;
 
 /// A pod that must not have others evicted for it waits this long before it may: some thousand years.
 pub(super) const NEVER_MS: u64 = 1 << 46;
@@ -135,22 +136,25 @@ impl Mirror {
         }
     }
 
-    /// The pod group that a pod is in: its gang, or one of its own if nobody may be evicted for it.
+    /// The pod group that a pod is in: its gang, or one of its own if nobody may be evicted for it at first or ever.
     pub(super) fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
+        let nothing_special = PolicyFacts::default();
+        let policy = self.policy_of(facts).ok().flatten().unwrap_or(&nothing_special);
         let own = PodGroup {
             name: format!("pod/{}", facts.name),
             namespace: facts.namespace.clone(),
             queue: self.queue_of(facts),
             priority: facts.priority,
             preemptible: facts.is_preemptible,
-            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { 0 },
+            min_runtime_ms: policy.min_runtime_ms,
+            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { policy.preemption_delay_ms },
             staleness_grace_ms: Some(STALENESS_GRACE_MS),
             min_members: 1,
             ..PodGroup::default()
         };
         // A bound pod of a group that is not there any more is by itself.
         let Some((gang, of_gang)) = self.gang_of(facts).ok().flatten() else {
-            return facts.never_preempts.then_some(own);
+            return (own.preemption_delay_ms > 0).then_some(own);
         };
         let nothing = BTreeMap::new();
         let succeeded = self.gangs.succeeded.get(&name_of(facts, gang)).unwrap_or(&nothing);
@@ -164,7 +168,7 @@ impl Mirror {
             staleness_grace_ms: of_gang.staleness_grace_ms.unwrap_or(own.staleness_grace_ms),
             min_members: still(of_gang.min_members, succeeded.len()),
             sub_groups: of_gang.sub_groups.into_iter().map(sub_group).collect(),
-            spread: of_gang.spread,
+            spread: policy.spread_of(of_gang.spread),
             ..own
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, PodGroup};
+use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, GroupPlacement, PodGroup};
 
 use super::Mirror;
 use super::gangs::NEVER_MS;
@@ -81,14 +81,18 @@ impl Mirror {
             request.validate().map_err(|error| error.to_string())?;
         }
         let queue = self.queue_of(&facts);
-        let group = (is_gang || facts.never_preempts).then(|| PodGroup {
+        let policy = self.policy_of(&facts)?.cloned().unwrap_or_default();
+        let preemption_delay_ms = if facts.never_preempts { NEVER_MS } else { policy.preemption_delay_ms };
+        let group = (is_gang || preemption_delay_ms > 0).then(|| PodGroup {
             name: IMAGINED.to_owned(),
             namespace: facts.namespace.clone(),
             queue: queue.clone(),
             priority: facts.priority,
             preemptible: facts.is_preemptible,
-            preemption_delay_ms: if facts.never_preempts { NEVER_MS } else { 0 },
+            min_runtime_ms: policy.min_runtime_ms,
+            preemption_delay_ms,
             min_members: if is_gang { count } else { 0 },
+            spread: if is_gang { policy.spread.clone() } else { GroupPlacement::default() },
             ..PodGroup::default()
         });
         let claim = Claim {
@@ -98,6 +102,7 @@ impl Mirror {
             queue,
             priority: facts.priority,
             preemptible: facts.is_preemptible,
+            min_runtime_ms: policy.min_runtime_ms,
             pod_group: group.as_ref().map(|group| group.name.clone()),
             ..Claim::default()
         };

@@ -222,6 +222,7 @@ impl Mirror {
 
     pub(super) fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         self.gang_of(facts)?;
+        let policy = self.policy_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let amounts = self.amounts_of(facts)?;
         let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
@@ -242,11 +243,12 @@ impl Mirror {
             memory: Bytes::new(amounts.memory_bytes),
             devices: ask.as_ref().map_or(claimed.devices, |ask| ask.devices),
             constraints,
+            rules: policy.map(|policy| policy.rules).unwrap_or_default(),
             counted: amounts.counted,
             peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
-            ..Request::default()
         };
         request.validate().map_err(|error| error.to_string())?;
+        self.check_devices_per_node(facts, request.devices)?;
         Ok((request, Means { container: ask.map(|ask| ask.container), volume_claims, claimed }))
     }
 
@@ -261,6 +263,7 @@ impl Mirror {
             queue: self.queue_of(facts),
             priority: facts.priority,
             preemptible: facts.is_preemptible,
+            min_runtime_ms: self.policy_of(facts).ok().flatten().map_or(0, |policy| policy.min_runtime_ms),
             sub_group: group.as_ref().and_then(|group| sub_group_of(facts, group)),
             pod_group: group.as_ref().map(|group| group.name.clone()),
             ..Claim::default()

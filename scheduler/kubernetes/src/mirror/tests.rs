@@ -5,6 +5,7 @@ mod figures;
 mod gangs;
 mod nodes;
 mod peers;
+mod policies;
 mod random;
 mod situations;
 
@@ -21,6 +22,7 @@ use crate::gang::{GangFacts, GangKind};
 use crate::node::NodeFacts;
 use crate::pod::PodFacts;
 use crate::queue::QueueDefinition;
+use crate::scheduling_policy::PolicyFacts;
 
 const GIB: u64 = 1 << 30;
 const DEVICE_BYTES: u64 = 80 * GIB;
@@ -33,6 +35,7 @@ struct World {
     pods: BTreeMap<String, Value>,
     nodes: BTreeMap<String, Value>,
     queues: BTreeMap<String, QueueDefinition>,
+    policies: BTreeMap<String, PolicyFacts>,
     /// Objects that say which pods start together.
     gangs: BTreeMap<(GangKind, String), Value>,
     /// What drivers publish, by node.
@@ -61,6 +64,7 @@ impl World {
             pods: BTreeMap::new(),
             nodes: BTreeMap::new(),
             queues: BTreeMap::new(),
+            policies: BTreeMap::new(),
             gangs: BTreeMap::new(),
             slices: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -85,6 +89,9 @@ impl World {
         self.mirror = Mirror::new("aliquot", self.term, &["rack".to_owned()]);
         for (name, queue) in &self.queues {
             self.mirror.queue(name, queue);
+        }
+        for (name, facts) in &self.policies {
+            self.mirror.scheduling_policy(name, facts.clone());
         }
         for ((kind, name), object) in &self.gangs {
             self.mirror.gang(*kind, "default", name, GangFacts::of(*kind, object));

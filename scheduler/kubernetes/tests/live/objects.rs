@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aliquot_test_api_server::{
-    ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, NODES, POD_GROUPS, PODS, QUEUES, Resource, SLICES,
-    STORAGE_CLASSES, Store, VOLUME_CLAIMS, VOLUMES,
+    ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, NODES, POD_GROUPS, PODS, QUEUES, Resource,
+    SCHEDULING_POLICIES, SLICES, STORAGE_CLASSES, Store, VOLUME_CLAIMS, VOLUMES,
 };
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -102,6 +102,7 @@ impl Objects {
             (&BUDGETS, "default"),
             (&POD_GROUPS, "default"),
             (&QUEUES, ""),
+            (&SCHEDULING_POLICIES, ""),
             (&CORE_EVENTS, "default"),
             (&CLAIMS, "default"),
             (&SLICES, ""),

@@ -1,6 +1,8 @@
 //! What users do.
 
-use aliquot_test_api_server::{BUDGETS, NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, VOLUME_CLAIMS, VOLUMES};
+use aliquot_test_api_server::{
+    BUDGETS, NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, SCHEDULING_POLICIES, VOLUME_CLAIMS, VOLUMES,
+};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -110,6 +112,25 @@ fn queues_limit_what_a_namespace_holds() {
     assert_eq!(reason, "Waiting");
     cluster.pod("a", 40, json!({}));
     cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn a_pod_is_placed_as_its_policy_says() {
+    let (cluster, _scheduler) = Cluster::with_one_gpu();
+    cluster.pod("a", 40, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    cluster.pod("b", 40, json!({"metadata": {"labels": {"aliquot.dev/scheduling-policy": "roomy"}}}));
+    let waits_for = |cluster: &Cluster, word: &str| cluster.why_waiting("b").is_some_and(|(_, why)| why.contains(word));
+    cluster.wait_until("b waits for its policy", |cluster| waits_for(cluster, "no SchedulingPolicy"));
+    let policy = json!({
+        "apiVersion": "aliquot.dev/v1alpha1", "kind": "SchedulingPolicy", "metadata": {"name": "roomy"},
+        "spec": {"memoryPolicy": {"usedPercentMax": 60}},
+    });
+    cluster.objects.create(&SCHEDULING_POLICIES, "", policy);
+    cluster.wait_until("b waits for memory", |cluster| waits_for(cluster, "memory"));
+    let roomier = json!({"spec": {"memoryPolicy": {"usedPercentMax": 80}}});
+    cluster.objects.merge(&SCHEDULING_POLICIES, "", "roomy", &roomier);
+    cluster.wait_until_bound(&["a", "b"]);
 }
 
 #[test]

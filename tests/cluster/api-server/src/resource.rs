@@ -42,7 +42,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 28] = [
+pub const RESOURCES: [&Resource; 29] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -58,6 +58,7 @@ pub const RESOURCES: [&Resource; 28] = [
     &LEASES,
     &BUDGETS,
     &QUEUES,
+    &SCHEDULING_POLICIES,
     &POD_GROUPS,
     &KAI_POD_GROUPS,
     &VOLCANO_POD_GROUPS,
@@ -204,6 +205,10 @@ pub const BUDGETS: Resource = Resource {
 /// `queues`.
 pub const QUEUES: Resource =
     Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "queues", "Queue", false) };
+
+/// `schedulingpolicies`.
+pub const SCHEDULING_POLICIES: Resource =
+    custom("aliquot.dev", "v1alpha1", "schedulingpolicies", "SchedulingPolicy", false);
 
 /// Kubernetes' own `podgroups`, as 1.36 has them.
 pub const POD_GROUPS: Resource = custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true);
