@@ -24,6 +24,12 @@ const VOLCANO_TASK: &str = "volcano.sh/task-spec";
 /// The label by which pods of the coscheduling plugin name their group.
 const COSCHEDULING_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 
+/// The label by which plain pods name their group for Kueue, and the annotation that says how many they are.
+const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
+const KUEUE_GROUP_SIZE: &str = "kueue.x-k8s.io/pod-group-total-count";
+/// With these annotations Kueue admits the group before all its pods are there. Then they may come one after the other.
+const KUEUE_ONE_BY_ONE: [&str; 2] = ["kueue.x-k8s.io/pod-group-fast-admission", "kueue.x-k8s.io/pod-group-serving"];
+
 const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const LEADER_WORKER_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 const LEADER_WORKER_GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
@@ -68,7 +74,10 @@ pub(crate) fn of_pod(
     match annotations.get(GANG).map(String::as_str) {
         Some(NONE) => None,
         Some(name) => Some(annotated(name, annotations)),
-        None => of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners)).map(Ok),
+        None => {
+            let of_object = of_group(spec, labels, annotations).or_else(|| of_workload(labels, owners));
+            of_object.map(Ok).or_else(|| of_kueue(labels, annotations))
+        }
     }
 }
 
@@ -96,6 +105,18 @@ fn of_group(spec: &PodSpec, labels: &Texts, annotations: &Texts) -> Option<Gang>
     let is_named = |name: &&String| !name.is_empty();
     let mut named = groups.into_iter().filter_map(|(kind, name, sub)| Some((kind, name.filter(is_named)?, sub)));
     named.next().map(|(kind, name, sub_group)| Gang { sub_group: sub_group.cloned(), ..of_object(kind, name) })
+}
+
+fn of_kueue(labels: &Texts, annotations: &Texts) -> Option<Result<Gang, String>> {
+    let name = labels.get(KUEUE_GROUP).filter(|name| !name.is_empty())?;
+    if KUEUE_ONE_BY_ONE.iter().any(|key| annotations.get(*key).is_some_and(|value| value == "true")) {
+        return None;
+    }
+    let size = annotations.get(KUEUE_GROUP_SIZE).map_or("", String::as_str);
+    let gang = |size| Gang { name: format!("{KUEUE_GROUP}/{name}"), source: Source::Pods(size), sub_group: None };
+    Some(size.parse().ok().filter(|size| *size > 0).map(gang).ok_or_else(|| {
+        format!("the annotation {KUEUE_GROUP_SIZE} is {size:?}; say there how many pods group {name:?} has")
+    }))
 }
 
 fn of_workload(labels: &Texts, owners: &[OwnerReference]) -> Option<Gang> {
@@ -163,6 +184,22 @@ mod tests {
             let gang = gang(pod).unwrap().unwrap();
             assert_eq!(gang.source, Source::Object(kind, "g".into()));
             assert_eq!((gang.name, gang.sub_group.as_deref()), (kind.full_name("g"), sub_group));
+        }
+    }
+
+    #[test]
+    fn plain_pods_of_a_group_of_kueue_start_together() {
+        let of = |annotations: Value| gang(json!({"labels": {KUEUE_GROUP: "g"}, "annotations": annotations}));
+        let expected =
+            Gang { name: "kueue.x-k8s.io/pod-group-name/g".into(), source: Source::Pods(3), sub_group: None };
+        assert_eq!(of(json!({KUEUE_GROUP_SIZE: "3"})), Some(Ok(expected)));
+        for size in ["", "0", "three"] {
+            let error = of(json!({KUEUE_GROUP_SIZE: size})).unwrap().unwrap_err();
+            assert!(error.contains(&format!("is {size:?}")), "{error}");
+        }
+        // Kueue admits these before all are there, and a StatefulSet makes the next one when the first is ready.
+        for one_by_one in KUEUE_ONE_BY_ONE {
+            assert_eq!(of(json!({KUEUE_GROUP_SIZE: "3", one_by_one: "true"})), None);
         }
     }
 

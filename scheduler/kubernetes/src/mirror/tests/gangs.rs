@@ -112,6 +112,42 @@ fn a_failed_member_is_replaced_beside_those_that_succeeded() {
     assert_eq!(world.names_of_bound(), ["c", "d"]);
 }
 
+#[test]
+fn pods_that_kueue_admits_start_together_in_their_flavor() {
+    let mut world = World::new();
+    for name in ["a100", "h100"] {
+        world.node(name, 2);
+        let mut node = world.nodes[name].clone();
+        node["metadata"]["labels"] = json!({"flavor": name});
+        world.make_node(name, node);
+    }
+    for name in ["a", "b"] {
+        let metadata = json!({
+            "labels": {"kueue.x-k8s.io/pod-group-name": "g"},
+            "annotations": {"kueue.x-k8s.io/pod-group-total-count": "2"},
+        });
+        let gates = json!([{"name": "kueue.x-k8s.io/admission"}, {"name": "kueue.x-k8s.io/topology"}]);
+        world.pod(name, 100, json!({"metadata": metadata, "spec": {"schedulingGates": gates}}));
+    }
+    for gates in [json!([{"name": "kueue.x-k8s.io/topology"}]), json!([])] {
+        world.reconcile();
+        assert!(world.bound().is_empty(), "{:?}", world.log);
+        // Kueue takes away its gates, from one pod after the other, and says by labels of nodes where they may run.
+        let pod = world.pods.get_mut("a").unwrap();
+        pod["spec"]["schedulingGates"] = gates;
+        pod["spec"]["nodeSelector"] = json!({"flavor": "h100"});
+        world.show("a");
+    }
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+    let pod = world.pods.get_mut("b").unwrap();
+    pod["spec"]["schedulingGates"] = json!([]);
+    pod["spec"]["nodeSelector"] = json!({"flavor": "h100"});
+    world.show("b");
+    world.reconcile();
+    assert_eq!(world.bound().into_iter().collect::<Vec<_>>(), [("a", "h100"), ("b", "h100")]);
+}
+
 fn in_pod_group(name: &str) -> serde_json::Value {
     json!({"spec": {"schedulingGroup": {"podGroupName": name}}})
 }
