@@ -178,6 +178,17 @@ pub struct PlacementRules {
 }
 
 impl PlacementRules {
+    /// What both of these demand.
+    #[must_use]
+    pub fn stricter(self, other: Self) -> Self {
+        let percent = [self.memory_threshold_percent, other.memory_threshold_percent];
+        Self {
+            nvlink: self.nvlink.max(other.nvlink),
+            switch: self.switch.max(other.switch),
+            memory_threshold_percent: percent.into_iter().flatten().min(),
+        }
+    }
+
     /// Whether it matters which devices a task has together.
     #[must_use]
     pub fn align(&self) -> bool {

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::NodeTerm;
+use aliquot_scheduler_core::{Alignment, NodeTerm, PlacementRules};
 use k8s_openapi::api::resource::v1::{
-    DeviceClaim, DeviceClaimConfiguration, DeviceRequest, DeviceRequestAllocationResult, DeviceSelector,
-    DeviceToleration, ExactDeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
+    DeviceClaim, DeviceClaimConfiguration, DeviceConstraint, DeviceRequest, DeviceRequestAllocationResult,
+    DeviceSelector, DeviceToleration, ExactDeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::pools::PCIE_ROOT;
 use crate::placement;
 
 /// What scheduling needs to know of a claim.
@@ -38,6 +39,8 @@ pub(crate) struct Ask {
     pub(crate) tolerations: Vec<DeviceToleration>,
     pub(crate) capacity: BTreeMap<String, Quantity>,
     pub(crate) count: u16,
+    /// What its devices must have in common.
+    pub(crate) rules: PlacementRules,
     pub(crate) config: Vec<DeviceClaimConfiguration>,
 }
 
@@ -121,13 +124,9 @@ fn ask(devices: DeviceClaim) -> Result<Ask, String> {
     if let Some(mode) = allocation_mode.filter(|mode| mode != "ExactCount") {
         return Err(format!("request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount"));
     }
-    let constraint = devices.constraints.unwrap_or_default().into_iter().next();
-    let attribute = constraint.and_then(|constraint| constraint.match_attribute.or(constraint.distinct_attribute));
     let count = count.unwrap_or(1);
-    if let Some(attribute) = attribute {
-        return Err(format!("it has a constraint on {attribute:?}, which Aliquot's scheduler does not support"));
-    }
     Ok(Ask {
+        rules: rules(&devices.constraints.unwrap_or_default())?,
         count: u16::try_from(count)
             .map_err(|_| format!("request {name:?} asks for {count} devices, which is too many"))?,
         request: name,
@@ -137,6 +136,32 @@ fn ask(devices: DeviceClaim) -> Result<Ask, String> {
         capacity: capacity.and_then(|capacity| capacity.requests).unwrap_or_default(),
         config: devices.config.unwrap_or_default(),
     })
+}
+
+/// The devices of one clique reach each other by NVLink.
+const NVLINK_CLIQUE: &str = "gpu.aliquot.dev/nvlinkClique";
+/// Each device has its own.
+const UUID: &str = "gpu.aliquot.dev/uuid";
+
+/// What the devices of a claim's only request must have in common, by the claim's constraints.
+fn rules(constraints: &[DeviceConstraint]) -> Result<PlacementRules, String> {
+    let mut rules = PlacementRules::default();
+    for constraint in constraints {
+        match (constraint.match_attribute.as_deref(), constraint.distinct_attribute.as_deref()) {
+            (Some(NVLINK_CLIQUE), None) => rules.nvlink = Alignment::Required,
+            (Some(PCIE_ROOT), None) => rules.switch = Alignment::Required,
+            // A request's devices are different ones anyway.
+            (None, Some(UUID)) => {}
+            (matched, distinct) => {
+                let attribute = matched.or(distinct).unwrap_or_default();
+                return Err(format!(
+                    "it has a constraint on {attribute:?}; Aliquot's scheduler supports matchAttribute {NVLINK_CLIQUE:?} and \
+                     {PCIE_ROOT:?}, and distinctAttribute {UUID:?}"
+                ));
+            }
+        }
+    }
+    Ok(rules)
 }
 
 /// The CEL expressions of selectors.
@@ -203,6 +228,22 @@ mod tests {
         .unwrap();
         assert_eq!((ask.request.as_str(), ask.count, ask.selectors), ("gpu", 2, vec!["true".to_owned()]));
         assert_eq!(ask.capacity["core"].0, "25");
+    }
+
+    #[test]
+    fn constraints_say_what_the_devices_have_in_common() {
+        let rules = |constraints: Value| {
+            let exactly = json!({"deviceClassName": "gpu.aliquot.dev", "count": 2});
+            let requests = json!([{"name": "a", "exactly": exactly}]);
+            ask_of(json!({"requests": requests, "constraints": constraints})).unwrap().rules
+        };
+        let linked = json!({"matchAttribute": "gpu.aliquot.dev/nvlinkClique"});
+        let near = json!({"requests": ["a"], "matchAttribute": "resource.kubernetes.io/pcieRoot"});
+        let different = json!({"distinctAttribute": "gpu.aliquot.dev/uuid"});
+        assert_eq!(rules(json!([different])), PlacementRules::default());
+        let found = rules(json!([linked, near]));
+        assert_eq!((found.nvlink, found.switch), (Alignment::Required, Alignment::Required));
+        assert_eq!((rules(json!([near])).nvlink, rules(json!([near])).switch), (Alignment::Any, Alignment::Required));
     }
 
     #[test]

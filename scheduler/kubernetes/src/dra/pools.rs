@@ -178,7 +178,7 @@ pub(crate) fn device_specs(
     devices.iter().filter_map(spec).collect()
 }
 
-const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
+pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
 /// Whether a device can be given out without what is not supported: counters that it shares with other devices, and

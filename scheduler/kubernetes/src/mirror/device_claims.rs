@@ -10,7 +10,7 @@ mod shortage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceRequest, DeviceSpec};
+use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceRequest, DeviceSpec, PlacementRules};
 use aliquot_scheduler_engine::DevicePart;
 use k8s_openapi::api::resource::v1::{
     Device, DeviceClass, DeviceClassConfiguration, DeviceRequestAllocationResult, ResourceSlice,
@@ -74,6 +74,8 @@ struct ClassFacts {
 pub(super) struct Claimed {
     /// What of devices is to be allocated with the pod.
     pub(super) devices: DeviceRequest,
+    /// What they must have in common.
+    pub(super) rules: PlacementRules,
     /// The claim that they are to be allocated to.
     pub(super) allocate: Option<String>,
     /// The claims that are allocated already.
@@ -312,8 +314,10 @@ impl Mirror {
                     );
                 }
                 None => {
-                    let (devices, attribute) = self.devices_of(facts, claim).map_err(|problem| of_claim(&problem))?;
+                    let (ask, devices, attribute) =
+                        self.devices_of(facts, claim).map_err(|problem| of_claim(&problem))?;
                     claimed.devices = devices;
+                    claimed.rules = ask.rules;
                     claimed.allocate = Some(name.clone());
                     constraints.attributes.insert(attribute, USABLE.to_owned());
                 }
@@ -323,7 +327,11 @@ impl Mirror {
     }
 
     /// What a claim that is to be allocated with a pod asks for, and the attribute of devices that will do.
-    fn devices_of(&self, facts: &PodFacts, claim: &ClaimFacts) -> Result<(DeviceRequest, String), String> {
+    fn devices_of<'a>(
+        &self,
+        facts: &PodFacts,
+        claim: &'a ClaimFacts,
+    ) -> Result<(&'a Ask, DeviceRequest, String), String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
         let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
         if let Some(first) = first {
@@ -340,7 +348,7 @@ impl Mirror {
         let key = claims.criteria(ask)?.key();
         let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
         let (core, memory) = selection.part(&claims.pools)?;
-        Ok((DeviceRequest { count: ask.count, core, memory }, selection.attribute.clone()))
+        Ok((ask, DeviceRequest { count: ask.count, core, memory }, selection.attribute.clone()))
     }
 
     fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &PodFacts> {

@@ -243,7 +243,7 @@ impl Mirror {
             memory: Bytes::new(amounts.memory_bytes),
             devices: ask.as_ref().map_or(claimed.devices, |ask| ask.devices),
             constraints,
-            rules: policy.map(|policy| policy.rules).unwrap_or_default(),
+            rules: policy.map(|policy| policy.rules).unwrap_or_default().stricter(claimed.rules),
             counted: amounts.counted,
             peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
         };

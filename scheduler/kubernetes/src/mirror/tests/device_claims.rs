@@ -215,6 +215,28 @@ fn a_device_is_shared_by_what_claims_ask_for() {
     assert_eq!(world.names_of_bound(), ["b", "c", "d", "e"]);
 }
 
+#[test]
+fn the_devices_of_a_claim_match_as_it_wants() {
+    let mut world = World::new();
+    world.node_with_driver("n", 4);
+    let mut slice = world.slices["n"].clone();
+    for (device, root) in slice["spec"]["devices"].as_array_mut().unwrap().iter_mut().zip(["a", "b", "c", "b"]) {
+        device["attributes"]["resource.kubernetes.io/pcieRoot"] = json!({"string": root});
+    }
+    slice["spec"]["pool"]["generation"] = 1_000.into();
+    world.mirror.resource_slice(typed::<ResourceSlice>(&slice));
+    for name in ["near", "far"] {
+        world.claim(name, 100, None, json!({"count": 2}));
+        let constraint = json!([{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]);
+        world.change_claim(name, |claim| claim["spec"]["devices"]["constraints"] = constraint);
+        world.pod_with_claim(name, name, json!({}));
+        world.reconcile();
+    }
+    assert_eq!(world.names_of_bound(), ["near"]);
+    assert_eq!(world.allocated().into_keys().collect::<Vec<_>>(), ["n/gpu-1", "n/gpu-3"]);
+    assert!(world.why_waiting("far").contains("linked"), "{}", world.why_waiting("far"));
+}
+
 /// The file is what a manager reads: the device's share in whole units, and the parameters of the class before those of
 /// the claim.
 #[test]
