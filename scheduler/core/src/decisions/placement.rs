@@ -5,6 +5,7 @@
 //! a decision costs what has changed and not what there is.
 
 mod candidates;
+mod class_bids;
 mod devices;
 mod engine;
 mod filter;
@@ -13,6 +14,7 @@ mod index;
 mod kinds;
 mod members;
 mod misfit;
+mod node_table;
 mod peer_rules;
 mod policies;
 mod policy;

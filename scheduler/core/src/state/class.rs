@@ -23,6 +23,11 @@ impl Class {
     pub fn request(&self) -> &Request {
         &self.request
     }
+
+    /// The same, to be kept.
+    pub(crate) fn shared_request(&self) -> &Arc<Request> {
+        &self.request
+    }
 }
 
 /// The classes of all claims that there are.

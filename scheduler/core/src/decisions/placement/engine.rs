@@ -1,15 +1,15 @@
 //! Asks a policy, and remembers what it said.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use crate::decisions::placement::class_bids::ClassBids;
 use crate::decisions::placement::devices;
-use crate::decisions::placement::filter::has_room;
-use crate::decisions::placement::index::BidIndex;
-use crate::decisions::placement::misfit::admits;
+use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::peer_rules::PeerRules;
-use crate::decisions::placement::policy::{Bid, NodeChange, Policy, Selection};
+use crate::decisions::placement::policy::{NodeChange, Policy, Selection};
 use crate::decisions::placement::room::room;
-use crate::state::class::ClassId;
+use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, NodeId};
@@ -31,33 +31,31 @@ pub type Placement = Allocation;
 #[derive(Debug)]
 pub struct Engine<P> {
     policy: P,
-    /// How far the policy knows the cluster's changes; `None`: not at all.
+    /// How far the policy and the table know the cluster's changes; `None`: not at all.
     read: Option<u64>,
     /// The turnover that the policy was told last.
     turnover: u8,
+    table: NodeTable,
     classes: BTreeMap<ClassId, ClassBids>,
+    /// The class that has, or had last, each request: a class whose last claim is gone leaves its bids to the next one
+    /// with the same request.
+    by_request: BTreeMap<Arc<Request>, ClassId>,
     /// Number of decisions.
     decisions: u64,
-    /// The decision at which each node was last looked at.
-    looked_at: Vec<u64>,
-}
-
-/// A class's bids.
-#[derive(Debug, Default)]
-struct ClassBids {
-    index: BidIndex,
-    /// Nodes on which the class's tasks may run at all and that are not held, one bit each.
-    admitted: Vec<u64>,
-    /// How far the bids follow the cluster's changes; `None`: not at all.
-    read: Option<u64>,
-    /// The decision for which they were last asked.
-    used: u64,
 }
 
 impl<P: Policy> Engine<P> {
     /// An engine that knows nothing of any cluster yet.
     pub fn new(policy: P) -> Self {
-        Self { policy, read: None, turnover: 0, classes: BTreeMap::new(), decisions: 0, looked_at: Vec::new() }
+        Self {
+            policy,
+            read: None,
+            turnover: 0,
+            table: NodeTable::default(),
+            classes: BTreeMap::new(),
+            by_request: BTreeMap::new(),
+            decisions: 0,
+        }
     }
 
     /// An engine that knows as much, for a copy of the cluster.
@@ -65,7 +63,8 @@ impl<P: Policy> Engine<P> {
     where
         P: Clone,
     {
-        Self { read: self.read, turnover: self.turnover, ..Self::new(self.policy.clone()) }
+        let (read, turnover, table) = (self.read, self.turnover, self.table.clone());
+        Self { read, turnover, table, ..Self::new(self.policy.clone()) }
     }
 
     /// The policy.
@@ -77,7 +76,7 @@ impl<P: Policy> Engine<P> {
     pub fn expect(&mut self, mix: &Mix) {
         if self.policy.expect(mix) {
             self.read = None;
-            self.classes.clear();
+            self.classes.values_mut().for_each(ClassBids::forget_costs);
         }
     }
 
@@ -89,7 +88,7 @@ impl<P: Policy> Engine<P> {
             let nodes = cluster.nodes().map(|(id, _)| id).filter(|id| allow(&rules, cluster, *id));
             return self.best_of(cluster, class, nodes, |_| 0);
         }
-        let index = &self.classes.get(&class)?.index;
+        let index = self.classes.get(&class)?.index();
         let node = match self.policy.selection() {
             Selection::Least => index.least(|forgone| self.policy.surcharge(forgone))?,
             Selection::Uniform => {
@@ -134,7 +133,7 @@ impl<P: Policy> Engine<P> {
         nodes: impl Iterator<Item = NodeId>,
         rank: impl Fn(NodeId) -> u32,
     ) -> Option<Placement> {
-        let index = &self.classes.get(&class)?.index;
+        let index = self.classes.get(&class)?.index();
         let fitting = nodes.filter_map(|id| Some((rank(id), index.get(id.index())?, id)));
         let node = match self.policy.selection() {
             Selection::Least => fitting.map(|(rank, bid, id)| (rank, total(&self.policy, bid), id)).min()?.2,
@@ -153,7 +152,7 @@ impl<P: Policy> Engine<P> {
     pub fn choices(&mut self, cluster: &Cluster, class: ClassId) -> usize {
         let Some((request, bids)) = self.bids(cluster, class) else { return 0 };
         match PeerRules::of(cluster, request) {
-            None => bids.index.count(),
+            None => bids.index().count(),
             rules => bids.fitting(cluster).filter(|id| allow(&rules, cluster, *id)).count(),
         }
     }
@@ -162,7 +161,7 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn has_room(&mut self, cluster: &Cluster, class: ClassId) -> bool {
         let Some((request, bids)) = self.bids(cluster, class) else { return false };
         match PeerRules::of(cluster, request) {
-            None => !bids.index.is_empty(),
+            None => !bids.index().is_empty(),
             rules => bids.fitting(cluster).any(|id| allow(&rules, cluster, id)),
         }
     }
@@ -180,7 +179,7 @@ impl<P: Policy> Engine<P> {
         let rules = PeerRules::of(cluster, request);
         let is_closed = |node: &Node| rules.as_ref().is_some_and(|rules| rules.lasting_misfit(node.spec()).is_some());
         // Most nodes have no bid because they have no room: that is known without looking at their devices.
-        let fitting = nodes.into_iter().filter(|node| bids.index.get(node.index()).is_some());
+        let fitting = nodes.into_iter().filter(|node| bids.index().get(node.index()).is_some());
         let open = fitting.filter_map(|id| Some((id, cluster.node(id).filter(|node| !is_closed(node))?)));
         let rooms = open.map(|(id, node)| u64::from(room(node, request).min(most(id))));
         rooms.fold(0, u64::saturating_add)
@@ -190,7 +189,7 @@ impl<P: Policy> Engine<P> {
     /// if it does not fit there or the node is held.
     pub fn cost_on(&mut self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<i64> {
         let request = self.make_bids(cluster, class)?;
-        let bid = self.classes.get(&class)?.index.get(node.index())?;
+        let bid = self.classes.get(&class)?.index().get(node.index())?;
         if !allow(&PeerRules::of(cluster, request), cluster, node) {
             return None;
         }
@@ -216,12 +215,21 @@ impl<P: Policy> Engine<P> {
         self.follow(cluster);
         self.decisions += 1;
         let request = cluster.class(class)?.request();
-        self.forget_oldest(cluster, class);
-        self.looked_at.resize(cluster.node_slots(), 0);
-        let bids = self.classes.entry(class).or_default();
-        bids.used = self.decisions;
-        bids.follow(cluster, request, &self.policy, &mut self.looked_at);
+        if !self.classes.contains_key(&class) {
+            self.take_up(cluster, class);
+        }
+        let bids = self.classes.get_mut(&class)?;
+        bids.follow(cluster, &self.table, request, &self.policy, self.decisions);
         Some(request)
+    }
+
+    /// Begins with a class that has no bids yet. If one with the same request had some, they go on from there.
+    fn take_up(&mut self, cluster: &Cluster, class: ClassId) {
+        let Some(request) = cluster.class(class).map(Class::shared_request) else { return };
+        let before = self.by_request.get(request).and_then(|before| self.classes.remove(before));
+        self.forget_oldest(cluster);
+        self.by_request.insert(Arc::clone(request), class);
+        self.classes.insert(class, before.unwrap_or_default());
     }
 
     /// The devices that the policy takes on a node.
@@ -231,47 +239,52 @@ impl<P: Policy> Engine<P> {
         Some(Allocation { node, devices: devices::chosen(books, request, choice)? })
     }
 
-    /// Tells the policy what has changed.
+    /// Tells the policy and the table what has changed.
     fn follow(&mut self, cluster: &Cluster) {
+        self.table.grow(cluster.node_slots());
+        let end = cluster.changes().end();
         let mut all_changed = false;
-        match self.read.and_then(|read| cluster.changes().since(read)) {
-            Some(changes) => {
-                for change in changes {
-                    all_changed |= self.tell(cluster, change.node, change.spec);
+        match self.read.and_then(|read| Some((read, cluster.changes().since(read)?))) {
+            Some((read, changes)) => {
+                for (position, change) in (read + 1..).zip(changes) {
+                    all_changed |= self.tell(cluster, change.node, change.spec, position);
                 }
             }
             None => {
                 for index in 0..cluster.node_slots() {
                     let Ok(id) = u32::try_from(index).map(NodeId) else { break };
-                    all_changed |= self.tell(cluster, id, true);
+                    all_changed |= self.tell(cluster, id, true, end);
                 }
             }
         }
-        self.read = Some(cluster.changes().end());
+        self.read = Some(end);
         if cluster.turnover() != self.turnover {
             self.turnover = cluster.turnover();
             all_changed |= self.policy.turnover(self.turnover);
         }
         if all_changed {
-            self.classes.clear();
+            self.classes.values_mut().for_each(ClassBids::forget_costs);
         }
     }
 
-    fn tell(&mut self, cluster: &Cluster, id: NodeId, spec: bool) -> bool {
-        self.policy.node_changed(NodeChange { id, node: cluster.node(id), spec })
+    fn tell(&mut self, cluster: &Cluster, id: NodeId, spec: bool, position: u64) -> bool {
+        let node = cluster.node(id);
+        self.table.note(id, node, spec, position);
+        self.policy.node_changed(NodeChange { id, node, spec })
     }
 
     /// Makes room for the bids of another class.
-    fn forget_oldest(&mut self, cluster: &Cluster, but: ClassId) {
+    fn forget_oldest(&mut self, cluster: &Cluster) {
         let classes_max = (BIDS_MAX / cluster.node_slots().max(1)).max(CLASSES_MIN);
-        if self.classes.len() < classes_max || self.classes.contains_key(&but) {
+        if self.classes.len() < classes_max {
             return;
         }
         self.classes.retain(|class, _| cluster.class(*class).is_some());
         if self.classes.len() >= classes_max {
-            let oldest = self.classes.iter().min_by_key(|(_, bids)| bids.used).map(|(class, _)| *class);
+            let oldest = self.classes.iter().min_by_key(|(_, bids)| bids.used()).map(|(class, _)| *class);
             oldest.map(|class| self.classes.remove(&class));
         }
+        self.by_request.retain(|_, class| self.classes.contains_key(class));
     }
 }
 
@@ -284,80 +297,4 @@ fn allow(rules: &Option<PeerRules<'_>>, cluster: &Cluster, id: NodeId) -> bool {
 fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
     let surcharge = if forgone == 0 { 0 } else { policy.surcharge(forgone) };
     i64::from(cost) + i64::from(surcharge)
-}
-
-/// What is added to a cost where devices cannot be had as a task prefers them: more than any policy's cost, so that a
-/// node where they can be had goes first.
-const NOT_BY_NVLINK: i32 = 1 << 30;
-const NOT_ON_ONE_SWITCH: i32 = 1 << 29;
-/// Costs are clipped to this for tasks with such preferences.
-const COST_MAX: i32 = (1 << 28) - 1;
-
-/// The cost of a bid for a task that prefers or requires devices near each other.
-fn aligned_cost(bid: &Bid, node: &Node, request: &Request) -> i32 {
-    let misses = devices::misses(node, request, bid.choice).unwrap_or_default();
-    let mut cost = bid.cost.clamp(-COST_MAX, COST_MAX);
-    if misses.nvlink {
-        cost += NOT_BY_NVLINK;
-    }
-    if misses.switch {
-        cost += NOT_ON_ONE_SWITCH;
-    }
-    cost
-}
-
-impl ClassBids {
-    /// The nodes that have a bid.
-    fn fitting(&self, cluster: &Cluster) -> impl Iterator<Item = NodeId> {
-        let nodes = cluster.nodes().map(|(id, _)| id);
-        nodes.filter(|id| self.index.get(id.index()).is_some())
-    }
-
-    /// Makes the bids anew on what has changed. `looked_at` holds no later decision than the one that is being made,
-    /// whose number is `self.used`.
-    fn follow(&mut self, cluster: &Cluster, request: &Request, policy: &impl Policy, looked_at: &mut [u64]) {
-        let slots = cluster.node_slots();
-        self.index.grow(slots);
-        self.admitted.resize(slots.div_ceil(64), 0);
-        match self.read.and_then(|read| cluster.changes().since(read)) {
-            Some(changes) => {
-                for change in changes {
-                    let Some(looked_at) = looked_at.get_mut(change.node.index()) else { continue };
-                    // A node that has changed several times is looked at once, as it is now.
-                    if std::mem::replace(looked_at, self.used) == self.used && !change.spec {
-                        continue;
-                    }
-                    self.update(cluster, change.node, change.spec, request, policy);
-                }
-            }
-            None => {
-                for index in 0..slots {
-                    let Ok(id) = u32::try_from(index).map(NodeId) else { break };
-                    self.update(cluster, id, true, request, policy);
-                }
-            }
-        }
-        self.read = Some(cluster.changes().end());
-    }
-
-    fn update(&mut self, cluster: &Cluster, id: NodeId, spec: bool, request: &Request, policy: &impl Policy) {
-        let node = cluster.node(id);
-        let (word, bit) = (id.index() / 64, 1 << (id.index() % 64));
-        if spec {
-            let admitted = node.is_some_and(|node| !cluster.is_held(id) && admits(node.spec(), request).is_ok());
-            match admitted {
-                true => self.admitted[word] |= bit,
-                false => self.admitted[word] &= !bit,
-            }
-        }
-        let admitted = node.filter(|node| self.admitted[word] & bit != 0 && has_room(node, request));
-        let bid = admitted.map(|node| {
-            let bid = policy.bid(id, node, request);
-            match request.rules.align() {
-                true => (aligned_cost(&bid, node, request), bid.forgone),
-                false => (bid.cost, bid.forgone),
-            }
-        });
-        self.index.set(id.index(), bid);
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::decisions::placement::policy::Bid;
 
-/// Nodes in a block, and blocks in a superblock.
+/// Nodes in a block, and blocks in a superblock: as many as a word has bits.
 const FAN_OUT: usize = 64;
 /// No bid.
 const NONE: i32 = Bid::NONE;
@@ -12,8 +12,12 @@ const NONE: i32 = Bid::NONE;
 /// group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BidIndex {
+    /// The nodes that have a bid, one bit each and a word for each block: the bids of many classes do not fit into a
+    /// processor's caches, but these words do, and most nodes have no bid.
+    present: Vec<u64>,
+    /// Of the nodes that have a bid; those of others mean nothing.
     costs: Vec<i32>,
-    /// The number of each node's group.
+    /// The number of each such node's group.
     group_of: Vec<u8>,
     groups: Vec<BidGroup>,
 }
@@ -28,6 +32,10 @@ struct BidGroup {
 impl BidIndex {
     /// Makes room for so many nodes.
     pub(crate) fn grow(&mut self, nodes: usize) {
+        if nodes == self.costs.len() {
+            return;
+        }
+        self.present.resize(nodes.div_ceil(FAN_OUT), 0);
         self.costs.resize(nodes, NONE);
         self.group_of.resize(nodes, 0);
         for group in &mut self.groups {
@@ -35,28 +43,45 @@ impl BidIndex {
         }
     }
 
+    /// Takes all bids away.
+    pub(crate) fn clear(&mut self) {
+        self.present.fill(0);
+        self.groups.clear();
+    }
+
     /// Sets a node's bid.
     pub(crate) fn set(&mut self, node: usize, bid: Option<(i32, u8)>) {
-        let (Some(&old_cost), Some(&old_group)) = (self.costs.get(node), self.group_of.get(node)) else { return };
-        let (cost, group) = match bid {
-            Some((cost, forgone)) => (cost.min(NONE - 1), self.group(forgone)),
-            None => (NONE, old_group),
-        };
-        self.costs[node] = cost;
-        self.group_of[node] = group;
-        if old_cost != NONE && (old_group != group || old_cost < cost) {
-            self.refresh(old_group, node, old_cost);
+        let had_bid = self.has_bid(node);
+        if node >= self.costs.len() || (bid.is_none() && !had_bid) {
+            return;
         }
-        if cost != NONE {
-            self.groups[usize::from(group)].lower(node, cost);
+        let old = had_bid.then(|| (self.costs[node], self.group_of[node]));
+        let new = bid.map(|(cost, forgone)| (cost.min(NONE - 1), self.group(forgone)));
+        let (block, bit) = (node / FAN_OUT, 1 << (node % FAN_OUT));
+        match new {
+            Some((cost, group)) => {
+                self.present[block] |= bit;
+                (self.costs[node], self.group_of[node]) = (cost, group);
+            }
+            None => self.present[block] &= !bit,
+        }
+        if let Some((old_cost, old_group)) = old
+            && new.is_none_or(|(cost, group)| group != old_group || cost > old_cost)
+        {
+            self.refresh(old_group, block, old_cost);
+        }
+        if let Some((cost, group)) = new {
+            self.groups[usize::from(group)].lower(block, cost);
         }
     }
 
     /// A node's bid: its cost, and what is forgone.
     pub(crate) fn get(&self, node: usize) -> Option<(i32, u8)> {
-        let cost = self.costs.get(node).copied().filter(|cost| *cost != NONE)?;
+        if !self.has_bid(node) {
+            return None;
+        }
         let group = self.groups.get(usize::from(*self.group_of.get(node)?))?;
-        Some((cost, group.forgone))
+        Some((*self.costs.get(node)?, group.forgone))
     }
 
     /// The node with the least cost and surcharge, the first one among equals; `surcharge` says what is added for what
@@ -80,17 +105,40 @@ impl BidIndex {
 
     /// The node that comes `skip` places after the first one of those with a bid.
     pub(crate) fn nth(&self, skip: usize) -> Option<usize> {
-        self.costs.iter().enumerate().filter(|(_, cost)| **cost != NONE).map(|(node, _)| node).nth(skip)
+        let mut to_skip = skip;
+        for block in 0..self.present.len() {
+            let here = self.count_in(block);
+            if to_skip < here {
+                return self.nodes_in(block).nth(to_skip);
+            }
+            to_skip -= here;
+        }
+        None
     }
 
     /// Number of nodes with a bid.
     pub(crate) fn count(&self) -> usize {
-        self.costs.iter().filter(|cost| **cost != NONE).count()
+        (0..self.present.len()).map(|block| self.count_in(block)).sum()
     }
 
     /// Whether no node has a bid.
     pub(crate) fn is_empty(&self) -> bool {
-        self.groups.iter().all(|group| group.superblocks.iter().all(|cost| *cost == NONE))
+        self.present.iter().all(|nodes| *nodes == 0)
+    }
+
+    fn has_bid(&self, node: usize) -> bool {
+        self.present.get(node / FAN_OUT).is_some_and(|nodes| nodes >> (node % FAN_OUT) & 1 == 1)
+    }
+
+    fn count_in(&self, block: usize) -> usize {
+        self.present.get(block).map_or(0, |nodes| nodes.count_ones() as usize)
+    }
+
+    /// The nodes of a block that have a bid, in order.
+    fn nodes_in(&self, block: usize) -> impl Iterator<Item = usize> + use<> {
+        let nodes = self.present.get(block).copied().unwrap_or(0);
+        let rest = std::iter::successors(Some(nodes), |nodes| Some(nodes & nodes.wrapping_sub(1)));
+        rest.take_while(|nodes| *nodes != 0).map(move |nodes| block * FAN_OUT + nodes.trailing_zeros() as usize)
     }
 
     /// The first node of a group with this cost, which is the group's least.
@@ -98,9 +146,7 @@ impl BidIndex {
         let superblock = group.superblocks.iter().position(|least| *least == cost)?;
         let blocks = group.blocks.get(superblock * FAN_OUT..)?;
         let block = superblock * FAN_OUT + blocks.iter().position(|least| *least == cost)?;
-        let start = block * FAN_OUT;
-        let here = self.costs.get(start..)?.iter().zip(self.group_of.get(start..)?);
-        Some(start + here.take(FAN_OUT).position(|(c, g)| *c == cost && *g == number)?)
+        self.nodes_in(block).find(|node| self.costs[*node] == cost && self.group_of[*node] == number)
     }
 
     fn group(&mut self, forgone: u8) -> u8 {
@@ -116,18 +162,16 @@ impl BidIndex {
 
     /// Finds the least of a block and its superblock again after a node that cost `old` has left the group or become
     /// dearer.
-    fn refresh(&mut self, number: u8, node: usize, old: i32) {
-        let block = node / FAN_OUT;
-        let group = &mut self.groups[usize::from(number)];
-        if group.blocks[block] != old {
+    fn refresh(&mut self, number: u8, block: usize, old: i32) {
+        if self.groups[usize::from(number)].blocks[block] != old {
             return;
         }
-        let nodes = block * FAN_OUT..self.costs.len().min((block + 1) * FAN_OUT);
-        let here = self.costs[nodes.clone()].iter().zip(&self.group_of[nodes]);
-        group.blocks[block] =
-            here.map(|(cost, group)| if *group == number { *cost } else { NONE }).min().unwrap_or(NONE);
+        let of_group = self.nodes_in(block).filter(|node| self.group_of[*node] == number);
+        let least = of_group.map(|node| self.costs[node]).min().unwrap_or(NONE);
+        let group = &mut self.groups[usize::from(number)];
+        group.blocks[block] = least;
         let superblock = block / FAN_OUT;
-        if group.superblocks[superblock] == old {
+        if least != old && group.superblocks[superblock] == old {
             let blocks = superblock * FAN_OUT..group.blocks.len().min((superblock + 1) * FAN_OUT);
             group.superblocks[superblock] = group.blocks[blocks].iter().copied().min().unwrap_or(NONE);
         }
@@ -141,8 +185,7 @@ impl BidGroup {
         self.superblocks.resize(blocks.div_ceil(FAN_OUT), NONE);
     }
 
-    fn lower(&mut self, node: usize, cost: i32) {
-        let block = node / FAN_OUT;
+    fn lower(&mut self, block: usize, cost: i32) {
         self.blocks[block] = self.blocks[block].min(cost);
         self.superblocks[block / FAN_OUT] = self.superblocks[block / FAN_OUT].min(cost);
     }
@@ -174,8 +217,15 @@ mod tests {
                     .min();
                 prop_assert_eq!(index.least(surcharge), scan.map(|(_, node)| node));
             }
+            let with_bid = all.iter().enumerate().filter(|(_, bid)| bid.is_some()).map(|(node, _)| node);
+            for (skip, node) in with_bid.enumerate() {
+                prop_assert_eq!(index.nth(skip), Some(node));
+            }
+            prop_assert_eq!(index.nth(index.count()), None);
             prop_assert_eq!(index.count(), all.iter().flatten().count());
             prop_assert_eq!(index.is_empty(), all.iter().flatten().count() == 0);
+            index.clear();
+            prop_assert_eq!((index.count(), index.least(|_| 0), index.get(0)), (0, None, None));
         }
     }
 }

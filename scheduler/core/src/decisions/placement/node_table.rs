@@ -1,0 +1,96 @@
+//! What an engine keeps of every node beside the cluster, so that the bids of a class are brought up to date without
+//! looking at nodes that have not changed or have no room.
+
+use crate::state::node::{Device, Node};
+use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
+use crate::vocabulary::request::Request;
+
+/// Of each node, by its number: when it has changed last, and the most that a task can have there.
+///
+/// A position says how many changes of the cluster's log had been told by then.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeTable {
+    /// The position just after a node's last change.
+    changed_at: Vec<u64>,
+    /// The same of the last change of more than what is free.
+    spec_changed_at: Vec<u64>,
+    /// The greatest of these.
+    last_spec_change: u64,
+    free: Vec<Free>,
+}
+
+/// What is free of a node. There is nothing of a node that was removed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Free {
+    cpu: MilliCpu,
+    memory: Bytes,
+    /// The most time that is free on one device.
+    core_max: DeviceCore,
+    /// Devices that may be given out and all of whose time is free.
+    whole: u16,
+    is_there: bool,
+}
+
+impl NodeTable {
+    /// Makes room for so many nodes.
+    pub(crate) fn grow(&mut self, nodes: usize) {
+        self.changed_at.resize(nodes, 0);
+        self.spec_changed_at.resize(nodes, 0);
+        self.free.resize(nodes, Free::default());
+    }
+
+    /// Takes in a node that has changed; `None` if it was removed. `spec`: more may have changed than what is free.
+    pub(crate) fn note(&mut self, id: NodeId, node: Option<&Node>, spec: bool, position: u64) {
+        let index = id.index();
+        let Some(changed_at) = self.changed_at.get_mut(index) else { return };
+        *changed_at = position;
+        if spec {
+            self.spec_changed_at[index] = position;
+            self.last_spec_change = self.last_spec_change.max(position);
+        }
+        self.free[index] = node.map_or_else(Free::default, |node| Free {
+            cpu: node.cpu_free(),
+            memory: node.memory_free(),
+            core_max: node.core_free_max(),
+            whole: whole_devices(node),
+            is_there: true,
+        });
+    }
+
+    /// Whether the change just before `position` is a node's last one.
+    pub(crate) fn is_last_change(&self, node: NodeId, position: u64) -> bool {
+        self.changed_at.get(node.index()) == Some(&position)
+    }
+
+    /// The nodes that have changed after a position, in order.
+    pub(crate) fn changed_since(&self, position: u64) -> impl Iterator<Item = NodeId> + use<'_> {
+        since(&self.changed_at, position)
+    }
+
+    /// The nodes of which more has changed after a position than what is free, in order.
+    pub(crate) fn specs_changed_since(&self, position: u64) -> impl Iterator<Item = NodeId> + use<'_> {
+        let changed_at = if self.last_spec_change > position { &self.spec_changed_at[..] } else { &[] };
+        since(changed_at, position)
+    }
+
+    /// Whether there can be room on a node for a task of this request. A necessary condition that is found quickly.
+    pub(crate) fn may_have_room(&self, node: NodeId, request: &Request) -> bool {
+        let Some(free) = self.free.get(node.index()) else { return false };
+        let devices = &request.devices;
+        let has_devices = match devices.count {
+            0 => true,
+            count => free.core_max >= devices.core && (devices.core < DeviceCore::WHOLE || free.whole >= count),
+        };
+        free.is_there && free.cpu >= request.cpu && free.memory >= request.memory && has_devices
+    }
+}
+
+fn whole_devices(node: &Node) -> u16 {
+    let is_whole = |device: &&Device| device.is_healthy() && device.core_free() >= DeviceCore::WHOLE;
+    u16::try_from(node.devices().iter().filter(is_whole).count()).unwrap_or(u16::MAX)
+}
+
+fn since(changed_at: &[u64], position: u64) -> impl Iterator<Item = NodeId> + use<'_> {
+    (0..).zip(changed_at).filter(move |(_, at)| **at > position).map(|(index, _)| NodeId(index))
+}
