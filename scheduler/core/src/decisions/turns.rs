@@ -27,10 +27,26 @@ struct SiblingKey {
     age: usize,
 }
 
+impl SiblingKey {
+    /// Of a queue that is compared with no other one.
+    fn of_only_child(age: usize) -> Self {
+        Self {
+            above_fair_share: false,
+            above_quota: false,
+            priority: Reverse(0),
+            with_next: DominantShare::default(),
+            without: DominantShare::default(),
+            age,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Place {
     queue: QueueId,
     parent: Option<usize>,
+    /// Whether it has no siblings: then it is its turn whatever it holds.
+    is_only_child: bool,
     key: Option<SiblingKey>,
     /// The children that have something to place.
     children: BTreeSet<(SiblingKey, usize)>,
@@ -67,9 +83,14 @@ impl Turns {
     pub(crate) fn new(cluster: &Cluster, shares: &Shares, candidates: &mut impl Candidates) -> Self {
         let order = cluster.queues().parents_first();
         let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
+        let parent_of = |queue: &QueueId| cluster.queue(*queue).and_then(Queue::parent);
         let mut place = |queue: &QueueId| Place {
             queue: *queue,
-            parent: cluster.queue(*queue).and_then(Queue::parent).and_then(|parent| index.get(&parent).copied()),
+            parent: parent_of(queue).and_then(|parent| index.get(&parent).copied()),
+            is_only_child: match parent_of(queue) {
+                Some(parent) => cluster.queue(parent).is_some_and(|parent| parent.children().len() == 1),
+                None => cluster.queues().roots().len() == 1,
+            },
             key: None,
             children: BTreeSet::new(),
             next: candidates.next(cluster, *queue, Bound::Unbounded),
@@ -119,7 +140,10 @@ impl Turns {
         let leaf = self.leaf_of(index);
         let charge = leaf.and_then(|leaf| self.places.get(leaf)?.next.as_ref()).map(|(_, charge)| charge);
         let key = charge.zip(self.places.get(index));
-        let key = key.map(|(charge, place)| key_of(index, place.queue, charge, cluster, shares));
+        let key = key.map(|(charge, place)| match place.is_only_child {
+            true => SiblingKey::of_only_child(index),
+            false => key_of(index, place.queue, charge, cluster, shares),
+        });
         let Some(place) = self.places.get_mut(index) else { return };
         place.leaf = leaf;
         let (old, parent) = (std::mem::replace(&mut place.key, key), place.parent);

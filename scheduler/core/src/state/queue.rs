@@ -34,12 +34,30 @@ pub(crate) struct Single {
     pub(crate) preemptible: bool,
 }
 
+/// Which bounds a queue has of any resource. Most queues of a deep tree have none, and are passed over quickly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Bounds {
+    has_limit: bool,
+    has_quota: bool,
+}
+
+impl Bounds {
+    fn of(allowances: &[Option<Allowance>]) -> Self {
+        let any = |is_set: fn(&Allowance) -> bool| allowances.iter().flatten().any(is_set);
+        Self {
+            has_limit: any(|allowance| allowance.limit.is_some()),
+            has_quota: any(|allowance| allowance.quota.is_some()),
+        }
+    }
+}
+
 /// A queue in a cluster's state. Amounts are those of all queues below it, too.
 #[derive(Clone, Debug)]
 pub struct Queue {
     spec: QueueSpec,
     /// By number of the resource; `None`: not named.
     allowances: Vec<Option<Allowance>>,
+    bounds: Bounds,
     parent: Option<QueueId>,
     children: Vec<QueueId>,
     allocated: Amounts,
@@ -82,6 +100,11 @@ impl Queue {
     /// The same, if the queue names the resource.
     pub(crate) fn named_allowance(&self, number: usize) -> Option<Allowance> {
         self.allowances.get(number).copied().flatten()
+    }
+
+    /// Whether it has a bound that claims can pass: a limit of any resource, or for those that may not be evicted a quota.
+    pub(crate) fn may_bind(&self, preemptible: bool) -> bool {
+        self.bounds.has_limit || (self.bounds.has_quota && !preemptible)
     }
 
     /// What its claims hold.
@@ -215,6 +238,7 @@ impl Queues {
         let name = spec.name.clone();
         let queue = Queue {
             spec,
+            bounds: Bounds::of(&allowances),
             allowances,
             parent,
             children: Vec::new(),
@@ -271,6 +295,7 @@ impl Queues {
             return Err(QueueError::Moved(spec.name));
         }
         queue.allowances = numbered(&spec.allowances, resources);
+        queue.bounds = Bounds::of(&queue.allowances);
         queue.spec = spec;
         Ok(())
     }

@@ -44,7 +44,8 @@ pub(crate) fn exceeded<'a>(
     preemptible: bool,
     booked: bool,
 ) -> impl Iterator<Item = Exceeded> + 'a {
-    let parts = cluster.queues().path(queue).flat_map(|queue| charge.parts().map(move |part| (queue, part)));
+    let binding = cluster.queues().path(queue).filter(move |(_, queue)| queue.may_bind(preemptible));
+    let parts = binding.flat_map(|queue| charge.parts().map(move |part| (queue, part)));
     parts.flat_map(move |((id, queue), (resource, asked))| {
         let allowance = queue.named_allowance(resource);
         // A quota of no CPU or memory says that none is promised, not that what runs on devices may use none.
