@@ -1,5 +1,6 @@
 //! One cycle: from what waits to a plan.
 
+mod chosen;
 mod dump;
 
 use std::collections::BTreeSet;

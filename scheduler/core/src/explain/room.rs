@@ -49,30 +49,29 @@ pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting
 fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
     let mut counts: BTreeMap<Exclusion, u32> = BTreeMap::new();
     for (_, node) in cluster.nodes() {
-        let (spec, asked) = (node.spec(), &request.constraints);
-        let devices = spec.devices.iter().filter(|device| asked.admit_device(device));
-        let lacks_devices = devices.count() < usize::from(request.devices.count);
-        let exclusions = spec
-            .cordoned
-            .then_some(Exclusion::Cordoned)
-            .into_iter()
-            .chain(
-                asked
-                    .missing_labels(spec)
-                    .map(|(key, value)| Exclusion::Label { key: key.to_owned(), value: value.to_owned() }),
-            )
-            .chain((!asked.admit_by_terms(spec)).then(|| Exclusion::NodeTerms(asked.node_terms.clone())))
-            .chain(asked.untolerated(spec).cloned().map(Exclusion::Taint))
-            .chain(lacks_devices.then(|| Exclusion::Devices {
-                wanted: request.devices.count,
-                models: asked.models.iter().cloned().collect(),
-                attributes: asked.attributes.clone().into_iter().collect(),
-            }));
-        exclusions.for_each(|exclusion| *counts.entry(exclusion).or_default() += 1);
+        exclusions(node, request).for_each(|exclusion| *counts.entry(exclusion).or_default() += 1);
     }
     let mut excluded: Vec<_> = counts.into_iter().map(|(what, nodes)| NodeCount { nodes, what }).collect();
     excluded.sort_by_key(|excluded| Reverse(excluded.nodes));
     excluded
+}
+
+/// All that keeps a task from a node, whatever is free there.
+pub(crate) fn exclusions<'a>(node: &'a Node, request: &'a Request) -> impl Iterator<Item = Exclusion> + 'a {
+    let (spec, asked) = (node.spec(), &request.constraints);
+    let devices = spec.devices.iter().filter(|device| asked.admit_device(device));
+    let lacks_devices = devices.count() < usize::from(request.devices.count);
+    let label = |(key, value): (&str, &str)| Exclusion::Label { key: key.to_owned(), value: value.to_owned() };
+    let of_spec = spec.cordoned.then_some(Exclusion::Cordoned).into_iter();
+    of_spec
+        .chain(asked.missing_labels(spec).map(label))
+        .chain((!asked.admit_by_terms(spec)).then(|| Exclusion::NodeTerms(asked.node_terms.clone())))
+        .chain(asked.untolerated(spec).cloned().map(Exclusion::Taint))
+        .chain(lacks_devices.then(|| Exclusion::Devices {
+            wanted: request.devices.count,
+            models: asked.models.iter().cloned().collect(),
+            attributes: asked.attributes.clone().into_iter().collect(),
+        }))
 }
 
 /// What nodes that admit such tasks lack for one, what most of them lack first, and the one that lacks least.
@@ -108,7 +107,7 @@ fn shortages<'a>(
 }
 
 /// All that a node that admits such tasks lacks for one.
-fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>>) -> Vec<Shortage> {
+pub(crate) fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>>) -> Vec<Shortage> {
     let mut lacks = Vec::new();
     if node.cpu_free() < request.cpu {
         lacks.push(Shortage::Cpu { wanted: request.cpu, free: node.cpu_free() });

@@ -184,12 +184,33 @@ impl Display for NodeCount<Shortage> {
     }
 }
 
+impl Exclusion {
+    /// What keeps a task away, as a sentence about one node.
+    pub(crate) fn on_one(&self) -> String {
+        OfNodes { nodes: "the node", is_one: true, exclusion: self }.to_string()
+    }
+}
+
 impl Display for NodeCount<Exclusion> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (nodes, one) = (Count(self.nodes.into(), "node"), self.nodes == 1);
+        let nodes = Count(self.nodes.into(), "node").to_string();
+        OfNodes { nodes: &nodes, is_one: self.nodes == 1, exclusion: &self.what }.fmt(f)
+    }
+}
+
+/// What keeps a task from nodes, as a sentence about them.
+struct OfNodes<'a> {
+    nodes: &'a str,
+    is_one: bool,
+    exclusion: &'a Exclusion,
+}
+
+impl Display for OfNodes<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (nodes, one) = (self.nodes, self.is_one);
         let (has, lacks, is) = if one { ("has", "lacks", "is") } else { ("have", "lack", "are") };
         let matches = if one { "matches" } else { "match" };
-        match &self.what {
+        match self.exclusion {
             Exclusion::Cordoned => write!(f, "{nodes} {is} cordoned"),
             Exclusion::Label { key, value } => write!(f, "{nodes} {lacks} the label {key}={value}"),
             Exclusion::NodeTerms(terms) => {

@@ -263,6 +263,14 @@ pub enum EventError {
         /// The name that no budget of it has.
         name: String,
     },
+    /// The claim cannot be placed now on the node that somebody has chosen for it.
+    #[error("node {node:?}: {why}")]
+    NotOnNode {
+        /// The name of the node.
+        node: String,
+        /// What is in the way there.
+        why: String,
+    },
     /// Time does not run backwards.
     #[error("it is {now_ms} ms already and cannot become {then_ms} ms")]
     TimeBackwards {

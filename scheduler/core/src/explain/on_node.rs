@@ -1,0 +1,77 @@
+//! What keeps one more task from one node, for whoever chooses nodes otherwise than by cycles.
+
+use std::fmt::{self, Display, Formatter};
+
+use crate::decisions::placement::PeerRules;
+use crate::explain::pending::over_bound;
+use crate::explain::reason::Reason;
+use crate::explain::room::{exclusions, lacks};
+use crate::explain::shortage::{Exclusion, Shortage};
+use crate::state::cluster::{Cluster, limits};
+use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::request::Request;
+
+/// Why one more task cannot be placed on a node now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NodeObstacle {
+    /// These keep it away, whatever is free.
+    Excluded(Vec<Exclusion>),
+    /// Not even the empty node has enough.
+    TooSmall(Vec<Shortage>),
+    /// The node is kept for somebody who has waited for long.
+    Held,
+    /// The node lacks this now.
+    Full(Vec<Shortage>),
+}
+
+impl NodeObstacle {
+    /// What keeps one more task of a request from a node; `None`: it fits there now.
+    #[must_use]
+    pub fn of(cluster: &Cluster, request: &Request, node: NodeId) -> Option<Self> {
+        let books = cluster.node(node)?;
+        let excluded: Vec<Exclusion> = exclusions(books, request).collect();
+        if !excluded.is_empty() {
+            return Some(Self::Excluded(excluded));
+        }
+        let rules = PeerRules::of(cluster, request);
+        let lacking = lacks(books, request, rules.as_ref());
+        if lacking.is_empty() {
+            return cluster.is_held(node).then_some(Self::Held);
+        }
+        match lacks(&books.emptied(), request, None) {
+            too_small if too_small.is_empty() => Some(Self::Full(lacking)),
+            too_small => Some(Self::TooSmall(too_small)),
+        }
+    }
+
+    /// Whether it stays so, whoever leaves the node.
+    #[must_use]
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Excluded(_) | Self::TooSmall(_))
+    }
+}
+
+impl Display for NodeObstacle {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let joined =
+            |lacking: &[Shortage]| lacking.iter().map(Shortage::on_one).collect::<Vec<String>>().join(", and ");
+        match self {
+            Self::Excluded(all) => {
+                f.write_str(&all.iter().map(Exclusion::on_one).collect::<Vec<String>>().join(", and "))
+            }
+            Self::TooSmall(lacking) => write!(f, "the empty node is too small: {}", joined(lacking)),
+            Self::Held => f.write_str("the node is kept for a task that has waited for long"),
+            Self::Full(lacking) => f.write_str(&joined(lacking)),
+        }
+    }
+}
+
+/// The bounds of its queue, and of those above that, which a claim that waits would pass, wherever it is placed.
+#[must_use]
+pub fn bounds_passed(cluster: &Cluster, claim: ClaimId) -> Vec<Reason> {
+    let of = || Some((cluster.class(cluster.class_of(claim)?)?, cluster.group(cluster.group_of(claim)?)?));
+    let Some((class, group)) = of() else { return Vec::new() };
+    let charge = cluster.resources().least_charge(class.request());
+    let exceeded = limits::exceeded(cluster, group.queue(), &charge, group.spec().preemptible, false);
+    exceeded.map(|exceeded| over_bound(cluster, &exceeded)).collect()
+}
