@@ -1,6 +1,7 @@
 //! The engine: observations change what is known, cycles decide, and commands carry it out.
 
 mod check;
+mod chosen;
 mod claims;
 mod collected;
 mod configuration;
@@ -162,6 +163,9 @@ impl Engine {
         match (&mut self.collected, observation) {
             (Some(_), Observation::Synced) => self.begin(),
             (None, Observation::Synced) => Ok(()),
+            (Some(_), Observation::ClaimOnNode(_, _, node)) => {
+                Err(chosen::refused(&node, "the scheduler does not know the cluster yet; try again"))
+            }
             (Some(collected), observation) => {
                 collected.take(observation);
                 Ok(())
@@ -192,6 +196,7 @@ impl Engine {
                 Ok(())
             }
             Observation::Claim(uid, claim) => self.claim_wanted(uid, *claim),
+            Observation::ClaimOnNode(uid, claim, node) => self.claim_on_node(uid, *claim, &node),
             Observation::ClaimResized(uid, request) => self.claim_resized(&uid, *request),
             Observation::ClaimPeers(uid, peers) => self.claim_peers(&uid, peers),
             Observation::ClaimEnded(uid) => {

@@ -25,6 +25,9 @@ pub enum Observation {
     Outcome(Report),
     /// A user wants this claim.
     Claim(ClaimUid, Box<Claim>),
+    /// A user wants this claim, and somebody else has chosen its node. It is placed there at once, into what is free, or
+    /// refused, and then not known any more. Its constraints name the node as well.
+    ClaimOnNode(ClaimUid, Box<Claim>, NodeName),
     /// A claim asks for something else now. One that runs is resized where it is, if there is room.
     ClaimResized(ClaimUid, Box<Request>),
     /// What a claim's place has to do with the places of others is this now. One that runs stays where it is.

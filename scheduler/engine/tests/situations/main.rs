@@ -1,5 +1,6 @@
 //! Single situations, message by message.
 
+mod chosen;
 mod configuration;
 mod devices;
 mod ended;
@@ -13,8 +14,8 @@ mod strays;
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Action, Bytes, Claim, DeviceCore, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec, QueueError,
-    QueueSpec, Request,
+    Action, Allowance, Bytes, Claim, DeviceCore, DeviceRequest, DeviceSpec, EventError, Health, MilliCpu, NodeSpec,
+    QueueError, QueueSpec, Request, Resource,
 };
 use aliquot_scheduler_engine::{
     Amounts, Batch, ClaimKey, ClaimRecord, ClaimUid, Command, Decisions, DevicePart, Engine, Generation, Heartbeat,

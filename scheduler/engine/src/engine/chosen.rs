@@ -1,0 +1,54 @@
+//! Claims whose node somebody else has chosen: they are placed at once, or refused.
+
+use aliquot_scheduler_core::explain::{NodeObstacle, Reason, bounds_passed};
+use aliquot_scheduler_core::{Claim, Event, EventError, Outcome};
+
+use super::Engine;
+use crate::entries::Entry;
+use crate::names::{ClaimUid, NodeName};
+use crate::store::ClaimKey;
+
+impl Engine {
+    /// Places a claim on a node, into what is free there now. Nobody makes way for it.
+    pub(super) fn claim_on_node(&mut self, uid: ClaimUid, claim: Claim, node: &NodeName) -> Result<(), EventError> {
+        if self.entries.of_uid(&uid).is_some() || self.entries.has_stray(&uid) {
+            return Err(refused(node, "what there was of the claim before has not left yet; try again"));
+        }
+        let id = self.cluster.node_named(node.as_str()).ok_or_else(|| refused(node, "there is no such node"))?;
+        if self.nodes.get(id).is_none_or(|state| !state.is_up) {
+            return Err(refused(node, "the node cannot be reached"));
+        }
+        // What does not fit never gets into the books: they learn from what comes.
+        if let Some(obstacle) = NodeObstacle::of(&self.cluster, &claim.request, id) {
+            return Err(refused(node, &obstacle.to_string()));
+        }
+        let Outcome::Claim(claim) = self.apply(Event::ClaimAdded(claim))? else { return Ok(()) };
+        if !self.scheduler.place_now(&mut self.cluster, claim) {
+            let bounds: Vec<String> = bounds_passed(&self.cluster, claim).iter().map(Reason::to_string).collect();
+            self.apply_sure(Event::ClaimRemoved(claim));
+            return Err(match bounds.is_empty() {
+                true => refused(node, "its pod group cannot start there as it is"),
+                false => refused(node, &bounds.join("; ")),
+            });
+        }
+        let entry = Entry {
+            key: ClaimKey { uid, stray: None },
+            id: Some(claim),
+            parked: None,
+            added_ms: self.now_ms,
+            is_ended: false,
+            instance: None,
+            resize: None,
+            complaint: None,
+        };
+        let entry = self.entries.insert(entry);
+        self.unsaved.entries.insert(entry);
+        self.touched.push_back(claim);
+        self.changed();
+        Ok(())
+    }
+}
+
+pub(super) fn refused(node: &NodeName, why: &str) -> EventError {
+    EventError::NotOnNode { node: node.to_string(), why: why.to_owned() }
+}
