@@ -13,7 +13,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use crate::serve::Config;
 use crate::telemetry::{Status, Written};
+
+/// The annotation of the Lease that says where kube-scheduler reaches the leader's extender.
+const EXTENDER: &str = "aliquot.dev/extender";
 
 /// A leader that has not renewed its lease for so long leads no more.
 const LEASE: Duration = Duration::from_secs(10);
@@ -26,6 +30,7 @@ pub(crate) struct Candidate {
     leases: Api<Lease>,
     /// No two replicas have the same.
     identity: String,
+    extender_url: Option<String>,
     status: Arc<Status>,
 }
 
@@ -55,8 +60,9 @@ struct Seen {
 }
 
 impl Candidate {
-    pub(crate) fn new(client: Client, namespace: &str, identity: String, status: Arc<Status>) -> Candidate {
-        Candidate { leases: Api::namespaced(client, namespace), identity, status }
+    pub(crate) fn new(client: Client, config: &Config, status: Arc<Status>) -> Candidate {
+        let (identity, extender_url) = (config.identity.clone(), config.extender_url.clone());
+        Candidate { leases: Api::namespaced(client, &config.namespace), identity, extender_url, status }
     }
 
     /// Waits until this replica leads. Answers its term, which no leader has had before, and until when it may write.
@@ -93,7 +99,8 @@ impl Candidate {
     /// Takes the lease if nobody holds it. Answers the term, or who holds it.
     async fn try_to_lead(&self, seen: &mut Seen) -> kube::Result<Result<u64, String>> {
         let Some(lease) = self.leases.get_opt(NAME).await? else {
-            let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
+            let mut metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
+            self.say_where(&mut metadata);
             let lease = Lease { metadata, spec: Some(self.held(1)) };
             return taken(self.leases.create(&PostParams::default(), &lease).await, 1);
         };
@@ -103,11 +110,23 @@ impl Candidate {
             *seen = Seen { resource_version: lease.metadata.resource_version.clone(), at: Instant::now() };
         }
         if !holder.is_empty() && holder != self.identity && seen.at.elapsed() < LEASE {
+            let annotations = lease.metadata.annotations.as_ref();
+            self.status.leader_is_at(annotations.and_then(|annotations| annotations.get(EXTENDER)).cloned());
             return Ok(Err(holder));
         }
+        self.status.leader_is_at(None);
         let term = spec.lease_transitions.unwrap_or(0).max(0).saturating_add(1);
-        let lease = Lease { spec: Some(self.held(term)), ..lease };
+        let mut metadata = lease.metadata;
+        self.say_where(&mut metadata);
+        let lease = Lease { metadata, spec: Some(self.held(term)) };
         taken(self.leases.replace(NAME, &PostParams::default(), &lease).await, term)
+    }
+
+    /// Says where the extender of this replica is, and nothing about one before it.
+    fn say_where(&self, metadata: &mut ObjectMeta) {
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.remove(EXTENDER);
+        annotations.extend(self.extender_url.clone().map(|url| (EXTENDER.to_owned(), url)));
     }
 
     fn held(&self, term: i32) -> LeaseSpec {

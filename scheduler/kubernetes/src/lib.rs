@@ -11,6 +11,9 @@
 //! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it. Where managers are DRA
 //! drivers the allocation of the pod's ResourceClaim says it, which is written just before the binding.
 //!
+//! Pods of kube-scheduler can have their devices here as well: it asks by its extender protocol (`extender`), and the
+//! same engine decides.
+//!
 //! # One leader
 //!
 //! Replicas elect a leader by a Lease. A leader's term is greater than all before. It begins no write after its lease. A
@@ -23,6 +26,7 @@ mod claim_report;
 mod devices;
 mod dra;
 mod evicted;
+mod extender;
 mod gang;
 mod lease;
 mod left_over;
@@ -44,9 +48,10 @@ mod volumes;
 mod watches;
 mod writer;
 
+pub use extender::TlsFiles;
 pub use queue::{Queue, QueueCondition, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
 pub use scheduling_policy::{
     MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition, TopologyPolicy,
     TopologyStrategy,
 };
-pub use serve::{Config, Listeners, ServeError, serve};
+pub use serve::{Config, ExtenderListener, Listeners, ServeError, serve};

@@ -5,9 +5,10 @@
 //! what became of a write comes in again.
 //!
 //! A pod that waits for this scheduler is a claim. A bound pod is an instance: the annotation `aliquot.dev/generation`
-//! says which command has bound it. All other pods that are on a node are *foreign*: what they hold is taken off what
+//! says which command has bound it, whatever scheduler the pod names. All other pods that are on a node are *foreign*: what they hold is taken off what
 //! the node has. Nobody knows which devices a foreign pod uses, so devices of such a node are not given out.
 
+mod chosen;
 mod commands;
 mod device_claims;
 mod gangs;
@@ -30,6 +31,7 @@ use crate::node::NodeFacts;
 use crate::peers::PeerRules;
 use crate::pod::PodFacts;
 
+pub(crate) use chosen::Choice;
 pub(crate) use commands::{Binding, Write};
 pub(crate) use device_claims::{LeftOver, Reservation, Shortage};
 pub(crate) use looks::{Imagined, Known};
@@ -67,6 +69,8 @@ pub(crate) struct Mirror {
     changed_pods: BTreeSet<String>,
     changed_nodes: BTreeSet<String>,
     told: Vec<Observation>,
+    /// What became of pods that other schedulers have asked to be bound.
+    answers: Vec<(String, Result<(), String>)>,
 }
 
 #[derive(Debug)]
@@ -83,6 +87,8 @@ struct KnownPod {
     peers: Option<Arc<Peers>>,
     /// The node to which a binding is on its way. What becomes of it is waited for, whatever happens to the node.
     binding_to: Option<String>,
+    /// The node that another scheduler has chosen for it, and waits for it to be bound to.
+    chosen: Option<String>,
     /// It is deleted, and its devices are still allocated to it.
     is_gone: bool,
 }
@@ -159,6 +165,7 @@ impl Mirror {
             changed_pods: BTreeSet::new(),
             changed_nodes: BTreeSet::new(),
             told: vec![Observation::Topology(topology.to_vec())],
+            answers: Vec::new(),
         }
     }
 
@@ -186,7 +193,7 @@ impl Mirror {
 
     /// Pods that wait for this scheduler and that no command is about.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting<'_>> {
-        let pods = self.pods.values().filter(|pod| pod.instance.is_none());
+        let pods = self.pods.values().filter(|pod| pod.instance.is_none() && pod.chosen.is_none());
         pods.filter(|pod| pod.claim.is_some() || pod.problem.is_some())
             .map(|pod| Waiting { facts: &pod.facts, problem: pod.problem.as_deref() })
     }

@@ -45,19 +45,18 @@ pub(crate) struct PodFacts {
     /// What it may use of devices, if a scheduler has decided. `Err`: the annotation cannot be read.
     pub(crate) decision: Option<Result<Decision, String>>,
     pub(crate) claims: Vec<PodClaim>,
-    /// Its labels, if it has a node or is this scheduler's.
     pub(crate) labels: BTreeMap<String, String>,
     /// Its rules about other pods. `Err`: what they say is not supported.
     pub(crate) peer_rules: Result<PeerRules, String>,
-    /// The gang that it is in. `Err`: what it says of one is not definite.
+    /// The gang that it is in. Other schedulers' pods are in none. `Err`: what it says of one is not definite.
     pub(crate) gang: Option<Result<Gang, String>>,
     pub(crate) queue: Option<String>,
     pub(crate) priority: i32,
     pub(crate) is_preemptible: bool,
-    /// Nobody is to be evicted for it.
+    /// Nobody is to be evicted for it. Of other schedulers' pods they decide that.
     pub(crate) never_preempts: bool,
-    /// What kubelet counts, and where it may run. `None` if it is another scheduler's and has no node.
-    pub(crate) spec: Option<Box<PodSpec>>,
+    /// What kubelet counts, and where it may run.
+    pub(crate) spec: Box<PodSpec>,
     /// Why it waits, as its condition says already: the reason and the message.
     pub(crate) said: Option<(String, String)>,
 }
@@ -85,13 +84,10 @@ impl PodFacts {
         let priority = spec.priority.unwrap_or(0);
         let decision =
             annotations.get(DECISION).map(|text| text.parse::<Decision>().map_err(|error| error.to_string()));
-        let is_of_interest = spec.node_name.is_some() || scheduler == own_name;
+        let is_own = scheduler == own_name;
         let created = metadata.creation_timestamp.map(|time| time.0.as_millisecond());
         let namespace = metadata.namespace.unwrap_or_default();
-        let peer_rules = match is_of_interest {
-            true => PeerRules::of(&spec, &namespace, &labels),
-            false => Ok(PeerRules::default()),
-        };
+        let peer_rules = PeerRules::of(&spec, &namespace, &labels);
         Some(PodFacts {
             uid: metadata.uid?,
             resource_version: metadata.resource_version.unwrap_or_default(),
@@ -105,16 +101,16 @@ impl PodFacts {
             has_succeeded: status.phase.as_deref() == Some("Succeeded"),
             is_leaving: metadata.deletion_timestamp.is_some(),
             is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
-            gang: gang::of_pod(&spec, &labels, &annotations, &owners),
+            gang: is_own.then(|| gang::of_pod(&spec, &labels, &annotations, &owners)).flatten(),
             queue: labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).cloned(),
             priority,
             is_preemptible: is_preemptible(&labels, priority),
-            never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
+            never_preempts: !is_own || spec.preemption_policy.as_deref() == Some("Never"),
             said: said(&status),
             claims: claims(&spec, &status),
-            words: if is_of_interest { words(&spec, annotations) } else { Words::default() },
-            labels: if is_of_interest { labels } else { BTreeMap::new() },
-            spec: is_of_interest.then(|| Box::new(without_what_is_long(spec))),
+            words: words(&spec, annotations),
+            labels,
+            spec: Box::new(without_what_is_long(spec)),
             scheduler,
             decision,
         })

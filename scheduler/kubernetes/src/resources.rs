@@ -144,6 +144,14 @@ impl Amounts {
     }
 }
 
+/// What the resources begin with that stand for ports.
+const PORT: &str = "hostPort/";
+
+/// Whether a resource stands for a port of a node.
+pub(crate) fn is_port(resource: &str) -> bool {
+    resource.starts_with(PORT)
+}
+
 /// The ports of its node that a pod asks for, as resources of which a node has one each. Pods that want the same port of
 /// different addresses of a node are not put together.
 pub(crate) fn ports(spec: &PodSpec) -> impl Iterator<Item = String> {
@@ -151,7 +159,7 @@ pub(crate) fn ports(spec: &PodSpec) -> impl Iterator<Item = String> {
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
     ports.filter_map(|port| {
         let number = port.host_port.filter(|port| *port > 0)?;
-        Some(format!("hostPort/{}/{number}", port.protocol.as_deref().unwrap_or("TCP")))
+        Some(format!("{PORT}{}/{number}", port.protocol.as_deref().unwrap_or("TCP")))
     })
 }
 

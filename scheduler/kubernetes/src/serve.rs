@@ -17,8 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use crate::extender::{self, TlsFiles, Waiters};
 use crate::lease::{Candidate, Fence};
-use crate::mirror::{Mirror, Write};
+use crate::mirror::{Choice, Mirror, Write};
 use crate::telemetry::{Leading, Status};
 use crate::{claim_report, left_over, questions, queue_status, report, volumes, watches, writer};
 
@@ -41,6 +42,9 @@ pub struct Config {
     pub identity: String,
     /// Labels of nodes that say where they stand, the outermost first: a gang may have to stay within one.
     pub topology: Vec<String>,
+    /// Where kube-scheduler reaches the extender of this replica: a URL without a path. A replica that stands by sends
+    /// it there when this one leads; `None`: it does not.
+    pub extender_url: Option<String>,
 }
 
 /// Where the scheduler answers; `None`: nowhere.
@@ -50,6 +54,17 @@ pub struct Listeners {
     pub metrics: Option<TcpListener>,
     /// For [questions](aliquot_api_server::questions). Whoever reaches it may ask, so it is on a loopback.
     pub questions: Option<TcpListener>,
+    /// For kube-scheduler, which keeps its pods and asks about devices.
+    pub extender: Option<ExtenderListener>,
+}
+
+/// Where kube-scheduler's extender answers.
+#[derive(Debug)]
+pub struct ExtenderListener {
+    /// The socket.
+    pub listener: TcpListener,
+    /// `None`: without encryption, and whoever reaches it may bind pods.
+    pub tls: Option<TlsFiles>,
 }
 
 /// Why a scheduler has ended.
@@ -70,6 +85,9 @@ pub enum ServeError {
     /// A socket that was given cannot be used.
     #[error("cannot serve: {0}")]
     Listen(#[source] std::io::Error),
+    /// The extender has no certificate that can be used.
+    #[error("the extender cannot be served: {0}")]
+    Certificate(String),
 }
 
 /// What all parts of a leader share.
@@ -81,6 +99,8 @@ pub(crate) struct Shared {
     mirror: Mutex<Mirror>,
     /// The engine; `None`: it does not run yet, and what is new is told when it begins.
     engine: Mutex<Option<std_mpsc::Sender<Message>>>,
+    /// Who waits for pods that another scheduler has asked to be bound.
+    waiters: Waiters,
     this: std::sync::Weak<Shared>,
 }
 
@@ -88,7 +108,8 @@ impl Shared {
     fn new(config: &Config, fence: Fence, status: Arc<Status>, term: u64) -> Arc<Shared> {
         let (name, topology) = (config.name.clone(), config.topology.clone());
         let (mirror, engine) = (Mutex::new(Mirror::new(&name, term, &topology)), Mutex::new(None));
-        Arc::new_cyclic(|this| Shared { name, fence, status, topology, mirror, engine, this: this.clone() })
+        let waiters = Waiters::default();
+        Arc::new_cyclic(|this| Shared { name, fence, status, topology, mirror, engine, waiters, this: this.clone() })
     }
 
     /// Tells the engine what it knows already, to hear that it answers.
@@ -119,7 +140,22 @@ impl Shared {
                 self.tell(engine, observation);
             }
         }
+        for (uid, outcome) in mirror.take_answers() {
+            self.waiters.tell(&uid, &outcome);
+        }
         done
+    }
+
+    /// Another scheduler has chosen a node for a pod, and asks that it be bound. What becomes of that is told if it must
+    /// be waited for.
+    pub(crate) fn choose(
+        &self,
+        uid: &str,
+        full_name: &str,
+        node: &str,
+    ) -> (Choice, oneshot::Receiver<Result<(), String>>) {
+        let told = self.waiters.wait(uid);
+        (self.change(|mirror| mirror.choose(uid, full_name, node)), told)
     }
 
     /// The engine may have ended; then so does the whole process.
@@ -145,6 +181,14 @@ impl Shared {
                     }
                     if let Some(shared) = this.upgrade() {
                         shared.mirror.lock().queue_taken(&queue, refused);
+                    }
+                }))
+            }
+            Observation::ClaimOnNode(uid, ..) => {
+                let (uid, this) = (uid.clone(), self.this.clone());
+                Some(Box::new(move |done| {
+                    if let (Err(error), Some(shared)) = (done, this.upgrade()) {
+                        shared.change(|mirror| mirror.choice_refused(uid.as_str(), error.to_string()));
                     }
                 }))
             }
@@ -221,7 +265,10 @@ pub async fn serve(
     if let Some(listener) = listeners.questions {
         servers.spawn(questions::serve(for_tokio(listener)?, Arc::clone(&status)));
     }
-    let candidate = Candidate::new(client.clone(), &config.namespace, config.identity.clone(), Arc::clone(&status));
+    if let Some(ExtenderListener { listener, tls }) = listeners.extender {
+        servers.spawn(extender::serve(for_tokio(listener)?, tls, Arc::clone(&status))?);
+    }
+    let candidate = Candidate::new(client.clone(), &config, Arc::clone(&status));
     let mut stop = std::pin::pin!(stop);
     let (term, fence) = tokio::select! {
         leads = candidate.lead() => leads,

@@ -65,6 +65,8 @@ pub(crate) struct Status {
     /// When the API server answered last.
     answered: Mutex<Option<Instant>>,
     leading: Mutex<Option<Leading>>,
+    /// Where the extender of another replica is, which leads.
+    extender_of_leader: Mutex<Option<String>>,
     bindings: Family<OfOutcome, Counter>,
     evictions: Family<OfOutcome, Counter>,
     failed_writes: Family<OfWrite, Counter>,
@@ -94,6 +96,7 @@ impl Default for Status {
         let status = Status {
             answered: Mutex::default(),
             leading: Mutex::default(),
+            extender_of_leader: Mutex::default(),
             bindings: Family::default(),
             evictions: Family::default(),
             failed_writes: Family::default(),
@@ -132,6 +135,16 @@ impl Status {
     /// What a leader knows; `None`: this replica stands by.
     pub(crate) fn leading(&self) -> Option<Leading> {
         self.leading.lock().clone()
+    }
+
+    /// Another replica leads, and its extender is there; `None`: nobody else leads, or it does not say where.
+    pub(crate) fn leader_is_at(&self, url: Option<String>) {
+        *self.extender_of_leader.lock() = url;
+    }
+
+    /// Where the extender of the replica is that leads, if that is another one.
+    pub(crate) fn extender_of_leader(&self) -> Option<String> {
+        self.extender_of_leader.lock().clone()
     }
 
     /// A binding was answered after so long. `waited`: how long the pod had been there then.

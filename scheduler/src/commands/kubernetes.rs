@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use aliquot_kubernetes_scheduler::{Config, Listeners, serve};
+use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, TlsFiles, serve};
 use aliquot_scheduler::policy::PolicyName;
 use anyhow::{Context, Result, ensure};
 use tokio::sync::oneshot;
@@ -40,9 +40,55 @@ pub(crate) struct KubernetesArgs {
     /// Where `kubectl aliquot` is answered, an address of a loopback: whoever reaches it may ask [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     questions_address: Option<SocketAddr>,
+    #[command(flatten)]
+    extender: ExtenderArgs,
     /// What to log, as for RUST_LOG
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: String,
+}
+
+// For kube-scheduler, which keeps its pods and asks about devices.
+#[derive(clap::Args)]
+struct ExtenderArgs {
+    /// Where kube-scheduler's extender protocol is answered. Without a certificate whoever reaches it may bind pods, so
+    /// it is an address of a loopback then, or one that only kube-scheduler reaches [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    extender_address: Option<SocketAddr>,
+    /// The certificate of the extender, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["extender_address", "extender_key"])]
+    extender_certificate: Option<PathBuf>,
+    /// The key of this certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "extender_certificate")]
+    extender_key: Option<PathBuf>,
+    /// Whoever asks the extender must have a certificate of this authority, in PEM [default: anybody may ask]
+    #[arg(long, value_name = "FILE", requires = "extender_certificate")]
+    extender_client_authority: Option<PathBuf>,
+    /// Where kube-scheduler reaches the extender of this replica while it leads, as in https://10.0.0.7:9408: the others
+    /// send it there
+    #[arg(long, value_name = "URL", requires = "extender_address", value_parser = url)]
+    extender_url: Option<String>,
+}
+
+impl ExtenderArgs {
+    fn listen(&self) -> Result<Option<ExtenderListener>> {
+        let Some(address) = self.extender_address else { return Ok(None) };
+        let files = self.extender_certificate.clone().zip(self.extender_key.clone());
+        let tls = files.map(|(certificate, key)| {
+            let client_authority = self.extender_client_authority.clone();
+            TlsFiles { certificate, key, client_authority }
+        });
+        Ok(Some(ExtenderListener { listener: listen(address)?, tls }))
+    }
+}
+
+/// A URL without a path.
+fn url(text: &str) -> Result<String, String> {
+    let after = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let host = after.ok_or("it must begin with http:// or https://")?.trim_end_matches('/');
+    match host.is_empty() || host.contains(['/', '?', '#', ' ']) {
+        true => Err("it must be an address with a port and no path, as in https://10.0.0.7:9408".to_owned()),
+        false => Ok(text.trim_end_matches('/').to_owned()),
+    }
 }
 
 /// Schedules until SIGTERM or SIGINT.
@@ -62,10 +108,12 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         namespace: args.namespace.clone().or_else(own).unwrap_or_else(|| NAMESPACE.to_owned()),
         identity: identity()?,
         topology: args.topology.clone(),
+        extender_url: args.extender.extender_url.clone(),
     };
     let listeners = Listeners {
         metrics: args.metrics_address.map(listen).transpose()?,
         questions: args.questions_address.map(listen_on_loopback).transpose()?,
+        extender: args.extender.listen()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -89,6 +89,11 @@ impl Mirror {
             self.tell_outcome(uid, &start, start.generation, StepOutcome::Gone);
             return None;
         };
+        // Its scheduler has chosen another node since.
+        if known.chosen.as_ref().is_some_and(|node| *node != start.node) {
+            self.tell_outcome(uid, &start, start.generation, StepOutcome::Gone);
+            return None;
+        }
         if known.instance.is_some() {
             let why = "the pod is bound already".to_owned();
             self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
@@ -98,6 +103,7 @@ impl Mirror {
         let (reservations, claim) = match self.reservations(facts, &told.means, &start) {
             Ok(reservations) => reservations,
             Err(why) => {
+                self.answer_choice(uid, Err(why.clone()));
                 self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
                 return None;
             }
@@ -159,6 +165,7 @@ impl Mirror {
     pub(crate) fn bound(&mut self, binding: &Binding, outcome: Result<(), String>) {
         let Binding { uid, generation, decision, .. } = binding;
         self.binding_done(uid);
+        self.answer_choice(uid, outcome.clone());
         let Some(known) = self.pods.get_mut(uid) else { return };
         self.changed_pods.insert(uid.to_owned());
         let is_this = |instance: &mut Instance| instance.generation == *generation && !instance.is_bound;

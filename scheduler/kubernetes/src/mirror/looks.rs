@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use aliquot_scheduler_core::{Claim, DEFAULT_QUEUE, DeviceRequest, GroupPlacement, PodGroup};
+use aliquot_scheduler_engine::DevicePart;
 
 use super::Mirror;
 use super::gangs::NEVER_MS;
@@ -60,6 +61,29 @@ impl Mirror {
             is_ours: pod.claim.is_some() || pod.instance.is_some() || is_waiting,
             is_gated: facts.is_gated && facts.node.is_none(),
         })
+    }
+
+    /// The pods bound to a node that have a lower priority than this and hold parts of devices, by UID: the lowest
+    /// first, and of equals the newest.
+    pub(crate) fn lower_on(&self, node: &str, priority: i32) -> Vec<String> {
+        let there = self.on_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get_key_value(uid));
+        let mut lower: Vec<_> = there
+            .filter(|(_, pod)| pod.facts.priority < priority)
+            .filter(|(_, pod)| pod.instance.as_ref().is_some_and(|of| of.is_bound && !of.amounts.devices.is_empty()))
+            .collect();
+        lower.sort_by_key(|(_, pod)| (pod.facts.priority, std::cmp::Reverse(pod.facts.created_ms)));
+        lower.into_iter().map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// Which pods hold which parts of devices on which nodes, also those that are being bound.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&PodFacts, &str, &DevicePart)> {
+        let instances = self.pods.values().filter_map(|pod| Some((&pod.facts, pod.instance.as_ref()?)));
+        instances.flat_map(|(facts, of)| of.amounts.devices.iter().map(move |part| (facts, of.node.as_str(), part)))
+    }
+
+    /// The bytes that one unit of memory is in `GPUShare`'s words.
+    pub(crate) fn memory_unit_bytes(&self) -> u64 {
+        self.reading.facts.gpushare_unit_bytes
     }
 
     /// The claims of so many pods like this one. In a gang all of them start together. `devices`: what each asks of

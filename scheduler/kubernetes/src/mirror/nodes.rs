@@ -197,8 +197,7 @@ impl Mirror {
 
     /// What a pod holds beside devices.
     pub(super) fn amounts_of(&self, pod: &crate::pod::PodFacts) -> Result<Amounts, String> {
-        let Some(spec) = &pod.spec else { return Ok(Amounts::default()) };
-        Amounts::of_pod(spec, |resource| !self.reading.is_of_devices(resource))
+        Amounts::of_pod(&pod.spec, |resource| !self.reading.is_of_devices(resource))
     }
 
     /// What runs on a node is told again.

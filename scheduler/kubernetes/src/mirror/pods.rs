@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, Request};
-use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, Observation, StepOutcome};
+use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, NodeName, Observation, StepOutcome};
 
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
@@ -29,9 +29,9 @@ impl Mirror {
             }
         }
         self.unlist(&uid);
-        if facts.scheduler == self.own_name {
+        if facts.node.is_none() || facts.scheduler == self.own_name {
             let before = self.ports.len();
-            self.ports.extend(facts.spec.iter().flat_map(|spec| resources::ports(spec)));
+            self.ports.extend(resources::ports(&facts.spec));
             if self.ports.len() > before {
                 self.changed_nodes.extend(self.nodes.keys().cloned());
             }
@@ -58,6 +58,7 @@ impl Mirror {
                     rules: PeerRules::default(),
                     peers: None,
                     binding_to: None,
+                    chosen: None,
                     is_gone: false,
                 };
                 self.pods.insert(uid.clone(), known);
@@ -72,6 +73,7 @@ impl Mirror {
 
     pub(crate) fn pod_gone(&mut self, uid: &str) {
         self.end_claim(uid);
+        self.answer_choice(uid, Err("the pod was deleted".to_owned()));
         if self.lingers(uid) {
             // It is forgotten when its devices are not allocated any more.
             if let Some(known) = self.pods.get_mut(uid) {
@@ -120,11 +122,15 @@ impl Mirror {
     pub(super) fn tell_pod(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid) else { return };
         let facts = &known.facts;
-        let is_foreign = facts.scheduler != self.own_name || facts.node.is_some() && !was_bound_by_us(facts);
-        if is_foreign || facts.has_ended || known.is_gone {
+        let is_ours = match facts.node {
+            Some(_) => was_bound_by_us(facts),
+            None => facts.scheduler == self.own_name || known.chosen.is_some(),
+        };
+        if !is_ours || facts.has_ended || known.is_gone {
             let (group, is_gone) = (self.group_of(facts), known.is_gone);
             let (node, has_ended) = (facts.node.clone(), facts.has_ended);
             self.end_claim(uid);
+            self.drop_choice(uid);
             if !self.lingers(uid) {
                 self.instance_gone(uid);
                 let is_listed = |node: &String| self.on_node.get(node).is_some_and(|there| there.contains(uid));
@@ -142,9 +148,13 @@ impl Mirror {
             self.tell_bound(uid, &node, generation);
         } else if facts.is_leaving || facts.is_gated {
             self.end_claim(uid);
+            self.drop_choice(uid);
         } else if known.binding_to.is_none() {
             // While a binding is on its way nothing is told: the claim would end, and its pod be evicted.
-            self.tell_waiting(uid);
+            match known.chosen {
+                Some(_) => self.tell_chosen(uid),
+                None => self.tell_waiting(uid),
+            }
         }
     }
 
@@ -225,7 +235,7 @@ impl Mirror {
         let policy = self.policy_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let amounts = self.amounts_of(facts)?;
-        let mut constraints = facts.spec.as_deref().map(placement::constraints).transpose()?.unwrap_or_default();
+        let mut constraints = placement::constraints(&facts.spec)?;
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         let ask = self.reading.ask(&facts.words)?;
@@ -252,9 +262,9 @@ impl Mirror {
         Ok((request, Means { container: ask.map(|ask| ask.container), volume_claims, claimed }))
     }
 
-    fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {
+    pub(super) fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {
         let Some(known) = self.pods.get(uid) else { return };
-        let facts = &known.facts;
+        let (facts, is_bound) = (&known.facts, known.instance.is_some());
         let group = self.group_of(facts);
         let claim = Claim {
             name: facts.full_name(),
@@ -290,9 +300,11 @@ impl Mirror {
             self.count_in_gang(&claim.namespace, gang);
         }
         let name = ClaimUid::from(uid);
-        self.told.push(match is_resized {
-            true => Observation::ClaimResized(name, Box::new(claim.request.clone())),
-            false => Observation::Claim(name, Box::new(claim.clone())),
+        let chosen = self.pods.get(uid).and_then(|known| known.chosen.as_deref()).map(NodeName::from);
+        self.told.push(match chosen.filter(|_| !is_bound) {
+            _ if is_resized => Observation::ClaimResized(name, Box::new(claim.request.clone())),
+            Some(node) => Observation::ClaimOnNode(name, Box::new(claim.clone()), node),
+            None => Observation::Claim(name, Box::new(claim.clone())),
         });
         if let Some(known) = self.pods.get_mut(uid) {
             (known.claim, known.problem) = (Some(Told { claim, means }), None);

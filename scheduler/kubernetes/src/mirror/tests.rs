@@ -1,5 +1,6 @@
 //! The mirror and the engine together, with a pretended API server that does at once what it is told.
 
+mod chosen;
 mod device_claims;
 mod figures;
 mod gangs;
@@ -52,6 +53,8 @@ struct World {
     writes: Vec<Write>,
     /// What was bound and evicted, in order.
     log: Vec<String>,
+    /// What kube-scheduler was told about pods that it has asked to be bound, by UID.
+    answers: BTreeMap<String, Result<(), String>>,
 }
 
 impl World {
@@ -77,6 +80,7 @@ impl World {
             made: 0,
             writes: Vec::new(),
             log: Vec::new(),
+            answers: BTreeMap::new(),
         };
         world.change_leader();
         world
@@ -114,12 +118,26 @@ impl World {
 
     /// The engine hears what is new.
     fn hear(&mut self) {
+        let mut refused = Vec::new();
         for observation in self.mirror.reconcile() {
+            if let Observation::ClaimOnNode(uid, ..) = &observation {
+                let uid = uid.to_string();
+                let placed = self.engine.handle(self.now_ms, observation);
+                refused.extend(placed.err().map(|why| (uid, why.to_string())));
+                continue;
+            }
             // A group goes with the last of its members, which may be leaving still.
             let may_fail = matches!(observation, Observation::GroupRemoved(..));
             if let (Err(error), false) = (self.engine.handle(self.now_ms, observation), may_fail) {
                 self.log.push(format!("error: {error}"));
             }
+        }
+        self.answers.extend(self.mirror.take_answers());
+        if !refused.is_empty() {
+            for (uid, why) in refused {
+                self.mirror.choice_refused(&uid, why);
+            }
+            self.hear();
         }
     }
 

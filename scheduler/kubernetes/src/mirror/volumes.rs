@@ -177,7 +177,7 @@ impl Volumes {
 
 /// The claims of a pod. That of an ephemeral volume is made with the pod, and named after both.
 fn claims_of(facts: &PodFacts) -> impl Iterator<Item = String> {
-    let volumes = facts.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let volumes = facts.spec.volumes.iter().flatten();
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),
         (None, Some(_)) => Some(format!("{}-{}", facts.name, volume.name)),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use aliquot_api_server::questions::QUESTIONS_PORT;
 use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
 use aliquot_dialects::{NodeFacts, Spoken};
-use aliquot_kubernetes_scheduler::{Config, Listeners, ServeError, serve};
+use aliquot_kubernetes_scheduler::{Config, ExtenderListener, Listeners, ServeError, TlsFiles, serve};
 use aliquot_scheduler_core::Settings;
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_engine::Decisions;
@@ -43,6 +43,7 @@ pub(crate) struct Scheduler {
     thread: Option<JoinHandle<()>>,
     metrics_address: SocketAddr,
     pub(crate) questions_address: SocketAddr,
+    pub(crate) extender_address: SocketAddr,
 }
 
 impl Cluster {
@@ -102,30 +103,39 @@ impl Cluster {
     }
 
     pub(crate) fn scheduler(&mut self) -> Scheduler {
+        self.scheduler_with(None)
+    }
+
+    /// A replica whose extender speaks TLS if there are files for that.
+    pub(crate) fn scheduler_with(&mut self, tls: Option<TlsFiles>) -> Scheduler {
         self.schedulers += 1;
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = listeners.each_ref().map(|of| of.local_addr().unwrap());
+        let [metrics_address, questions_address, extender_address] = addresses;
+        let protocol = if tls.is_some() { "https" } else { "http" };
         let config = Config {
             kubeconfig: Some(self.kubeconfig()),
             name: "aliquot".into(),
             namespace: "aliquot-system".into(),
             identity: self.identity(self.schedulers),
             topology: vec!["kubernetes.io/hostname".into()],
+            extender_url: Some(format!("{protocol}://{extender_address}")),
         };
         let ((stop, stopped), (kill, killed)) = (watch::channel(false), oneshot::channel());
         let (end, ended) = mpsc::channel();
-        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [metrics_address, questions_address] = listeners.each_ref().map(|of| of.local_addr().unwrap());
         let thread = thread::spawn(move || {
             let runtime = Runtime::new().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve_until_stopped(config, listeners, stopped, end) => {}
+                    () = serve_until_stopped(config, listeners, tls, stopped, end) => {}
                     _ = killed => {}
                 }
             });
             // Whoever is killed finishes nothing.
             runtime.shutdown_background();
         });
-        Scheduler { stop, kill: Some(kill), ended, thread: Some(thread), metrics_address, questions_address }
+        let (kill, thread) = (Some(kill), Some(thread));
+        Scheduler { stop, kill, ended, thread, metrics_address, questions_address, extender_address }
     }
 
     pub(crate) fn node(&self, name: &str, devices: usize) {
@@ -286,7 +296,8 @@ impl Drop for Scheduler {
 /// Serves, and says each time how it has ended.
 async fn serve_until_stopped(
     config: Config,
-    listeners: [TcpListener; 2],
+    listeners: [TcpListener; 3],
+    tls: Option<TlsFiles>,
     stopped: watch::Receiver<bool>,
     end: mpsc::Sender<Result<(), ServeError>>,
 ) {
@@ -300,8 +311,9 @@ async fn serve_until_stopped(
             _ = stopped.wait_for(|stopped| *stopped).await;
             _ = stop.send(());
         });
-        let [metrics, questions] = listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
-        let listeners = Listeners { metrics, questions };
+        let [metrics, questions, extender] = listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
+        let extender = extender.map(|listener| ExtenderListener { listener, tls: tls.clone() });
+        let listeners = Listeners { metrics, questions, extender };
         let done = serve(config.clone(), listeners, decisions, stops).await;
         let is_done = done.is_ok();
         _ = end.send(done);

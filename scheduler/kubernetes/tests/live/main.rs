@@ -1,6 +1,8 @@
 //! The scheduler against an API server, by HTTP.
 
 mod claims;
+mod extender;
+mod extender_tls;
 mod faults;
 mod figures;
 mod kit;

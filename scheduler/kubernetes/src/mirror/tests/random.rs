@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
+use super::chosen::KUBE;
 use super::{DEVICE_BYTES, World, Write};
 use crate::gang::GangKind;
 
@@ -26,7 +27,7 @@ const STEPS: usize = 60;
 #[test]
 fn no_device_is_overcommitted_and_no_gang_half_bound() {
     for seed in 1..=WORLDS {
-        let world = play(seed);
+        let world = play(seed, false);
         // Whatever happened, what waits at the end is bound as far as there is room, and gangs are whole.
         let mut bound_of_gang: BTreeMap<String, usize> = BTreeMap::new();
         for (name, pod) in &world.pods {
@@ -46,7 +47,43 @@ fn no_device_is_overcommitted_and_no_gang_half_bound() {
     }
 }
 
-fn play(seed: u64) -> World {
+#[test]
+fn no_device_is_overcommitted_beside_kube_scheduler() {
+    for seed in 1..=WORLDS {
+        let mut world = play(seed, true);
+        assert!(world.log.iter().all(|line| !line.starts_with("error")), "seed {seed}: {:#?}", world.log);
+        // Whoever asked is told, or gives up. Nothing is left then of what was not bound.
+        for uid in world.mirror.pod_uids() {
+            world.mirror.give_up_choice(&uid);
+        }
+        world.reconcile();
+        let is_unbound = |pod: &&serde_json::Value| pod["spec"]["nodeName"].is_null();
+        let of_kube = |pod: &&serde_json::Value| pod["spec"]["schedulerName"] == KUBE;
+        for pod in world.pods.values().filter(of_kube).filter(is_unbound) {
+            let uid = pod["metadata"]["uid"].as_str().unwrap();
+            assert!(world.view.as_ref().unwrap().claim(&uid.into()).is_none(), "seed {seed}: {pod} {:#?}", world.log);
+        }
+    }
+}
+
+/// Kube-scheduler asks that one of its pods be bound to any node.
+fn choose(world: &mut World, dice: &mut Dice) {
+    let waiting: Vec<String> = world
+        .pods
+        .iter()
+        .filter(|(_, pod)| pod["spec"]["schedulerName"] == KUBE && pod["spec"]["nodeName"].is_null())
+        .map(|(name, _)| name.clone())
+        .collect();
+    if !waiting.is_empty() {
+        let name = &waiting[usize::try_from(dice.below(waiting.len() as u64)).unwrap()];
+        let node = format!("n{}", dice.below(3));
+        let choice = world.choose(name, &node);
+        world.log.push(format!("{name} for {node}: {choice:?}"));
+    }
+}
+
+/// `beside_kube`: half of the pods are kube-scheduler's.
+fn play(seed: u64, beside_kube: bool) -> World {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut world = World::new();
     for node in 0..3 {
@@ -64,6 +101,9 @@ fn play(seed: u64) -> World {
                 let mut pod = json!({"spec": {"priority": priority}});
                 if dice.below(3) == 0 {
                     json_patch::merge(&mut pod, &alone());
+                }
+                if beside_kube && dice.below(2) == 0 {
+                    pod["spec"]["schedulerName"] = KUBE.into();
                 }
                 world.pod(&format!("p{made:02}"), percent, pod);
             }
@@ -105,6 +145,9 @@ fn play(seed: u64) -> World {
             }
             10 => groups.drain(..).for_each(|gang| make_group(&mut world, &gang)),
             _ => {}
+        }
+        if beside_kube {
+            (0..3).for_each(|_| choose(&mut world, &mut dice));
         }
         world.now_ms += dice.below(3000);
         world.hear();

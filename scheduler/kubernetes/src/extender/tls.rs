@@ -1,0 +1,153 @@
+//! TLS with a certificate from files. They are read for each connection, so a certificate that was renewed is used
+//! without a restart.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::Listener;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, warn};
+
+/// A client begins to speak within that time.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Connections that are being made at the same time, at most.
+const HANDSHAKES_MAX: usize = 64;
+/// The pause after a connection could not be taken, as when there are too many files.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The files, in PEM, by which the extender proves who it is.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Its certificate, and those between it and its authority.
+    pub certificate: PathBuf,
+    /// The key of the certificate.
+    pub key: PathBuf,
+    /// The authority of clients' certificates; `None`: whoever reaches the address may ask.
+    pub client_authority: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    fn load(&self) -> Result<Arc<ServerConfig>, String> {
+        let wrong = |file: &Path, error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", file.display());
+        let certificates = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| wrong(&self.key, &error))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let builder = match &self.client_authority {
+            None => builder.with_no_client_auth(),
+            Some(file) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in self::certificates(file)? {
+                    roots.add(certificate).map_err(|error| wrong(file, &error))?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(file, &error))?)
+            }
+        };
+        let mut config =
+            builder.with_single_cert(certificates, key).map_err(|error| wrong(&self.certificate, &error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", file.display());
+    let certificates = CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))?;
+    let certificates = certificates.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(&error))?;
+    match certificates.is_empty() {
+        true => Err(wrong(&"it has no certificate in PEM")),
+        false => Ok(certificates),
+    }
+}
+
+/// What connections are made with.
+pub(super) struct Tls {
+    files: TlsFiles,
+    /// What was read last and can be used.
+    config: Arc<ServerConfig>,
+}
+
+impl Tls {
+    /// # Errors
+    /// What is wrong with the files.
+    pub(super) fn new(files: TlsFiles) -> Result<Tls, String> {
+        Ok(Tls { config: files.load()?, files })
+    }
+
+    pub(super) fn listen(self, tcp: TcpListener) -> TlsListener {
+        TlsListener { tcp, tls: self, handshakes: JoinSet::new() }
+    }
+
+    fn acceptor(&mut self) -> TlsAcceptor {
+        match self.files.load() {
+            Ok(config) => self.config = config,
+            Err(error) => warn!(error, "the certificate that was read before is used"),
+        }
+        TlsAcceptor::from(Arc::clone(&self.config))
+    }
+}
+
+type Connection = (TlsStream<TcpStream>, SocketAddr);
+
+/// Hands out connections that are made. One that is slow holds up no other.
+pub(super) struct TlsListener {
+    tcp: TcpListener,
+    tls: Tls,
+    handshakes: JoinSet<Option<Connection>>,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> Connection {
+        loop {
+            tokio::select! {
+                Some(done) = self.handshakes.join_next() => {
+                    if let Ok(Some(connection)) = done {
+                        return connection;
+                    }
+                }
+                accepted = self.tcp.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match accepted {
+                    Ok((stream, from)) => {
+                        let acceptor = self.tls.acceptor();
+                        self.handshakes.spawn(handshake(acceptor, stream, from));
+                    }
+                    Err(error) => {
+                        warn!(%error, "a connection could not be taken");
+                        sleep(PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+}
+
+async fn handshake(acceptor: TlsAcceptor, stream: TcpStream, from: SocketAddr) -> Option<Connection> {
+    match timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => Some((stream, from)),
+        Ok(Err(error)) => {
+            debug!(%from, %error, "no TLS connection was made");
+            None
+        }
+        Err(_) => None,
+    }
+}

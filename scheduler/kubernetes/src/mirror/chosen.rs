@@ -1,0 +1,181 @@
+//! Pods of other schedulers, which choose a node and then ask that the pod be bound there with its parts of devices.
+//!
+//! Such a pod is foreign until its scheduler asks. Then it is a claim that the engine places on that node at once or
+//! refuses. What becomes of it is the answer: that the pod is bound, or why it never will be by this request. A pod that
+//! was bound so is ours from then on, as one that names this scheduler.
+
+use aliquot_scheduler_core::{
+    Bytes, Claim, Constraints, MilliCpu, NodeOperator, NodeRequirement, NodeTerm, Request, Toleration,
+};
+
+use super::{Means, Mirror};
+use crate::placement::NODE_NAME;
+use crate::pod::PodFacts;
+
+/// What another scheduler hears at once when it asks that a pod be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The pod is bound there.
+    Bound,
+    /// The answer comes later.
+    Waits,
+    /// Why it cannot be.
+    Refused(String),
+    /// There is no such pod, or it was not seen yet.
+    Unknown,
+}
+
+impl Mirror {
+    /// Another scheduler has chosen a node for a pod, and asks that it be bound.
+    pub(crate) fn choose(&mut self, uid: &str, full_name: &str, node: &str) -> Choice {
+        let Some(known) = self.pods.get_mut(uid).filter(|known| !known.is_gone) else { return Choice::Unknown };
+        let facts = &known.facts;
+        if facts.full_name() != full_name {
+            return Choice::Refused(format!(
+                "the pod with the UID {uid} is {}, and not {full_name}",
+                facts.full_name()
+            ));
+        }
+        match (&facts.node, &known.chosen) {
+            (Some(bound), _) if bound == node && facts.generation.is_some() => return Choice::Bound,
+            (Some(bound), _) => return Choice::Refused(format!("the pod is bound to node {bound} already")),
+            (None, Some(chosen)) if chosen == node => return Choice::Waits,
+            (None, Some(chosen)) => return Choice::Refused(format!("the pod is just being bound to node {chosen}")),
+            (None, None) => {}
+        }
+        if let Some(why) = self.refusal(uid) {
+            return Choice::Refused(why);
+        }
+        if !self.nodes.contains_key(node) {
+            return Choice::Refused(format!("there is no node {node}, or the scheduler has not seen it yet"));
+        }
+        if let Some(known) = self.pods.get_mut(uid) {
+            known.chosen = Some(node.to_owned());
+            self.changed_pods.insert(uid.to_owned());
+        }
+        Choice::Waits
+    }
+
+    /// Why a pod is bound for nobody who asks.
+    fn refusal(&self, uid: &str) -> Option<String> {
+        let facts = &self.pods.get(uid)?.facts;
+        if facts.scheduler == self.own_name {
+            return Some(format!("the pod names the scheduler {:?}, which binds it by itself", self.own_name));
+        }
+        let is_over = [
+            (facts.has_ended, "the pod has ended"),
+            (facts.is_leaving, "the pod is being deleted"),
+            (facts.is_gated, "the pod has scheduling gates"),
+        ];
+        is_over.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why.to_owned())
+    }
+
+    /// The engine does not place a pod on the node that was chosen for it.
+    pub(crate) fn choice_refused(&mut self, uid: &str, why: String) {
+        self.answer_choice(uid, Err(why));
+    }
+
+    /// Nobody waits any more for a pod to be bound. Whether that was in time: a binding that is on its way goes on.
+    pub(crate) fn give_up_choice(&mut self, uid: &str) -> bool {
+        let is_on_its_way = self.pods.get(uid).is_some_and(|known| known.binding_to.is_some());
+        if !is_on_its_way {
+            self.answer_choice(uid, Err("the scheduler could not begin to bind the pod".to_owned()));
+        }
+        !is_on_its_way
+    }
+
+    /// What became of pods that other schedulers have asked to be bound, by UID.
+    pub(crate) fn take_answers(&mut self) -> Vec<(String, Result<(), String>)> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// It is known what became of a request to bind a pod, if there is one.
+    pub(super) fn answer_choice(&mut self, uid: &str, outcome: Result<(), String>) {
+        let Some(known) = self.pods.get_mut(uid) else { return };
+        if known.chosen.take().is_some() {
+            self.answers.push((uid.to_owned(), outcome));
+            self.changed_pods.insert(uid.to_owned());
+        }
+    }
+
+    /// A pod is not what its scheduler has asked about any more, and no binding of it is on its way.
+    pub(super) fn drop_choice(&mut self, uid: &str) {
+        let Some(known) = self.pods.get(uid).filter(|known| known.binding_to.is_none()) else { return };
+        let why = match known.facts.node.as_ref() {
+            _ if known.is_gone => "the pod was deleted".to_owned(),
+            Some(node) => format!("another scheduler has bound the pod to node {node}"),
+            None => self.refusal(uid).unwrap_or_else(|| "the pod is not to be bound any more".to_owned()),
+        };
+        self.answer_choice(uid, Err(why));
+    }
+
+    /// Tells the engine of a pod whose node was chosen.
+    pub(super) fn tell_chosen(&mut self, uid: &str) {
+        let Some(known) = self.pods.get(uid).filter(|known| known.claim.is_none()) else { return };
+        let Some(node) = known.chosen.clone() else { return };
+        match self.request_of_chosen(&known.facts, Some(&node)) {
+            Ok((request, means)) => self.tell_claim(uid, request, means),
+            Err(why) => self.answer_choice(uid, Err(why)),
+        }
+    }
+
+    /// What a pod asks for whose node another scheduler chooses. That scheduler heeds where the pod may run; here only
+    /// amounts count, and what the pod says of devices. `node`: the node that it has chosen.
+    ///
+    /// # Errors
+    /// Why such a pod gets no devices anywhere.
+    pub(super) fn request_of_chosen(&self, facts: &PodFacts, node: Option<&str>) -> Result<(Request, Means), String> {
+        let mut amounts = self.amounts_of(facts)?;
+        let anywhere = Toleration { key: None, value: None, effect: None };
+        let mut constraints = Constraints { tolerations: [anywhere].into(), ..Constraints::default() };
+        match node {
+            Some(node) => constraints.node_terms = [only_on(node)].into(),
+            // Ports are known to the books once the pod is seen, and the other scheduler counts them.
+            None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
+        }
+        let ask = self.reading.ask(&facts.words)?;
+        if let Some(ask) = &ask {
+            if !facts.claims.is_empty() {
+                return Err(format!(
+                    "container {:?} asks for devices, and the pod has resource claims; ask in one of both ways",
+                    ask.container
+                ));
+            }
+            ask.constrain(&mut constraints, &self.reading);
+        }
+        let request = Request {
+            cpu: MilliCpu::new(amounts.cpu_millis),
+            memory: Bytes::new(amounts.memory_bytes),
+            devices: ask.as_ref().map(|ask| ask.devices).unwrap_or_default(),
+            constraints,
+            rules: self.policy_of(facts)?.map(|policy| policy.rules).unwrap_or_default(),
+            counted: amounts.counted,
+            peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
+        };
+        request.validate().map_err(|error| error.to_string())?;
+        Ok((request, Means { container: ask.map(|ask| ask.container), ..Means::default() }))
+    }
+
+    /// The claim that a pod would be if another scheduler chose a node for it; `None`: it asks for no device here.
+    ///
+    /// # Errors
+    /// Why such a pod gets no devices anywhere.
+    pub(crate) fn claim_of_chosen(&self, facts: &PodFacts) -> Result<Option<Claim>, String> {
+        let (request, _) = self.request_of_chosen(facts, None)?;
+        let claim = Claim {
+            name: facts.full_name(),
+            namespace: facts.namespace.clone(),
+            queue: self.queue_of(facts),
+            priority: facts.priority,
+            preemptible: facts.is_preemptible,
+            request,
+            ..Claim::default()
+        };
+        Ok((claim.request.devices.count > 0).then_some(claim))
+    }
+}
+
+fn only_on(node: &str) -> NodeTerm {
+    let operator = NodeOperator::In([node.to_owned()].into());
+    NodeTerm { requirements: [NodeRequirement { key: NODE_NAME.to_owned(), operator }].into() }
+}
