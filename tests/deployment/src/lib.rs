@@ -1,17 +1,19 @@
 //! The files below `deploy/`, as tests read them.
 
+pub mod kube_scheduler;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::Resource;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use k8s_openapi::{Metadata, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -59,6 +61,9 @@ impl Object {
             ($($kind:ty),*) => {
                 match (api, self.kind()) {
                     $((<$kind>::API_VERSION, <$kind>::KIND) => self.ignored_by::<$kind>(),)*
+                    (kube_scheduler::API_VERSION, kube_scheduler::KIND) => {
+                        self.ignored_by::<kube_scheduler::KubeSchedulerConfiguration>()
+                    }
                     _ => panic!("{}: no test knows {api} {}", self.file.display(), self.kind()),
                 }
             };
@@ -78,13 +83,14 @@ impl Object {
             ResourceClaimTemplate,
             Role,
             RoleBinding,
+            Service,
             ServiceAccount,
             ValidatingAdmissionPolicy,
             ValidatingAdmissionPolicyBinding
         )
     }
 
-    fn ignored_by<K: DeserializeOwned + Serialize + Metadata>(&self) -> Vec<String> {
+    fn ignored_by<K: DeserializeOwned + Serialize>(&self) -> Vec<String> {
         let understood = serde_json::to_value(self.read::<K>()).expect("what was read can be written");
         let mut missing = Vec::new();
         compare(&self.content, &understood, "", &mut missing);

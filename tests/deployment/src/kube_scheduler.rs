@@ -1,0 +1,80 @@
+//! Kube-scheduler's configuration, as far as it is about extenders: `kubescheduler.config.k8s.io/v1`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The API of the configuration.
+pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
+/// The kind of the configuration.
+pub const KIND: &str = "KubeSchedulerConfiguration";
+
+/// How kube-scheduler runs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct KubeSchedulerConfiguration {
+    /// The API, as the file says it.
+    pub api_version: String,
+    /// The kind, as the file says it.
+    pub kind: String,
+    /// How it reaches the API server.
+    pub client_connection: BTreeMap<String, Value>,
+    /// Whom it asks about pods.
+    pub extenders: Vec<Extender>,
+}
+
+/// Whom kube-scheduler asks about pods.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Extender {
+    /// What the addresses of all verbs begin with.
+    pub url_prefix: String,
+    /// Which nodes a pod can be on.
+    pub filter_verb: String,
+    /// Which of them suits best.
+    pub prioritize_verb: String,
+    /// Where evictions would help.
+    pub preempt_verb: String,
+    /// Binds a pod.
+    pub bind_verb: String,
+    /// By how much its scores are multiplied.
+    pub weight: i64,
+    /// Whether it speaks TLS.
+    #[serde(rename = "enableHTTPS")]
+    pub enable_https: bool,
+    /// How it does.
+    pub tls_config: TlsConfig,
+    /// How long kube-scheduler waits for an answer.
+    pub http_timeout: String,
+    /// Whether it knows the nodes itself.
+    pub node_cache_capable: bool,
+    /// Whether pods are scheduled without it while it does not answer.
+    pub ignorable: bool,
+    /// The resources of pods that it is asked about.
+    pub managed_resources: Vec<ManagedResource>,
+}
+
+/// How kube-scheduler and an extender know each other.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsConfig {
+    /// The name in the extender's certificate.
+    pub server_name: String,
+    /// Who has signed it.
+    pub ca_file: String,
+    /// Kube-scheduler's own certificate.
+    pub cert_file: String,
+    /// The key of that.
+    pub key_file: String,
+}
+
+/// A resource by which pods ask for what an extender gives out.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ManagedResource {
+    /// The name of the resource.
+    pub name: String,
+    /// Whether kube-scheduler leaves it out of its own counting.
+    pub ignored_by_scheduler: bool,
+}
