@@ -13,9 +13,12 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
-use crate::certificates::{Authority, CertificateError, Subject, node_of};
+use crate::audit::{Audit, Line};
+use crate::callers::remote_address;
+use crate::certificates::{Authority, CertificateError, Subject, node_of, user_of};
 use crate::clock::Clock;
 use crate::controller::Inbox;
+use crate::limits::Limiter;
 use crate::membership::{Denied, Membership};
 use crate::sessions::Sessions;
 
@@ -28,6 +31,8 @@ pub(crate) struct AgentService {
     pub(crate) sessions: Sessions,
     pub(crate) controller: Sender<Inbox>,
     pub(crate) clock: Arc<Clock>,
+    pub(crate) audit: Audit,
+    pub(crate) limiter: Limiter,
 }
 
 /// Why a node gets no certificate.
@@ -59,7 +64,11 @@ impl AgentService {
     /// The node that calls, by its certificate.
     fn caller<T>(&self, request: &Request<T>) -> Result<Subject, Status> {
         let certificates = request.peer_certs().unwrap_or_default();
-        let subject = certificates.first().and_then(|certificate| node_of(certificate));
+        let certificate = certificates.first();
+        if let Some(user) = certificate.and_then(|certificate| user_of(certificate)) {
+            return Err(Status::permission_denied(format!("{} is a user, and this call is for nodes", user.name)));
+        }
+        let subject = certificate.and_then(|certificate| node_of(certificate));
         let subject = subject.ok_or_else(|| {
             Status::unauthenticated("the call has no certificate of a node; join first: aliquot-manager --join TOKEN")
         })?;
@@ -67,6 +76,33 @@ impl AgentService {
             return Err(not_a_member(&subject.name));
         }
         Ok(subject)
+    }
+
+    /// Uses a token for a node. When this returns, that is durable.
+    fn let_in(&self, request: JoinRequest) -> Result<JoinResponse, Status> {
+        let JoinRequest { secret, node, certificate_request } = request;
+        let authority = self.authority()?;
+        let now_ms = self.clock.now_ms();
+        let issue = || {
+            let issued = authority.node(&node, &certificate_request)?;
+            Ok::<_, IssueError>((issued.pem, issued.serial))
+        };
+        // It waits for the disk, seldom and shortly.
+        let joined = tokio::task::block_in_place(|| self.membership.join(now_ms, &secret, &node, issue))?;
+        match joined {
+            Ok(certificate) => {
+                info!(node, "a node has joined");
+                Ok(JoinResponse { certificate, authority: authority.pem.clone() })
+            }
+            Err(denied) => {
+                warn!(node, ?denied, "a node was not let in");
+                Err(match denied {
+                    Denied::Token(why) => Status::unauthenticated(why),
+                    Denied::Name(why) => Status::invalid_argument(why),
+                    Denied::Exists(why) => Status::already_exists(why),
+                })
+            }
+        }
     }
 
     fn authority(&self) -> Result<&Authority, Status> {
@@ -81,36 +117,23 @@ impl AgentService {
 #[tonic::async_trait]
 impl Agents for AgentService {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
-        let JoinRequest { secret, node, certificate_request } = request.into_inner();
-        let authority = self.authority()?;
+        let from = remote_address(request.extensions());
+        let request = request.into_inner();
+        let object = format!("node {}", request.node);
+        let joined = self.let_in(request);
         let now_ms = self.clock.now_ms();
-        let issue = || {
-            let issued = authority.node(&node, &certificate_request)?;
-            Ok::<_, IssueError>((issued.pem, issued.serial))
-        };
-        // It waits for the disk, seldom and shortly.
-        let joined = tokio::task::block_in_place(|| self.membership.join(now_ms, &secret, &node, issue))?;
-        match joined {
-            Ok(certificate) => {
-                info!(node, "a node has joined");
-                Ok(Response::new(JoinResponse { certificate, authority: authority.pem.clone() }))
-            }
-            Err(denied) => {
-                warn!(node, ?denied, "a node was not let in");
-                Err(match denied {
-                    Denied::Token(why) => Status::unauthenticated(why),
-                    Denied::Name(why) => Status::invalid_argument(why),
-                    Denied::Exists(why) => Status::already_exists(why),
-                })
-            }
+        if joined.is_ok() || self.limiter.notes_stranger(now_ms) {
+            let line = Line { known_by: "token", from, call: "Join".to_owned(), ..Line::default() };
+            self.audit.note(&line.with(now_ms, Some(&object), joined.as_ref().err())).await;
         }
+        joined.map(Response::new)
     }
 
     async fn renew_certificate(
         &self,
         request: Request<RenewCertificateRequest>,
     ) -> Result<Response<JoinResponse>, Status> {
-        let Subject { name, serial } = self.caller(&request)?;
+        let Subject { name, serial, .. } = self.caller(&request)?;
         let authority = self.authority()?;
         let issued = authority
             .node(&name, &request.into_inner().certificate_request)

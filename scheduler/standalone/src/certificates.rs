@@ -20,6 +20,8 @@ use crate::serve::ServeError;
 pub const SERVER_NAME: &str = "scheduler.aliquot.internal";
 /// What a node's certificate names as its organisation.
 const NODES: &str = "aliquot:nodes";
+/// What the certificate of a user of another machine names as its organisation.
+const USERS: &str = "aliquot:users";
 /// What the scheduler's own certificate names as its organisation.
 const SCHEDULER: &str = "aliquot:scheduler";
 /// The kind of records by which schedulers of one database share their authority, and their keys.
@@ -28,6 +30,9 @@ const CERTIFICATE: &str = "certificate";
 const KEY: &str = "key";
 const DAY_S: u64 = 24 * 3600;
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * DAY_S);
+/// How long the certificate of a user is valid, where nobody says, and at most.
+pub(crate) const USER_LIFE: Duration = Duration::from_secs(90 * DAY_S);
+pub(crate) const USER_LIFE_MAX: Duration = AUTHORITY_LIFE;
 /// Nodes ask for a new one when a third of this is left.
 const NODE_LIFE: Duration = Duration::from_secs(90 * DAY_S);
 /// A certificate is valid from so long ago, for clocks that do not agree.
@@ -101,12 +106,14 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// A certificate that was made for a node.
+/// A certificate that was made for a node or a user.
 #[derive(Debug)]
 pub(crate) struct Issued {
     pub(crate) pem: String,
     /// Names it among all that this authority has signed.
     pub(crate) serial: String,
+    /// When it ends, in milliseconds since 1970.
+    pub(crate) expires_ms: u64,
 }
 
 impl Authority {
@@ -174,14 +181,30 @@ impl Authority {
 
     /// A certificate for a node. Only the public key is taken from its request.
     pub(crate) fn node(&self, name: &str, request_pem: &str) -> Result<Issued, CertificateError> {
+        self.client(name, NODES, NODE_LIFE, request_pem)
+    }
+
+    /// A certificate for a user of another machine. Only the public key is taken from the request.
+    pub(crate) fn user(&self, name: &str, request_pem: &str, life: Duration) -> Result<Issued, CertificateError> {
+        self.client(name, USERS, life, request_pem)
+    }
+
+    fn client(
+        &self,
+        name: &str,
+        organisation: &str,
+        life: Duration,
+        request_pem: &str,
+    ) -> Result<Issued, CertificateError> {
         let request = CertificateSigningRequestParams::from_pem(request_pem)
-            .map_err(unusable("the node's request for a certificate"))?;
-        let failed = || unusable("the node's certificate");
-        let mut params = params(name, NODES, NODE_LIFE).map_err(failed())?;
+            .map_err(unusable(format!("the request for the certificate of {name}")))?;
+        let failed = || unusable(format!("the certificate of {name}"));
+        let mut params = params(name, organisation, life).map_err(failed())?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let serial = params.serial_number.as_ref().map(|serial| hex(serial.as_ref())).unwrap_or_default();
+        let expires_ms = unix_ms(params.not_after.unix_timestamp());
         let certificate = params.signed_by(&request.public_key, &self.issuer).map_err(failed())?;
-        Ok(Issued { pem: certificate.pem(), serial })
+        Ok(Issued { pem: certificate.pem(), serial, expires_ms })
     }
 }
 
@@ -190,11 +213,18 @@ impl Authority {
 pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) serial: String,
+    /// When it ends, in milliseconds since 1970.
+    pub(crate) expires_ms: u64,
 }
 
 /// The node whose certificate this is; `None`: it is no node's. TLS has checked that it is valid.
 pub(crate) fn node_of(der: &[u8]) -> Option<Subject> {
     subject_of(der, NODES)
+}
+
+/// The user whose certificate this is; `None`: it is no user's. TLS has checked that it is valid.
+pub(crate) fn user_of(der: &[u8]) -> Option<Subject> {
+    subject_of(der, USERS)
 }
 
 /// Whether this certificate is a scheduler's. TLS has checked that it is valid.
@@ -208,7 +238,13 @@ fn subject_of(der: &[u8], organisation: &str) -> Option<Subject> {
     let subject = certificate.subject();
     let named = subject.iter_organization().next()?.as_str().ok()?;
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    (named == organisation).then(|| Subject { name, serial: hex(certificate.raw_serial()) })
+    let expires_ms = unix_ms(certificate.validity().not_after.timestamp());
+    (named == organisation).then(|| Subject { name, serial: hex(certificate.raw_serial()), expires_ms })
+}
+
+/// Seconds since 1970 in milliseconds; 0 for what is before.
+fn unix_ms(seconds: i64) -> u64 {
+    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
 
 fn new_authority() -> Result<(String, String), rcgen::Error> {
@@ -288,13 +324,29 @@ mod tests {
         let issued = authority.node("node-1", &request()).unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(issued.pem.as_bytes()).unwrap();
         let subject = node_of(&pem.contents).expect("it is a node's");
-        assert_eq!(subject, Subject { name: "node-1".into(), serial: issued.serial });
+        let Issued { serial, expires_ms, .. } = issued;
+        assert_eq!(subject, Subject { name: "node-1".into(), serial, expires_ms });
         assert!(!is_scheduler(&pem.contents), "a node is no scheduler");
         let server = authority.server().unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(server.certificate_pem.as_bytes()).unwrap();
         assert_eq!(node_of(&pem.contents), None, "the scheduler is no node");
         assert!(is_scheduler(&pem.contents));
         assert_eq!(node_of(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_user_is_no_node_and_no_scheduler() {
+        let dir = tempfile::tempdir().unwrap();
+        let authority = Authority::open(dir.path()).unwrap();
+        let issued = authority.user("ada", &request(), Duration::from_secs(3600)).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(issued.pem.as_bytes()).unwrap();
+        let subject = user_of(&pem.contents).expect("it is a user's");
+        assert_eq!((subject.name.as_str(), &subject.serial), ("ada", &issued.serial));
+        assert_eq!(subject.expires_ms, issued.expires_ms);
+        assert!(node_of(&pem.contents).is_none() && !is_scheduler(&pem.contents));
+        let node = authority.node("ada", &request()).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(node.pem.as_bytes()).unwrap();
+        assert_eq!(user_of(&pem.contents), None, "a node of the same name is no user");
     }
 
     #[test]

@@ -8,6 +8,13 @@ use std::time::Duration;
 use aliquot_scheduler_store::PostgresqlConfig;
 use serde::Deserialize;
 
+pub use crate::access::{LocalUser, Role};
+pub use crate::audit::AuditConfig;
+pub use crate::grants::ConfiguredUser;
+pub use crate::limits::Limits;
+
+use crate::grants;
+
 /// The port on which nodes reach a scheduler.
 pub const PORT: u16 = 7460;
 
@@ -30,6 +37,14 @@ pub struct Config {
     pub metrics_address: Option<SocketAddr>,
     /// User numbers of administrators, beside root and the user that it runs as.
     pub administrators: Vec<u32>,
+    /// What other users may do.
+    pub users: Vec<ConfiguredUser>,
+    /// What users of the scheduler's machine may do whom nobody has named.
+    pub default_role: Role,
+    /// How many calls each user may make.
+    pub limits: Limits,
+    /// Where it notes who has changed what.
+    pub audit: AuditConfig,
     /// A node stops what runs so long after it was heard of last.
     pub lease_ms: u64,
     /// Nothing new is started on a node that was not heard of for so long.
@@ -99,6 +114,10 @@ impl Default for Config {
             postgresql: None,
             metrics_address: None,
             administrators: Vec::new(),
+            users: Vec::new(),
+            default_role: Role::User,
+            limits: Limits::default(),
+            audit: AuditConfig::default(),
             lease_ms: 30_000,
             silence_ms: 10_000,
             start_deadline_ms: 30_000,
@@ -133,6 +152,9 @@ impl Config {
     /// # Errors
     /// What it is, with the value, and what to do.
     pub fn check(&self) -> Result<(), String> {
+        grants::check(&self.users, self.default_role)?;
+        self.limits.check()?;
+        self.audit.check()?;
         if self.lease_ms < 1000 {
             return Err(format!("lease_ms {} is shorter than 1000: no node could renew it in time", self.lease_ms));
         }
@@ -181,6 +203,12 @@ mod tests {
             ("lease_ms = 10", "lease_ms 10"),
             ("silence_ms = 30000", "silence_ms 30000"),
             ("start_deadline_ms = 0", "start_deadline_ms 0"),
+            ("default_role = \"node\"", "default_role"),
+            ("default_role = \"admin\"", "admin"),
+            ("[[users]]\nlocal = 7\ncertificate = \"ada\"", "either"),
+            ("[[users]]\nlocal = 7\nrole = \"viewer\"\nqueues = [\"a\"]", "\"7\""),
+            ("[limits]\ncalls_burst = 0", "limits.calls_burst 0"),
+            ("[audit]\nfiles = 0", "audit.files 0"),
             ("lisen = \"[::]:1\"", "lisen"),
             ("listen = \"nowhere\"", "listen"),
             ("[postgresql]\nurl = \"postgresql://a@b/c\"\nlease_ms = 999", "postgresql.lease_ms 999"),
@@ -205,6 +233,10 @@ mod tests {
             postgresql,
             metrics_address,
             administrators,
+            users,
+            default_role,
+            limits,
+            audit,
             lease_ms,
             silence_ms,
             start_deadline_ms,
@@ -215,6 +247,10 @@ mod tests {
         assert_eq!((lease_ms, silence_ms), (default.lease_ms, default.silence_ms));
         assert_eq!(start_deadline_ms, default.start_deadline_ms);
         assert!(!address.is_empty() && metrics_address.is_some() && !administrators.is_empty() && tls.is_some());
+        assert_eq!((default_role, limits), (default.default_role, default.limits));
+        assert_eq!((audit.file_bytes, audit.files), (default.audit.file_bytes, default.audit.files));
+        assert!(audit.file.is_some() && users.iter().any(|user| user.local.is_some() && user.queues.is_some()));
+        assert!(users.iter().any(|user| user.certificate.is_some() && user.runs_as.is_some()));
         let Postgresql { url, password_file, authority, lease_ms } = postgresql.unwrap();
         assert_eq!((url.is_empty(), lease_ms), (false, leader_lease_ms()));
         assert!(password_file.is_some() && authority.is_some());

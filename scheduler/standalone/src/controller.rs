@@ -229,9 +229,9 @@ impl Controller {
                     batch.replies.push(Box::new(move || _ = reply.send(made.map_err(Refusal::Exists))));
                     return;
                 }
-                let (uid, id) = (job.uid, self.next_id);
+                let id = self.next_id;
                 let members = (job.spec.array.len() as u64).saturating_mul(job.spec.gang.into());
-                if let Some(why) = self.seen.book.read().too_many(uid, members) {
+                if let Some(why) = self.seen.book.read().too_many(&job.owner(), members) {
                     batch.replies.push(Box::new(move || _ = reply.send(Err(Refusal::TooMany(why)))));
                     return;
                 }

@@ -24,6 +24,8 @@ pub(crate) use task::{Task, TaskState, Then};
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Identity, OwnedJob};
+
 /// Names a job for ever.
 pub(crate) type JobId = u64;
 
@@ -32,13 +34,29 @@ pub(crate) type JobId = u64;
 pub(crate) struct Job {
     pub(crate) id: JobId,
     pub(crate) spec: JobSpec,
-    /// The user at the other end of the socket.
+    /// The local user as whom it runs.
     pub(crate) uid: u32,
+    /// Who has submitted it: a local user, or one of another machine by the name in the certificate.
     pub(crate) user: String,
+    /// The user is one of another machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_remote: bool,
     pub(crate) submitted_ms: u64,
     /// The name of the user's request; empty: it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) request_id: String,
+}
+
+impl Job {
+    /// Whose job it is.
+    pub(crate) fn owner(&self) -> Identity {
+        if self.is_remote { Identity::Remote(self.user.clone()) } else { Identity::Local(self.uid) }
+    }
+
+    /// The job, as far as rights depend on it.
+    pub(crate) fn owned(&self) -> OwnedJob<'_> {
+        OwnedJob { id: self.id, owner: self.owner(), user: &self.user }
+    }
 }
 
 /// The end of a job or of a part of it.

@@ -31,17 +31,25 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod accounts;
 mod agents;
+mod audit;
 mod backend;
+mod callers;
 mod certificates;
 mod clock;
 pub mod config;
 mod controller;
+mod gate;
+mod grants;
 mod jobs;
+mod limits;
 mod membership;
 mod metrics;
 mod present;
 mod queues;
+mod registrar;
 mod serve;
 mod sessions;
 mod standby;

@@ -64,15 +64,29 @@ pub struct Invitation {
     pub expires_ms: u64,
 }
 
+/// Where the schedulers of a cluster are reached, each HOST:PORT.
+#[derive(Clone, Debug)]
+pub(crate) struct Addresses {
+    pub(crate) own: String,
+    /// Knows the other schedulers, which may lead later.
+    pub(crate) leadership: Leadership,
+}
+
+impl Addresses {
+    /// The own one first.
+    pub(crate) fn all(&self) -> Vec<String> {
+        let mut addresses = vec![self.own.clone()];
+        addresses.extend(self.leadership.schedulers().into_iter().filter(|other| *other != self.own));
+        addresses
+    }
+}
+
 /// Makes join tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Inviter {
     pub(crate) membership: Arc<Membership>,
     pub(crate) authority_pem: String,
-    /// Where nodes reach the scheduler: HOST:PORT.
-    pub(crate) address: String,
-    /// Knows the other schedulers, which may lead later.
-    pub(crate) leadership: Leadership,
+    pub(crate) addresses: Addresses,
 }
 
 impl Inviter {
@@ -85,9 +99,7 @@ impl Inviter {
     ) -> Result<Invitation, StoreError> {
         let made = self.membership.new_token(now_ms, valid_ms, uses, replace, &self.authority_pem);
         let (token, expires_ms) = made?;
-        let mut addresses = vec![self.address.clone()];
-        addresses.extend(self.leadership.schedulers().into_iter().filter(|other| *other != self.address));
-        let command = format!("aliquot-manager --scheduler {} --join {token}", addresses.join(","));
+        let command = format!("aliquot-manager --scheduler {} --join {token}", self.addresses.all().join(","));
         Ok(Invitation { token, command, expires_ms })
     }
 }

@@ -34,6 +34,10 @@ pub(crate) struct Counters {
     pub(crate) submitted: Counter,
     pub(crate) starts: Counter,
     pub(crate) stops: Counter,
+    /// Calls that were more than a user may make.
+    pub(crate) throttled: Counter,
+    /// Lines of the audit log that could not be written.
+    pub(crate) audit_lost: Counter,
     /// Seconds from the submission of a job until a task of it runs in its first attempt.
     pub(crate) start_wait: Histogram,
 }
@@ -44,6 +48,8 @@ impl Default for Counters {
             submitted: Counter::default(),
             starts: Counter::default(),
             stops: Counter::default(),
+            throttled: Counter::default(),
+            audit_lost: Counter::default(),
             // From 10 ms to 46 hours.
             start_wait: Histogram::new(exponential_buckets(0.01, 4.0, 13)),
         }
@@ -61,10 +67,12 @@ pub(crate) struct Metrics {
 
 impl Telemetry for Metrics {
     fn register(&self, registry: &mut Registry) {
-        let Counters { submitted, starts, stops, start_wait } = self.counters.clone();
+        let Counters { submitted, starts, stops, throttled, audit_lost, start_wait } = self.counters.clone();
         registry.register("jobs_submitted", "Jobs taken in", submitted);
         registry.register("starts", "Commands to nodes to start a member of a task", starts);
         registry.register("stops", "Commands to nodes to stop a member of a task", stops);
+        registry.register("calls_throttled", "Calls that were refused because a user makes too many", throttled);
+        registry.register("audit_lines_lost", "Lines of the audit log that could not be written", audit_lost);
         registry.register_with_unit(
             "start_wait",
             "Time from the submission of a job until a task of it runs in its first attempt, also while it waits for other jobs",

@@ -22,7 +22,7 @@ impl<'view> Waiting<'view> {
     }
 }
 
-/// A job; `is_private`: without what only its user and administrators may see.
+/// A job; `is_private`: without what others may not see.
 pub(crate) fn job(entry: &Entry, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Job {
     let job = &entry.job;
     let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, waiting, is_private)).collect();
@@ -33,6 +33,7 @@ pub(crate) fn job(entry: &Entry, waiting: Option<&Waiting<'_>>, is_private: bool
         spec: Some(spec(&job.spec, is_private)),
         user: job.user.clone(),
         uid: job.uid,
+        is_remote: job.is_remote,
         submitted_unix_ms: job.submitted_ms,
         state: state.into(),
         reason: reason.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default(),

@@ -57,6 +57,12 @@ impl Queues {
         self.0.contains_key(name)
     }
 
+    /// The name of a queue, and of those that it is below.
+    pub(crate) fn path(&self, name: &str) -> Vec<String> {
+        let above = |name: &String| self.0.get(name)?.parent.clone();
+        std::iter::successors(Some(name.to_owned()), above).take(self.0.len().max(1)).collect()
+    }
+
     /// The names of the queues right below one.
     pub(crate) fn below(&self, name: &str) -> Vec<&str> {
         let below = self.0.values().filter(|spec| spec.parent.as_deref() == Some(name));
@@ -163,6 +169,8 @@ mod tests {
         }
         let names: Vec<&str> = queues.specs().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["c", "default", "b", "a"]);
+        assert_eq!(queues.path("a"), ["a", "b", "c"]);
+        assert_eq!(queues.path("no such queue"), ["no such queue"]);
     }
 
     #[test]

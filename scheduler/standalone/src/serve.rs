@@ -21,16 +21,23 @@ use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConfig};
 use tracing::{error, info};
 
+use crate::accounts::Accounts;
 use crate::agents::AgentService;
+use crate::audit::Audit;
 use crate::backend::Nodes;
+use crate::callers::Callers;
 use crate::certificates::{self, Authority, CertificateError};
 use crate::clock::{Clock, latest_ms};
 use crate::config::Config;
 use crate::controller::{Controller, ControllerError, Inbox, Seen, next_id};
+use crate::gate::{Gate, Gatekeeper};
+use crate::grants::Grants;
 use crate::jobs::{Book, JOBS, TASKS};
-use crate::membership::{Invitation, Inviter, LoadError, Membership, TOKEN_VALID_MS};
+use crate::limits::Limiter;
+use crate::membership::{Addresses, Invitation, Inviter, LoadError, Membership, TOKEN_VALID_MS};
 use crate::metrics::{Counters, Metrics};
 use crate::queues::{QUEUES, Queues};
+use crate::registrar::Registrar;
 use crate::sessions::Sessions;
 use crate::users::UserService;
 
@@ -151,6 +158,12 @@ impl Server {
         let State { database, authority, identity } = state;
         let (authority, leadership) = (authority.map(Arc::new), database.leadership().clone());
         let membership = Arc::new(Membership::load(database.clone())?);
+        let accounts = Arc::new(Accounts::load(database.clone())?);
+        let own = nix::unistd::Uid::effective().as_raw();
+        let grants = Grants::new(&config.users, config.default_role, &config.administrators, own);
+        let callers = Callers::new(grants.map_err(ServeError::Config)?, accounts, authority.is_some());
+        let audit_file = config.audit.file.clone().unwrap_or_else(|| config.state_dir.join("audit.jsonl"));
+        let audit = Audit::start(audit_file, &config.audit).map_err(io_error("cannot start a thread"))?;
         let book = Book::load(database.records(JOBS)?, database.records(TASKS)?).map_err(ServeError::Record)?;
         let next_id = next_id(&database, &book)?;
         let queues = Queues::load(database.records(QUEUES)?).map_err(ServeError::Record)?;
@@ -185,8 +198,8 @@ impl Server {
         };
         let (tcp, listens, unix) = runtime.block_on(listen(config))?;
         let metrics = runtime.block_on(listen_for_metrics(config))?;
-        let address = address(config, listens);
-        let counters = Counters::default();
+        let addresses = Addresses { own: address(config, listens), leadership: leadership.clone() };
+        let counters = Counters { audit_lost: audit.lost.clone(), ..Counters::default() };
 
         let mut threads = Vec::new();
         threads.push({
@@ -233,8 +246,21 @@ impl Server {
         let inviter = authority.as_ref().map(|authority| Inviter {
             membership: Arc::clone(&membership),
             authority_pem: authority.pem.clone(),
-            address: address.clone(),
-            leadership: leadership.clone(),
+            addresses: addresses.clone(),
+        });
+        let registrar = Registrar {
+            callers: callers.clone(),
+            authority: authority.clone(),
+            authority_pem: identity.authority_pem.clone(),
+            addresses,
+            configured: config.users.clone(),
+        };
+        let keeper = Arc::new(Gatekeeper {
+            callers,
+            limiter: Limiter::new(config.limits),
+            audit: audit.clone(),
+            clock: Arc::clone(&clock),
+            throttled: counters.throttled.clone(),
         });
         let agents = AgentService {
             authority,
@@ -242,6 +268,8 @@ impl Server {
             sessions: sessions.clone(),
             controller: to_controller.clone(),
             clock: Arc::clone(&clock),
+            audit,
+            limiter: keeper.limiter.clone(),
         };
         if let Some(listener) = metrics {
             let metrics = Metrics { counters, seen: seen.clone(), shown: shown.clone(), sessions: sessions.clone() };
@@ -258,12 +286,11 @@ impl Server {
             membership,
             inviter: inviter.clone(),
             clock: Arc::clone(&clock),
-            administrators: config.administrators.clone(),
+            registrar: Arc::new(registrar),
         };
-        // Schedulers that stand by call for their users.
-        let for_nodes = for_nodes(&identity)?
-            .add_service(AgentsServer::new(agents))
-            .add_service(SchedulerServer::new(users.clone()));
+        let users = Gate { service: SchedulerServer::new(users), keeper };
+        // Users of other machines call there, and schedulers that stand by do for theirs.
+        let for_nodes = for_nodes(&identity)?.add_service(AgentsServer::new(agents)).add_service(users.clone());
         serve(
             &runtime,
             for_nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended(stopped.clone())),
@@ -275,10 +302,7 @@ impl Server {
             .map_err(|error| ServeError::Config(error.to_string()))?;
         let (health, health_service) = tonic_health::server::health_reporter();
         runtime.block_on(health.set_serving::<SchedulerServer<UserService>>());
-        let for_users = Transport::builder()
-            .add_service(SchedulerServer::new(users))
-            .add_service(health_service)
-            .add_service(reflection);
+        let for_users = Transport::builder().add_service(users).add_service(health_service).add_service(reflection);
         serve(&runtime, for_users.serve_with_incoming_shutdown(UnixListenerStream::new(unix), ended(stopped)), &fail);
         info!(%listens, socket = %config.socket.display(), "the scheduler serves");
         let socket = config.socket.clone();

@@ -1,7 +1,8 @@
 //! Several schedulers that share a database: one leads, and the others stand by until it ends.
 //!
 //! One that stands by tells nodes where the leader is. The users of its machine need not know which one leads: their calls
-//! are handed on to the leader, with the number of the user, which the kernel of this machine has told.
+//! are handed on to the leader, with the number of the user, which the kernel of this machine has told. So are the calls of
+//! users of other machines, with their certificates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,11 +11,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use aliquot_proto::agent::v1::LEADER;
+use aliquot_proto::scheduler::v1::scheduler_server::SERVICE_NAME as SERVICE_FOR_USERS;
 use aliquot_scheduler_store::{Candidate, Database, Standing, StoreError};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, Response};
+use axum::http::Response;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -27,10 +29,10 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Server a
 use tower::ServiceExt;
 use tracing::{error, info, warn};
 
+use crate::callers::hand_on;
 use crate::certificates::{self, AUTHORITY, Authority, Identity, SERVER_NAME};
 use crate::config::Config;
 use crate::serve::{self, ServeError, State, io_error};
-use crate::users::{FORWARDED_UID, local_uid};
 
 /// Looks at the lease within its length.
 const LOOKS: u32 = 10;
@@ -198,9 +200,15 @@ impl Serving {
         info!(%listens, socket = %config.socket.display(), leader = address, "the scheduler stands by");
         let leader = Arc::new(Leader { identity, now: Mutex::new(Called { address, channel: None }) });
         let (of_nodes, of_users) = (Arc::clone(&leader), Arc::clone(&leader));
-        let for_nodes = Router::new().fallback(move || {
-            let status = of_nodes.not_me();
-            async move { status.into_http::<Body>() }
+        // Users of other machines call there too.
+        let for_nodes = Router::new().fallback(move |request: Request| {
+            let leader = Arc::clone(&of_nodes);
+            async move {
+                if request.uri().path().strip_prefix('/').is_some_and(|path| path.starts_with(SERVICE_FOR_USERS)) {
+                    return leader.answer(request).await.unwrap_or_else(Status::into_http);
+                }
+                leader.not_me().into_http::<Body>()
+            }
         });
         let for_users = Router::new().fallback(move |request: Request| {
             let leader = Arc::clone(&of_users);
@@ -284,13 +292,10 @@ impl Leader {
 
     /// Hands a user's call on.
     async fn answer(&self, request: Request) -> Result<Response<Body>, Status> {
-        let uid = local_uid(request.extensions());
-        let uid = uid.ok_or_else(|| Status::unauthenticated("the caller is not known"))?;
-        let (address, channel) = self.channel()?;
         let (mut parts, body) = request.into_parts();
+        hand_on(&mut parts)?;
+        let (address, channel) = self.channel()?;
         parts.extensions.clear();
-        // In place of whatever the caller says.
-        parts.headers.insert(FORWARDED_UID, HeaderValue::from(uid));
         let call = axum::http::Request::from_parts(parts, tonic::body::Body::new(body));
         // The endpoint's limit is for TCP alone. A leader that is frozen takes the connection, and says nothing.
         let answer = timeout(ANSWER_TIMEOUT, channel.oneshot(call)).await;

@@ -11,20 +11,21 @@ use aliquot_proto::scheduler::v1::scheduler_server::Scheduler;
 use aliquot_scheduler_core::{DEFAULT_QUEUE, EventError};
 use aliquot_scheduler_engine::{Message, Observation, Shown, View};
 use aliquot_scheduler_store::{Database, StoreError};
-use nix::unistd::{Uid, User};
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
-use tonic::transport::server::UdsConnectInfo;
-use tonic::{Extensions, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
-use crate::certificates::is_scheduler;
+use crate::access::{Action, Caller, Identity};
 use crate::clock::Clock;
 use crate::controller::{Inbox, Refusal, Seen};
+use crate::gate::About;
+use crate::grants::number_for_jobs;
 use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task};
 use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
 use crate::present::{self, Waiting};
 use crate::queues;
+use crate::registrar::Registrar;
 use crate::sessions::Sessions;
 
 /// The shortest time between two answers to who watches a job.
@@ -51,58 +52,37 @@ pub(crate) struct UserService {
     /// Makes join tokens; `None`: the certificates come from elsewhere.
     pub(crate) inviter: Option<Inviter>,
     pub(crate) clock: Arc<Clock>,
-    /// Users who are administrators, beside root and the user that the scheduler runs as.
-    pub(crate) administrators: Vec<u32>,
+    pub(crate) registrar: Arc<Registrar>,
 }
 
-/// Who calls.
-#[derive(Clone, Copy, Debug)]
-struct Caller {
-    uid: u32,
-    is_administrator: bool,
+/// Who calls, as the gate has found out.
+fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Status::unauthenticated("the caller is not known"))
 }
 
-impl Caller {
-    fn may_see(self, entry: &Entry) -> bool {
-        self.is_administrator || self.uid == entry.job.uid
+/// Refuses a call that the caller may not make.
+fn check<T>(request: &Request<T>, action: &Action<'_>) -> Result<(), Status> {
+    caller(request)?.may(action).map_err(Status::permission_denied)
+}
+
+/// Notes for the audit log what a call is about.
+fn note<T>(request: &Request<T>, object: impl FnOnce() -> String) {
+    if let Some(about) = request.extensions().get::<About>() {
+        about.is(object());
     }
 }
 
-/// By this name a scheduler that stands by says which user of its machine it calls for.
-pub(crate) const FORWARDED_UID: &str = "aliquot-uid";
-
-/// The user of this machine at the other end of the socket.
-pub(crate) fn local_uid(extensions: &Extensions) -> Option<u32> {
-    Some(extensions.get::<UdsConnectInfo>()?.peer_cred?.uid())
-}
-
-/// The user of another scheduler's machine, by that scheduler's word.
-fn forwarded_uid<T>(request: &Request<T>) -> Option<u32> {
-    let certificates = request.peer_certs()?;
-    if !is_scheduler(certificates.first()?) {
-        return None;
+/// As whom the jobs of a caller run.
+fn local_user(caller: &Caller) -> Result<u32, Status> {
+    match (&caller.identity, &caller.grant.runs_as) {
+        (Identity::Local(uid), _) => Ok(*uid),
+        (_, Some(user)) => number_for_jobs(user).map_err(Status::failed_precondition),
+        (_, None) => Err(Status::permission_denied("there is no local user as whom the jobs could run")),
     }
-    request.metadata().get(FORWARDED_UID)?.to_str().ok()?.parse().ok()
 }
 
 impl UserService {
-    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let uid = local_uid(request.extensions()).or_else(|| forwarded_uid(request));
-        let uid = uid.ok_or_else(|| Status::unauthenticated("the caller is not known"))?;
-        let is_administrator = uid == 0 || uid == Uid::effective().as_raw() || self.administrators.contains(&uid);
-        Ok(Caller { uid, is_administrator })
-    }
-
-    fn administrator<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        match self.caller(request)?.is_administrator {
-            true => Ok(()),
-            false => Err(Status::permission_denied(
-                "only administrators may do this: root, the user that the scheduler runs as, and those that its \
-                 configuration names as administrators",
-            )),
-        }
-    }
-
     fn view(&self) -> Result<Arc<View>, Status> {
         self.shown.get().ok_or_else(|| Status::unavailable("the scheduler is starting; try again in a moment"))
     }
@@ -132,11 +112,11 @@ impl UserService {
         self.seen.book.read().entry(id).cloned().ok_or_else(|| no_such_job(id))
     }
 
-    fn job(&self, id: JobId, caller: Caller) -> Result<wire::Job, Status> {
+    fn job(&self, id: JobId, caller: &Caller) -> Result<wire::Job, Status> {
         let view = self.shown.get();
         let waiting = view.as_deref().map(Waiting::of);
         let entry = self.entry(id)?;
-        Ok(present::job(&entry, waiting.as_ref(), !caller.may_see(&entry)))
+        Ok(present::job(&entry, waiting.as_ref(), !caller.may_inspect(entry.job.owned())))
     }
 
     /// Refuses a job whose queue can never take it.
@@ -166,13 +146,26 @@ fn check_request_id(id: &str) -> Result<(), Status> {
     )))
 }
 
-fn no_such_job(id: JobId) -> Status {
-    Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
+fn about_tasks(request: &wire::CancelJobRequest) -> String {
+    let wire::CancelJobRequest { id, tasks } = request;
+    if tasks.is_empty() { format!("job {id}") } else { format!("job {id}, tasks {tasks:?}") }
 }
 
-fn not_yours(entry: &Entry, what: &str) -> Status {
-    let Job { id, user, .. } = &entry.job;
-    Status::permission_denied(format!("job {id} is of user {user}; only that user and administrators may {what} it"))
+fn about_queue(queue: &wire::Queue) -> String {
+    let wire::Queue { name, parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = queue;
+    let amount = |millis: &Option<u64>| millis.map_or_else(|| "none".to_owned(), |millis| millis.to_string());
+    let (quota, limit) = (amount(quota_gpu_millis), amount(limit_gpu_millis));
+    format!("queue {name}: parent {parent:?}, quota_gpu_millis {quota}, limit_gpu_millis {limit}, weight {weight}")
+}
+
+fn about_user(request: &wire::AddUserRequest) -> String {
+    let wire::User { name, role, queues, runs_as, .. } = request.user.clone().unwrap_or_default();
+    let role = wire::Role::try_from(role).map_or("of no name", |role| role.as_str_name());
+    format!("user {name}: {role}, queues {queues:?}, runs as {runs_as:?}")
+}
+
+fn no_such_job(id: JobId) -> Status {
+    Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
 }
 
 /// The task that a caller means.
@@ -194,26 +187,34 @@ fn task_of(entry: &Entry, index: Option<u32>) -> Result<&Task, Status> {
 #[tonic::async_trait]
 impl Scheduler for UserService {
     async fn submit_job(&self, request: Request<wire::SubmitJobRequest>) -> Result<Response<wire::Job>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller(&request)?;
+        let queue = request.get_ref().spec.as_ref().map(|spec| spec.queue.clone()).filter(|queue| !queue.is_empty());
+        let queue = queue.unwrap_or_else(|| DEFAULT_QUEUE.to_owned());
+        note(&request, || format!("queue {queue}"));
+        let queues = self.seen.queues.read().path(&queue);
+        check(&request, &Action::Submit { queues: &queues })?;
+        let uid = local_user(&caller)?;
+        let about = request.extensions().get::<About>().cloned();
         let wire::SubmitJobRequest { spec, request_id } = request.into_inner();
         let spec = JobSpec::read(spec.unwrap_or_default()).map_err(Status::invalid_argument)?;
         check_request_id(&request_id)?;
-        let user = User::from_uid(Uid::from_raw(caller.uid)).ok().flatten();
-        let user = user.map_or_else(|| caller.uid.to_string(), |user| user.name);
-        let job = Job { id: 0, spec, uid: caller.uid, user, submitted_ms: self.clock.now_ms(), request_id };
+        let (user, is_remote) = (caller.name.clone(), matches!(caller.identity, Identity::Remote(_)));
+        let job = Job { id: 0, spec, uid, user, is_remote, submitted_ms: self.clock.now_ms(), request_id };
         // The queue may have been removed since the job was taken in.
         if self.seen.book.read().made_before(&job).is_none() {
             self.check_queue(&job.spec.queue)?;
         }
         let id = self.ask(|reply| Inbox::Submit(Box::new(job), reply)).await?;
-        Ok(Response::new(self.job(id, caller)?))
+        about.into_iter().for_each(|about| about.is(format!("job {id} in queue {queue}")));
+        Ok(Response::new(self.job(id, &caller)?))
     }
 
     async fn list_jobs(
         &self,
         request: Request<wire::ListJobsRequest>,
     ) -> Result<Response<wire::ListJobsResponse>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller(&request)?;
+        check(&request, &Action::Look)?;
         let wire::ListJobsRequest { active, user, queue, count_max } = request.into_inner();
         let count = if count_max == 0 { LISTED } else { count_max } as usize;
         let view = self.shown.get();
@@ -230,22 +231,25 @@ impl Scheduler for UserService {
             let entries: Vec<Entry> = wanted.by_ref().take(count).cloned().collect();
             (entries, wanted.next().is_some())
         };
-        let listed = entries.iter().map(|entry| present::job(entry, waiting.as_ref(), !caller.may_see(entry)));
+        let listed =
+            entries.iter().map(|entry| present::job(entry, waiting.as_ref(), !caller.may_inspect(entry.job.owned())));
         Ok(Response::new(wire::ListJobsResponse { jobs: listed.collect(), truncated }))
     }
 
     async fn get_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<wire::Job>, Status> {
-        let caller = self.caller(&request)?;
-        Ok(Response::new(self.job(request.into_inner().id, caller)?))
+        let caller = caller(&request)?;
+        check(&request, &Action::Look)?;
+        Ok(Response::new(self.job(request.into_inner().id, &caller)?))
     }
 
     type WatchJobStream = StreamOf<wire::Job>;
 
     async fn watch_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller(&request)?;
+        check(&request, &Action::Look)?;
         let id = request.into_inner().id;
         let mut touched = self.seen.touched.subscribe();
-        let mut last = self.job(id, caller)?;
+        let mut last = self.job(id, &caller)?;
         let (seen, shown) = (self.seen.clone(), self.shown.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(16);
         tokio::spawn(async move {
@@ -273,7 +277,8 @@ impl Scheduler for UserService {
                         let view = shown.get();
                         let waiting = view.as_deref().map(Waiting::of);
                         let entry = seen.book.read().entry(id).cloned();
-                        entry.map(|entry| present::job(&entry, waiting.as_ref(), !caller.may_see(&entry)))
+                        entry
+                            .map(|entry| present::job(&entry, waiting.as_ref(), !caller.may_inspect(entry.job.owned())))
                     };
                     match now {
                         None => return,
@@ -290,34 +295,30 @@ impl Scheduler for UserService {
     }
 
     async fn cancel_job(&self, request: Request<wire::CancelJobRequest>) -> Result<Response<wire::Job>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller(&request)?;
+        note(&request, || about_tasks(request.get_ref()));
         let wire::CancelJobRequest { id, tasks } = request.into_inner();
         {
             let book = self.seen.book.read();
             let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
-            if !caller.may_see(entry) {
-                let why =
-                    format!("job {id} is of user {}; only that user and administrators may cancel it", entry.job.user);
-                return Err(Status::permission_denied(why));
-            }
+            let action = Action::Control { job: entry.job.owned(), verb: "cancel" };
+            caller.may(&action).map_err(Status::permission_denied)?;
         }
         self.ask(|reply| Inbox::Cancel { id, tasks, reply }).await?;
-        Ok(Response::new(self.job(id, caller)?))
+        Ok(Response::new(self.job(id, &caller)?))
     }
 
     type ReadLogStream = StreamOf<wire::LogChunk>;
 
     async fn read_log(&self, request: Request<wire::ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller(&request)?;
+        note(&request, || format!("job {}", request.get_ref().id));
         let wire::ReadLogRequest { id, task, rank, follow, last_lines, offset } = request.into_inner();
         let (node, log) = {
             let book = self.seen.book.read();
             let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
-            if !caller.may_see(entry) {
-                let why =
-                    format!("job {id} is of user {}; only that user and administrators may read it", entry.job.user);
-                return Err(Status::permission_denied(why));
-            }
+            let action = Action::Inspect { job: entry.job.owned(), verb: "read" };
+            caller.may(&action).map_err(Status::permission_denied)?;
             let task = task_of(entry, task)?;
             let member = task.members.get(rank as usize).ok_or_else(|| {
                 Status::not_found(format!("job {id} has {} members; there is no rank {rank}", task.members.len()))
@@ -336,15 +337,15 @@ impl Scheduler for UserService {
     }
 
     async fn explain(&self, request: Request<wire::ExplainRequest>) -> Result<Response<wire::ExplainResponse>, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller(&request)?;
+        note(&request, || format!("job {}", request.get_ref().id));
         let wire::ExplainRequest { id, task } = request.into_inner();
         let view = self.view()?;
         let (entry, index) = {
             let book = self.seen.book.read();
             let entry = book.entry(id).ok_or_else(|| no_such_job(id))?;
-            if !caller.may_see(entry) {
-                return Err(not_yours(entry, "ask about"));
-            }
+            let action = Action::Inspect { job: entry.job.owned(), verb: "ask about" };
+            caller.may(&action).map_err(Status::permission_denied)?;
             let index = task_of(entry, task)?.index;
             (entry.only(index), index)
         };
@@ -361,7 +362,7 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::ListQueuesRequest>,
     ) -> Result<Response<wire::ListQueuesResponse>, Status> {
-        self.caller(&request)?;
+        check(&request, &Action::Look)?;
         let view = self.view()?;
         let queues = tokio::task::spawn_blocking(move || present::queues(&view)).await;
         let queues = queues.map_err(|error| Status::internal(error.to_string()))?;
@@ -369,7 +370,8 @@ impl Scheduler for UserService {
     }
 
     async fn set_queue(&self, request: Request<wire::Queue>) -> Result<Response<wire::Queue>, Status> {
-        self.administrator(&request)?;
+        note(&request, || about_queue(request.get_ref()));
+        check(&request, &Action::Administer)?;
         let spec = queues::read(request.into_inner()).map_err(Status::invalid_argument)?;
         // The engine knows whether it can be so; what it has taken is saved.
         self.tell(Observation::Queue(spec.clone())).await?;
@@ -382,7 +384,8 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::RemoveQueueRequest>,
     ) -> Result<Response<wire::RemoveQueueResponse>, Status> {
-        self.administrator(&request)?;
+        note(&request, || format!("queue {}", request.get_ref().name));
+        check(&request, &Action::Administer)?;
         let name = request.into_inner().name;
         if !self.seen.queues.read().has(&name) {
             return Err(Status::not_found(format!("there is no queue {name:?}")));
@@ -401,7 +404,7 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::ListNodesRequest>,
     ) -> Result<Response<wire::ListNodesResponse>, Status> {
-        self.caller(&request)?;
+        check(&request, &Action::Look)?;
         let nodes = present::nodes(&*self.view()?, &self.sessions);
         Ok(Response::new(wire::ListNodesResponse { nodes }))
     }
@@ -410,7 +413,8 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::RemoveNodeRequest>,
     ) -> Result<Response<wire::RemoveNodeResponse>, Status> {
-        self.administrator(&request)?;
+        note(&request, || format!("node {}", request.get_ref().name));
+        check(&request, &Action::Administer)?;
         let name = request.into_inner().name;
         let is_member = tokio::task::block_in_place(|| self.membership.remove(&name)).map_err(unavailable)?;
         let is_known = self.view()?.cluster().node_named(&name).is_some();
@@ -423,7 +427,8 @@ impl Scheduler for UserService {
     }
 
     async fn back_up(&self, request: Request<wire::BackUpRequest>) -> Result<Response<wire::BackUpResponse>, Status> {
-        self.administrator(&request)?;
+        note(&request, || request.get_ref().path.clone());
+        check(&request, &Action::Administer)?;
         let path = PathBuf::from(request.into_inner().path);
         if !path.is_absolute() {
             return Err(Status::invalid_argument(format!("{} is not an absolute path", path.display())));
@@ -438,7 +443,8 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::CreateJoinTokenRequest>,
     ) -> Result<Response<wire::CreateJoinTokenResponse>, Status> {
-        self.administrator(&request)?;
+        note(&request, || format!("{} nodes", request.get_ref().uses.max(1)));
+        check(&request, &Action::Administer)?;
         let wire::CreateJoinTokenRequest { valid_ms, uses, replace } = request.into_inner();
         let valid_ms = if valid_ms == 0 { TOKEN_VALID_MS } else { valid_ms };
         let Some(inviter) = &self.inviter else {
@@ -450,6 +456,34 @@ impl Scheduler for UserService {
         let made = tokio::task::block_in_place(|| inviter.invite(now_ms, valid_ms, uses.max(1), replace));
         let Invitation { token, command, expires_ms: expires_unix_ms } = made.map_err(unavailable)?;
         Ok(Response::new(wire::CreateJoinTokenResponse { token, command, expires_unix_ms }))
+    }
+
+    async fn add_user(
+        &self,
+        request: Request<wire::AddUserRequest>,
+    ) -> Result<Response<wire::AddUserResponse>, Status> {
+        note(&request, || about_user(request.get_ref()));
+        check(&request, &Action::Administer)?;
+        // It waits for the disk, seldom and shortly.
+        tokio::task::block_in_place(|| self.registrar.add(request.into_inner())).map(Response::new)
+    }
+
+    async fn list_users(
+        &self,
+        request: Request<wire::ListUsersRequest>,
+    ) -> Result<Response<wire::ListUsersResponse>, Status> {
+        check(&request, &Action::SeeUsers)?;
+        Ok(Response::new(wire::ListUsersResponse { users: self.registrar.list() }))
+    }
+
+    async fn remove_user(
+        &self,
+        request: Request<wire::RemoveUserRequest>,
+    ) -> Result<Response<wire::RemoveUserResponse>, Status> {
+        note(&request, || format!("user {}", request.get_ref().name));
+        check(&request, &Action::Administer)?;
+        tokio::task::block_in_place(|| self.registrar.remove(&request.into_inner().name))?;
+        Ok(Response::new(wire::RemoveUserResponse {}))
     }
 }
 

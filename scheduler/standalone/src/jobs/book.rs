@@ -7,6 +7,7 @@ use aliquot_scheduler_store::Change;
 
 use super::task::{Task, TaskState};
 use super::{ClaimName, End, Job, JobId};
+use crate::access::Identity;
 
 /// The kinds of records that the book is saved as.
 pub(crate) const JOBS: &str = "job";
@@ -114,9 +115,9 @@ pub(crate) struct Book {
     /// Gangs whose members must learn where the first of them is, before they start.
     pub(super) gathering: BTreeMap<(JobId, u32), Vec<StartOrder>>,
     /// Members of tasks that have not ended, by user.
-    open_members: BTreeMap<u32, u64>,
+    open_members: BTreeMap<Identity, u64>,
     /// Jobs by their user and the name of the request.
-    requests: BTreeMap<(u32, String), JobId>,
+    requests: BTreeMap<(Identity, String), JobId>,
     /// Nodes by their addresses, as they have told them.
     pub(super) addresses: BTreeMap<String, String>,
 }
@@ -170,7 +171,7 @@ impl Book {
     }
 
     pub(super) fn insert(&mut self, entry: Entry) {
-        *self.open_members.entry(entry.job.uid).or_default() += entry.open_members();
+        *self.open_members.entry(entry.job.owner()).or_default() += entry.open_members();
         self.requests.extend(request_of(&entry.job).map(|request| (request, entry.job.id)));
         self.entries.insert(entry.job.id, entry);
     }
@@ -180,7 +181,7 @@ impl Book {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.open = entry.open.saturating_sub(1);
         let members = u64::from(entry.job.spec.gang);
-        if let Some(open) = self.open_members.get_mut(&entry.job.uid) {
+        if let Some(open) = self.open_members.get_mut(&entry.job.owner()) {
             *open = open.saturating_sub(members);
         }
     }
@@ -203,8 +204,8 @@ impl Book {
     }
 
     /// Says why so many more members of a user are too many; `None`: they are not.
-    pub(crate) fn too_many(&self, uid: u32, members: u64) -> Option<String> {
-        let own = self.open_members.get(&uid).copied().unwrap_or(0);
+    pub(crate) fn too_many(&self, owner: &Identity, members: u64) -> Option<String> {
+        let own = self.open_members.get(owner).copied().unwrap_or(0);
         let all: u64 = self.open_members.values().sum();
         if own.saturating_add(members) > OF_USER_MAX {
             return Some(format!(
@@ -335,8 +336,8 @@ impl Book {
 }
 
 /// Names the request that a job was made of, if it has a name.
-fn request_of(job: &Job) -> Option<(u32, String)> {
-    (!job.request_id.is_empty()).then(|| (job.uid, job.request_id.clone()))
+fn request_of(job: &Job) -> Option<(Identity, String)> {
+    (!job.request_id.is_empty()).then(|| (job.owner(), job.request_id.clone()))
 }
 
 /// Keys are sorted as texts, so numbers have all their digits.

@@ -10,6 +10,7 @@ use super::book::{Book, Effects, Ended, StartOrder};
 use super::run::{Fault, Instance};
 use super::task::TaskState;
 use super::{ClaimName, End, Job, JobId, JobSpec};
+use crate::access::Identity;
 
 /// What is saved, and what the engine and the nodes know.
 #[derive(Default)]
@@ -77,7 +78,7 @@ impl World {
         let id = self.next_id;
         let spec = JobSpec::read(wire::JobSpec { command: vec!["true".into()], ..spec }).expect("a sound job");
         let (user, request_id) = ("u".into(), request_id.into());
-        let job = Job { id, spec, uid: 1000, user, submitted_ms: self.now_ms, request_id };
+        let job = Job { id, spec, uid: 1000, user, is_remote: false, submitted_ms: self.now_ms, request_id };
         self.act(|book, now_ms, effects| book.submit(now_ms, job, effects)).expect("it can be submitted");
         id
     }
@@ -289,12 +290,12 @@ fn jobs_that_others_wait_for_are_kept() {
 #[test]
 fn nobody_has_more_tasks_than_can_be_kept() {
     let mut world = World::default();
-    assert_eq!(world.book.too_many(1000, 200_000), None);
+    assert_eq!(world.book.too_many(&Identity::Local(1000), 200_000), None);
     let id = world.submit(wire::JobSpec { array: (0..10).collect(), gang: 3, ..Default::default() });
-    assert!(world.book.too_many(1000, 199_971).is_some_and(|why| why.starts_with("30 tasks")));
-    assert_eq!(world.book.too_many(1001, 199_971), None);
+    assert!(world.book.too_many(&Identity::Local(1000), 199_971).is_some_and(|why| why.starts_with("30 tasks")));
+    assert_eq!(world.book.too_many(&Identity::Local(1001), 199_971), None);
     world.act(|book, now_ms, effects| book.cancel(now_ms, id, &[], effects)).expect("there is such a job");
-    assert_eq!(world.book.too_many(1000, 200_000), None);
+    assert_eq!(world.book.too_many(&Identity::Local(1000), 200_000), None);
 }
 
 #[test]
@@ -409,6 +410,7 @@ fn a_request_is_known_as_long_as_its_job_is() {
         let refused = world.book.made_before(&again(other)).expect("known").expect_err("it asks for something else");
         assert!(refused.contains(&format!("job {id} ")) && refused.contains("\"abc\""), "{refused}");
         assert_eq!(world.book.made_before(&again(Job { uid: 7, ..made.clone() })), None, "of another user");
+        assert_eq!(world.book.made_before(&again(Job { is_remote: true, ..made.clone() })), None, "of another machine");
         assert_eq!(world.book.made_before(&again(Job { request_id: String::new(), ..made.clone() })), None);
     }
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use aliquot_proto::scheduler::v1::scheduler_server::{Scheduler, SchedulerServer};
 use aliquot_proto::scheduler::v1::{
-    BackUpRequest, BackUpResponse, CancelJobRequest, CreateJoinTokenRequest, CreateJoinTokenResponse, ExplainRequest,
-    ExplainResponse, GetJobRequest, Job, JobSpec, JobState, ListJobsRequest, ListJobsResponse, ListNodesRequest,
-    ListNodesResponse, ListQueuesRequest, ListQueuesResponse, LogChunk, Member, Node, Queue, ReadLogRequest,
-    RemoveNodeRequest, RemoveNodeResponse, RemoveQueueRequest, RemoveQueueResponse, SubmitJobRequest, Task,
+    AddUserRequest, AddUserResponse, BackUpRequest, BackUpResponse, CancelJobRequest, CreateJoinTokenRequest,
+    CreateJoinTokenResponse, ExplainRequest, ExplainResponse, GetJobRequest, Job, JobSpec, JobState, ListJobsRequest,
+    ListJobsResponse, ListNodesRequest, ListNodesResponse, ListQueuesRequest, ListQueuesResponse, ListUsersRequest,
+    ListUsersResponse, LogChunk, Member, Node, Queue, ReadLogRequest, RemoveNodeRequest, RemoveNodeResponse,
+    RemoveQueueRequest, RemoveQueueResponse, RemoveUserRequest, RemoveUserResponse, SubmitJobRequest, Task, User,
 };
 use tempfile::TempDir;
 use tokio::net::UnixListener;
@@ -28,6 +29,7 @@ pub(crate) struct Scene {
     pub(crate) log: Vec<u8>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) nodes: Vec<Node>,
+    pub(crate) users: Vec<User>,
     pub(crate) explanation: ExplainResponse,
     /// It takes jobs, and never says so.
     pub(crate) loses_answers: bool,
@@ -45,6 +47,8 @@ pub(crate) enum Asked {
     RemoveQueue(String),
     RemoveNode(String),
     Token(CreateJoinTokenRequest),
+    AddUser(AddUserRequest),
+    RemoveUser(String),
 }
 
 #[derive(Clone)]
@@ -269,6 +273,30 @@ impl Scheduler for Player {
             command: "aliquot-manager --join alq1.x\u{1b}[2J".to_owned(),
             expires_unix_ms: 3_600_000,
         }))
+    }
+
+    async fn add_user(&self, request: Request<AddUserRequest>) -> Result<Response<AddUserResponse>, Status> {
+        let request = request.into_inner();
+        self.note(Asked::AddUser(request.clone()));
+        let is_known = |user: &User| Some(&user.name) == request.user.as_ref().map(|user| &user.name);
+        if !request.replace && self.scene.borrow().users.iter().any(is_known) {
+            return Err(Status::already_exists("there is a user of this name already"));
+        }
+        Ok(Response::new(AddUserResponse {
+            user: request.user,
+            certificate: "-----BEGIN CERTIFICATE-----\nada\n-----END CERTIFICATE-----\n".to_owned(),
+            authority: "-----BEGIN CERTIFICATE-----\nauthority\n-----END CERTIFICATE-----\n".to_owned(),
+            addresses: vec!["head:7460".to_owned()],
+        }))
+    }
+
+    async fn list_users(&self, _: Request<ListUsersRequest>) -> Result<Response<ListUsersResponse>, Status> {
+        Ok(Response::new(ListUsersResponse { users: self.scene.borrow().users.clone() }))
+    }
+
+    async fn remove_user(&self, request: Request<RemoveUserRequest>) -> Result<Response<RemoveUserResponse>, Status> {
+        self.note(Asked::RemoveUser(request.into_inner().name));
+        Ok(Response::new(RemoveUserResponse {}))
     }
 
     async fn back_up(&self, _: Request<BackUpRequest>) -> Result<Response<BackUpResponse>, Status> {

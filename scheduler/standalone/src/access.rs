@@ -1,0 +1,277 @@
+//! Who may what. Everything about rights is decided here, without I/O: a caller and an action give permission, or a reason
+//! that says what the caller may do and who can change that.
+
+use serde::{Deserialize, Serialize};
+
+/// What somebody may do in general.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// May do everything.
+    Administrator,
+    /// Submits jobs to some queues or all, and sees and cancels the own ones.
+    #[default]
+    User,
+    /// Sees everything and changes nothing.
+    Viewer,
+    /// Calls the API for nodes, and nothing of that for users.
+    Node,
+    /// May do nothing.
+    None,
+}
+
+/// Who somebody is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Identity {
+    /// A user of a scheduler's machine, by number.
+    Local(u32),
+    /// A user of another machine, by the name in the certificate.
+    Remote(String),
+    /// A node, by name.
+    Node(String),
+}
+
+/// A user of the scheduler's machine, as an administrator names one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LocalUser {
+    /// By number.
+    Number(u32),
+    /// By name.
+    Name(String),
+}
+
+/// What somebody was given.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Grant {
+    pub(crate) role: Role,
+    /// The queues that a user may submit to, each with those below it; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) queues: Option<Vec<String>>,
+    /// As whom the jobs of a user of another machine run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runs_as: Option<LocalUser>,
+}
+
+/// Who calls, and what was given to that one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    /// As messages name the caller.
+    pub(crate) name: String,
+    pub(crate) grant: Grant,
+}
+
+/// A job, as far as rights depend on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OwnedJob<'job> {
+    pub(crate) id: u64,
+    pub(crate) owner: Identity,
+    /// As messages name the owner.
+    pub(crate) user: &'job str,
+}
+
+/// What a caller wants to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Action<'a> {
+    /// Look at the lists of jobs, queues and nodes, without what is private in them.
+    Look,
+    /// See who may what.
+    SeeUsers,
+    /// Submit a job to the first of these queues, which is below the others.
+    Submit { queues: &'a [String] },
+    /// See the command, the environment, the log and the reasons of a job. The verb is for messages.
+    Inspect { job: OwnedJob<'a>, verb: &'static str },
+    /// Change a job or act in its name. The verb is for messages.
+    Control { job: OwnedJob<'a>, verb: &'static str },
+    /// Change queues, nodes, tokens and users.
+    Administer,
+}
+
+/// Who the administrators are, for messages.
+const ADMINISTRATORS: &str = "administrators are root, the user that the scheduler runs as, and those whom its \
+                              configuration names";
+
+impl std::fmt::Display for LocalUser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Caller {
+    /// Whether the caller may do this.
+    ///
+    /// # Errors
+    /// A sentence that says why not, what the caller may do, and who can change that.
+    pub(crate) fn may(&self, action: &Action<'_>) -> Result<(), String> {
+        let Grant { role, queues, runs_as } = &self.grant;
+        let owns = |job: &OwnedJob<'_>| job.owner == self.identity;
+        let is_allowed = match (role, action) {
+            (Role::Node | Role::None, _) => false,
+            (Role::Administrator | Role::User, Action::Submit { .. }) if self.is_remote() && runs_as.is_none() => {
+                return Err(self.has_no_local_user());
+            }
+            (Role::Administrator, _) | (Role::User | Role::Viewer, Action::Look) => true,
+            (Role::Viewer, Action::Inspect { .. } | Action::SeeUsers) => true,
+            (Role::User, Action::Submit { queues: asked }) => {
+                queues.as_ref().is_none_or(|own| own.iter().any(|queue| asked.contains(queue)))
+            }
+            (Role::User, Action::Inspect { job, .. } | Action::Control { job, .. }) => owns(job),
+            (Role::User, Action::SeeUsers | Action::Administer) => false,
+            (Role::Viewer, Action::Submit { .. } | Action::Control { .. } | Action::Administer) => false,
+        };
+        if is_allowed { Ok(()) } else { Err(self.refusal(action)) }
+    }
+
+    /// Whether the caller may see what is private in a job.
+    pub(crate) fn may_inspect(&self, job: OwnedJob<'_>) -> bool {
+        self.may(&Action::Inspect { job, verb: "see" }).is_ok()
+    }
+
+    fn is_remote(&self) -> bool {
+        matches!(self.identity, Identity::Remote(_))
+    }
+
+    fn has_no_local_user(&self) -> String {
+        let name = &self.name;
+        format!(
+            "user {name} calls from another machine, and it is not said as which local user the jobs of {name} run; an \
+             administrator can say it: aliquot users set {name} --as LOCALUSER, or runs_as in the scheduler's configuration"
+        )
+    }
+
+    fn refusal(&self, action: &Action<'_>) -> String {
+        let refused = match action {
+            Action::Look => "this call is for users of the cluster".to_owned(),
+            Action::SeeUsers => "only administrators and viewers may see who may what".to_owned(),
+            Action::Submit { queues } => {
+                let queue = queues.first().map(String::as_str).unwrap_or_default();
+                format!("{} may not submit to queue {queue:?}", self.who())
+            }
+            Action::Inspect { job: OwnedJob { id, user, .. }, verb } => {
+                format!("job {id} is of user {user}; only that user, administrators and viewers may {verb} it")
+            }
+            Action::Control { job: OwnedJob { id, user, .. }, verb } => {
+                format!("job {id} is of user {user}; only that user and administrators may {verb} it")
+            }
+            Action::Administer => "only administrators may do this".to_owned(),
+        };
+        let change = match &self.identity {
+            Identity::Local(_) => "can change that in the table users of the scheduler's configuration",
+            Identity::Remote(_) => "can change that with: aliquot users set",
+            Identity::Node(_) => "can give you a certificate of a user: aliquot users add",
+        };
+        format!("{refused}; {} {}; administrators {change} ({ADMINISTRATORS})", self.who(), self.allowance())
+    }
+
+    fn who(&self) -> String {
+        let kind = if matches!(self.identity, Identity::Node(_)) { "node" } else { "user" };
+        format!("{kind} {}", self.name)
+    }
+
+    /// What the caller may do, for messages.
+    fn allowance(&self) -> String {
+        match (self.grant.role, &self.grant.queues) {
+            (Role::Administrator, _) => "may do everything".to_owned(),
+            (Role::User, None) => "may submit jobs to all queues, and see and cancel these jobs".to_owned(),
+            (Role::User, Some(queues)) => {
+                let queues: Vec<String> = queues.iter().map(|queue| format!("{queue:?}")).collect();
+                format!("may submit jobs to {} and what is below, and see and cancel these jobs", queues.join(", "))
+            }
+            (Role::Viewer, _) => "may see everything and change nothing".to_owned(),
+            (Role::Node, _) => "may only call what is for nodes".to_owned(),
+            (Role::None, _) => "may do nothing here".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(identity: Identity, role: Role, queues: Option<&[&str]>) -> Caller {
+        let queues = queues.map(|queues| queues.iter().map(|queue| (*queue).to_owned()).collect());
+        let runs_as = Some(LocalUser::Number(1000)).filter(|_| matches!(identity, Identity::Remote(_)));
+        Caller { identity, name: "ada".to_owned(), grant: Grant { role, queues, runs_as } }
+    }
+
+    fn ada() -> Identity {
+        Identity::Remote("ada".to_owned())
+    }
+
+    fn job_of(owner: Identity) -> OwnedJob<'static> {
+        OwnedJob { id: 7, owner, user: "somebody" }
+    }
+
+    /// Submitting to team-a, to a queue below it and to team-b; then the other actions.
+    fn table(caller: &Caller) -> String {
+        let queues = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (own, below, other) = (queues(&["team-a"]), queues(&["vision", "team-a"]), queues(&["team-b"]));
+        let bob = Identity::Local(7);
+        let actions = [
+            Action::Look,
+            Action::SeeUsers,
+            Action::Submit { queues: &own },
+            Action::Submit { queues: &below },
+            Action::Submit { queues: &other },
+            Action::Inspect { job: job_of(caller.identity.clone()), verb: "see" },
+            Action::Inspect { job: job_of(bob.clone()), verb: "see" },
+            Action::Control { job: job_of(caller.identity.clone()), verb: "cancel" },
+            Action::Control { job: job_of(bob), verb: "cancel" },
+            Action::Administer,
+        ];
+        actions.iter().map(|action| if caller.may(action).is_ok() { 'y' } else { '-' }).collect()
+    }
+
+    #[test]
+    fn each_role_may_what_the_table_says() {
+        for (role, queues, expected) in [
+            //                              look, users, 3 queues, see own and other, cancel own and other, administer
+            (Role::Administrator, None, "yyyyyyyyyy"),
+            (Role::User, None, "y-yyyy-y--"),
+            (Role::User, Some(&["team-a"][..]), "y-yy-y-y--"),
+            (Role::User, Some(&["vision"][..]), "y--y-y-y--"),
+            (Role::Viewer, None, "yy---yy---"),
+            (Role::Node, None, "----------"),
+            (Role::None, None, "----------"),
+        ] {
+            for identity in [Identity::Local(1000), ada()] {
+                let caller = caller(identity, role, queues);
+                assert_eq!(table(&caller), expected, "{caller:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_name_on_another_machine_is_another_user() {
+        let remote = caller(ada(), Role::User, None);
+        assert!(!remote.may_inspect(job_of(Identity::Local(1000))), "although it runs as this user");
+        let local = caller(Identity::Local(1000), Role::User, None);
+        assert!(!local.may_inspect(job_of(ada())));
+    }
+
+    #[test]
+    fn without_a_local_user_nobody_elsewhere_submits() {
+        for role in [Role::User, Role::Administrator] {
+            let mut caller = caller(ada(), role, None);
+            caller.grant.runs_as = None;
+            let why = caller.may(&Action::Submit { queues: &["default".to_owned()] }).unwrap_err();
+            assert!(why.contains("--as LOCALUSER"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_allowed_and_who_can_change_it() {
+        let caller = caller(ada(), Role::User, Some(&["team-a"]));
+        let why = caller.may(&Action::Submit { queues: &["team-b".to_owned()] }).unwrap_err();
+        for part in ["may not submit to queue \"team-b\"", "may submit jobs to \"team-a\"", "aliquot users set", "root"]
+        {
+            assert!(why.contains(part), "{why}");
+        }
+        let why = caller.may(&Action::Control { job: job_of(Identity::Local(7)), verb: "cancel" }).unwrap_err();
+        assert!(why.starts_with("job 7 is of user somebody; only that user and administrators may cancel it"), "{why}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Users of other machines whom administrators have added: what they may do, and which certificates are theirs.
+
+use std::collections::BTreeMap;
+
+use aliquot_scheduler_store::{Change, Database, StoreError};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::access::Grant;
+use crate::certificates::Subject;
+use crate::membership::LoadError;
+
+/// The kind of records that users are saved as.
+const USERS: &str = "user";
+
+/// A user, as it is saved.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Account {
+    pub(crate) grant: Grant,
+    /// The certificate that the scheduler has signed last. Others are worth nothing. `None`: it has signed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificate: Option<Signed>,
+}
+
+/// A certificate that was signed for a user.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Signed {
+    pub(crate) serial: String,
+    pub(crate) expires_ms: u64,
+}
+
+/// All users that administrators have added.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    database: Database,
+    users: Mutex<BTreeMap<String, Account>>,
+    /// Says that something has changed.
+    changed: watch::Sender<()>,
+}
+
+impl Accounts {
+    /// The users as they were saved.
+    pub(crate) fn load(database: Database) -> Result<Self, LoadError> {
+        let read = |(name, value): (String, String)| {
+            let account = serde_json::from_str(&value);
+            Ok((name.clone(), account.map_err(|error| LoadError::Record(format!("user {name}: {error}")))?))
+        };
+        let users = database.records(USERS)?.into_iter().map(read).collect::<Result<_, LoadError>>()?;
+        Ok(Self { database, users: Mutex::new(users), changed: watch::Sender::new(()) })
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<Account> {
+        self.users.lock().get(name).cloned()
+    }
+
+    /// All users by name.
+    pub(crate) fn all(&self) -> Vec<(String, Account)> {
+        self.users.lock().iter().map(|(name, account)| (name.clone(), account.clone())).collect()
+    }
+
+    /// Whether this certificate is the one that was signed last for its user.
+    pub(crate) fn has_signed(&self, subject: &Subject) -> bool {
+        let users = self.users.lock();
+        let signed = users.get(&subject.name).and_then(|account| account.certificate.as_ref());
+        signed.is_some_and(|signed| signed.serial == subject.serial)
+    }
+
+    /// Changes a user, or adds or removes one. `change` gets the user as it is. It is durable when this returns.
+    pub(crate) fn change<T, E: From<StoreError>>(
+        &self,
+        name: &str,
+        change: impl FnOnce(Option<&Account>) -> Result<(Option<Account>, T), E>,
+    ) -> Result<T, E> {
+        let mut users = self.users.lock();
+        let (account, answer) = change(users.get(name))?;
+        let value = account.as_ref().and_then(|account| serde_json::to_string(account).ok());
+        self.database.save(&[Change { kind: USERS, key: name.to_owned(), value }])?;
+        match account {
+            Some(account) => _ = users.insert(name.to_owned(), account),
+            None => _ = users.remove(name),
+        }
+        drop(users);
+        self.changed.send_replace(());
+        Ok(answer)
+    }
+
+    /// What says from now on that something has changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+}
+
+/// Refuses names that are no good in certificates, files and commands.
+///
+/// # Errors
+/// What a name may be.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let is_usable = (1..=63).contains(&name.len())
+        && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        && name.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | '@'));
+    if is_usable {
+        return Ok(());
+    }
+    Err(format!(
+        "{name:?} cannot be the name of a user: write 1 to 63 letters, digits, '-', '_', '.' and '@', and begin with a \
+         letter or digit"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{LocalUser, Role};
+
+    fn open(dir: &tempfile::TempDir) -> Accounts {
+        Accounts::load(Database::open(&dir.path().join("scheduler.db")).unwrap()).unwrap()
+    }
+
+    fn add(accounts: &Accounts, name: &str, serial: &str) {
+        let certificate = Some(Signed { serial: serial.to_owned(), expires_ms: 9 });
+        let grant =
+            Grant { role: Role::User, queues: Some(vec!["a".into()]), runs_as: Some(LocalUser::Name("ada".into())) };
+        let account = Account { grant, certificate };
+        accounts.change(name, |_| Ok::<_, StoreError>((Some(account), ()))).unwrap();
+    }
+
+    fn has_signed(accounts: &Accounts, name: &str, serial: &str) -> bool {
+        accounts.has_signed(&Subject { name: name.to_owned(), serial: serial.to_owned(), expires_ms: 9 })
+    }
+
+    #[test]
+    fn users_outlive_a_restart_and_so_does_a_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let accounts = open(&dir);
+        add(&accounts, "ada", "first");
+        add(&accounts, "bob", "other");
+        accounts.change("bob", |_| Ok::<_, StoreError>((None, ()))).unwrap();
+        let before = accounts.get("ada").unwrap();
+        drop(accounts);
+        let accounts = open(&dir);
+        assert_eq!(accounts.all(), [("ada".to_owned(), before)]);
+        assert!(has_signed(&accounts, "ada", "first"));
+        assert!(!has_signed(&accounts, "bob", "other"), "a user who was removed stays away");
+    }
+
+    #[test]
+    fn the_last_certificate_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let accounts = open(&dir);
+        let changes = accounts.changes();
+        add(&accounts, "ada", "first");
+        add(&accounts, "ada", "second");
+        assert!(changes.has_changed().unwrap());
+        assert!(has_signed(&accounts, "ada", "second") && !has_signed(&accounts, "ada", "first"));
+        assert!(!has_signed(&accounts, "bob", "second"), "it is not that of somebody else");
+    }
+
+    #[test]
+    fn a_change_that_fails_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let accounts = open(&dir);
+        assert!(accounts.change::<(), _>("ada", |_| Err(LoadError::Record("no".to_owned()))).is_err());
+        assert_eq!(accounts.all(), []);
+    }
+
+    #[test]
+    fn names_are_those_of_people_and_machines() {
+        for name in ["ada", "ada@example.com", "ci-7_x.y", "7"] {
+            check_name(name).unwrap();
+        }
+        for name in ["", "-ada", "a b", "ä", "../a", "a\n", &"a".repeat(64)] {
+            assert!(check_name(name).is_err(), "{name:?}");
+        }
+    }
+}

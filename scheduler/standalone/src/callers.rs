@@ -1,0 +1,305 @@
+//! Who calls: what the connection says, and what was given to that user.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use parking_lot::Mutex;
+use tonic::Status;
+use tonic::codegen::http::Extensions;
+use tonic::transport::CertificateDer;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
+
+use crate::access::{Caller, Grant, Identity, Role};
+use crate::accounts::Accounts;
+use crate::certificates::{Subject, is_scheduler, node_of, user_of};
+use crate::grants::{self, Grants};
+
+/// By these names a scheduler that stands by says for whom it calls: a user of its machine by number, or the certificate of
+/// a user of another machine, and from where that user has called.
+const FORWARDED_UID: &str = "aliquot-uid";
+const FORWARDED_CERTIFICATE: &str = "aliquot-certificate";
+const FORWARDED_FROM: &str = "aliquot-from";
+
+/// What a connection says of the caller.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// The kernel says which user of a scheduler's machine it is.
+    Local(u32),
+    /// A user's certificate.
+    User(Subject),
+    /// A node's certificate.
+    Node(String),
+    /// Nothing that counts.
+    Unknown,
+}
+
+/// From where a call comes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Origin {
+    /// `socket`, or the caller's address.
+    pub(crate) from: String,
+    /// The scheduler that has handed it on.
+    pub(crate) by_way_of: Option<String>,
+}
+
+impl Claim {
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        match self {
+            Self::Local(uid) => Some(Identity::Local(*uid)),
+            Self::User(subject) => Some(Identity::Remote(subject.name.clone())),
+            Self::Node(name) => Some(Identity::Node(name.clone())),
+            Self::Unknown => None,
+        }
+    }
+
+    fn of_certificate(der: &[u8]) -> Self {
+        if let Some(subject) = user_of(der) {
+            return Self::User(subject);
+        }
+        node_of(der).map_or(Self::Unknown, |subject| Self::Node(subject.name))
+    }
+}
+
+/// Who calls, by the connection. Only a scheduler is believed what its headers say of another caller.
+pub(crate) fn claim(extensions: &Extensions, headers: &HeaderMap) -> (Claim, Origin) {
+    if let Some(uid) = local_uid(extensions) {
+        return (Claim::Local(uid), Origin { from: "socket".to_owned(), by_way_of: None });
+    }
+    let from = remote_address(extensions);
+    let Some(certificate) = peer_certificate(extensions) else {
+        return (Claim::Unknown, Origin { from, by_way_of: None });
+    };
+    if !is_scheduler(&certificate) {
+        return (Claim::of_certificate(&certificate), Origin { from, by_way_of: None });
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let forwarded = text(FORWARDED_CERTIFICATE).and_then(|text| STANDARD_NO_PAD.decode(text).ok());
+    let claim = match (text(FORWARDED_UID).and_then(|uid| uid.parse().ok()), forwarded) {
+        (Some(uid), _) => Claim::Local(uid),
+        (None, Some(der)) => Claim::of_certificate(&der),
+        (None, None) => Claim::Unknown,
+    };
+    let origin = Origin { from: text(FORWARDED_FROM).unwrap_or_default().to_owned(), by_way_of: Some(from) };
+    (claim, origin)
+}
+
+/// Puts who calls into the headers of a call that is handed on, in place of whatever the caller says.
+///
+/// # Errors
+/// If the caller is no user.
+pub(crate) fn hand_on(parts: &mut Parts) -> Result<(), Status> {
+    for name in [FORWARDED_UID, FORWARDED_CERTIFICATE, FORWARDED_FROM] {
+        parts.headers.remove(name);
+    }
+    let certificate = peer_certificate(&parts.extensions).filter(|certificate| user_of(certificate).is_some());
+    let (name, value, from) = match (local_uid(&parts.extensions), certificate) {
+        (Some(uid), _) => (FORWARDED_UID, HeaderValue::from(uid), "socket".to_owned()),
+        (None, Some(certificate)) => {
+            let text = STANDARD_NO_PAD.encode(&certificate);
+            let value = HeaderValue::try_from(text).map_err(|_| not_known())?;
+            (FORWARDED_CERTIFICATE, value, remote_address(&parts.extensions))
+        }
+        (None, None) => return Err(not_known()),
+    };
+    parts.headers.insert(name, value);
+    if let Ok(from) = HeaderValue::try_from(from) {
+        parts.headers.insert(FORWARDED_FROM, from);
+    }
+    Ok(())
+}
+
+fn not_known() -> Status {
+    Status::unauthenticated(
+        "the call has no certificate of a user; an administrator makes one with: aliquot users add NAME",
+    )
+}
+
+/// The user of this machine at the other end of the socket.
+fn local_uid(extensions: &Extensions) -> Option<u32> {
+    Some(extensions.get::<UdsConnectInfo>()?.peer_cred?.uid())
+}
+
+fn peer_certificate(extensions: &Extensions) -> Option<CertificateDer<'static>> {
+    let certificates = extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.peer_certs()?;
+    certificates.first().cloned()
+}
+
+/// Where the other end of a connection over TLS is.
+pub(crate) fn remote_address(extensions: &Extensions) -> String {
+    let address = extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(|info| info.get_ref().remote_addr());
+    address.map(|address| address.to_string()).unwrap_or_default()
+}
+
+/// Knows what was given to whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Callers {
+    pub(crate) grants: Arc<Grants>,
+    pub(crate) accounts: Arc<Accounts>,
+    /// The scheduler signs the certificates of users, so it knows each of them. Otherwise their authority is trusted.
+    pub(crate) signs: bool,
+    /// Names of local users, which are looked up once.
+    names: Arc<Mutex<BTreeMap<u32, String>>>,
+}
+
+impl Callers {
+    pub(crate) fn new(grants: Grants, accounts: Arc<Accounts>, signs: bool) -> Self {
+        Self { grants: Arc::new(grants), accounts, signs, names: Arc::default() }
+    }
+
+    /// The caller with what was given to that one now.
+    ///
+    /// # Errors
+    /// If the caller is not known, or the certificate is not valid any more.
+    pub(crate) fn caller(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Status> {
+        let identity = claim.identity().ok_or_else(not_known)?;
+        let (name, grant) = match claim {
+            Claim::Local(uid) => (self.local_name(*uid), self.grants.local(*uid)),
+            Claim::User(subject) => {
+                (subject.name.clone(), self.remote(subject, now_ms).map_err(Status::unauthenticated)?)
+            }
+            Claim::Node(name) => (name.clone(), Grant { role: Role::Node, ..Grant::default() }),
+            Claim::Unknown => return Err(not_known()),
+        };
+        Ok(Caller { identity, name, grant })
+    }
+
+    /// The name of a local user; the number where there is none.
+    fn local_name(&self, uid: u32) -> String {
+        self.names.lock().entry(uid).or_insert_with(|| grants::name_of(uid)).clone()
+    }
+
+    fn remote(&self, subject: &Subject, now_ms: u64) -> Result<Grant, String> {
+        let name = &subject.name;
+        if subject.expires_ms <= now_ms {
+            return Err(format!(
+                "the certificate of user {name} has ended; an administrator makes another one with: aliquot users add \
+                 {name} --replace"
+            ));
+        }
+        if self.signs && !self.accounts.has_signed(subject) {
+            return Err(format!(
+                "the certificate of user {name} is not valid any more: the user was removed, or has a newer one; an \
+                 administrator makes another one with: aliquot users add {name} --replace"
+            ));
+        }
+        let configured = self.grants.remote.get(name).cloned();
+        configured.or_else(|| Some(self.accounts.get(name)?.grant)).ok_or_else(|| {
+            format!("user {name} is not known here; an administrator can change that with: aliquot users add {name}")
+        })
+    }
+
+    /// Waits until something else was given to the caller than when the call began, or the certificate has ended; answers
+    /// what the caller is told then.
+    pub(crate) async fn lost(self, claim: Claim, caller: Caller, clock: Arc<crate::clock::Clock>) -> Status {
+        let Claim::User(subject) = &claim else { return std::future::pending().await };
+        let mut changes = self.accounts.changes();
+        loop {
+            let now_ms = clock.now_ms();
+            match self.caller(&claim, now_ms) {
+                Ok(now) if now == caller => {}
+                Ok(_) => return Status::unavailable("what this user may do has changed; call again"),
+                Err(status) => return status,
+            }
+            let left = std::time::Duration::from_millis(subject.expires_ms.saturating_sub(now_ms));
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return std::future::pending().await },
+                () = tokio::time::sleep(left) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_scheduler_store::{Database, StoreError};
+
+    use super::*;
+    use crate::accounts::{Account, Signed};
+    use crate::grants::ConfiguredUser;
+
+    fn subject(name: &str, serial: &str) -> Subject {
+        Subject { name: name.to_owned(), serial: serial.to_owned(), expires_ms: 1000 }
+    }
+
+    /// Callers of whom ada was added, and bob is in the configuration.
+    fn callers(dir: &tempfile::TempDir, signs: bool) -> Callers {
+        let accounts = Accounts::load(Database::open(&dir.path().join("scheduler.db")).unwrap()).unwrap();
+        let certificate = Some(Signed { serial: "1".to_owned(), expires_ms: 1000 });
+        let account = Account { grant: Grant { role: Role::Viewer, ..Grant::default() }, certificate };
+        accounts.change("ada", |_| Ok::<_, StoreError>((Some(account), ()))).unwrap();
+        let bob = ConfiguredUser {
+            local: None,
+            certificate: Some("bob".to_owned()),
+            role: Role::Administrator,
+            queues: None,
+            runs_as: None,
+        };
+        Callers::new(Grants::new(&[bob], Role::User, &[], 0).unwrap(), Arc::new(accounts), signs)
+    }
+
+    fn role(callers: &Callers, claim: Claim, now_ms: u64) -> Result<Role, String> {
+        callers.caller(&claim, now_ms).map(|caller| caller.grant.role).map_err(|status| status.message().to_owned())
+    }
+
+    #[test]
+    fn only_the_last_certificate_that_was_signed_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let callers = callers(&dir, true);
+        assert_eq!(role(&callers, Claim::User(subject("ada", "1")), 999), Ok(Role::Viewer));
+        for (wrong, now_ms, word) in [
+            (subject("ada", "2"), 0, "not valid any more"),
+            (subject("bob", "1"), 0, "not valid any more"),
+            (subject("ada", "1"), 1000, "has ended"),
+        ] {
+            let why = role(&callers, Claim::User(wrong), now_ms).unwrap_err();
+            assert!(why.contains(word) && why.contains("aliquot users add"), "{why}");
+        }
+        callers.accounts.change("ada", |_| Ok::<_, StoreError>((None, ()))).unwrap();
+        assert!(role(&callers, Claim::User(subject("ada", "1")), 0).is_err());
+    }
+
+    #[test]
+    fn with_certificates_from_elsewhere_the_name_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let callers = callers(&dir, false);
+        assert_eq!(role(&callers, Claim::User(subject("ada", "of another authority")), 0), Ok(Role::Viewer));
+        assert_eq!(role(&callers, Claim::User(subject("bob", "of another authority")), 0), Ok(Role::Administrator));
+        assert!(role(&callers, Claim::User(subject("eve", "1")), 0).unwrap_err().contains("not known here"));
+    }
+
+    #[test]
+    fn a_node_and_a_stranger_are_no_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let callers = callers(&dir, true);
+        assert_eq!(role(&callers, Claim::Node("ada".to_owned()), 0), Ok(Role::Node));
+        assert!(role(&callers, Claim::Unknown, 0).unwrap_err().contains("aliquot users add"));
+    }
+
+    #[test]
+    fn headers_of_strangers_do_not_count() {
+        let mut headers = HeaderMap::new();
+        headers.insert(FORWARDED_UID, HeaderValue::from(0));
+        assert_eq!(claim(&Extensions::new(), &headers).0, Claim::Unknown);
+    }
+
+    #[test]
+    fn a_call_under_way_ends_with_its_user() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let callers = callers(&dir, true);
+        let claim = Claim::User(Subject { expires_ms: u64::MAX, ..subject("ada", "1") });
+        let caller = callers.caller(&claim, 0).unwrap();
+        let lost = |caller: Caller| callers.clone().lost(claim.clone(), caller, Arc::new(crate::clock::Clock::new(0)));
+        runtime.block_on(async {
+            let mut first = Box::pin(lost(caller.clone()));
+            assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(first.as_mut().poll(cx).is_pending())).await);
+            callers.accounts.change("ada", |_| Ok::<_, StoreError>((None, ()))).unwrap();
+            assert_eq!(first.await.code(), tonic::Code::Unauthenticated);
+            assert_eq!(lost(caller).await.code(), tonic::Code::Unauthenticated, "also if it began a moment later");
+        });
+    }
+}

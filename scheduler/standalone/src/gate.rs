@@ -1,0 +1,229 @@
+//! The gate before the API for users. Each call passes it: it finds out who calls, bounds how many calls each user makes,
+//! ends calls of users who are removed meanwhile, and notes in the audit log what was changed or refused.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::HttpBody;
+use axum::http::{HeaderMap, Request, Response};
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+
+use crate::access::Identity;
+use crate::audit::{Audit, Line};
+use crate::callers::{self, Callers, Claim, Origin};
+use crate::clock::Clock;
+use crate::limits::{Limiter, OpenCall};
+
+/// What a call is about, such as `job 17`, for the audit log. The method says it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct About(Arc<Mutex<Option<String>>>);
+
+impl About {
+    /// Says it, in place of what was said before.
+    pub(crate) fn is(&self, object: String) {
+        *self.0.lock() = Some(object);
+    }
+}
+
+/// What the gate needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Gatekeeper {
+    pub(crate) callers: Callers,
+    pub(crate) limiter: Limiter,
+    pub(crate) audit: Audit,
+    pub(crate) clock: Arc<Clock>,
+    /// Calls that were more than a user may make.
+    pub(crate) throttled: Counter,
+}
+
+/// A service behind the gate.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate<S> {
+    pub(crate) service: S,
+    pub(crate) keeper: Arc<Gatekeeper>,
+}
+
+impl<S: NamedService> NamedService for Gate<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Gate<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (keeper, service) = (Arc::clone(&self.keeper), self.service.clone());
+        if !is_change(method(&request)) {
+            return Box::pin(async move { Ok(keeper.answer(service, request).await) });
+        }
+        // A caller who goes away does not keep the change out of the audit log.
+        let answer = tokio::spawn(async move { keeper.answer(service, request).await });
+        Box::pin(
+            async move { Ok(answer.await.unwrap_or_else(|error| Status::internal(error.to_string()).into_http())) },
+        )
+    }
+}
+
+/// The name of the method that is called.
+fn method<T>(request: &Request<T>) -> &str {
+    request.uri().path().rsplit('/').next().unwrap_or_default()
+}
+
+/// Whether a method may change something. Those that do not are known by their names.
+fn is_change(method: &str) -> bool {
+    !["Get", "List", "Watch", "Read", "Explain"].iter().any(|question| method.starts_with(question))
+}
+
+impl Gatekeeper {
+    async fn answer<S>(&self, mut service: S, mut request: Request<Body>) -> Response<Body>
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    {
+        // What a caller says may be of any length.
+        let method: String = method(&request).chars().take(64).collect();
+        let (claim, origin) = callers::claim(request.extensions(), request.headers());
+        let (now_ms, about) = (self.clock.now_ms(), About::default());
+        let mut is_noted = true;
+        let (response, name) = match self.limiter.enter(claim.identity().as_ref(), now_ms) {
+            Err(exceeded) => {
+                is_noted = exceeded.is_noted;
+                self.throttled.inc();
+                let mut status = Status::resource_exhausted(exceeded.why);
+                status.metadata_mut().insert("grpc-retry-pushback-ms", exceeded.retry_ms.into());
+                (status.into_http(), None)
+            }
+            Ok(open) => match self.callers.caller(&claim, now_ms) {
+                Err(status) => {
+                    is_noted = self.limiter.notes_stranger(now_ms);
+                    (status.into_http(), None)
+                }
+                Ok(caller) => {
+                    request.extensions_mut().insert(caller.clone());
+                    request.extensions_mut().insert(about.clone());
+                    let name = caller.name.clone();
+                    let lost = self.callers.clone().lost(claim.clone(), caller, Arc::clone(&self.clock));
+                    let Ok(response) = service.call(request).await;
+                    let answer = |inner| Body::new(Answer { inner, parts: 0, lost: Some(Box::pin(lost)), _open: open });
+                    (response.map(answer), Some(name))
+                }
+            },
+        };
+        // An answer without a status has not failed so far.
+        let failed = Status::from_header_map(response.headers()).filter(|status| status.code() != Code::Ok);
+        let is_refused = failed.as_ref().is_some_and(|status| {
+            matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated | Code::ResourceExhausted)
+        });
+        if is_noted && (is_change(&method) || is_refused) {
+            self.audit.note(&line(now_ms, method, &claim, name, origin, &about, failed.as_ref())).await;
+        }
+        response
+    }
+}
+
+fn line(
+    now_ms: u64,
+    call: String,
+    claim: &Claim,
+    name: Option<String>,
+    origin: Origin,
+    about: &About,
+    status: Option<&Status>,
+) -> Line {
+    let (known_by, uid) = match claim {
+        Claim::Local(uid) => ("local", Some(*uid)),
+        Claim::User(_) => ("certificate", None),
+        Claim::Node(_) => ("node", None),
+        Claim::Unknown => ("unknown", None),
+    };
+    let claimed = || match claim.identity() {
+        Some(Identity::Local(uid)) => uid.to_string(),
+        Some(Identity::Remote(name) | Identity::Node(name)) => name,
+        None => String::new(),
+    };
+    let line = Line {
+        who: name.unwrap_or_else(claimed),
+        known_by,
+        uid,
+        from: origin.from,
+        by_way_of: origin.by_way_of,
+        call,
+        ..Line::default()
+    };
+    line.with(now_ms, about.0.lock().as_deref(), status)
+}
+
+/// Parts of an answer that is one message: this and its status. So such an answer is always told as a whole.
+const PARTS_OF_ONE: u32 = 2;
+
+/// An answer that ends when its user is removed. Until it ends, the call is under way.
+struct Answer {
+    inner: Body,
+    /// Parts that were told.
+    parts: u32,
+    /// `None`: the answer has ended early.
+    lost: Option<Pin<Box<dyn Future<Output = Status> + Send>>>,
+    _open: OpenCall,
+}
+
+impl Answer {
+    /// The last part, if the user was removed.
+    fn ended(&mut self, context: &mut Context<'_>) -> Option<Result<Frame<<Body as HttpBody>::Data>, Status>> {
+        let Poll::Ready(status) = self.lost.as_mut()?.as_mut().poll(context) else { return None };
+        self.lost = None;
+        self.inner = Body::empty();
+        let mut trailers = HeaderMap::new();
+        Some(status.add_header(&mut trailers).map(|()| Frame::trailers(trailers)))
+    }
+}
+
+impl HttpBody for Answer {
+    type Data = <Body as HttpBody>::Data;
+    type Error = Status;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let answer = self.get_mut();
+        if answer.lost.is_none() {
+            return Poll::Ready(None);
+        }
+        if answer.parts >= PARTS_OF_ONE
+            && let Some(end) = answer.ended(context)
+        {
+            return Poll::Ready(Some(end));
+        }
+        match Pin::new(&mut answer.inner).poll_frame(context) {
+            Poll::Ready(part) => {
+                answer.parts = answer.parts.saturating_add(1);
+                Poll::Ready(part)
+            }
+            Poll::Pending => answer.ended(context).map_or(Poll::Pending, |end| Poll::Ready(Some(end))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lost.is_none() || self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
