@@ -1,6 +1,7 @@
 //! The command line: commands, options, and the text of their help.
 
 mod cluster;
+mod users;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub(crate) use cluster::{
     CancelArgs, ExplainArgs, JobArgs, JobsArgs, LogsArgs, NodeRemoveArgs, NodesArgs, NodesCommand, QueueRemoveArgs,
     QueueSetArgs, QueuesArgs, QueuesCommand, SubmitArgs, TokenArgs,
 };
+pub(crate) use users::{RoleWord, UserAddArgs, UserRemoveArgs, UserRights, UserSetArgs, UsersArgs, UsersCommand};
 
 use crate::completion::slices;
 use crate::priority::Priority;
@@ -58,7 +60,7 @@ Exit status:
 
 Environment:
   ALIQUOT_SOCKET      Unix socket of the node manager
-  ALIQUOT_SCHEDULER   Unix socket of the cluster's scheduler
+  ALIQUOT_SCHEDULER   Unix socket of the cluster's scheduler, or a file of credentials for one elsewhere
   NO_COLOR            no colours"
 )]
 pub(crate) struct Cli {
@@ -73,7 +75,9 @@ pub(crate) struct Cli {
         value_parser = OsStringValueParser::new().try_map(socket_path)
     )]
     pub(crate) socket: Option<PathBuf>,
-    /// Unix socket of the scheduler [default: $XDG_RUNTIME_DIR/aliquot/scheduler.sock, then /run/aliquot/scheduler.sock]
+    /// Unix socket of the scheduler, or a file of credentials for one on another machine, which `aliquot users add` writes
+    /// [default: $XDG_RUNTIME_DIR/aliquot/scheduler.sock, then ~/.config/aliquot/credentials.toml, then
+    /// /run/aliquot/scheduler.sock]
     #[arg(
         long,
         global = true,
@@ -144,6 +148,7 @@ pub(crate) enum Command {
     Queues(QueuesArgs),
     Nodes(NodesArgs),
     Token(TokenArgs),
+    Users(UsersArgs),
     Doctor(DoctorArgs),
     Demo(DemoArgs),
     Dev(DevArgs),

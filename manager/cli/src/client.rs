@@ -16,9 +16,10 @@ use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 
 use crate::access;
+use crate::cluster::credentials;
 use crate::deadline::{self, Deadlines};
 use crate::error::{Failure, Result, with_causes};
-use crate::server::{NODE_MANAGER, Server};
+use crate::server::{NODE_MANAGER, SCHEDULER, Server};
 
 /// A connection to a node manager.
 pub(crate) type Client = NodeManagerClient<Deadlines>;
@@ -59,8 +60,10 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
     find_server(&NODE_MANAGER, socket)
 }
 
-/// The same of any daemon.
+/// The same of any daemon. For the scheduler it may also be a file of credentials; this user's own goes before the system's
+/// socket.
 pub(crate) fn find_server(server: &Server, socket: Option<&Path>) -> std::result::Result<PathBuf, Absent> {
+    let takes_credentials = *server == SCHEDULER;
     let candidates = match socket {
         Some(socket) => vec![socket.to_owned()],
         None => {
@@ -70,10 +73,18 @@ pub(crate) fn find_server(server: &Server, socket: Option<&Path>) -> std::result
             if matches!(is_of_this_user(&own.runtime_dir), Ok(false)) {
                 return Err(Absent::Foreign(own.runtime_dir));
             }
-            server.sockets(&own)
+            let mut candidates = server.sockets(&own);
+            let file = credentials::default_file();
+            if takes_credentials && credentials::is_file(&file) {
+                candidates.insert(1, file);
+            }
+            candidates
         }
     };
     for candidate in &candidates {
+        if takes_credentials && credentials::is_file(candidate) {
+            return Ok(candidate.clone());
+        }
         match dial(candidate, deadline::of_question()) {
             Ok(_) => return Ok(candidate.clone()),
             // No socket, or one left behind by a daemon that was killed.

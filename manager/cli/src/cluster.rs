@@ -2,6 +2,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod completion;
+pub(crate) mod credentials;
 mod demand;
 pub(crate) mod explain;
 pub(crate) mod job;
@@ -14,6 +15,7 @@ mod state;
 pub(crate) mod submit;
 mod task_id;
 pub(crate) mod token;
+pub(crate) mod users;
 mod watch;
 mod words;
 
@@ -37,14 +39,18 @@ use crate::server::SCHEDULER;
 /// A connection to a scheduler.
 pub(crate) type Client = SchedulerClient<Deadlines>;
 
-/// The socket of the running scheduler: `socket` if it is given, else that of this user's, else of the system's.
+/// The socket of the running scheduler, or a file of credentials for one: `socket` if it is given, else this user's, else
+/// the system's.
 fn find(socket: Option<&Path>) -> Result<PathBuf> {
     client::find_server(&SCHEDULER, socket).map_err(|absent| absent.failure(&SCHEDULER))
 }
 
-/// Connects to the scheduler that serves `socket`.
+/// Connects to the scheduler that serves `socket`, or that this file of credentials names.
 pub(crate) async fn connect(socket: &Path) -> Result<Client> {
-    let channel = client::channel(&SCHEDULER, socket).await?;
+    let channel = match credentials::is_file(socket) {
+        true => credentials::channel(socket).await?,
+        false => client::channel(&SCHEDULER, socket).await?,
+    };
     Ok(SchedulerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
 }
 
@@ -56,7 +62,7 @@ async fn connect_to_running(socket: Option<&Path>) -> Result<Client> {
 /// The failure for an answer of the scheduler.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn failed(status: Status) -> Failure {
-    error::of_status(&status, &SCHEDULER)
+    credentials::expired(&status).unwrap_or_else(|| error::of_status(&status, &SCHEDULER))
 }
 
 fn now_unix_ms() -> u64 {

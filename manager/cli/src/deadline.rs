@@ -19,6 +19,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::client::dial;
+use crate::cluster::credentials;
 use crate::error::Failure;
 use crate::server::Server;
 
@@ -98,6 +99,8 @@ struct Silence {
     socket: PathBuf,
     /// The process that listens on the socket, and whether it is stopped, if that can be found out.
     process: Option<(i32, bool)>,
+    /// The daemon is on another machine, and `socket` is the file that says where.
+    is_elsewhere: bool,
 }
 
 impl Silence {
@@ -105,12 +108,16 @@ impl Silence {
         let stream = dial(socket, PEER_PATIENCE).ok();
         let listener = stream.and_then(|stream| getsockopt(&stream, PeerCredentials).ok());
         let pid = listener.map(|peer| peer.pid()).filter(|&pid| pid > 0);
-        Silence { server, socket: socket.to_owned(), process: pid.map(|pid| (pid, is_stopped(pid))) }
+        let process = pid.map(|pid| (pid, is_stopped(pid)));
+        Silence { server, socket: socket.to_owned(), process, is_elsewhere: credentials::is_file(socket) }
     }
 
     fn message(&self, limit: Duration) -> String {
         let (name, socket, seconds) = (self.server.name, self.socket.display(), limit.as_secs_f64());
         match self.process {
+            _ if self.is_elsewhere => format!(
+                "the {name} that {socket} names has not answered for {seconds} s: the network or the {name} is too slow, or away"
+            ),
             Some((pid, true)) => format!(
                 "the {name} on {socket} accepts connections but has not answered for {seconds} s: its process {pid} is \
                  stopped"
@@ -125,6 +132,9 @@ impl Silence {
     fn remedy(&self) -> String {
         let (name, log, restart) = (self.server.name, self.server.log(), self.server.restart());
         match self.process {
+            _ if self.is_elsewhere => {
+                "wait longer with --timeout, or ask an administrator of the cluster whether it runs".to_owned()
+            }
             Some((pid, true)) => format!("continue it: kill -CONT {pid}; or start it anew: {restart}"),
             Some((pid, false)) => format!(
                 "wait longer with --timeout, look at process {pid} and the {name}'s log ({log}), or start it anew: {restart}"
@@ -199,7 +209,8 @@ mod tests {
 
     #[test]
     fn the_cause_and_the_remedy_are_separate_lines() {
-        let silence = |process| Silence { server: &NODE_MANAGER, socket: "/run/x.sock".into(), process };
+        let silence =
+            |process| Silence { server: &NODE_MANAGER, socket: "/run/x.sock".into(), process, is_elsewhere: false };
         let said =
             |process, change| failure(&status(&silence(process), Duration::from_secs(5), change)).unwrap().to_string();
         let stopped = said(Some((7, true)), false);

@@ -39,8 +39,8 @@ pub(crate) static SCHEDULER: Server = Server {
     name: "scheduler",
     program: "aliquot-scheduler",
     options: "--scheduler or ALIQUOT_SCHEDULER",
-    start: "run this where the scheduler runs, or start one: systemctl start aliquot-scheduler; \
-            `aliquot run` needs none",
+    start: "run this where the scheduler runs, name a file of credentials (`aliquot users add` makes one) with \
+            --scheduler, or start a scheduler: systemctl start aliquot-scheduler; `aliquot run` needs none",
     look: "systemctl status aliquot-scheduler",
     compare: "aliquot --version and aliquot-scheduler --version",
     socket_file: "scheduler.sock",

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use aliquot_proto::scheduler::v1::{ListJobsRequest, ListNodesRequest, ListQueuesRequest};
+use aliquot_proto::scheduler::v1::{ListJobsRequest, ListNodesRequest, ListQueuesRequest, ListUsersRequest};
 use clap_complete::engine::CompletionCandidate;
 
 use super::{Client, connect_to_running, failed};
@@ -36,6 +36,14 @@ pub(crate) fn nodes(begun: &OsStr) -> Vec<CompletionCandidate> {
     let nodes =
         asked(async |mut client| Ok(client.list_nodes(ListNodesRequest {}).await.map_err(failed)?.into_inner().nodes));
     candidates(nodes.into_iter().map(|node| (node.name, String::new())), begun)
+}
+
+/// Names of users of other machines.
+pub(crate) fn users(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let users =
+        asked(async |mut client| Ok(client.list_users(ListUsersRequest {}).await.map_err(failed)?.into_inner().users));
+    let of_others = users.into_iter().filter(|user| !user.is_local);
+    candidates(of_others.map(|user| (user.name, String::new())), begun)
 }
 
 /// The scheduler's answer; nothing if it does not answer.

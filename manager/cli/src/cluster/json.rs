@@ -15,6 +15,7 @@ pub(crate) fn job(job: &Job) -> Value {
         "spec": job.spec.as_ref().map(spec),
         "user": job.user,
         "uid": job.uid,
+        "is_remote": job.is_remote,
         "submitted_unix_ms": job.submitted_unix_ms,
         "state": word(job.state()),
         "tasks": job.tasks.iter().map(task).collect::<Vec<_>>(),

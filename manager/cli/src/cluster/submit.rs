@@ -10,7 +10,7 @@ use tonic::Status;
 use super::state;
 use super::watch::{Patience, Watch, is_loss};
 use super::words::{self, JobWords};
-use super::{TaskId, connect, failed, find, json, logs};
+use super::{TaskId, connect, credentials, failed, find, json, logs};
 use crate::args::SubmitArgs;
 use crate::client;
 use crate::error::{Failure, Result, exit};
@@ -24,7 +24,9 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
         return Ok(ExitCode::SUCCESS);
     }
     let file = args.file.as_deref().map(read).transpose()?.unwrap_or_default();
-    let spec = args.words.clone().over(file).spec()?;
+    let words = args.words.clone().over(file);
+    let names_dir = words.workdir.is_some();
+    let mut spec = words.spec()?;
     if args.follow && spec.array.len() > 1 {
         return Err(Failure::new(format!("--follow shows one log, and this array has {} tasks", spec.array.len()))
             .hint("wait without it, and see a task's log with: aliquot logs JOB.TASK -f")
@@ -32,6 +34,10 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
     }
     client::runtime()?.block_on(async {
         let socket = find(socket)?;
+        if credentials::is_file(&socket) && !names_dir {
+            // The directory is one of this machine, and not of the nodes.
+            spec.work_dir.clear();
+        }
         let job = send(&socket, SubmitJobRequest { spec: Some(spec), request_id: request_id()? }).await?;
         match (args.json, args.follow) {
             (true, _) => output::print_json(&json::job(&job))?,

@@ -1,6 +1,7 @@
 //! The commands for a cluster, with a scheduler that plays what a test has written.
 
 mod scheduler;
+mod users;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixListener;
@@ -334,6 +335,7 @@ fn without_a_scheduler_every_command_says_so() {
         (&["queues"], 1),
         (&["nodes"], 1),
         (&["token"], 1),
+        (&["users"], 1),
     ] {
         let refused = output(&mut aliquot([&["--scheduler", socket][..], args].concat()));
         let text = stderr(&refused);

@@ -2,7 +2,7 @@
 
 use crate::support::{aliquot, output, simulated_run, stdout};
 
-const COMMANDS: [&[&str]; 28] = [
+const COMMANDS: [&[&str]; 32] = [
     &[],
     &["run"],
     &["exec"],
@@ -28,6 +28,10 @@ const COMMANDS: [&[&str]; 28] = [
     &["queues", "set"],
     &["queues", "remove"],
     &["token"],
+    &["users"],
+    &["users", "add"],
+    &["users", "set"],
+    &["users", "remove"],
     &["completions"],
     &["doctor"],
     &["demo"],
