@@ -177,7 +177,7 @@ struct Answer {
     inner: Body,
     /// Parts that were told.
     parts: u32,
-    /// `None`: the answer has ended early.
+    /// `None`: the answer has ended.
     lost: Option<Pin<Box<dyn Future<Output = Status> + Send>>>,
     _open: OpenCall,
 }
@@ -213,6 +213,9 @@ impl HttpBody for Answer {
         match Pin::new(&mut answer.inner).poll_frame(context) {
             Poll::Ready(part) => {
                 answer.parts = answer.parts.saturating_add(1);
+                if part.as_ref().is_none_or(|part| part.as_ref().is_ok_and(Frame::is_trailers)) {
+                    answer.lost = None;
+                }
                 Poll::Ready(part)
             }
             Poll::Pending => answer.ended(context).map_or(Poll::Pending, |end| Poll::Ready(Some(end))),
@@ -225,5 +228,103 @@ impl HttpBody for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use aliquot_scheduler_store::Database;
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::access::Role;
+    use crate::accounts::Accounts;
+    use crate::audit::AuditConfig;
+    use crate::grants::Grants;
+    use crate::limits::Limits;
+
+    type Part = Frame<<Body as HttpBody>::Data>;
+
+    /// An answer in parts; after the last of them it ends, or nothing more comes.
+    struct Parts(VecDeque<Part>, bool);
+
+    impl HttpBody for Parts {
+        type Data = <Body as HttpBody>::Data;
+        type Error = Status;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Part, Status>>> {
+            match (self.0.pop_front(), self.1) {
+                (Some(part), _) => Poll::Ready(Some(Ok(part))),
+                (None, true) => Poll::Ready(None),
+                (None, false) => Poll::Pending,
+            }
+        }
+    }
+
+    fn keeper(dir: &tempfile::TempDir, limits: Limits) -> Arc<Gatekeeper> {
+        let accounts = Accounts::load(Database::open(&dir.path().join("scheduler.db")).unwrap()).unwrap();
+        let grants = Grants::new(&[], Role::User, &[], 0).unwrap();
+        Arc::new(Gatekeeper {
+            callers: Callers::new(grants, Arc::new(accounts), true),
+            limiter: Limiter::new(limits),
+            audit: Audit::start(dir.path().join("audit.jsonl"), &AuditConfig::default()).unwrap(),
+            clock: Arc::new(Clock::new(0)),
+            throttled: Counter::default(),
+        })
+    }
+
+    /// The parts of an answer whose user has been removed: `d` for data, `t` for the end with a status.
+    fn told(parts: usize, ends: bool) -> (String, Option<Code>) {
+        let limiter = Limiter::new(Limits::default());
+        let data = || Frame::data(Vec::from(*b"x").into());
+        let mut frames: VecDeque<Part> = (0..parts).map(|_| data()).collect();
+        if ends {
+            frames.push_back(Frame::trailers(HeaderMap::new()));
+        }
+        let mut answer = Answer {
+            inner: Body::new(Parts(frames, ends)),
+            parts: 0,
+            lost: Some(Box::pin(async { Status::unauthenticated("removed") })),
+            _open: limiter.enter(None, 0).unwrap(),
+        };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let (mut told, mut code) = (String::new(), None);
+        while let Poll::Ready(Some(Ok(part))) = Pin::new(&mut answer).poll_frame(&mut context) {
+            told.push(if part.is_data() { 'd' } else { 't' });
+            code = part.trailers_ref().and_then(Status::from_header_map).map(|status| status.code());
+        }
+        (told, code)
+    }
+
+    #[test]
+    fn a_removed_user_gets_no_more_parts_of_an_answer() {
+        assert_eq!(told(9, false), ("ddt".to_owned(), Some(Code::Unauthenticated)));
+        assert_eq!(told(0, false), ("t".to_owned(), Some(Code::Unauthenticated)));
+        assert_eq!(told(1, true), ("dt".to_owned(), None), "an answer of one message is told as a whole");
+    }
+
+    #[test]
+    fn who_is_not_known_is_refused_and_noted_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { calls_per_second: 1, calls_burst: 200, open_calls: 1 };
+        // Nothing gets to it.
+        let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Status::internal("").into_http()) });
+        let mut gate = Gate { service, keeper: keeper(&dir, limits) };
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let mut codes = Vec::new();
+        for method in ["ListJobs", "SubmitJob"].into_iter().cycle().take(300) {
+            let request = Request::builder().uri(format!("/aliquot.scheduler.v1.Scheduler/{method}"));
+            let Ok(answer) = runtime.block_on(async { gate.call(request.body(Body::empty()).unwrap()).await });
+            codes.push(Status::from_header_map(answer.headers()).map(|status| status.code()));
+        }
+        assert_eq!((codes[0], codes[1]), (Some(Code::Unauthenticated), Some(Code::Unauthenticated)));
+        assert!(codes.contains(&Some(Code::ResourceExhausted)), "strangers share one bound");
+        assert!(!codes.contains(&Some(Code::Internal)), "{codes:?}");
+        assert!(gate.keeper.throttled.get() > 0);
+        let noted = std::fs::read_to_string(dir.path().join("audit.jsonl")).unwrap();
+        assert!((100..300).contains(&noted.lines().count()), "{} lines", noted.lines().count());
+        assert!(noted.lines().all(|line| line.contains("\"known_by\":\"unknown\"")), "{noted}");
     }
 }

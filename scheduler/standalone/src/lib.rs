@@ -1,12 +1,17 @@
 //! A scheduler for machines without Kubernetes: nodes join it, users submit jobs to it, and it is the memory of both.
 //!
 //! ```text
-//!  users ── Unix socket ──► users ──┐                                 ┌──► engine's thread ──► store
-//!                                   ├──► controller (the job book) ───┤         │ commands
-//!  nodes ── mutual TLS ───► agents ─┘            │                    └── views ─► users
-//!                              ▲                 └──► store                     │
-//!                              └──────────────── sessions ◄─────────────────────┘
+//!  users ── Unix socket, TLS ─► gate ─► users ──┐                                 ┌──► engine's thread ──► store
+//!                                │              ├──► controller (the job book) ───┤         │ commands
+//!                                └──► audit log │            │                    └── views ─► users
+//!  nodes ── mutual TLS ───────────────► agents ─┘            └──► store                     │
+//!                                          ▲                                                │
+//!                                          └──────────────── sessions ◄─────────────────────┘
 //! ```
+//!
+//! * The [`gate`] finds out who calls, from what the connection says ([`callers`]), and bounds how much each user calls
+//!   ([`limits`]). What each may do is decided in [`access`] alone. [`grants`] are what the configuration gives, [`accounts`]
+//!   what administrators have given to users of other machines.
 //!
 //! * The [`jobs`] book knows what users want. It is a state machine without I/O. The [`controller`], one thread, owns it:
 //!   it saves what has changed, then tells the engine and the nodes.
@@ -17,6 +22,7 @@
 //! # Invariants
 //!
 //! * What a user was told is durable.
+//! * Whoever has got an answer to a change finds it in the audit log, unless that cannot be written.
 //! * The book hears of an end before the engine does. So no job starts anew that has just succeeded.
 //! * A node forgets an end only when it is durable here.
 //! * A claim's start goes to a node only if the book wants the claim still. So a job that is never to be started again is
