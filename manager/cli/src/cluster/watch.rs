@@ -7,7 +7,7 @@ use std::time::Instant;
 use aliquot_proto::scheduler::v1::{GetJobRequest, Job};
 use tonic::{Code, Status, Streaming};
 
-use super::{Client, connect, failed};
+use super::{Client, connect, credentials, failed};
 use crate::client::{self, RESTART_PATIENCE, RETRY_INTERVAL};
 use crate::error::Result;
 use crate::server::SCHEDULER;
@@ -39,9 +39,10 @@ impl Patience {
     }
 }
 
-/// Whether the scheduler has ended or is about to. A broken connection has a source; an answer has none.
+/// Whether the scheduler has ended or is about to. A broken connection has a source; an answer has none. A scheduler that
+/// takes no connection with a certificate that has ended does not come back.
 pub(crate) fn is_loss(status: &Status) -> bool {
-    status.source().is_some() || status.code() == Code::Unavailable
+    (status.source().is_some() || status.code() == Code::Unavailable) && credentials::expired(status).is_none()
 }
 
 /// A job at each of its changes.
