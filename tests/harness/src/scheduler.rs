@@ -55,7 +55,7 @@ impl Scheduler {
             "listen = {:?}\nsocket = {:?}\nstate_dir = {:?}\n{}",
             self.listen,
             self.socket(),
-            self.dir.path().join("state"),
+            self.state_dir(),
             self.settings,
         );
         std::fs::write(&file, paths).expect("the scheduler's configuration");
@@ -101,6 +101,12 @@ impl Scheduler {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("scheduler.sock")
+    }
+
+    /// Where it keeps what it must remember, and the audit log.
+    #[must_use]
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
     }
 
     /// Where nodes reach it.

@@ -12,17 +12,17 @@ use aliquot_proto::scheduler::v1::{Job, JobState, NodeState};
 use crate::{endless, shell};
 
 /// Two schedulers, of which the first leads, and a node that knows both.
-struct Pair {
+pub(crate) struct Pair {
     // Dropped in this order.
     node: Node,
     _gpu: SimulatedGpu,
-    first: Scheduler,
-    second: Scheduler,
+    pub(crate) first: Scheduler,
+    pub(crate) second: Scheduler,
     _server: PostgreSql,
 }
 
 impl Pair {
-    fn start() -> Pair {
+    pub(crate) fn start() -> Pair {
         let server = PostgreSql::start();
         let settings = format!("lease_ms = 60000\n[postgresql]\nurl = {:?}\n", server.database());
         let (first, second) = (Scheduler::start(&settings), Scheduler::start(&settings));

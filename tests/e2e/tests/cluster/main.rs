@@ -5,6 +5,7 @@ mod failover;
 mod faults;
 mod images;
 mod jobs;
+mod users;
 
 use aliquot_harness::{Jobs, Node, Scheduler, SimulatedGpu, wait};
 use aliquot_proto::scheduler::v1::{Job, JobSpec, JobState, NodeState};
