@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, sigprocmask};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -151,6 +151,8 @@ fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() 
     move || {
         // An own session: no terminal, and a process group to send signals to.
         nix::unistd::setsid()?;
+        // This process takes signals from a descriptor and so has blocked them; a program expects to be ended by them.
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         umask(Mode::from_bits_truncate(0o022));
         // The manager's own is far below, so that it is killed last. Less protection is always allowed.
         let _ = fs::write("/proc/self/oom_score_adj", "0");

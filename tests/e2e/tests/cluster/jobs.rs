@@ -79,11 +79,14 @@ fn the_end_of_a_job_is_its_commands_end() {
     let cluster = Cluster::start(1, "");
     let good = cluster.submit(shell("echo done"));
     let bad = cluster.submit(shell("exit 3"));
+    let killed = cluster.submit(shell("kill -TERM $$; exit 0"));
     let missing = cluster.submit(JobSpec { command: vec!["/no/such/program".into()], ..shell("") });
     assert_eq!(cluster.wait_for(good, JobState::Succeeded).tasks[0].members[0].exit_code, Some(0));
     assert_eq!(cluster.client().log(good, 0).expect("there is a log"), "done\n");
     let job = cluster.wait_for(bad, JobState::Failed);
     assert_eq!((job.tasks[0].members[0].exit_code, job.reason.as_str()), (Some(3), "ended with code 3"));
+    // A job is asked to end by this signal, so it must not be blocked.
+    assert_eq!(cluster.wait_for(killed, JobState::Failed).tasks[0].members[0].signal, 15);
     cluster.wait_for(missing, JobState::Failed);
 }
 
