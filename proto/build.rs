@@ -9,6 +9,8 @@ const OWN: [(&str, &str); 3] = [
     ("agent", "aliquot/agent/v1/agent.proto"),
     ("scheduler", "aliquot/scheduler/v1/scheduler.proto"),
 ];
+/// Imported by several of our own.
+const SHARED: &str = "aliquot/stream/v1/stream.proto";
 /// Kubelet's; in each we implement one side.
 const KUBELET: [&str; 5] = [
     "kubelet/registration/v1.proto",
@@ -20,7 +22,7 @@ const KUBELET: [&str; 5] = [
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    for contract in OWN.iter().map(|(_, contract)| contract).chain(&KUBELET) {
+    for contract in OWN.iter().map(|(_, contract)| contract).chain(&KUBELET).chain([&SHARED]) {
         println!("cargo::rerun-if-changed={contract}");
     }
     for (name, contract) in OWN {

@@ -49,6 +49,25 @@ pub mod scheduler {
     }
 }
 
+/// What flows between users and running jobs, `aliquot/stream/v1/stream.proto`.
+pub mod stream {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
+    pub mod v1 {
+        tonic::include_proto!("aliquot.stream.v1");
+
+        /// Maximum length of the data in a frame.
+        pub const DATA_BYTES_MAX: usize = 64 << 10;
+
+        /// What may wait in a stream whose receiver does not read.
+        pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
+
+        /// The same of all streams of a connection. More than they can fill together, so that one that is not read holds
+        /// up no other.
+        pub const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
+    }
+}
+
 /// The protocols between kubelet and its plugins, `kubelet/`. Kubernetes defines them.
 #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto files")]
 pub mod kubelet {

@@ -29,7 +29,7 @@ use tracing::{debug, warn};
 
 use crate::settings::Settings;
 use crate::slice_environment::NVIDIA_VISIBLE_DEVICES;
-use crate::supervise::{ContainerVariables, Credentials, LaunchSpec};
+use crate::supervise::{ContainerAccess, ContainerVariables, Credentials, LaunchSpec};
 use crate::users::JobUser;
 
 /// How long podman may take to say what it is.
@@ -187,14 +187,41 @@ pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<Lau
     command.push("--".into());
     command.push(image.reference.clone());
     command.extend(process.command.iter().cloned());
+    let access = ContainerAccess {
+        podman: settings.podman.clone(),
+        name: name.to_string(),
+        user: Credentials { groups: Vec::new(), ..user.credentials.clone() },
+    };
     Ok(LaunchSpec {
         command,
         environment: podmans_environment(),
         container_variables,
+        container: Some(access),
         work_dir: "/".into(),
         user: Credentials::of_this_process(),
         ..spec
     })
+}
+
+impl ContainerAccess {
+    /// Podman's command line that runs `command` in the container, as the user and in the directory of the job. What
+    /// stands behind the container's name, podman hands on as it is.
+    pub(crate) fn exec(&self, command: &[String], terminal: Option<&str>) -> Vec<String> {
+        let mut words = self.podman.clone();
+        words.extend(["exec", "--interactive"].map(str::to_owned));
+        if let Some(kind) = terminal {
+            words.extend(["--tty".to_owned(), "--env".to_owned(), format!("TERM={kind}")]);
+        }
+        words.push(self.name.clone());
+        words.extend(command.iter().cloned());
+        words
+    }
+
+    /// Podman's command line that prints the process id of the container's first process.
+    pub(crate) fn inspect(&self) -> Vec<String> {
+        let words = ["container", "inspect", "--format", "{{.State.Pid}}", &self.name];
+        self.podman.iter().cloned().chain(words.map(str::to_owned)).collect()
+    }
 }
 
 /// The variables of this process are an administrator's. The job's must not reach podman itself: with some of them a user
@@ -346,6 +373,7 @@ mod tests {
             command: process.command.clone(),
             environment: vec![("LD_PRELOAD".into(), "/home/ada/evil.so".into())],
             container_variables: None,
+            container: None,
             work_dir: "/home/ada".into(),
             user: user(7).credentials,
             time_limit_ms: 0,
@@ -438,6 +466,19 @@ mod tests {
             let why = contained(&process(), &image, &permitting).unwrap_err();
             assert!(why.contains("nothing can be mounted"), "{target}: {why}");
         }
+    }
+
+    #[test]
+    fn podman_takes_no_word_of_a_command_for_an_option() {
+        let image = Image { reference: "debian".into(), ..Image::default() };
+        let spec = contained(&process(), &image, &settings("podman = ['podman', '--log-level=error']")).unwrap();
+        let access = spec.container.unwrap();
+        let command = ["--privileged".to_owned(), "--user=0".to_owned()];
+        let line = access.exec(&command, None).join(" ");
+        assert_eq!(line, "podman --log-level=error exec --interactive aliquot-job-1-2-3 --privileged --user=0");
+        assert!(access.exec(&command, Some("xterm")).join(" ").contains("--tty --env TERM=xterm aliquot-job-1-2-3 --"));
+        // The image's groups are none of the node's.
+        assert_eq!((access.user.uid, access.user.groups), (7, Vec::new()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use aliquot_proto::agent::v1::agents_client::AgentsClient;
 use aliquot_proto::agent::v1::{JoinRequest, JoinResponse, LEADER, RenewCertificateRequest};
+use aliquot_proto::stream::v1::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
@@ -230,24 +231,38 @@ impl Identity {
 
     /// A connection to a scheduler.
     pub(crate) async fn connect(&self, config: &Config, scheduler: &str) -> Result<Channel, LinkError> {
-        let tls = ClientTlsConfig::new()
+        connect(scheduler, self.tls(config)).await
+    }
+
+    /// Another one, which is made when it is used.
+    pub(crate) fn connect_when_used(&self, config: &Config, scheduler: &str) -> Result<Channel, LinkError> {
+        Ok(endpoint(scheduler, self.tls(config))?.connect_lazy())
+    }
+
+    fn tls(&self, config: &Config) -> ClientTlsConfig {
+        ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&self.authority))
             .identity(tonic::transport::Identity::from_pem(&self.certificate, &self.key))
-            .domain_name(&config.settings.server_name);
-        connect(scheduler, tls).await
+            .domain_name(&config.settings.server_name)
     }
 }
 
-async fn connect(scheduler: &str, tls: ClientTlsConfig) -> Result<Channel, LinkError> {
+fn endpoint(scheduler: &str, tls: ClientTlsConfig) -> Result<Endpoint, LinkError> {
     let endpoint = Endpoint::from_shared(format!("https://{scheduler}"))
         .and_then(|endpoint| endpoint.tls_config(tls))
         .map_err(|error| unreachable(scheduler, &error))?;
-    let endpoint = endpoint
+    Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true);
+        .keep_alive_while_idle(true))
+}
+
+async fn connect(scheduler: &str, tls: ClientTlsConfig) -> Result<Channel, LinkError> {
+    let endpoint = endpoint(scheduler, tls)?;
     // The limit of the endpoint is for TCP alone. A scheduler that is frozen takes the connection, and says nothing.
     match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
         Ok(connected) => connected.map_err(|error| unreachable(scheduler, &error)),

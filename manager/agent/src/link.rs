@@ -34,8 +34,8 @@ const MESSAGE_BYTES_MAX: usize = 16 << 20;
 pub(crate) struct Link {
     /// To the scheduler.
     pub(crate) messages: mpsc::Sender<NodeMessage>,
-    /// For calls beside the conversation.
-    pub(crate) channel: Channel,
+    /// For what users read and write, which may be much. A connection of its own, so that it holds up no sign of life.
+    pub(crate) bulk: Channel,
     /// From where this machine reaches the scheduler.
     pub(crate) local_address: Option<String>,
 }
@@ -156,7 +156,8 @@ async fn converse(
     let identity = identity::obtain(config, scheduler).await?;
     let channel = identity.connect(config, scheduler).await?;
     let (messages, to_send) = mpsc::channel(MESSAGES_MAX);
-    let link = Link { messages, channel: channel.clone(), local_address: local_address(scheduler) };
+    let bulk = identity.connect_when_used(config, scheduler)?;
+    let link = Link { messages, bulk, local_address: local_address(scheduler) };
     // The scheduler may wait for the first message before it answers.
     if events.send(LinkEvent::Up(link)).await.is_err() {
         return Ok(());

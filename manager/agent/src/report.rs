@@ -92,6 +92,7 @@ pub(crate) fn spec(
         cordoned: settings.cordoned,
         address: settings.address.clone().or(address.map(str::to_owned)).unwrap_or_else(|| node.name.clone()),
         problem: problems.join("; "),
+        opens_streams: true,
     }
 }
 

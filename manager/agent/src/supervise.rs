@@ -2,7 +2,8 @@
 //! whatever happens to the agent, and holds the end of the lease.
 //!
 //! ```text
-//! supervisor ── init ── the command, and what it starts
+//! supervisor ── init ─┬─ the command, and what it starts
+//!                     └─ a companion for each command that a user runs beside it
 //! ```
 //!
 //! *Init* is the first process of a pid namespace of the job's own, where this process may make one. So when init dies the
@@ -39,11 +40,13 @@ use crate::lease::{Lease, LeaseFile};
 use crate::logs;
 use crate::process::{ProcessId, kill_descendants};
 
+mod companion;
 mod deadlines;
 mod init;
+pub(crate) mod requests;
 
 use deadlines::{Deadlines, Step};
-use init::Said;
+use init::{Ends, Said};
 
 /// How long the log may take to write what is left when a job has ended.
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
@@ -57,6 +60,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) environment: Vec<(String, String)>,
     /// Set if the command is podman.
     pub(crate) container_variables: Option<ContainerVariables>,
+    /// Set if the command is podman: how the container is reached.
+    pub(crate) container: Option<ContainerAccess>,
     pub(crate) work_dir: PathBuf,
     pub(crate) user: Credentials,
     /// 0: none.
@@ -77,6 +82,17 @@ pub(crate) struct ContainerVariables {
     pub(crate) lines: String,
     /// The word of the command in place of which the file's path stands.
     pub(crate) word: usize,
+}
+
+/// How podman reaches the container that runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ContainerAccess {
+    /// The program, and options before its subcommand.
+    pub(crate) podman: Vec<String>,
+    /// The container's name.
+    pub(crate) name: String,
+    /// Whose job it is.
+    pub(crate) user: Credentials,
 }
 
 /// Whose processes a job's are.
@@ -189,6 +205,8 @@ impl Supervisor<'_> {
         let (output, output_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (said, said_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (lifeline_end, lifeline) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
+        // Without it the job runs all the same; who wants to run something beside it is told that it does not listen.
+        let requests = requests::listen(dir.path()).ok();
         // Podman notes the ids of a container's processes for its other commands: they must be the machine's.
         let namespace = if spec.container_variables.is_none() { init::make_namespace() } else { None };
         // SAFETY: this process has one thread, so the child may do whatever this process may.
@@ -196,10 +214,11 @@ impl Supervisor<'_> {
             ForkResult::Parent { child } => child,
             ForkResult::Child => {
                 drop((said, lifeline, output));
-                init::main(&spec, namespace.is_some(), signals, lifeline_end, said_end, output_end)
+                let ends = Ends { signals, lifeline: lifeline_end, said: said_end, output: output_end, requests };
+                init::main(&spec, namespace.is_some(), ends)
             }
         };
-        drop((said_end, lifeline_end, output_end));
+        drop((said_end, lifeline_end, output_end, requests));
         // A process whose children go into another namespace may make no thread.
         namespace.map_or(Ok(()), init::leave_namespace).map_err(errno("return to the machine's pid namespace"))?;
         // It waits until whoever comes after this process would find it.

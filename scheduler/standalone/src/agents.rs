@@ -7,7 +7,9 @@ use aliquot_proto::agent::v1::agents_server::Agents;
 use aliquot_proto::agent::v1::{
     JoinRequest, JoinResponse, LogChunk, NodeMessage, RenewCertificateRequest, SchedulerMessage, SendLogResponse,
 };
+use aliquot_proto::stream::v1::{FromJob, FromUser};
 use aliquot_scheduler_store::StoreError;
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -21,6 +23,10 @@ use crate::controller::Inbox;
 use crate::limits::Limiter;
 use crate::membership::{Denied, Membership};
 use crate::sessions::Sessions;
+use crate::streams::{Answer, Streams};
+
+/// Frames that wait until the connection takes them.
+const FRAMES_MAX: usize = 2;
 
 /// The server's side of the API for nodes.
 #[derive(Debug)]
@@ -29,6 +35,7 @@ pub(crate) struct AgentService {
     pub(crate) authority: Option<Arc<Authority>>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) sessions: Sessions,
+    pub(crate) streams: Streams,
     pub(crate) controller: Sender<Inbox>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) audit: Audit,
@@ -192,5 +199,22 @@ impl Agents for AgentService {
             }
         }
         Ok(Response::new(SendLogResponse {}))
+    }
+
+    type AnswerStreamStream = std::pin::Pin<Box<dyn Stream<Item = Result<FromUser, Status>> + Send>>;
+
+    async fn answer_stream(
+        &self,
+        request: Request<Streaming<FromJob>>,
+    ) -> Result<Response<Self::AnswerStreamStream>, Status> {
+        let Subject { name, .. } = self.caller(&request)?;
+        let stream_id = request.metadata().get("stream-id").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let stream_id = stream_id.to_owned();
+        let (to_node, frames) = mpsc::channel(FRAMES_MAX);
+        let answer = Answer { from_node: Box::pin(request.into_inner()), to_node };
+        match self.streams.answered(&name, &stream_id, answer) {
+            true => Ok(Response::new(Box::pin(ReceiverStream::new(frames)))),
+            false => Err(Status::cancelled("nobody waits for this stream any more")),
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::thread;
 use aliquot_proto::agent::v1::agents_server::AgentsServer;
 use aliquot_proto::scheduler::v1::FILE_DESCRIPTOR_SET;
 use aliquot_proto::scheduler::v1::scheduler_server::SchedulerServer;
+use aliquot_proto::stream::v1::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use aliquot_scheduler_engine::{Decisions, Engine, Lease, Settings, Shown, Store};
 use aliquot_scheduler_store::{Database, Leadership, StoreError};
 use parking_lot::RwLock;
@@ -39,12 +40,16 @@ use crate::metrics::{Counters, Metrics};
 use crate::queues::{QUEUES, Queues};
 use crate::registrar::Registrar;
 use crate::sessions::Sessions;
+use crate::streams::Streams;
 use crate::users::UserService;
 
 /// Changes that a watcher may be behind before it looks at everything again.
 const WATCHED: usize = 4096;
 /// Time between two checks that a node is there, and how long it may take to answer.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Calls on one connection at a time: on that of a scheduler that stands by there are those of all its users.
+const CALLS_MAX: u32 = 4096;
 
 /// Why a scheduler does not start, or has ended.
 #[derive(Debug, thiserror::Error)]
@@ -190,7 +195,7 @@ impl Server {
         let (fail, failed) = mpsc::channel();
         let (to_engine, of_engine) = mpsc::channel();
         let (to_controller, of_controller) = mpsc::channel();
-        let (shown, sessions) = (Shown::default(), Sessions::default());
+        let (shown, sessions, streams) = (Shown::default(), Sessions::default(), Streams::default());
         let seen = Seen {
             book: Arc::new(RwLock::new(book)),
             queues: Arc::new(RwLock::new(queues)),
@@ -266,6 +271,7 @@ impl Server {
             authority,
             membership: Arc::clone(&membership),
             sessions: sessions.clone(),
+            streams: streams.clone(),
             controller: to_controller.clone(),
             clock: Arc::clone(&clock),
             audit,
@@ -280,6 +286,7 @@ impl Server {
             seen,
             shown,
             sessions,
+            streams,
             controller: to_controller.clone(),
             engine: to_engine,
             database,
@@ -302,7 +309,7 @@ impl Server {
             .map_err(|error| ServeError::Config(error.to_string()))?;
         let (health, health_service) = tonic_health::server::health_reporter();
         runtime.block_on(health.set_serving::<SchedulerServer<UserService>>());
-        let for_users = Transport::builder().add_service(users).add_service(health_service).add_service(reflection);
+        let for_users = transport().add_service(users).add_service(health_service).add_service(reflection);
         serve(&runtime, for_users.serve_with_incoming_shutdown(UnixListenerStream::new(unix), ended(stopped)), &fail);
         info!(%listens, socket = %config.socket.display(), "the scheduler serves");
         let socket = config.socket.clone();
@@ -373,6 +380,14 @@ impl Server {
     }
 }
 
+/// A transport on which a stream that is not read holds up no other.
+fn transport() -> Transport {
+    Transport::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(CALLS_MAX)
+}
+
 /// A transport for those who call from other machines.
 pub(crate) fn for_nodes(identity: &certificates::Identity) -> Result<Transport, ServeError> {
     let tls = ServerTlsConfig::new()
@@ -380,7 +395,7 @@ pub(crate) fn for_nodes(identity: &certificates::Identity) -> Result<Transport, 
         .client_ca_root(Certificate::from_pem(&identity.authority_pem))
         // A node that joins has no certificate yet. Every other call asks for one.
         .client_auth_optional(true);
-    let transport = Transport::builder().tls_config(tls)?;
+    let transport = transport().tls_config(tls)?;
     Ok(transport.http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE)))
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use aliquot_proto::agent::v1::LEADER;
 use aliquot_proto::scheduler::v1::scheduler_server::SERVICE_NAME as SERVICE_FOR_USERS;
+use aliquot_proto::stream::v1::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use aliquot_scheduler_store::{Candidate, Database, Standing, StoreError};
 use axum::Router;
 use axum::body::Body;
@@ -285,6 +286,8 @@ impl Leader {
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT);
         Ok((address.clone(), channel.insert(endpoint.connect_lazy()).clone()))

@@ -1,5 +1,7 @@
 //! The API for users, `aliquot/scheduler/v1/scheduler.proto`.
 
+mod streams;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -8,13 +10,14 @@ use std::time::Duration;
 use aliquot_proto::agent::v1::ReadLog;
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_proto::scheduler::v1::scheduler_server::Scheduler;
+use aliquot_proto::stream::v1::{FromJob, FromUser};
 use aliquot_scheduler_core::{DEFAULT_QUEUE, EventError};
 use aliquot_scheduler_engine::{Message, Observation, Shown, View};
 use aliquot_scheduler_store::{Database, StoreError};
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::{Action, Caller, Identity};
 use crate::clock::Clock;
@@ -27,6 +30,7 @@ use crate::present::{self, Waiting};
 use crate::queues;
 use crate::registrar::Registrar;
 use crate::sessions::Sessions;
+use crate::streams::Streams;
 
 /// The shortest time between two answers to who watches a job.
 const WATCH_GAP: Duration = Duration::from_millis(200);
@@ -45,6 +49,7 @@ pub(crate) struct UserService {
     pub(crate) seen: Seen,
     pub(crate) shown: Shown,
     pub(crate) sessions: Sessions,
+    pub(crate) streams: Streams,
     pub(crate) controller: Sender<Inbox>,
     pub(crate) engine: Sender<Message>,
     pub(crate) database: Database,
@@ -334,6 +339,15 @@ impl Scheduler for UserService {
         let chunks = ReceiverStream::new(chunks)
             .map(|chunk| chunk.map(|chunk| wire::LogChunk { data: chunk.data, offset: chunk.offset }));
         Ok(Response::new(Box::pin(chunks)))
+    }
+
+    type OpenStreamStream = StreamOf<FromJob>;
+
+    async fn open_stream(
+        &self,
+        request: Request<Streaming<FromUser>>,
+    ) -> Result<Response<Self::OpenStreamStream>, Status> {
+        Ok(Response::new(streams::open(self, request).await?))
     }
 
     async fn explain(&self, request: Request<wire::ExplainRequest>) -> Result<Response<wire::ExplainResponse>, Status> {

@@ -1,7 +1,7 @@
 //! What the scheduler tells the node to do.
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
-use aliquot_proto::agent::v1::{Acknowledge, ReadLog, Renew, SchedulerMessage, Start, Stop, outcome};
+use aliquot_proto::agent::v1::{Acknowledge, OpenStream, ReadLog, Renew, SchedulerMessage, Start, Stop, outcome};
 use tracing::{error, info, warn};
 
 use super::instances::Instance;
@@ -10,7 +10,7 @@ use super::{Agent, named, start};
 use crate::clock;
 use crate::instance::{End, Number, Reason};
 use crate::lease::Lease;
-use crate::{send_log, users};
+use crate::{send_log, streams, users};
 
 impl Agent {
     /// Does what the scheduler says.
@@ -24,6 +24,7 @@ impl Agent {
             Some(Message::Report(ask)) if self.promises.hear(ask.term) => self.report(),
             Some(Message::ReadLog(read)) => self.read_log(read),
             Some(Message::Acknowledge(acknowledge)) => self.acknowledged(&acknowledge),
+            Some(Message::OpenStream(open)) => self.open_stream(open),
             // For another session, of a scheduler that is not the leader any more, or from a newer one.
             _ => {}
         }
@@ -136,6 +137,15 @@ impl Agent {
 
     fn read_log(&self, read: ReadLog) {
         let (Some(link), Some(dir)) = (&self.link, self.logs.dir(&read.log)) else { return };
-        tokio::spawn(send_log::send(link.channel.clone(), read, dir, self.written_logs.subscribe()));
+        tokio::spawn(send_log::send(link.bulk.clone(), read, dir, self.written_logs.subscribe()));
+    }
+
+    fn open_stream(&self, open: OpenStream) {
+        let Some(link) = &self.link else { return };
+        let number = named(open.instance.as_ref());
+        let instance = number.and_then(|number| self.instances.get(&number));
+        let running = instance.filter(|instance| instance.start.claim == open.claim).and_then(Instance::running);
+        let running = running.ok_or_else(|| "it does not run on its node any more, or not yet".to_owned());
+        tokio::spawn(streams::answer(link.bulk.clone(), open, running));
     }
 }

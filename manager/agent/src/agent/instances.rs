@@ -16,6 +16,7 @@ use crate::clock;
 use crate::container;
 use crate::instance::{End, InstanceDir, Number, Reason, Seen, number};
 use crate::manager::slice_name;
+use crate::streams;
 
 /// An instance, until the scheduler has acknowledged its end.
 pub(super) struct Instance {
@@ -50,6 +51,13 @@ impl Instance {
     /// Whether it has a part of a device.
     pub(super) fn has_slice(&self) -> bool {
         self.start.amounts.as_ref().is_some_and(|amounts| !amounts.devices.is_empty())
+    }
+
+    /// How it is reached while its command runs.
+    pub(super) fn running(&self) -> Option<streams::Instance> {
+        let runs = self.started_unix_ms.is_some() && self.end.is_none() && self.ending.is_none();
+        let uid = self.start.process.as_ref()?.uid;
+        runs.then(|| streams::Instance { dir: self.dir.path().to_owned(), uid })
     }
 
     /// The name of its container, if it may have one.

@@ -118,6 +118,7 @@ fn launch_spec(config: &Config, process: &Process, user: &JobUser, log_dir: Path
         command: process.command.clone(),
         environment: environment.into_iter().collect(),
         container_variables: None,
+        container: None,
         work_dir,
         user: user.credentials.clone(),
         time_limit_ms: process.time_limit_ms,

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -18,10 +19,10 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, killpg, sigprocmask};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Gid, Pid, Uid, chdir, geteuid, setgid, setgroups, setuid};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, chdir, fork, geteuid, setgid, setgroups, setuid};
 use serde::{Deserialize, Serialize};
 
-use super::{ContainerVariables, Credentials, LaunchSpec};
+use super::{ContainerVariables, Credentials, LaunchSpec, companion};
 use crate::clock;
 use crate::process::kill_descendants;
 
@@ -44,6 +45,19 @@ pub(super) enum Said {
     Killed(u32),
 }
 
+/// Where init hears and speaks.
+pub(super) struct Ends {
+    pub(super) signals: SignalFd,
+    /// Closed when the supervisor has ended.
+    pub(super) lifeline: OwnedFd,
+    /// What it says to the supervisor.
+    pub(super) said: OwnedFd,
+    /// Where the command writes.
+    pub(super) output: OwnedFd,
+    /// Where the agent asks for something while the job runs.
+    pub(super) requests: Option<UnixListener>,
+}
+
 /// Makes the next child of this process the first of a pid namespace, if that is allowed here. Returns the namespace that
 /// children went into before.
 pub(super) fn make_namespace() -> Option<File> {
@@ -57,14 +71,8 @@ pub(super) fn leave_namespace(own: File) -> nix::Result<()> {
 }
 
 /// The life of init.
-pub(super) fn main(
-    spec: &LaunchSpec,
-    is_own_namespace: bool,
-    signals: SignalFd,
-    lifeline: OwnedFd,
-    said: OwnedFd,
-    output: OwnedFd,
-) -> ! {
+pub(super) fn main(spec: &LaunchSpec, is_own_namespace: bool, ends: Ends) -> ! {
+    let Ends { signals, lifeline, said, output, requests } = ends;
     if is_own_namespace {
         // If this fails, the lifeline says it a little later.
         let _ = set_pdeathsig(Signal::SIGKILL);
@@ -85,7 +93,7 @@ pub(super) fn main(
         match start(spec, output) {
             Ok(child) => {
                 say(&Said::Started(clock::unix_ms()));
-                if let Some(end) = follow(child, &signals, &lifeline) {
+                if let Some(end) = follow(spec, child, &signals, &lifeline, requests.as_ref()) {
                     say(&end);
                 }
             }
@@ -147,7 +155,7 @@ fn variables_file(variables: &str) -> Result<File, String> {
 }
 
 /// What the child does between its fork and the program.
-fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() -> std::io::Result<()> {
+pub(super) fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() -> std::io::Result<()> {
     move || {
         // An own session: no terminal, and a process group to send signals to.
         nix::unistd::setsid()?;
@@ -158,25 +166,45 @@ fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() 
         let _ = fs::write("/proc/self/oom_score_adj", "0");
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES.min(hard), hard)?;
-        if geteuid().is_root() {
-            let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
-            setgroups(&groups)?;
-            setgid(Gid::from_raw(user.gid))?;
-            setuid(Uid::from_raw(user.uid))?;
-        }
+        become_user(&user)?;
         Ok(chdir(&work_dir)?)
     }
 }
 
-/// Waits until the command has ended; `None` if the supervisor ends before.
-fn follow(command: Pid, signals: &SignalFd, lifeline: &OwnedFd) -> Option<Said> {
+/// Gives up root's rights for those of the job's user; without root's rights this process is that user's already.
+pub(super) fn become_user(user: &Credentials) -> std::io::Result<()> {
+    if geteuid().is_root() {
+        let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
+        setgroups(&groups)?;
+        setgid(Gid::from_raw(user.gid))?;
+        setuid(Uid::from_raw(user.uid))?;
+    }
+    Ok(())
+}
+
+/// Waits until the command has ended; `None` if the supervisor ends before. Meanwhile it does what the agent asks for.
+fn follow(
+    spec: &LaunchSpec,
+    command: Pid,
+    signals: &SignalFd,
+    lifeline: &OwnedFd,
+    requests: Option<&UnixListener>,
+) -> Option<Said> {
     loop {
         let mut sources =
-            [PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
+            vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
+        sources.extend(requests.map(|requests| PollFd::new(requests.as_fd(), PollFlags::POLLIN)));
         let _ = poll(&mut sources, PollTimeout::NONE);
         let is_alone = sources[1].revents().is_some_and(|events| !events.is_empty());
         if is_alone {
             return None;
+        }
+        // It does not wait: the listener is non-blocking.
+        if let Some(Ok((agent, _))) = requests.map(UnixListener::accept) {
+            // SAFETY: this process has one thread, so the child may do whatever this process may.
+            if let Ok(ForkResult::Child) = unsafe { fork() } {
+                companion::main(spec, &agent, signals, lifeline);
+            }
         }
         while let Ok(Some(info)) = signals.read_signal() {
             if info.ssi_signo == Signal::SIGTERM as u32 {

@@ -14,6 +14,7 @@ use aliquot_proto::agent::v1::{
     Acknowledge, AskReport, Ended, Generation, JoinRequest, JoinResponse, LogChunk, NodeMessage, Outcome, Process,
     ReadLog, Renew, RenewCertificateRequest, Report, SchedulerMessage, SendLogResponse, Start, Stop, outcome,
 };
+use aliquot_proto::stream::v1::{FromJob, FromUser};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
@@ -333,5 +334,14 @@ impl Agents for Service {
         }
         let _ = self.0.logs.send((id, text));
         Ok(Response::new(SendLogResponse {}))
+    }
+
+    type AnswerStreamStream = Pin<Box<dyn Stream<Item = Result<FromUser, Status>> + Send>>;
+
+    async fn answer_stream(
+        &self,
+        _: Request<Streaming<FromJob>>,
+    ) -> Result<Response<Self::AnswerStreamStream>, Status> {
+        Err(Status::cancelled("no test opens a stream here"))
     }
 }

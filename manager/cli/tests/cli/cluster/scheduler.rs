@@ -12,13 +12,14 @@ use aliquot_proto::scheduler::v1::{
     ListUsersResponse, LogChunk, Member, Node, Queue, ReadLogRequest, RemoveNodeRequest, RemoveNodeResponse,
     RemoveQueueRequest, RemoveQueueResponse, RemoveUserRequest, RemoveUserResponse, SubmitJobRequest, Task, User,
 };
+use aliquot_proto::stream::v1::{FromJob, FromUser, from_job};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::transport::Server;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::support::aliquot;
 
@@ -31,6 +32,8 @@ pub(crate) struct Scene {
     pub(crate) nodes: Vec<Node>,
     pub(crate) users: Vec<User>,
     pub(crate) explanation: ExplainResponse,
+    /// What comes of a stream; `None`: it is refused.
+    pub(crate) stream: Option<Vec<from_job::Frame>>,
     /// It takes jobs, and never says so.
     pub(crate) loses_answers: bool,
 }
@@ -41,6 +44,7 @@ pub(crate) enum Asked {
     Submit(Box<SubmitJobRequest>),
     Watch,
     Log(ReadLogRequest),
+    Open(FromUser),
     List(ListJobsRequest),
     Cancel(CancelJobRequest),
     SetQueue(Queue),
@@ -226,6 +230,27 @@ impl Scheduler for Player {
                 if !request.follow || has_ended(&now) || scene.changed().await.is_err() {
                     return;
                 }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    type OpenStreamStream = ReceiverStream<Result<FromJob, Status>>;
+
+    async fn open_stream(
+        &self,
+        request: Request<Streaming<FromUser>>,
+    ) -> Result<Response<Self::OpenStreamStream>, Status> {
+        let mut frames = request.into_inner();
+        let first = frames.message().await?;
+        let answers = self.scene.borrow().stream.clone();
+        self.note(Asked::Open(first.unwrap_or_default()));
+        let answers = answers.ok_or_else(|| Status::permission_denied("job 17 is of user ada"))?;
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            for frame in answers {
+                // An error means that the caller is gone.
+                let _ = sender.send(Ok(FromJob { frame: Some(frame) })).await;
             }
         });
         Ok(Response::new(ReceiverStream::new(receiver)))

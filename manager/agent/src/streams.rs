@@ -1,0 +1,174 @@
+//! Answers users who want something of a running job directly: a command beside it, or a connection to one of its ports.
+//!
+//! What flows goes through the scheduler, on a connection beside that of the conversation. Nothing is kept here: who
+//! sends waits until the frame before is on its way.
+
+mod exec;
+mod forward;
+mod terminal;
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aliquot_proto::agent::v1::OpenStream;
+use aliquot_proto::agent::v1::agents_client::AgentsClient;
+use aliquot_proto::stream::v1::from_job::Frame;
+use aliquot_proto::stream::v1::open::What;
+use aliquot_proto::stream::v1::{Exec, FromJob, FromUser, Opened, Refused};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Request, Streaming};
+use tracing::debug;
+
+use crate::supervise::requests::{self, Reply};
+
+/// The metadata that names the question.
+const STREAM_ID: &str = "stream-id";
+/// Frames that wait until the connection takes them.
+const FRAMES_MAX: usize = 2;
+/// So much is read at once. The buffers of pipes and terminals are not larger.
+const READ_BYTES: usize = 32 << 10;
+/// How long a job's first process may take to do what it is asked for.
+const OPEN_PATIENCE: Duration = Duration::from_secs(12);
+
+/// Where frames for the user go. Closed when the user is gone.
+type ToUser = mpsc::Sender<FromJob>;
+
+/// An instance that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Instance {
+    /// Its directory.
+    pub(crate) dir: PathBuf,
+    /// Whose job it is.
+    pub(crate) uid: u32,
+}
+
+/// What was opened.
+enum Opening {
+    Exec(exec::Running),
+    Forward(tokio::net::TcpStream),
+}
+
+/// Does what is asked of an instance, and tells the scheduler about it, until the user or the job ends it.
+pub(crate) async fn answer(channel: Channel, asked: OpenStream, instance: Result<Instance, String>) {
+    let Ok(id) = asked.stream_id.parse() else {
+        debug!(id = asked.stream_id, "the scheduler opens a stream with an id that cannot be sent back");
+        return;
+    };
+    let opened = match (instance, asked.open.and_then(|open| open.what)) {
+        (Ok(instance), Some(What::Exec(exec))) => exec::start(&instance, exec).await.map(Opening::Exec),
+        (Ok(instance), Some(What::Forward(forward))) => {
+            forward::connect(&instance, forward.port).await.map(Opening::Forward)
+        }
+        (Ok(_), None) => {
+            Err(refused("the node does not know what is asked for: its manager is older than the scheduler"))
+        }
+        (Err(why), _) => Err(refused(why)),
+    };
+    let (to_user, frames) = mpsc::channel(FRAMES_MAX);
+    let (opening, first) = match opened {
+        Ok(opening) => (Some(opening), Frame::Opened(Opened {})),
+        Err(refused) => (None, Frame::Refused(refused)),
+    };
+    // There is room for the first one.
+    let _ = to_user.try_send(FromJob { frame: Some(first) });
+    let mut request = Request::new(ReceiverStream::new(frames));
+    request.metadata_mut().insert(STREAM_ID, id);
+    let mut from_user = match AgentsClient::new(channel).answer_stream(request).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => return debug!(%status, "a stream is not wanted any more"),
+    };
+    match opening {
+        Some(Opening::Exec(running)) => running.run(&mut from_user, &to_user).await,
+        Some(Opening::Forward(connection)) => forward::run(connection, &mut from_user, &to_user).await,
+        None => {}
+    }
+    drop(to_user);
+    // The scheduler ends its side when it has got everything.
+    while next(&mut from_user).await.is_some() {}
+}
+
+fn refused(why: impl Into<String>) -> Refused {
+    Refused { why: why.into(), exit_code: 0 }
+}
+
+/// What the user sends next; `None`: the user is gone.
+async fn next(from_user: &mut Streaming<FromUser>) -> Option<FromUser> {
+    from_user.message().await.ok().flatten()
+}
+
+async fn send(to_user: &ToUser, frame: Frame) -> Option<()> {
+    to_user.send(FromJob { frame: Some(frame) }).await.ok()
+}
+
+/// Asks the first process of the instance in `dir`. Returns the connection, on which it answers further, and what comes
+/// along with the first answer.
+fn ask(
+    dir: &Path,
+    request: &requests::Request,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(UnixStream, Vec<OwnedFd>), Refused> {
+    let socket = UnixStream::connect(requests::socket_in(dir)).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => refused(
+            "it was started by a node manager of another version, or could not listen; a job that starts now can be reached",
+        ),
+        _ => refused(format!("it cannot be reached: {error}")),
+    })?;
+    let lost = |error: std::io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => refused("it has just ended"),
+        _ => refused(format!("it does not answer: {error}")),
+    };
+    socket.set_read_timeout(Some(OPEN_PATIENCE)).map_err(lost)?;
+    requests::send(&socket, request, descriptors).map_err(lost)?;
+    match requests::receive(&socket).map_err(lost)? {
+        (Reply::Started | Reply::Connected, descriptors) => Ok((socket, descriptors)),
+        (Reply::Failed { why, exit_code }, _) => Err(Refused { why, exit_code: exit_code.into() }),
+        (Reply::Exited(_) | Reply::Killed(_), _) => Err(refused("its first process answers something else")),
+    }
+}
+
+/// The same without holding up anything else. The descriptors are closed here afterwards.
+async fn ask_aside(
+    instance: &Instance,
+    request: requests::Request,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(UnixStream, Vec<OwnedFd>), Refused> {
+    let dir = instance.dir.clone();
+    let asked = tokio::task::spawn_blocking(move || {
+        let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        ask(&dir, &request, &borrowed)
+    });
+    asked.await.unwrap_or_else(|error| Err(refused(error.to_string())))
+}
+
+/// What a command says about its terminal, without what could be anything else.
+fn terminal_kind(exec: &Exec) -> Option<String> {
+    let kind = exec.terminal.as_ref()?.kind.as_str();
+    let is_sound = (1..=64).contains(&kind.len())
+        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte));
+    Some(if is_sound { kind } else { "dumb" }.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::stream::v1::Terminal;
+
+    use super::*;
+
+    #[test]
+    fn a_strange_kind_of_terminal_is_a_dumb_one() {
+        let of = |kind: &str| {
+            let terminal = Some(Terminal { kind: kind.into(), size: None });
+            terminal_kind(&Exec { terminal, ..Exec::default() })
+        };
+        assert_eq!(of("xterm-256color").as_deref(), Some("xterm-256color"));
+        for strange in ["", "a=b", "x\n", &"x".repeat(65)] {
+            assert_eq!(of(strange).as_deref(), Some("dumb"));
+        }
+        assert_eq!(terminal_kind(&Exec::default()), None);
+    }
+}
