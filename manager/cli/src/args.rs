@@ -3,7 +3,7 @@
 mod cluster;
 mod users;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,14 +11,16 @@ use clap::builder::styling::{AnsiColor, Effects};
 use clap::builder::{OsStringValueParser, Styles, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
-use clap_complete::engine::ArgValueCompleter;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
 pub(crate) use cluster::{
-    CancelArgs, ExplainArgs, JobArgs, JobsArgs, LogsArgs, NodeRemoveArgs, NodesArgs, NodesCommand, QueueRemoveArgs,
-    QueueSetArgs, QueuesArgs, QueuesCommand, SubmitArgs, TokenArgs,
+    AttachArgs, CancelArgs, ExplainArgs, JobArgs, JobsArgs, LogsArgs, NodeRemoveArgs, NodesArgs, NodesCommand,
+    PortForwardArgs, QueueRemoveArgs, QueueSetArgs, QueuesArgs, QueuesCommand, SubmitArgs, TokenArgs,
 };
 pub(crate) use users::{RoleWord, UserAddArgs, UserRemoveArgs, UserRights, UserSetArgs, UsersArgs, UsersCommand};
 
+use crate::cluster::TaskId;
+use crate::cluster::completion::jobs;
 use crate::completion::slices;
 use crate::priority::Priority;
 use crate::quantity::{CorePercent, HostMemory, Memory, Span};
@@ -143,6 +145,8 @@ pub(crate) enum Command {
     Jobs(JobsArgs),
     Job(JobArgs),
     Logs(LogsArgs),
+    Attach(AttachArgs),
+    PortForward(PortForwardArgs),
     Cancel(CancelArgs),
     Explain(ExplainArgs),
     Queues(QueuesArgs),
@@ -198,24 +202,57 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Run a command in an existing slice.
+/// Run a command in an existing slice, or beside a running job.
 ///
-/// The slice stays when the command has ended; its other programs share it with the command. Standard input, output,
-/// the terminal, signals and the exit status pass through, as with `aliquot run`, which makes a slice of its own.
+/// The slice stays when the command has ended; its other programs share it with the command. A number such as 17 or 17.3
+/// is a job or one of its tasks; any other name is a slice of this machine.
+///
+/// In a slice, standard input, output, the terminal, signals and the exit status pass through, as with `aliquot run`,
+/// which makes a slice of its own. Beside a job the command runs on the job's node, as the job's user, in its working
+/// directory, with its environment and in its slice; if the job has an image, in its container. What the command has
+/// started ends with it, with the job, and with this program.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
   aliquot exec train -- python train.py
-  aliquot exec train -- bash
+  aliquot exec 17 -- nvidia-smi
+  aliquot exec -t 17 -- bash
+  aliquot exec -i 17.3 -- tar x < data.tar
 
 Exit status: as of `aliquot run`")]
 pub(crate) struct ExecArgs {
-    /// Name of the slice
-    #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
+    /// Name of the slice, or a job or one of its tasks: 17 or 17.3
+    #[arg(value_name = "NAME|JOB[.TASK]", value_parser = slice_name, add = ArgValueCompleter::new(slices_and_jobs))]
     pub(crate) name: String,
+    /// Hand standard input to a command beside a job
+    #[arg(long, short)]
+    pub(crate) interactive: bool,
+    /// Give a command beside a job a terminal like this one, and standard input
+    #[arg(long, short)]
+    pub(crate) terminal: bool,
+    /// Member of a gang [default: 0]
+    #[arg(long, value_name = "RANK")]
+    pub(crate) rank: Option<u32>,
+    /// The name is a slice's, although it is a number
+    #[arg(long, conflicts_with_all = ["interactive", "terminal", "rank"])]
+    pub(crate) slice: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl ExecArgs {
+    /// The job that is meant; `None`: a slice is.
+    pub(crate) fn job(&self) -> Option<TaskId> {
+        self.name.parse().ok().filter(|_| !self.slice)
+    }
+}
+
+/// Slices of this machine, and jobs of the cluster.
+fn slices_and_jobs(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let mut candidates = slices(begun);
+    candidates.extend(jobs(begun));
+    candidates
 }
 
 /// The share that a slice is to have.

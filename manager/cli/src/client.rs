@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use aliquot_manager::paths::{Paths, is_of_this_user};
 use aliquot_proto::node::v1::node_manager_client::NodeManagerClient;
+use aliquot_proto::stream::v1::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::sockopt::SendTimeout;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, setsockopt};
@@ -157,6 +158,8 @@ pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<De
     };
     // The address is only sent as the authority; the connector decides where the connection goes.
     let endpoint = Endpoint::from_static("http://localhost")
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_keep_alive_interval(SIGN_OF_LIFE_INTERVAL)
         .keep_alive_timeout(deadline::of_question());
     let path = socket.to_owned();

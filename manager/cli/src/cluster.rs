@@ -1,19 +1,24 @@
 //! The commands for a cluster without Kubernetes: jobs, queues and nodes. A client of the scheduler.
 
+pub(crate) mod attach;
 pub(crate) mod cancel;
 pub(crate) mod completion;
 pub(crate) mod credentials;
 mod demand;
+pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod job;
 pub(crate) mod jobs;
 mod json;
 pub(crate) mod logs;
 pub(crate) mod nodes;
+pub(crate) mod port_forward;
 pub(crate) mod queues;
 mod state;
+mod stream;
 pub(crate) mod submit;
 mod task_id;
+mod terminal;
 pub(crate) mod token;
 pub(crate) mod users;
 mod watch;
@@ -26,6 +31,7 @@ use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
 use prost_types::Timestamp;
 use tonic::Status;
 
+pub(crate) use port_forward::Ports;
 pub(crate) use task_id::TaskId;
 pub(crate) use words::{JobWords, Text};
 

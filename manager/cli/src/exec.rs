@@ -9,12 +9,17 @@ use aliquot_proto::node::v1::{GetNodeRequest, GetSliceRequest};
 
 use crate::args::ExecArgs;
 use crate::client;
-use crate::error::{Failure, Result};
+use crate::error::{Failure, Result, exit};
 use crate::run::{Supervisor, command_in};
 use crate::table::printable;
 
 /// Runs the command, and returns its exit status.
 pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
+    if args.interactive || args.terminal || args.rank.is_some() {
+        return Err(Failure::new(format!("{:?} is a slice; -i, -t and --rank are for jobs", args.name))
+            .hint("leave them out: standard input and the terminal pass through to a command in a slice")
+            .exit(exit::USAGE));
+    }
     // Before any thread starts, because each thread inherits the blocked signals.
     let supervisor = Supervisor::new()?;
     let (slice, node) = client::runtime()?.block_on(async {

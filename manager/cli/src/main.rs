@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Err(refusal) => return usage(&refusal),
     };
     let is_run = match &cli.command {
-        Command::Run(_) | Command::Exec(_) => true,
+        Command::Run(_) | Command::Exec(_) | Command::Attach(_) => true,
         Command::Submit(args) => args.wait,
         _ => false,
     };
@@ -79,7 +79,13 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     let (socket, scheduler) = (cli.socket.as_deref(), cli.scheduler.as_deref());
     match &cli.command {
         Command::Run(args) => return run::run(socket, args),
-        Command::Exec(args) => return exec::exec(socket, args),
+        Command::Exec(args) => {
+            return match args.job() {
+                Some(task) => cluster::exec::exec(scheduler, task, args),
+                None => exec::exec(socket, args),
+            };
+        }
+        Command::Attach(args) => return cluster::attach::attach(scheduler, args),
         Command::Demo(args) => return demo::demo(socket, args),
         Command::Dev(args) => return dev::dev(args),
         Command::Submit(args) => return cluster::submit::submit(scheduler, args),
@@ -96,6 +102,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Jobs(args) => client::runtime()?.block_on(cluster::jobs::jobs(scheduler, args))?,
         Command::Job(args) => client::runtime()?.block_on(cluster::job::job(scheduler, args))?,
         Command::Logs(args) => client::runtime()?.block_on(cluster::logs::logs(scheduler, args))?,
+        Command::PortForward(args) => {
+            client::runtime()?.block_on(cluster::port_forward::port_forward(scheduler, args))?;
+        }
         Command::Cancel(args) => client::runtime()?.block_on(cluster::cancel::cancel(scheduler, args))?,
         Command::Explain(args) => client::runtime()?.block_on(cluster::explain::explain(scheduler, args))?,
         Command::Queues(args) => client::runtime()?.block_on(cluster::queues::queues(scheduler, args))?,
@@ -116,12 +125,12 @@ fn usage(refusal: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether a command line that is otherwise wrong is one of `aliquot run`, `aliquot exec` or `aliquot submit --wait`,
+/// Whether a command line that is otherwise wrong is one of `aliquot run`, `exec`, `attach` or `submit --wait`,
 /// whose own failures have a separate exit code.
 fn asks_to_run(args: impl Iterator<Item = OsString>) -> bool {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(args);
     matches.is_ok_and(|matches| match matches.subcommand() {
-        Some(("run" | "exec", _)) => true,
+        Some(("run" | "exec" | "attach", _)) => true,
         Some(("submit", submit)) => submit.get_flag("wait"),
         _ => false,
     })

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::cluster::completion::{jobs, nodes, queues};
-use crate::cluster::{JobWords, TaskId, Text};
+use crate::cluster::{JobWords, Ports, TaskId, Text};
 use crate::quantity::{DeviceLimit, Span};
 
 /// Submit a job to the cluster: a command that runs where there is room for it.
@@ -124,6 +124,45 @@ pub(crate) struct LogsArgs {
     /// Print JSON: one object for each line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show what a job writes from now on, until it ends, and exit with its status.
+///
+/// Ctrl-C ends this program and not the job. A job has no standard input; `aliquot exec` runs a command beside it.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot attach 17
+  aliquot attach 17.3 --rank 2")]
+pub(crate) struct AttachArgs {
+    /// The job, or one of its tasks: 17 or 17.3
+    #[arg(value_name = "JOB[.TASK]", add = ArgValueCompleter::new(jobs))]
+    pub(crate) task: TaskId,
+    /// Member of a gang
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    pub(crate) rank: u32,
+}
+
+/// Forward TCP connections from here to ports of a running job, until Ctrl-C or the end of the job.
+///
+/// Only programs of this machine can connect. The job's program listens on its node's loopback address or on all; if the
+/// job has a network of its own, there.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot port-forward 17 8888
+  aliquot port-forward 17 9000:8888 :6006
+  aliquot port-forward 17.3 --rank 2 29500")]
+pub(crate) struct PortForwardArgs {
+    /// The job, or one of its tasks: 17 or 17.3
+    #[arg(value_name = "JOB[.TASK]", add = ArgValueCompleter::new(jobs))]
+    pub(crate) task: TaskId,
+    /// The job's port; or a port here, a colon and the job's: without a port here a free one is taken
+    #[arg(value_name = "[LOCAL:]REMOTE", required = true)]
+    pub(crate) ports: Vec<Ports>,
+    /// Member of a gang
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    pub(crate) rank: u32,
 }
 
 /// End jobs, or some of their tasks.

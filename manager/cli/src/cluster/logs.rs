@@ -60,7 +60,7 @@ impl Wanted {
     }
 
     /// The task and the member in the answer of the scheduler.
-    fn find<'job>(&self, job: &'job Job) -> Result<(&'job Task, Option<&'job Member>)> {
+    pub(crate) fn find<'job>(&self, job: &'job Job) -> Result<(&'job Task, Option<&'job Member>)> {
         let none = |index: u32| {
             Failure::new(format!("job {} has no task {index}", job.id))
                 .hint(format!("see its tasks: aliquot job {}", job.id))
@@ -90,9 +90,29 @@ impl Wanted {
     }
 }
 
+/// Where the log ends now; `None`: there is none yet.
+pub(crate) async fn end_of(socket: &Path, wanted: &Wanted) -> Result<Option<u64>> {
+    let request = ReadLogRequest { last_lines: 1, ..wanted.request(0, false) };
+    let mut chunks = match connect(socket).await?.read_log(request).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) if status.code() == Code::FailedPrecondition => return Ok(None),
+        Err(status) => return Err(failed(status)),
+    };
+    let mut end = None;
+    while let Some(LogChunk { data, offset }) = chunks.message().await.map_err(failed)? {
+        end = Some(offset.saturating_add(data.len() as u64));
+    }
+    Ok(end)
+}
+
 /// Prints the log until the task has ended, also across restarts of the scheduler and of the task.
 pub(crate) async fn follow(socket: &Path, wanted: &Wanted) -> Result<()> {
-    let mut reading = Reading { printer: Printer::new(wanted), node: String::new(), offset: None, told: String::new() };
+    follow_from(socket, wanted, None).await
+}
+
+/// The same from this byte of the log where the task runs now.
+pub(crate) async fn follow_from(socket: &Path, wanted: &Wanted, offset: Option<u64>) -> Result<()> {
+    let mut reading = Reading { printer: Printer::new(wanted), node: String::new(), offset, told: String::new() };
     let mut patience = Patience::default();
     loop {
         let mut watch = Watch::new_patiently(socket, wanted.task.job, &mut patience).await?;

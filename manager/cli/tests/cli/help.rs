@@ -2,7 +2,7 @@
 
 use crate::support::{aliquot, output, simulated_run, stdout};
 
-const COMMANDS: [&[&str]; 32] = [
+const COMMANDS: [&[&str]; 34] = [
     &[],
     &["run"],
     &["exec"],
@@ -22,6 +22,8 @@ const COMMANDS: [&[&str]; 32] = [
     &["jobs"],
     &["job"],
     &["logs"],
+    &["attach"],
+    &["port-forward"],
     &["cancel"],
     &["explain"],
     &["queues"],

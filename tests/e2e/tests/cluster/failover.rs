@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use aliquot_harness::{Jobs, Node, PostgreSql, Scheduler, SimulatedGpu, wait};
+use aliquot_harness::{Jobs, Node, PostgreSql, Scheduler, SimulatedGpu, artifacts, run, wait};
 use aliquot_proto::scheduler::v1::{Job, JobState, NodeState};
 
 use crate::{endless, shell};
@@ -117,6 +118,9 @@ fn each_job_runs_once_whose_leader_is_killed_meanwhile() {
     assert!(pair.first.log().contains("stands by"), "{}", pair.first.log());
     let id = pair.first.client().submit(endless()).expect("the leader takes it").id;
     wait_for(&pair.first, id, JobState::Running);
+    let mut command = Command::new(artifacts::cli());
+    command.env("ALIQUOT_SCHEDULER", pair.first.socket()).args(["exec", &id.to_string(), "echo", "reached"]);
+    assert_eq!(run(&mut command).success().stdout, "reached\n", "by way of the one that stands by");
     // A leader that is asked to end lets the next one lead at once.
     pair.second.stop();
     wait::until_true("the first one leads again", || pair.first.log().contains("this scheduler leads"));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use aliquot_harness::{HostProgram, Image, MIB, Node, Scheduler, SimulatedGpu, container, wait};
+use aliquot_harness::{HostProgram, Image, MIB, Node, Scheduler, SimulatedGpu, artifacts, container, run, wait};
 use aliquot_proto::scheduler::v1::{JobSpec, JobState, Mount, NodeState};
 
 use crate::Cluster;
@@ -79,6 +79,16 @@ fn has_its_exact_part(cluster: &Cluster, data: &Path) {
     cluster.wait_for(refused, JobState::Cancelled);
 }
 
+/// A command beside the job is in its container.
+fn is_reached(cluster: &Cluster, id: u64) {
+    let mut command = Command::new(artifacts::cli());
+    command.env("ALIQUOT_SCHEDULER", cluster.scheduler.socket());
+    let script = "read groups </etc/group; echo $ALIQUOT_JOB_ID $groups; exit 4";
+    let ended = run(command.args(["exec", &id.to_string(), "/bin/sh", "-c", script]));
+    let expected = format!("{id} root:x:0:\n");
+    assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(4), expected.as_str()), "{ended:?}");
+}
+
 fn ends_with_its_job(cluster: &Cluster) {
     let image = Image::with(&[]);
     let spec = JobSpec {
@@ -104,6 +114,7 @@ fn ends_with_its_job(cluster: &Cluster) {
     // It does not listen to SIGTERM, so it is killed after the grace period.
     let id = cluster.submit(spec.clone());
     let container = name_of(id);
+    is_reached(cluster, id);
     cluster.client().cancel(id).expect("it can be cancelled");
     cluster.wait_for(id, JobState::Cancelled);
     assert_eq!(containers_of(&container), "");

@@ -1,10 +1,12 @@
 //! A cluster without Kubernetes: a scheduler, node managers that have joined it, and jobs on simulated GPUs.
 
 mod dev;
+mod exec;
 mod failover;
 mod faults;
 mod images;
 mod jobs;
+mod ports;
 mod users;
 
 use aliquot_harness::{Jobs, Node, Scheduler, SimulatedGpu, wait};

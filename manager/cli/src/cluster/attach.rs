@@ -1,0 +1,42 @@
+//! `aliquot attach`: what a job writes from now on, and how it ends.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use aliquot_proto::scheduler::v1::Job;
+
+use super::logs::{self, Wanted};
+use super::watch::Watch;
+use super::{find, state};
+use crate::args::AttachArgs;
+use crate::client;
+use crate::error::{Failure, Result, exit};
+
+/// Follows a task's log from its end, until the task has ended. The exit code is the task's.
+pub(crate) fn attach(socket: Option<&Path>, args: &AttachArgs) -> Result<ExitCode> {
+    client::runtime()?.block_on(async {
+        let socket = find(socket)?;
+        let wanted = Wanted { task: args.task, rank: args.rank, last_lines: 0, json: false };
+        let watched = async {
+            let begin = logs::end_of(&socket, &wanted).await?;
+            logs::follow_from(&socket, &wanted, begin).await?;
+            status(&socket, &wanted).await
+        };
+        tokio::select! {
+            ended = watched => ended,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted.map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
+                eprintln!("job {0} goes on; end it with: aliquot cancel {0}", args.task);
+                Ok(exit::of_signal(2).into())
+            }
+        }
+    })
+}
+
+/// How the task has ended; a job that goes on although nobody reads what it writes has no status yet.
+async fn status(socket: &Path, wanted: &Wanted) -> Result<ExitCode> {
+    let job = Watch::new(socket, wanted.task.job).await?.next().await?;
+    let (task, _) = wanted.find(&job)?;
+    let alone = Job { state: task.state, tasks: vec![task.clone()], ..Job::default() };
+    Ok(if state::has_ended(alone.state()) { state::exit_code(&alone).into() } else { ExitCode::SUCCESS })
+}
