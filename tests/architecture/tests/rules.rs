@@ -126,7 +126,7 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-e2e", ours: &["aliquot-abi", "aliquot-api-server", "aliquot-proto"], others: None },
     Rule {
         name: "aliquot-deployment",
-        ours: &["aliquot-dialects", "aliquot-manager", "aliquot-kubernetes"],
+        ours: &["aliquot-dialects", "aliquot-manager", "aliquot-kubernetes", "aliquot-kubernetes-scheduler"],
         others: None,
     },
     Rule { name: "aliquot-fuzz", ours: &["aliquot-abi", "aliquot-manager"], others: None },

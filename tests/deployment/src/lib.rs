@@ -5,6 +5,7 @@ pub mod kube_scheduler;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use aliquot_kubernetes_scheduler::SchedulingPolicy;
 use k8s_openapi::Resource;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -61,6 +62,7 @@ impl Object {
             ($($kind:ty),*) => {
                 match (api, self.kind()) {
                     $((<$kind>::API_VERSION, <$kind>::KIND) => self.ignored_by::<$kind>(),)*
+                    ("aliquot.dev/v1alpha1", "SchedulingPolicy") => self.ignored_by::<SchedulingPolicy>(),
                     (kube_scheduler::API_VERSION, kube_scheduler::KIND) => {
                         self.ignored_by::<kube_scheduler::KubeSchedulerConfiguration>()
                     }
