@@ -4,6 +4,7 @@ mod changes;
 mod constraints;
 mod evictions;
 mod nearest;
+mod on_node;
 mod peers;
 mod properties;
 mod queues;
