@@ -13,6 +13,8 @@
 //! Docker is not used: its containers are children of its daemon, and would outlive the supervisor that holds the end of
 //! the lease.
 
+mod access;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
@@ -201,27 +203,6 @@ pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<Lau
         user: Credentials::of_this_process(),
         ..spec
     })
-}
-
-impl ContainerAccess {
-    /// Podman's command line that runs `command` in the container, as the user and in the directory of the job. What
-    /// stands behind the container's name, podman hands on as it is.
-    pub(crate) fn exec(&self, command: &[String], terminal: Option<&str>) -> Vec<String> {
-        let mut words = self.podman.clone();
-        words.extend(["exec", "--interactive"].map(str::to_owned));
-        if let Some(kind) = terminal {
-            words.extend(["--tty".to_owned(), "--env".to_owned(), format!("TERM={kind}")]);
-        }
-        words.push(self.name.clone());
-        words.extend(command.iter().cloned());
-        words
-    }
-
-    /// Podman's command line that prints the process id of the container's first process.
-    pub(crate) fn inspect(&self) -> Vec<String> {
-        let words = ["container", "inspect", "--format", "{{.State.Pid}}", &self.name];
-        self.podman.iter().cloned().chain(words.map(str::to_owned)).collect()
-    }
 }
 
 /// The variables of this process are an administrator's. The job's must not reach podman itself: with some of them a user

@@ -1,5 +1,6 @@
 //! The API for users, `aliquot/scheduler/v1/scheduler.proto`.
 
+mod about;
 mod streams;
 
 use std::path::PathBuf;
@@ -151,24 +152,6 @@ fn check_request_id(id: &str) -> Result<(), Status> {
     )))
 }
 
-fn about_tasks(request: &wire::CancelJobRequest) -> String {
-    let wire::CancelJobRequest { id, tasks } = request;
-    if tasks.is_empty() { format!("job {id}") } else { format!("job {id}, tasks {tasks:?}") }
-}
-
-fn about_queue(queue: &wire::Queue) -> String {
-    let wire::Queue { name, parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = queue;
-    let amount = |millis: &Option<u64>| millis.map_or_else(|| "none".to_owned(), |millis| millis.to_string());
-    let (quota, limit) = (amount(quota_gpu_millis), amount(limit_gpu_millis));
-    format!("queue {name}: parent {parent:?}, quota_gpu_millis {quota}, limit_gpu_millis {limit}, weight {weight}")
-}
-
-fn about_user(request: &wire::AddUserRequest) -> String {
-    let wire::User { name, role, queues, runs_as, .. } = request.user.clone().unwrap_or_default();
-    let role = wire::Role::try_from(role).map_or("of no name", |role| role.as_str_name());
-    format!("user {name}: {role}, queues {queues:?}, runs as {runs_as:?}")
-}
-
 fn no_such_job(id: JobId) -> Status {
     Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
 }
@@ -301,7 +284,7 @@ impl Scheduler for UserService {
 
     async fn cancel_job(&self, request: Request<wire::CancelJobRequest>) -> Result<Response<wire::Job>, Status> {
         let caller = caller(&request)?;
-        note(&request, || about_tasks(request.get_ref()));
+        note(&request, || about::tasks(request.get_ref()));
         let wire::CancelJobRequest { id, tasks } = request.into_inner();
         {
             let book = self.seen.book.read();
@@ -384,7 +367,7 @@ impl Scheduler for UserService {
     }
 
     async fn set_queue(&self, request: Request<wire::Queue>) -> Result<Response<wire::Queue>, Status> {
-        note(&request, || about_queue(request.get_ref()));
+        note(&request, || about::queue(request.get_ref()));
         check(&request, &Action::Administer)?;
         let spec = queues::read(request.into_inner()).map_err(Status::invalid_argument)?;
         // The engine knows whether it can be so; what it has taken is saved.
@@ -476,7 +459,7 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::AddUserRequest>,
     ) -> Result<Response<wire::AddUserResponse>, Status> {
-        note(&request, || about_user(request.get_ref()));
+        note(&request, || about::user(request.get_ref()));
         check(&request, &Action::Administer)?;
         // It waits for the disk, seldom and shortly.
         tokio::task::block_in_place(|| self.registrar.add(request.into_inner())).map(Response::new)

@@ -102,7 +102,7 @@ impl Queue {
         self.allowances.get(number).copied().flatten()
     }
 
-    /// Whether it has a bound that claims can pass: a limit of any resource, or for those that may not be evicted a quota.
+    /// Whether it has a bound that such claims can pass: any limit, or a quota if they may not be evicted.
     pub(crate) fn may_bind(&self, preemptible: bool) -> bool {
         self.bounds.has_limit || (self.bounds.has_quota && !preemptible)
     }

@@ -19,9 +19,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Who asks waits so long for the end of a binding. What is on its way then goes on.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Hears that a pod is bound, or why not.
+type Waiter = oneshot::Sender<Result<(), String>>;
+
 /// Those who wait until a pod is bound, by its UID: kube-scheduler may ask again while the first request is under way.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<BTreeMap<String, Vec<oneshot::Sender<Result<(), String>>>>>);
+pub(crate) struct Waiters(Mutex<BTreeMap<String, Vec<Waiter>>>);
 
 impl Waiters {
     pub(crate) fn wait(&self, uid: &str) -> oneshot::Receiver<Result<(), String>> {

@@ -81,7 +81,7 @@ fn holders(shared: &Shared) -> (Holders, u64) {
             };
             holders.entry((node.to_owned(), part.uuid.clone())).or_default().push(pod);
         }
-        mirror.memory_unit_bytes().max(1)
+        mirror.gpushare_unit_bytes().max(1)
     });
     holders.values_mut().flatten().for_each(|pod| pod.used = pod.used.div_ceil(unit_bytes));
     (holders, unit_bytes)

@@ -82,7 +82,7 @@ impl Mirror {
     }
 
     /// The bytes that one unit of memory is in `GPUShare`'s words.
-    pub(crate) fn memory_unit_bytes(&self) -> u64 {
+    pub(crate) fn gpushare_unit_bytes(&self) -> u64 {
         self.reading.facts.gpushare_unit_bytes
     }
 
