@@ -364,7 +364,7 @@ impl World {
         let removed = self.until("a spoilt slice can be removed", |world| {
             let outcome = world.aliquot(&["slice", "rm", TARGET])?;
             // The removal is refused until the manager has noticed the end of all the slice's processes.
-            Ok((outcome.status.success() || !outcome.stderr.contains("attached")).then_some(outcome))
+            Ok((outcome.status.success() || !outcome.stderr.contains("is in use by")).then_some(outcome))
         })?;
         if !removed.status.success() {
             return Err(Stuck(format!("a spoilt slice cannot be removed: {removed:?}")));
