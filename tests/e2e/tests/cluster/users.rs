@@ -276,6 +276,11 @@ fn whoever_calls_too_often_is_told_when_to_call_again() {
 #[test]
 fn a_scheduler_that_stands_by_hands_users_of_other_machines_on() {
     let mut pair = Pair::start();
+    wait::until_true("the leader knows the one that stands by", || {
+        let mut token = Command::new(artifacts::cli());
+        let token = run(token.arg("token").env("ALIQUOT_SCHEDULER", pair.first.socket())).success();
+        token.stdout.contains(pair.second.address())
+    });
     let ada = Elsewhere::add(&pair.first, "ada", &["--as", "root"]);
     let bob = Elsewhere::add(&pair.first, "bob", &["--as", "root"]);
     let text = fs::read_to_string(&ada.file).expect("credentials");
