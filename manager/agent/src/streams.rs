@@ -41,13 +41,13 @@ type ToUser = mpsc::Sender<FromJob>;
 /// An instance that runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Instance {
-    /// Its directory.
+    /// The directory of its files, with the socket of its first process.
     pub(crate) dir: PathBuf,
     /// Whose job it is.
     pub(crate) uid: u32,
 }
 
-/// What was opened.
+/// What a node has opened for a user.
 enum Opening {
     Exec(exec::Running),
     Forward(tokio::net::TcpStream),

@@ -61,7 +61,7 @@ pub struct Listeners {
 /// Where kube-scheduler's extender answers.
 #[derive(Debug)]
 pub struct ExtenderListener {
-    /// The socket.
+    /// Where kube-scheduler connects.
     pub listener: TcpListener,
     /// `None`: without encryption, and whoever reaches it may bind pods.
     pub tls: Option<TlsFiles>,

@@ -35,13 +35,13 @@ pub(crate) enum Request {
 /// What has become of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The command runs.
+    /// The command runs, and its end follows in another message.
     Started,
     /// The connection is made, and comes along.
     Connected,
     /// It could not be done.
     Failed {
-        /// What was wrong.
+        /// What was wrong, for the user.
         why: String,
         /// The status that shells give for a command that cannot be run.
         exit_code: u8,

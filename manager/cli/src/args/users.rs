@@ -32,7 +32,7 @@ pub(crate) struct UsersArgs {
     pub(crate) json: bool,
 }
 
-/// Changes of users.
+/// What an administrator changes of users on other machines.
 #[derive(Subcommand, Debug)]
 pub(crate) enum UsersCommand {
     Add(UserAddArgs),

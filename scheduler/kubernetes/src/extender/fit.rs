@@ -23,7 +23,7 @@ struct Trial {
 enum Nowhere {
     /// As it is, it never will.
     Ever(String),
-    /// As things are.
+    /// As things are now; later there may be room.
     Now(String),
 }
 

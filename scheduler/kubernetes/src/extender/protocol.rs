@@ -91,7 +91,7 @@ pub(super) struct MetaVictims {
     pub(super) num_pdb_violations: i64,
 }
 
-/// Names a pod.
+/// A pod that kube-scheduler names by its UID alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct MetaPod {
     #[serde(rename = "UID")]
