@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::decisions::placement::{Engine, PeerRules, Policy};
+use crate::decisions::placement::{Engine, PeerRules, Policy, fitting_devices};
 use crate::decisions::plan::{Refusal, cause};
 use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
@@ -11,7 +11,7 @@ use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
 use crate::state::statement::Statement;
-use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
+use crate::vocabulary::claim::{Action, Allocation, ClaimId, DeviceAllocation, NodeId};
 use crate::vocabulary::counted;
 use crate::vocabulary::step::Step;
 
@@ -257,7 +257,11 @@ impl Moving<'_> {
         }
         // Its place is kept free until whoever asked for it takes it.
         statement.evict(claim).ok()?;
-        Some(allocation)
+        // Whoever was moved may be on its devices again, and use more of their memory than it tolerates.
+        let request = &statement.cluster().claim(claim)?.request;
+        let books = statement.cluster().node(node)?;
+        let still_fits = |part: &DeviceAllocation| fitting_devices(books, request).any(|(at, ..)| at == part.device);
+        allocation.devices.iter().all(still_fits).then_some(allocation)
     }
 }
 

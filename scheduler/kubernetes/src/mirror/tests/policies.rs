@@ -54,6 +54,22 @@ fn a_gpu_s_memory_is_filled_as_far_as_the_policy_allows() {
 }
 
 #[test]
+fn pods_without_a_policy_count_for_those_with_one() {
+    let mut world = World::new();
+    world.node("n", 1);
+    policy(&mut world, "roomy", json!({"memoryPolicy": {"usedPercentMax": 60}}));
+    world.pod("a", 40, json!({}));
+    world.reconcile();
+    world.pod("b", 40, with_policy("roomy", json!({})));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    // Another node has room for the pod that does not mind.
+    world.node("m", 1);
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "b"]);
+}
+
+#[test]
 fn a_namespace_names_the_policy_of_its_pods() {
     let mut world = World::new();
     world.node("n", 1);
