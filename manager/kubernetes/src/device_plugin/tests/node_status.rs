@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_only_the_scheduler_counts_is_in_the_node_s_status_also_if_it_is_refused_at_first() {
+async fn counted_resources_are_told_although_refused_at_first() {
     let world = World::new(2, &[Dialect::Hami], LONG);
     world.cluster.refuses_counts.store(true, Ordering::Relaxed);
     let memory_mib = |count| world.cluster.counted.lock().unwrap().get("nvidia.com/gpumem") == Some(&count);
@@ -47,7 +47,7 @@ async fn nothing_is_said_in_the_node_s_status_until_a_device_was_seen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failure_the_node_s_status_is_written_again_only_after_a_pause() {
+async fn a_failed_status_is_written_again_after_a_pause_only() {
     let cluster = Arc::new(TestCluster::default());
     let mut publisher = Publisher::new(cluster.clone());
     let devices = node::Devices { devices: vec![device(0, 16)], ..Default::default() };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn units_that_are_given_to_a_new_container_take_the_old_ones_slice_away() {
+async fn units_that_are_given_anew_take_the_old_slice_away() {
     let world = World::new(1, &[], LONG);
     let all = [(CORE, "100"), (MEMORY, "64")];
     world.admit("a", &all, &[]).await;
@@ -21,7 +21,7 @@ async fn units_that_are_given_to_a_new_container_take_the_old_ones_slice_away() 
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_plugin_that_is_gone_goes_when_nobody_has_it() {
+async fn remains_of_an_old_plugin_go_when_nobody_has_them() {
     let mut world = World::new(1, &[], LONG);
     for pod in ["goes", "stays"] {
         world.admit(pod, &THIRD, &[]).await;
@@ -40,7 +40,7 @@ async fn what_is_left_of_a_plugin_that_is_gone_goes_when_nobody_has_it() {
 }
 
 #[tokio::test]
-async fn the_slice_of_a_pod_that_comes_again_while_kubelet_is_asked_is_not_removed_for_the_old_one_s() {
+async fn a_pod_that_comes_again_meanwhile_keeps_its_slice() {
     let mut world = World::new(1, &[], LONG);
     // The one that stays is looked at first.
     for pod in ["comes-again", "goes"] {
@@ -63,7 +63,7 @@ async fn the_slice_of_a_pod_that_comes_again_while_kubelet_is_asked_is_not_remov
 }
 
 #[tokio::test]
-async fn a_pod_that_comes_again_under_its_name_gets_what_it_asks_for_now() {
+async fn a_pod_that_comes_again_gets_what_it_asks_for_now() {
     let world = World::new(1, &[], LONG);
     for limit in ["40", "50"] {
         world.admit("web-0", &THIRD, &[("aliquot.dev/gpu-core-limit", limit)]).await;
@@ -75,7 +75,7 @@ async fn a_pod_that_comes_again_under_its_name_gets_what_it_asks_for_now() {
 }
 
 #[tokio::test]
-async fn slices_of_containers_that_are_gone_give_way_to_who_needs_the_room() {
+async fn slices_of_gone_containers_give_way_to_others() {
     let world = World::new(1, &[], LONG);
     world.admit("a", &[(CORE, "30"), (MEMORY, "60")], &[]).await;
     world.start("a").await.unwrap();
@@ -95,7 +95,7 @@ async fn slices_of_containers_that_are_gone_give_way_to_who_needs_the_room() {
 }
 
 #[tokio::test]
-async fn slices_of_containers_that_are_gone_keep_nobody_from_the_device_that_kubelet_chose() {
+async fn slices_of_gone_containers_do_not_block_kubelet_s_choice() {
     let world = World::new(2, &[], LONG);
     world.admit("a", &THIRD, &[]).await;
     world.start("a").await.unwrap();
@@ -113,7 +113,7 @@ async fn slices_of_containers_that_are_gone_keep_nobody_from_the_device_that_kub
 }
 
 #[tokio::test]
-async fn slices_of_containers_that_are_gone_are_removed_after_a_while() {
+async fn slices_of_gone_containers_are_removed_after_a_while() {
     let world = World::new(1, &[], Duration::ZERO);
     world.admit("a", &THIRD, &[]).await;
     world.start("a").await.unwrap();
@@ -130,7 +130,7 @@ async fn slices_of_containers_that_are_gone_are_removed_after_a_while() {
 }
 
 #[tokio::test]
-async fn slices_of_a_pod_that_is_gone_for_kubelet_and_the_api_server_are_removed_at_once() {
+async fn slices_of_a_pod_that_is_gone_for_all_are_removed_at_once() {
     let world = World::new(1, &[], LONG);
     for pod in ["gone", "forgotten"] {
         world.admit(pod, &THIRD, &[]).await;
@@ -187,7 +187,7 @@ async fn no_slice_is_removed_under_a_container_that_runs() {
 }
 
 #[tokio::test]
-async fn units_of_a_container_that_starts_while_kubelet_is_asked_take_no_others_away() {
+async fn units_of_a_container_that_starts_take_no_others_away() {
     let world = World::new(2, &[], LONG);
     let mut core = world.watch(CORE).await;
     healthy(&mut core, 200).await;
