@@ -4,9 +4,7 @@
 //! refuses. What becomes of it is the answer: that the pod is bound, or why it never will be by this request. A pod that
 //! was bound so is ours from then on, as one that names this scheduler.
 
-use aliquot_scheduler_core::{
-    Bytes, Claim, Constraints, MilliCpu, NodeOperator, NodeRequirement, NodeTerm, Request, Toleration,
-};
+use aliquot_scheduler_core::{Claim, Constraints, NodeOperator, NodeRequirement, NodeTerm, Request, Toleration};
 
 use super::{Means, Mirror};
 use crate::placement::NODE_NAME;
@@ -133,27 +131,7 @@ impl Mirror {
             // Ports are known to the books once the pod is seen, and the other scheduler counts them.
             None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
         }
-        let ask = self.reading.ask(&facts.words)?;
-        if let Some(ask) = &ask {
-            if !facts.claims.is_empty() {
-                return Err(format!(
-                    "container {:?} asks for devices, and the pod has resource claims; ask in one of both ways",
-                    ask.container
-                ));
-            }
-            ask.constrain(&mut constraints, &self.reading);
-        }
-        let request = Request {
-            cpu: MilliCpu::new(amounts.cpu_millis),
-            memory: Bytes::new(amounts.memory_bytes),
-            devices: ask.as_ref().map(|ask| ask.devices).unwrap_or_default(),
-            constraints,
-            rules: self.policy_of(facts)?.map(|policy| policy.rules).unwrap_or_default(),
-            counted: amounts.counted,
-            peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
-        };
-        request.validate().map_err(|error| error.to_string())?;
-        Ok((request, Means { container: ask.map(|ask| ask.container), ..Means::default() }))
+        self.with_devices(facts, amounts, constraints, Means::default())
     }
 
     /// The claim that a pod would be if another scheduler chose a node for it; `None`: it asks for no device here.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::{Bytes, Claim, MilliCpu, Request};
+use aliquot_scheduler_core::{Bytes, Claim, Constraints, MilliCpu, Request};
 use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, NodeName, Observation, StepOutcome};
 
 use super::device_claims::HeldClaim;
@@ -232,12 +232,29 @@ impl Mirror {
 
     pub(super) fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         self.gang_of(facts)?;
-        let policy = self.policy_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
         let amounts = self.amounts_of(facts)?;
         let mut constraints = placement::constraints(&facts.spec)?;
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
+        let means = Means { container: None, volume_claims, claimed };
+        let (request, means) = self.with_devices(facts, amounts, constraints, means)?;
+        self.check_devices_per_node(facts, request.devices)?;
+        Ok((request, means))
+    }
+
+    /// Adds what a pod asks for of devices, and how its policy wants them.
+    ///
+    /// # Errors
+    /// Why such a pod gets no devices anywhere.
+    pub(super) fn with_devices(
+        &self,
+        facts: &PodFacts,
+        amounts: resources::Amounts,
+        mut constraints: Constraints,
+        means: Means,
+    ) -> Result<(Request, Means), String> {
+        let rules = self.policy_of(facts)?.map(|policy| policy.rules).unwrap_or_default();
         let ask = self.reading.ask(&facts.words)?;
         if let Some(ask) = &ask {
             if !facts.claims.is_empty() {
@@ -251,15 +268,14 @@ impl Mirror {
         let request = Request {
             cpu: MilliCpu::new(amounts.cpu_millis),
             memory: Bytes::new(amounts.memory_bytes),
-            devices: ask.as_ref().map_or(claimed.devices, |ask| ask.devices),
+            devices: ask.as_ref().map_or(means.claimed.devices, |ask| ask.devices),
             constraints,
-            rules: policy.map(|policy| policy.rules).unwrap_or_default().stricter(claimed.rules),
+            rules: rules.stricter(means.claimed.rules),
             counted: amounts.counted,
             peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
         };
         request.validate().map_err(|error| error.to_string())?;
-        self.check_devices_per_node(facts, request.devices)?;
-        Ok((request, Means { container: ask.map(|ask| ask.container), volume_claims, claimed }))
+        Ok((request, Means { container: ask.map(|ask| ask.container), ..means }))
     }
 
     pub(super) fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {

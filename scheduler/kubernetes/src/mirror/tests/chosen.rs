@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::{Choice, Write};
 use super::World;
+use super::policies::{policy, with_policy};
 use crate::queue::{QueueDefinition, QueueResource, QueueResources};
 
 pub(super) const KUBE: &str = "default-scheduler";
@@ -66,6 +67,21 @@ fn two_halves_are_bound_to_one_gpu_and_the_third_is_refused() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["b"]);
     assert_eq!(world.bind("c", "n"), Ok(()));
+}
+
+#[test]
+fn a_policy_holds_for_pods_of_kube_scheduler() {
+    let mut world = World::new();
+    world.node("n", 1);
+    policy(&mut world, "roomy", json!({"memoryPolicy": {"usedPercentMax": 60}}));
+    for name in ["a", "b"] {
+        world.kube_pod(name, 40, with_policy("roomy", json!({})));
+    }
+    world.kube_pod("other", 40, with_policy("missing", json!({})));
+    assert_eq!(world.bind("a", "n"), Ok(()));
+    assert!(world.bind("b", "n").is_err());
+    let why = world.bind("other", "n").unwrap_err();
+    assert!(why.contains("no SchedulingPolicy \"missing\""), "{why}");
 }
 
 #[test]

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::World;
 use crate::scheduling_policy::SchedulingPolicyDefinition;
 
-fn policy(world: &mut World, name: &str, spec: Value) {
+pub(super) fn policy(world: &mut World, name: &str, spec: Value) {
     let definition: SchedulingPolicyDefinition = serde_json::from_value(spec).unwrap();
     world.policies.insert(name.to_owned(), definition.facts());
     world.mirror.scheduling_policy(name, definition.facts());
 }
 
 /// A pod that names a policy. `more` is merged into it.
-fn with_policy(name: &str, more: Value) -> Value {
+pub(super) fn with_policy(name: &str, more: Value) -> Value {
     let mut pod = json!({"metadata": {"labels": {"aliquot.dev/scheduling-policy": name}}});
     json_patch::merge(&mut pod, &more);
     pod
