@@ -89,7 +89,7 @@ pub(crate) struct ContainerVariables {
 pub(crate) struct ContainerAccess {
     /// The program, and options before its subcommand.
     pub(crate) podman: Vec<String>,
-    /// The container's name.
+    /// The name by which podman knows the container.
     pub(crate) name: String,
     /// Whose job it is.
     pub(crate) user: Credentials,

@@ -130,7 +130,7 @@ mod tests {
         // Another process allocates 4 MiB after the list, and keeps them or not.
         assert_eq!(look(&[14 * MIB], &[10 * MIB, 14 * MIB]), 0);
         assert_eq!(look(&[14 * MIB, 10 * MIB], &[10 * MIB, 10 * MIB]), 0);
-        // Nothing moves.
+        // Nothing moves while the driver is asked.
         assert_eq!(look(&[15 * MIB, 15 * MIB], &[10 * MIB, 10 * MIB]), 5 * MIB);
         // The same once more needs no second question, and what moves changes nothing.
         assert_eq!(look(&[25 * MIB], &[20 * MIB]), 5 * MIB);

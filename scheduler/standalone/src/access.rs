@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// May do everything.
+    /// Sees, submits and cancels everything, and changes queues, nodes, tokens and users.
     Administrator,
     /// Submits jobs to some queues or all, and sees and cancels the own ones.
     #[default]
@@ -16,11 +16,11 @@ pub enum Role {
     Viewer,
     /// Calls the API for nodes, and nothing of that for users.
     Node,
-    /// May do nothing.
+    /// May do nothing, not even look at lists.
     None,
 }
 
-/// Who somebody is.
+/// Who calls, or whose a job is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Identity {
     /// A user of a scheduler's machine, by number.
@@ -35,9 +35,9 @@ pub(crate) enum Identity {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LocalUser {
-    /// By number.
+    /// By the number that the kernel knows.
     Number(u32),
-    /// By name.
+    /// By the name in the machine's list of users.
     Name(String),
 }
 

@@ -29,11 +29,11 @@ const FORWARDED_FROM: &str = "aliquot-from";
 pub(crate) enum Claim {
     /// The kernel says which user of a scheduler's machine it is.
     Local(u32),
-    /// A user's certificate.
+    /// The certificate of a user of another machine.
     User(Subject),
-    /// A node's certificate.
+    /// The certificate of the node of this name.
     Node(String),
-    /// Nothing that counts.
+    /// Neither the kernel nor a certificate says who calls.
     Unknown,
 }
 

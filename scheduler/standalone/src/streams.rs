@@ -55,7 +55,7 @@ pub(crate) struct Streams(Arc<Shared>);
 struct Shared {
     awaited: Mutex<BTreeMap<String, Awaited>>,
     taken: Mutex<Taken>,
-    /// Numbers the questions.
+    /// The number of the next question, by which its answer is known.
     next: AtomicU64,
 }
 

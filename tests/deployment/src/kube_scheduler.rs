@@ -10,7 +10,7 @@ pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 /// The kind of the configuration.
 pub const KIND: &str = "KubeSchedulerConfiguration";
 
-/// How kube-scheduler runs.
+/// Kube-scheduler's configuration file, as far as the example uses it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeSchedulerConfiguration {
@@ -36,14 +36,14 @@ pub struct Extender {
     pub prioritize_verb: String,
     /// Where evictions would help.
     pub preempt_verb: String,
-    /// Binds a pod.
+    /// The path, below the prefix, that binds a pod.
     pub bind_verb: String,
     /// By how much its scores are multiplied.
     pub weight: i64,
     /// Whether it speaks TLS.
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
-    /// How it does.
+    /// The certificates with which it connects.
     pub tls_config: TlsConfig,
     /// How long kube-scheduler waits for an answer.
     pub http_timeout: String,
@@ -63,7 +63,7 @@ pub struct TlsConfig {
     pub server_name: String,
     /// Who has signed it.
     pub ca_file: String,
-    /// Kube-scheduler's own certificate.
+    /// The certificate by which kube-scheduler proves who it is.
     pub cert_file: String,
     /// The key of that.
     pub key_file: String,

@@ -47,7 +47,7 @@ pub(crate) enum RoleWord {
     User,
     /// Sees everything and changes nothing
     Viewer,
-    /// May do everything
+    /// Sees, submits and cancels everything, and changes queues, nodes and users
     Administrator,
 }
 

@@ -38,7 +38,7 @@ fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {
     send(address, &format!("POST {path}"), body.to_string().as_bytes())
 }
 
-/// What kube-scheduler does.
+/// A client that asks as kube-scheduler does, and binds where it is told.
 struct KubeScheduler<'a> {
     cluster: &'a Cluster,
     /// Where the extender answers.
