@@ -45,6 +45,7 @@ mod counted;
 mod held;
 mod inventory;
 mod listeners;
+mod made;
 mod preferred;
 mod prepare;
 mod publisher;

@@ -95,7 +95,11 @@ impl PodResources {
         Err(self.error("it was asked too often by others"))
     }
 
-    async fn recorded(&self) -> Result<Vec<Recorded>, String> {
+    /// What kubelet's checkpoint records, without a question to kubelet.
+    ///
+    /// # Errors
+    /// The checkpoint cannot be read.
+    pub(crate) async fn recorded(&self) -> Result<Vec<Recorded>, String> {
         let path = self.checkpoint.clone();
         let read = tokio::task::spawn_blocking(move || {
             recorded::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))

@@ -6,8 +6,8 @@
 //! So in a cluster kubelet does not speak to the manager but to this process, which has no state, no right but to two
 //! directories, and hardly a reason to end:
 //!
-//! * **A manager that is killed** leaves its units with kubelet. What is asked meanwhile is answered here where it
-//!   follows from the question (`Allocate`), and else waits for the next manager.
+//! * **A manager that is killed** leaves its units with kubelet. What follows from the question (`Allocate`) is answered
+//!   here, and all else waits for the next manager.
 //! * **A rollout** starts the new pod before the old one ends (`maxSurge: 1`). The new relay registers beside the old
 //!   one, under a socket with its own name, and passes questions on to the manager of the node, whichever that is at the
 //!   time; the new manager stands by until the old one has ended.

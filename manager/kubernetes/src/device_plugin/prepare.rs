@@ -13,6 +13,7 @@ use tracing::info;
 
 use super::choice::{Hint, NoDevice, choose};
 use super::cluster::{Cluster, KnownPod};
+use super::made::Made;
 use super::resource::{Resource, kept_percent};
 use super::slice_name::slice_name;
 use super::stale::of_nobody;
@@ -99,6 +100,7 @@ pub(super) struct Preparer {
     spoken: Spoken,
     facts: NodeFacts,
     starts: Starts,
+    made: Made,
     waits: Waits,
     choice_lock: ChoiceLock,
 }
@@ -123,6 +125,7 @@ impl Preparer {
             spoken,
             facts,
             starts: Starts::default(),
+            made: Made::default(),
             waits: Waits::default(),
             choice_lock,
         }
@@ -219,7 +222,7 @@ impl Preparer {
 
     async fn start(&self, starting: &Starting) -> Result<(), PrepareError> {
         let name = slice_name(&starting.consumer);
-        if self.is_there(&name, &starting.aliases).await {
+        if self.is_there(&name, starting).await {
             return Ok(());
         }
         let Consumer { namespace, pod, .. } = &starting.consumer;
@@ -275,7 +278,7 @@ impl Preparer {
 
     async fn make_for(&self, starting: &Starting, name: String, wish: &Wish) -> Result<(), PrepareError> {
         let _held = self.choice_lock.lock().await;
-        if self.is_there(&name, &starting.aliases).await {
+        if self.is_there(&name, starting).await {
             return Ok(());
         }
         self.make(wish, starting, name).await
@@ -289,10 +292,14 @@ impl Preparer {
         units.map(|(ids, resource)| (resource, ids.clone())).collect()
     }
 
-    async fn is_there(&self, name: &str, aliases: &BTreeSet<String>) -> bool {
+    /// Whether the container's slice is there. That of an earlier pod of its name is not the container's.
+    async fn is_there(&self, name: &str, starting: &Starting) -> bool {
+        if starting.pod_uid.as_ref().is_some_and(|uid| self.made.is_of_another(name, uid)) {
+            return false;
+        }
         let name = name.to_owned();
         let slice = node::blocking(&self.node, move |node| node.get(&name)).await;
-        slice.is_some_and(|slice| slice.content.aliases == *aliases)
+        slice.is_some_and(|slice| slice.content.aliases == starting.aliases)
     }
 
     /// What the container asks for, in its pod's own words.
@@ -307,7 +314,7 @@ impl Preparer {
         // A container of that name had other units before.
         self.remove(&name).await?;
         // And these units were another container's that has ended.
-        self.remove_those_of(&starting.replaced).await?;
+        self.remove_those_of(&starting.replaced, |_| false).await?;
         let request = |parts: Vec<Part>, devices: &Devices| SliceRequest {
             name: name.clone(),
             environment: wish.environment(&placed(&parts, devices)).into_iter().collect(),
@@ -331,6 +338,9 @@ impl Preparer {
         let consumers = BTreeSet::from([starting.consumer.clone()]);
         let devices: Vec<String> = parts.into_iter().map(|part| part.device_uuid).collect();
         info!(slice = name, container = %starting.consumer, devices = devices.join(","), "made a container's slice");
+        if let Some(uid) = &starting.pod_uid {
+            self.made.note(name.clone(), uid.clone());
+        }
         node::blocking(&self.node, move |node| node.set_consumers(&name, &consumers)).await;
         Ok(())
     }
@@ -409,19 +419,28 @@ impl Preparer {
         Ok(is_any_gone)
     }
 
-    /// Removes the slice that these units were for: kubelet is giving them to a new container.
+    /// Removes the slice that these units were for: kubelet has given them to a new container. The new container's own
+    /// slice stays: a relay may tell of the units late, once by each of the container's resources.
     ///
     /// # Errors
     /// The node cannot remove it.
     pub(super) async fn retire(&self, cdi_name: &CdiName) -> Result<(), PrepareError> {
         let _held = self.choice_lock.lock().await;
-        self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()])).await
+        let recorded = self.pod_resources.recorded().await.unwrap_or_default();
+        let is_rightful = |slice: &Slice| self.made.is_rightful(&slice.content.name, cdi_name, &recorded);
+        self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()]), is_rightful).await
     }
 
-    /// Removes the slices that have one of these aliases.
-    async fn remove_those_of(&self, aliases: &BTreeSet<String>) -> Result<(), PrepareError> {
+    /// Removes the slices that have one of these aliases, but those that are to stay.
+    async fn remove_those_of(
+        &self,
+        aliases: &BTreeSet<String>,
+        stays: impl Fn(&Slice) -> bool,
+    ) -> Result<(), PrepareError> {
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        for slice in slices.iter().filter(|slice| !slice.content.aliases.is_disjoint(aliases)) {
+        self.made.keep(&slices);
+        let of_aliases = slices.iter().filter(|slice| !slice.content.aliases.is_disjoint(aliases));
+        for slice in of_aliases.filter(|slice| !stays(slice)) {
             self.remove(&slice.content.name).await?;
         }
         Ok(())

@@ -132,6 +132,21 @@ impl World {
         answer.container_responses[0].cdi_devices.iter().map(|device| device.name.clone()).collect()
     }
 
+    /// Writes kubelet's checkpoint: only the container `main` of this pod, with this UID, has units.
+    fn record(&self, pod: &str, uid: &str) {
+        let entry = |(resource, ids): (&String, &Vec<String>)| {
+            let mut ids_by_numa_node = serde_json::Map::new();
+            ids_by_numa_node.insert("-1".into(), ids.clone().into());
+            serde_json::json!({
+                "PodUID": uid, "ContainerName": "main", "ResourceName": resource, "DeviceIDs": ids_by_numa_node,
+            })
+        };
+        let entries: Vec<_> = self.kubelet.units(pod).iter().map(entry).collect();
+        let checkpoint = serde_json::json!({"Data": {"PodDeviceEntries": entries}});
+        let path = self.dir.path().join("device-plugins/kubelet_internal_checkpoint");
+        std::fs::write(path, checkpoint.to_string()).unwrap();
+    }
+
     async fn preferred(&self, plugin: &mut DevicePluginClient<Channel>, resource: &str, count: i32) -> Vec<String> {
         let taken = self.kubelet.taken(resource);
         let listed = plugin.list_and_watch(proto::Empty {}).await.unwrap().into_inner().next().await.unwrap().unwrap();
@@ -209,6 +224,35 @@ async fn a_container_starts_in_the_slice_of_both_its_resources() {
     assert_eq!(slice.consumers, [consumer].into());
     world.start("a").await.unwrap();
     assert_eq!(world.node.list(), [slice]);
+}
+
+#[tokio::test]
+async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
+    let world = World::new(2, &[], LONG);
+    world.admit("a", &THIRD, &[]).await;
+    let units = world.kubelet.units("a");
+    world.record("a", "uid-1");
+    world.start("a").await.unwrap();
+    let slice = world.slice("a").unwrap();
+    // Told by a relay that is late.
+    world.allocate("a", MEMORY, &units[MEMORY]).await;
+    assert_eq!(world.node.list(), [slice]);
+    // The next pod of that name gets the same units.
+    let comes_again = |uid: &str, limit: &str| {
+        let pod = pod("main", &THIRD, &[("aliquot.dev/gpu-core-limit", limit)]);
+        world.cluster.pods.lock().unwrap().insert("a".into(), pod);
+        world.record("a", uid);
+    };
+    let limit = || world.slice("a").unwrap().content.parts[0].core_limit_percent;
+    comes_again("uid-2", "40");
+    world.allocate("a", MEMORY, &units[MEMORY]).await;
+    assert_eq!(world.node.list(), []);
+    world.start("a").await.unwrap();
+    assert_eq!(limit(), 40);
+    // And the one after that, of which nothing was told before it starts.
+    comes_again("uid-3", "50");
+    world.start("a").await.unwrap();
+    assert_eq!(limit(), 50);
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ use crate::unix_socket::{channel, remove_dead};
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A manager that serves one resource serves its others within this time.
 const START_MAX: Duration = Duration::from_secs(5);
-/// Kubelet admits no other pod while it waits for these answers, and can do without them.
+/// Kubelet admits no other pod while it waits for an answer that it can do without.
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(1);
 /// Kubelet gives up after 30 s and then waits for ten seconds and more.
 const START_PATIENCE: Duration = Duration::from_secs(25);
@@ -135,8 +135,8 @@ struct Relayed {
     manager: DevicePluginClient<Channel>,
     offer: watch::Receiver<Offer>,
     listeners: Listeners,
-    /// The units of each container for which this process answered while the manager was away. The manager is told before
-    /// it is asked to start that container: slices of the containers that had these units before are to go.
+    /// The units of each container of which the manager has not been told. It is told before it is asked to start that
+    /// container: slices of the containers that had these units before are to go.
     untold: Mutex<BTreeSet<Ids>>,
 }
 
@@ -153,20 +153,17 @@ impl Relayed {
         proto::AllocateResponse { container_responses: request.container_requests.iter().map(allocated).collect() }
     }
 
-    /// Notes whether the manager knows to which containers these units were given. It need not be told any more who had
-    /// them before.
-    fn note(&self, request: &proto::AllocateRequest, is_told: bool) {
+    /// Notes to which containers units were given. It need not be told any more who had them before.
+    fn note(&self, request: &proto::AllocateRequest) {
         let mut untold = self.untold.lock();
         for container in &request.container_requests {
             let ids: Ids = container.device_ids.iter().cloned().collect();
             untold.retain(|known| known.is_disjoint(&ids));
-            if !is_told {
-                untold.insert(ids);
-            }
+            untold.insert(ids);
         }
     }
 
-    /// Tells the manager what was answered without it for a container with some of these units.
+    /// Tells the manager what was given to a container with some of these units.
     async fn catch_up(&self, ids: &Ids, end: Instant) -> Result<(), Status> {
         let untold: Vec<Ids> = self.untold.lock().iter().filter(|known| !known.is_disjoint(ids)).cloned().collect();
         for units in untold {
@@ -221,24 +218,15 @@ impl DevicePlugin for Relayed {
         }
     }
 
+    /// Answers at once. If a question about who has what reaches kubelet while it waits for this answer, kubelet may
+    /// forget that it has given the units away, and gives them to the next pod as well (Kubernetes PR 137534).
     async fn allocate(
         &self,
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
         let request = request.into_inner();
-        let answer = self.allocated(&request);
-        let mut manager = self.manager.clone();
-        match timeout(ADMISSION_PATIENCE, manager.allocate(request.clone())).await {
-            Ok(Err(status)) if !is_away(&status) => Err(status),
-            Ok(Ok(answer)) => {
-                self.note(&request, true);
-                Ok(answer)
-            }
-            Ok(Err(_)) | Err(_) => {
-                self.note(&request, false);
-                Ok(Response::new(answer))
-            }
-        }
+        self.note(&request);
+        Ok(Response::new(self.allocated(&request)))
     }
 
     async fn pre_start_container(

@@ -201,20 +201,27 @@ async fn a_container_that_waits_for_the_manager_holds_up_no_other_one() {
 #[tokio::test]
 async fn units_that_are_given_out_again_are_told_once() {
     let mut world = World::new();
-    let manager = world.manager(&["a"]);
+    let _manager = world.manager(&["a"]);
     world.relay("one", LONG);
     let mut plugin = world.kubelet.plugin(CORE).await;
     offered(&mut world.watch().await, &["a"]).await;
-    drop(manager);
     plugin.allocate(allocate("a")).await.unwrap();
-    let next = world.manager(&["a"]);
-    while !world.asked.lock().unwrap().iter().any(|asked| asked.starts_with("Allocate")) {
-        plugin.allocate(allocate("a")).await.unwrap();
-    }
-    world.asked.lock().unwrap().clear();
+    plugin.allocate(allocate("a")).await.unwrap();
     plugin.pre_start_container(start("a")).await.unwrap();
-    assert_eq!(*world.asked.lock().unwrap(), ["PreStartContainer [\"a\"]"]);
-    drop(next);
+    assert_eq!(*world.asked.lock().unwrap(), ["Allocate [\"a\"]", "PreStartContainer [\"a\"]"]);
+}
+
+#[tokio::test]
+async fn kubelet_gets_units_without_a_question_to_the_manager() {
+    let mut world = World::new();
+    let _manager = world.manager(&["a", "b"]);
+    world.relay("one", LONG);
+    let mut plugin = world.kubelet.plugin(CORE).await;
+    offered(&mut world.watch().await, &["a", "b"]).await;
+    plugin.allocate(allocate("a")).await.unwrap();
+    assert_eq!(*world.asked.lock().unwrap(), [""; 0]);
+    plugin.pre_start_container(start("b")).await.unwrap();
+    assert_eq!(*world.asked.lock().unwrap(), ["PreStartContainer [\"b\"]"]);
 }
 
 #[tokio::test]
