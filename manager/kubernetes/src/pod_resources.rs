@@ -8,7 +8,7 @@ use std::time::Duration;
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesRequest;
 use aliquot_proto::kubelet::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
@@ -29,6 +29,11 @@ const ATTEMPTS_MAX: u32 = 40;
 /// A node's pods are at most some hundred, but each unit of a device is an id of half a hundred bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
+/// Kubelet has given a pod's units away this long after it has asked which ones are preferred, unless it is very busy.
+const ADMISSION_TIME: Duration = Duration::from_millis(250);
+/// How long a question waits for pods to be admitted, one after the other.
+const ADMISSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// Why it is not known who has what.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot ask kubelet who has which devices on {}: {reason}; is PodResources served there?", path.display())]
@@ -45,6 +50,10 @@ pub struct PodResources {
     client: PodResourcesListerClient<Channel>,
     /// Who asks holds this. Those who wait for it take the answer, if it was asked for after they had come.
     last: Mutex<Option<Answer>>,
+    /// Until when kubelet is taken to give units away.
+    admitting_until: parking_lot::Mutex<Option<Instant>>,
+    /// Held while kubelet is asked.
+    asking: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -60,7 +69,14 @@ impl PodResources {
         let path = kubelet_dir.join("pod-resources/kubelet.sock");
         let checkpoint = kubelet_dir.join(recorded::FILE);
         let client = PodResourcesListerClient::new(channel(path.clone())).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        PodResources { client, path, checkpoint, last: Mutex::new(None) }
+        PodResources {
+            client,
+            path,
+            checkpoint,
+            last: Mutex::default(),
+            admitting_until: parking_lot::Mutex::default(),
+            asking: Mutex::default(),
+        }
     }
 
     /// Who has what, as of now or later. Who asks while another one waits for the answer gets the next one together
@@ -81,7 +97,28 @@ impl PodResources {
         Ok(holders)
     }
 
+    /// Notes that kubelet is about to give units away, and waits for a question that it is being asked. A question that
+    /// reaches kubelet while it waits for a plugin's answer to `Allocate` can make it forget that it has given these units
+    /// away: then it gives them to the next pod, too (Kubernetes PR 137534). So none is asked for a moment.
+    pub(crate) async fn admission_begins(&self) {
+        *self.admitting_until.lock() = Some(Instant::now() + ADMISSION_TIME);
+        // Kubelet admits no other pod meanwhile.
+        let _ = timeout(ADMISSION_TIME, self.asking.lock()).await;
+    }
+
     async fn ask(&self) -> Result<Holders, ListError> {
+        let latest = Instant::now() + ADMISSIONS_WAIT_MAX;
+        let _asking = loop {
+            let asking = self.asking.lock().await;
+            let until = self.admitting_until.lock().filter(|until| Instant::now() < (*until).min(latest));
+            match until {
+                None => break asking,
+                Some(until) => {
+                    drop(asking);
+                    sleep_until(until.min(latest)).await;
+                }
+            }
+        };
         let mut client = self.client.clone();
         for _ in 0..ATTEMPTS_MAX {
             let mut request = Request::new(ListPodResourcesRequest {});
@@ -109,5 +146,49 @@ impl PodResources {
 
     fn error(&self, reason: &str) -> ListError {
         ListError { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_plugin::test_kubelet::TestKubelet;
+
+    #[tokio::test]
+    async fn kubelet_is_not_asked_while_it_gives_units_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let kubelet = TestKubelet::start(dir.path());
+        let pod_resources = PodResources::new(dir.path());
+        let begin = Instant::now();
+        pod_resources.admission_begins().await;
+        pod_resources.list().await.unwrap();
+        assert!(begin.elapsed() >= ADMISSION_TIME);
+        // A question under way is waited for.
+        kubelet.answer_after(Duration::from_millis(50));
+        let asking = pod_resources.asking.lock().await;
+        let mut admission = std::pin::pin!(pod_resources.admission_begins());
+        tokio::select! {
+            biased;
+            () = &mut admission => panic!("kubelet was being asked"),
+            () = std::future::ready(()) => {}
+        }
+        drop(asking);
+        admission.await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_that_come_all_the_time_do_not_keep_a_question_waiting_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod_resources = Arc::new(PodResources::new(dir.path()));
+        let admitting = Arc::clone(&pod_resources);
+        let admissions = tokio::spawn(async move {
+            loop {
+                admitting.admission_begins().await;
+                sleep(ADMISSION_TIME / 5).await;
+            }
+        });
+        // Nobody serves there: the question was put.
+        assert!(pod_resources.list().await.is_err());
+        admissions.abort();
     }
 }

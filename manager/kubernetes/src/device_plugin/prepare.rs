@@ -131,6 +131,11 @@ impl Preparer {
         }
     }
 
+    /// Notes that kubelet is about to give units away.
+    pub(super) async fn admission_begins(&self) {
+        self.pod_resources.admission_begins().await;
+    }
+
     /// Makes the slice of the container that has these units of a resource, unless it is there: the container has
     /// units of other resources as well, for which it was made, or it is started again.
     ///

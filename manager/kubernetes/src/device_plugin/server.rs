@@ -67,6 +67,7 @@ impl DevicePlugin for Server {
         &self,
         request: Request<proto::PreferredAllocationRequest>,
     ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
+        self.preparer.admission_begins().await;
         let devices = self.node.devices().borrow().clone();
         let prefer = |request: proto::ContainerPreferredAllocationRequest| {
             let size = usize::try_from(request.allocation_size).unwrap_or(0);
