@@ -3,12 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use aliquot_dialects::{NodeFacts, Placed, Priority, Refusal, Spoken, Wish};
-use aliquot_node::{
-    self as node, Consumer, CreateError, Devices, Node, NodeError, Part, QosClass, Slice, SliceRequest,
-};
+use aliquot_dialects::{NodeFacts, Placed, Priority, Spoken, Wish};
+use aliquot_node::{self as node, Consumer, CreateError, Devices, Node, Part, QosClass, Slice, SliceRequest};
 use tokio::sync::Mutex;
-use tonic::{Code, Status};
 use tracing::info;
 
 use super::choice::{Hint, NoDevice, choose};
@@ -17,67 +14,13 @@ use super::made::Made;
 use super::resource::{Resource, kept_percent};
 use super::slice_name::slice_name;
 use super::stale::of_nobody;
-use super::starting::{Candidate, Starts, have_units_in_common};
+use super::starting::{Candidate, RecordedNames, Starts, have_units_in_common};
 use super::unit_id::{CdiName, device_of};
 use super::waits::Waits;
-use crate::pod_resources::{Holders, ListError, PodName, PodResources, Recorded};
+use crate::pod_resources::{Holders, PodName, PodResources, Recorded};
 
-/// Why a container cannot start. Kubelet writes it into an event of the pod, and tries again.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PrepareError {
-    /// It is not known who asks.
-    #[error(transparent)]
-    List(#[from] ListError),
-    /// Nobody has these units.
-    #[error(
-        "neither kubelet's PodResources nor its checkpoint has a container with the {count} units of {resource} that \
-         begin with {first}{}", .unread.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
-    )]
-    Nobody { resource: String, count: usize, first: String, unread: Option<String> },
-    /// It is known which units the container has, but not which pod it is of.
-    #[error("no pod that kubelet's PodResources lists has the UID {uid}, whose container {container:?} is to start")]
-    NoPod { uid: String, container: String },
-    /// The API server does not tell what the pod says.
-    #[error("cannot read pod {pod} from the API server: {reason}")]
-    Pod { pod: String, reason: String },
-    /// The pod is another one than kubelet's.
-    #[error("{container} asks for no device in the pod that the API server has; was the pod replaced?")]
-    AsksForNothing { container: String },
-    /// What it asks for cannot be given.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// There is no room.
-    #[error(transparent)]
-    NoDevice(#[from] NoDevice),
-    /// The node does not make the slice.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// An old slice stands in the way.
-    #[error("the slice of a container that is gone cannot be removed: {0}")]
-    Remove(#[from] NodeError),
-}
-
-impl PrepareError {
-    /// Whether there may be room on another node, or here when others have gone.
-    fn is_want_of_room(&self) -> bool {
-        matches!(self, PrepareError::NoDevice(_) | PrepareError::Create(CreateError::Unavailable(_)))
-    }
-}
-
-impl From<PrepareError> for Status {
-    fn from(error: PrepareError) -> Status {
-        let code = match &error {
-            PrepareError::List(_) | PrepareError::Pod { .. } => Code::Unavailable,
-            PrepareError::Nobody { .. } | PrepareError::NoPod { .. } | PrepareError::AsksForNothing { .. } => {
-                Code::NotFound
-            }
-            PrepareError::Refused(_) | PrepareError::Create(CreateError::Invalid(_)) => Code::InvalidArgument,
-            PrepareError::NoDevice(_) | PrepareError::Create(CreateError::Unavailable(_)) => Code::ResourceExhausted,
-            PrepareError::Create(_) | PrepareError::Remove(_) => Code::Internal,
-        };
-        Status::new(code, error.to_string())
-    }
-}
+mod error;
+pub(super) use error::PrepareError;
 
 /// The container that is about to start.
 struct Starting {
@@ -145,7 +88,7 @@ impl Preparer {
         let holders = self.pod_resources.list().await?;
         self.starts.keep(&holders);
         let starting = self.starting(resource, ids, &holders).await?;
-        let outcome = self.start(&starting).await;
+        let outcome = self.start(&starting, &holders).await;
         if let (Err(_), Some(uid)) = (&outcome, &starting.pod_uid) {
             self.starts.forget(uid);
         }
@@ -161,7 +104,7 @@ impl Preparer {
     ) -> Result<Starting, PrepareError> {
         let name = &resource.name;
         let recorded = holders.recorded().iter().filter(|recorded| recorded.devices.get(name) == Some(ids));
-        let recorded: Vec<&Recorded> = recorded.collect();
+        let recorded = self.of_one_pod(recorded.collect()).await;
         let Some(first) = recorded.first().copied() else {
             let holder = holders.of(name, ids).ok_or_else(|| PrepareError::Nobody {
                 resource: name.clone(),
@@ -211,6 +154,24 @@ impl Preparer {
         })
     }
 
+    /// Of those who have the same units, the containers of one pod. If kubelet has given them to several pods, it is the one
+    /// that has its slice already.
+    async fn of_one_pod<'a>(&self, mut recorded: Vec<&'a Recorded>) -> Vec<&'a Recorded> {
+        let Some(mut pod_uid) = recorded.first().map(|first| first.pod_uid.clone()) else { return recorded };
+        if recorded.iter().any(|other| other.pod_uid != pod_uid) {
+            let slices = node::blocking(&self.node, |node| node.list()).await;
+            let has_slice = |recorded: &&&Recorded| {
+                let aliases = aliases(&self.served(&recorded.devices));
+                slices.iter().any(|slice| slice.content.aliases == aliases)
+            };
+            if let Some(with_slice) = recorded.iter().find(has_slice) {
+                pod_uid.clone_from(&with_slice.pod_uid);
+            }
+            recorded.retain(|recorded| recorded.pod_uid == pod_uid);
+        }
+        recorded
+    }
+
     /// The pod of a container that `PodResources` does not list: it lists the pod, but not its UID.
     async fn pod_of(&self, recorded: &Recorded, holders: &Holders) -> Result<PodName, PrepareError> {
         let mut unknown = None;
@@ -225,7 +186,7 @@ impl Preparer {
         Err(unknown.unwrap_or(PrepareError::NoPod { uid, container }))
     }
 
-    async fn start(&self, starting: &Starting) -> Result<(), PrepareError> {
+    async fn start(&self, starting: &Starting, holders: &Holders) -> Result<(), PrepareError> {
         let name = slice_name(&starting.consumer);
         if self.is_there(&name, starting).await {
             return Ok(());
@@ -241,7 +202,7 @@ impl Preparer {
         }
         let (wish, outcome) = match self.wish(&starting.consumer, &known) {
             Ok(wish) => {
-                let outcome = self.make_for(starting, name, &wish).await;
+                let outcome = self.make_for(starting, holders, name, &wish).await;
                 (Some(wish), outcome)
             }
             Err(error) => (None, Err(error)),
@@ -281,12 +242,32 @@ impl Preparer {
         &self.waits
     }
 
-    async fn make_for(&self, starting: &Starting, name: String, wish: &Wish) -> Result<(), PrepareError> {
+    async fn make_for(
+        &self,
+        starting: &Starting,
+        holders: &Holders,
+        name: String,
+        wish: &Wish,
+    ) -> Result<(), PrepareError> {
         let _held = self.choice_lock.lock().await;
         if self.is_there(&name, starting).await {
             return Ok(());
         }
+        if let Some(other) = self.other_pods_container(starting, holders).await {
+            return Err(PrepareError::GivenTwice { other });
+        }
         self.make(wish, starting, name).await
+    }
+
+    /// A container of another pod that has a slice with some of these units. Kubelet may give units to two pods, see
+    /// [`PodResources::admission_begins`]; it need not be this process that asked at the wrong time.
+    async fn other_pods_container(&self, starting: &Starting, holders: &Holders) -> Option<Consumer> {
+        let slices = node::blocking(&self.node, |node| node.list()).await;
+        let recorded = RecordedNames::new(holders);
+        let with_these = slices.iter().filter(|slice| !slice.content.aliases.is_disjoint(&starting.aliases));
+        let mut consumers = with_these.filter_map(|slice| recorded.consumer_of(slice));
+        let pod = |consumer: &Consumer| (consumer.namespace.clone(), consumer.pod.clone());
+        consumers.find(|consumer| pod(consumer) != pod(&starting.consumer))
     }
 
     /// Units of what is served here.

@@ -132,16 +132,16 @@ impl World {
         answer.container_responses[0].cdi_devices.iter().map(|device| device.name.clone()).collect()
     }
 
-    /// Writes kubelet's checkpoint: only the container `main` of this pod, with this UID, has units.
-    fn record(&self, pod: &str, uid: &str) {
-        let entry = |(resource, ids): (&String, &Vec<String>)| {
-            let mut ids_by_numa_node = serde_json::Map::new();
-            ids_by_numa_node.insert("-1".into(), ids.clone().into());
-            serde_json::json!({
-                "PodUID": uid, "ContainerName": "main", "ResourceName": resource, "DeviceIDs": ids_by_numa_node,
-            })
-        };
-        let entries: Vec<_> = self.kubelet.units(pod).iter().map(entry).collect();
+    /// Writes kubelet's checkpoint: only the containers `main` of these pods, with these UIDs, have units.
+    fn record(&self, pods: &[(&str, &str)]) {
+        let mut entries = Vec::new();
+        for (pod, uid) in pods {
+            for (resource, ids) in self.kubelet.units(pod) {
+                entries.push(serde_json::json!({
+                    "PodUID": uid, "ContainerName": "main", "ResourceName": resource, "DeviceIDs": {"-1": ids},
+                }));
+            }
+        }
         let checkpoint = serde_json::json!({"Data": {"PodDeviceEntries": entries}});
         let path = self.dir.path().join("device-plugins/kubelet_internal_checkpoint");
         std::fs::write(path, checkpoint.to_string()).unwrap();
@@ -231,7 +231,7 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     let world = World::new(2, &[], LONG);
     world.admit("a", &THIRD, &[]).await;
     let units = world.kubelet.units("a");
-    world.record("a", "uid-1");
+    world.record(&[("a", "uid-1")]);
     world.start("a").await.unwrap();
     let slice = world.slice("a").unwrap();
     // Told by a relay that is late.
@@ -241,7 +241,7 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     let comes_again = |uid: &str, limit: &str| {
         let pod = pod("main", &THIRD, &[("aliquot.dev/gpu-core-limit", limit)]);
         world.cluster.pods.lock().unwrap().insert("a".into(), pod);
-        world.record("a", uid);
+        world.record(&[("a", uid)]);
     };
     let limit = || world.slice("a").unwrap().content.parts[0].core_limit_percent;
     comes_again("uid-2", "40");
@@ -253,6 +253,27 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     comes_again("uid-3", "50");
     world.start("a").await.unwrap();
     assert_eq!(limit(), 50);
+}
+
+#[tokio::test]
+async fn a_pod_with_another_one_s_units_waits_and_takes_no_slice() {
+    let world = World::new(2, &[], LONG);
+    world.admit("a", &THIRD, &[]).await;
+    world.record(&[("a", "uid-a")]);
+    world.start("a").await.unwrap();
+    let slice = world.slice("a").unwrap();
+    // Kubelet has forgotten that it gave the memory away.
+    world.admit("b", &THIRD, &[]).await;
+    world.allocate("b", MEMORY, &world.kubelet.units("a")[MEMORY]).await;
+    world.record(&[("b", "uid-b"), ("a", "uid-a")]);
+    let refusal = world.start("b").await.unwrap_err();
+    assert!(refusal.message().starts_with("kubelet has given units of default/a/main to this pod, too"), "{refusal}");
+    world.start("a").await.unwrap();
+    assert_eq!(world.node.list(), [slice]);
+    world.kubelet.forget("a");
+    world.record(&[("b", "uid-b")]);
+    world.start("b").await.unwrap();
+    assert!(world.slice("b").is_some());
 }
 
 #[tokio::test]
