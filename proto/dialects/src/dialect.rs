@@ -166,6 +166,12 @@ impl Dialect {
         self.system().title
     }
 
+    /// Whether the resource of this name is a request for devices in this dialect.
+    #[must_use]
+    pub fn has_resource(self, name: &str) -> bool {
+        (self.system().is_resource)(name)
+    }
+
     /// Which component chooses the devices of its containers.
     #[must_use]
     pub fn placement(self) -> Placement {

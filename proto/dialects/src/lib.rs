@@ -27,11 +27,15 @@
 //!
 //! A scheduler of Aliquot's can write a [`Decision`] beside a request in any dialect.
 //!
+//! What is certain before a pod has a node, [`Pod`] says: that no node understands a request, and what a request leaves
+//! out.
+//!
 //! A wish never exceeds the request: amounts that must be rounded are rounded down.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::float_arithmetic, clippy::print_stdout, clippy::print_stderr)]
 
+mod anywhere;
 mod constraints;
 mod decimal;
 mod decision;

@@ -1,8 +1,12 @@
 //! The facts about a pod and a node that a translation uses.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
-use crate::decision::OF_THE_SCHEDULER;
+use crate::decision::{GANG, GANG_SIZE, OF_THE_SCHEDULER};
+use crate::refusal::Refusal;
 use crate::systems::own::ANNOTATIONS;
 
 /// Aliquot's domain.
@@ -25,8 +29,23 @@ impl Pod {
         let is_known = |key: &&str| ANNOTATIONS.contains(key) || OF_THE_SCHEDULER.contains(key);
         let unknown = own_annotations(self.annotations.keys()).filter(|key| !is_known(key));
         let unknown: Vec<&str> = unknown.collect();
-        let listed = || format!("{} changes nothing; there are {}", unknown.join(", "), ANNOTATIONS.join(" and "));
+        let listed = || {
+            let known = ANNOTATIONS.join(", ");
+            format!("{} changes nothing; there are {known}, {GANG} and {GANG_SIZE}", unknown.join(", "))
+        };
         (!unknown.is_empty()).then(listed)
+    }
+
+    /// An annotation that is a number within a range.
+    pub(crate) fn annotated<N>(&self, key: &str, range: RangeInclusive<N>) -> Result<Option<N>, Refusal>
+    where
+        N: FromStr + PartialOrd + Display,
+    {
+        let Some(text) = self.annotations.get(key) else { return Ok(None) };
+        match text.parse().ok().filter(|number| range.contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(Refusal::value(key, text, format!("a whole number from {} to {}", range.start(), range.end()))),
+        }
     }
 }
 
@@ -140,8 +159,8 @@ mod tests {
         assert_eq!(
             pod(&wrong).unknown_annotations().as_deref(),
             Some(
-                "aliquot.dev/gpu-core-limt, gpu.aliquot.dev/x changes nothing; there are aliquot.dev/gpu-core-limit \
-                 and aliquot.dev/priority-class"
+                "aliquot.dev/gpu-core-limt, gpu.aliquot.dev/x changes nothing; there are aliquot.dev/gpu-core-limit, \
+                 aliquot.dev/priority-class, aliquot.dev/gang and aliquot.dev/gang-size"
             )
         );
     }

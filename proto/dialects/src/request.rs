@@ -97,11 +97,7 @@ impl<'a> Request<'a> {
     where
         N: FromStr + PartialOrd + Display,
     {
-        let Some(text) = self.annotation(key) else { return Ok(None) };
-        match text.parse().ok().filter(|number| range.contains(number)) {
-            Some(number) => Ok(Some(number)),
-            None => Err(Refusal::value(key, text, format!("a whole number from {} to {}", range.start(), range.end()))),
-        }
+        self.pod.annotated(key, range)
     }
 
     /// The device indexes that an annotation lists: another scheduler's decision.

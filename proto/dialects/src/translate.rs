@@ -51,7 +51,7 @@ impl Spoken {
     /// Whether the resource of this name is a request for devices in one of the dialects.
     #[must_use]
     pub fn is_resource(&self, name: &str) -> bool {
-        self.iter().any(|dialect| (dialect.system().is_resource)(name))
+        self.iter().any(|dialect| dialect.has_resource(name))
     }
 
     /// The wish of the container with this index; `None` if it asks for no device, or if there is no such container.
@@ -104,9 +104,14 @@ struct Key {
     dialects: Vec<Dialect>,
 }
 
+/// Whether a container asks for devices in any dialect, spoken or not.
+pub(crate) fn asks(request: &Request<'_>) -> bool {
+    !keys(request).is_empty()
+}
+
 fn keys(request: &Request<'_>) -> Vec<Key> {
     let resources = request.container.resources.keys().map(|resource| {
-        let is_of = |dialect: &Dialect| (dialect.system().is_resource)(resource);
+        let is_of = |dialect: &Dialect| dialect.has_resource(resource);
         Key { name: resource.clone(), dialects: Dialect::ALL.into_iter().filter(is_of).collect() }
     });
     let annotations = Dialect::ALL.into_iter().filter_map(|dialect| {

@@ -7,7 +7,7 @@
 //! `ResourceClaim`.
 
 use crate::dialect::{Advertised, Dialect, Placement, System, Unit};
-use crate::pod::NodeFacts;
+use crate::pod::{NodeFacts, Pod};
 use crate::refusal::Refusal;
 use crate::request::{Percent, Request};
 use crate::wish::{Core, MILLION, Memory, Priority, Share, Wish};
@@ -37,7 +37,7 @@ pub(crate) const SYSTEM: System = System {
 fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
     let core = request.percent_or_devices(CORE, 1)?;
     let memory = request.memory(MEMORY, request.node.memory_unit_bytes)?;
-    let limit: Option<u32> = request.annotated(CORE_LIMIT, 1..=100)?;
+    let Annotated { limit, priority } = annotated(request.pod)?;
     let (devices, share) = if request.has(WHOLE) {
         if let Some(other) = [CORE, MEMORY].into_iter().find(|other| request.has(other)) {
             let advice = "ask for whole devices or for parts";
@@ -48,8 +48,22 @@ fn translate(request: &Request<'_>) -> Result<Wish, Refusal> {
         share(core, memory, limit, request.node.core_memory_percent)?
     };
     let mut wish = request.wish(Dialect::Own, devices, share);
-    wish.priority = request.annotation(PRIORITY_CLASS).map(priority).transpose()?;
+    wish.priority = priority;
     Ok(wish)
+}
+
+/// What the annotations of a pod say about each of its containers.
+pub(crate) struct Annotated {
+    limit: Option<u32>,
+    priority: Option<Priority>,
+}
+
+/// # Errors
+/// A value that is not valid.
+pub(crate) fn annotated(pod: &Pod) -> Result<Annotated, Refusal> {
+    let limit = pod.annotated(CORE_LIMIT, 1..=100)?;
+    let priority = pod.annotations.get(PRIORITY_CLASS).map(|class| priority(class)).transpose()?;
+    Ok(Annotated { limit, priority })
 }
 
 fn share(

@@ -1,5 +1,6 @@
 //! Translations of requests, one table for each system.
 
+mod anywhere;
 mod asking;
 mod aws_vgpu;
 mod chance;
