@@ -1,12 +1,10 @@
 //! The admission policy for what the scheduler writes on pods that it binds.
 
-mod expressions;
-
 use std::collections::HashMap;
 
 use aliquot_deployment::object;
+use aliquot_test_api_server::conditions::{evaluate, value};
 use cel::Value as CelValue;
-use expressions::{evaluate, value};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::{Value, json};
 
@@ -17,6 +15,7 @@ fn is_admitted(before: &Value, after: &Value) -> bool {
     let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
         let variables = variables.clone().into();
         evaluate(expression, [("object", value(after)), ("oldObject", value(before)), ("variables", variables)])
+            .unwrap_or_else(|error| panic!("{error}"))
     };
     let mut variables = HashMap::new();
     for variable in spec.variables.unwrap() {

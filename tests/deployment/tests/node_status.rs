@@ -1,14 +1,12 @@
 //! The admission policy for the status of nodes: a manager writes its own node's, and there how much the node has of
 //! resources, and its inventory.
 
-mod expressions;
-
 use std::collections::HashMap;
 
 use aliquot_deployment::object;
 use aliquot_kubernetes::INVENTORY;
+use aliquot_test_api_server::conditions::{evaluate, value};
 use cel::Value as CelValue;
-use expressions::{evaluate, value};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::{Value, json};
 
@@ -19,6 +17,7 @@ fn refusal(own_node: &str, before: &Value, after: &Value) -> Option<String> {
     let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
         let variables = variables.clone().into();
         evaluate(expression, [("object", value(after)), ("oldObject", value(before)), ("variables", variables)])
+            .unwrap_or_else(|error| panic!("{error}"))
     };
     let mut variables = HashMap::from([("ownNode".to_owned(), own_node.into())]);
     // Who asks is given.

@@ -1,13 +1,11 @@
 //! The admission policy for requests of the scheduler's pods, compared with what reads these requests.
 
-mod expressions;
-
 use std::collections::{BTreeMap, HashMap};
 
 use aliquot_deployment::object;
 use aliquot_dialects::{Container, Dialect, NodeFacts, Pod, Spoken};
+use aliquot_test_api_server::conditions::{evaluate, value};
 use cel::Value as CelValue;
-use expressions::{evaluate, value};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicySpec};
 use serde_json::{Value, json};
 
@@ -24,6 +22,7 @@ impl Policy {
     fn refuses(&self, pod: &Value) -> Option<String> {
         let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
             evaluate(expression, [("object", value(pod)), ("variables", variables.clone().into())])
+                .unwrap_or_else(|error| panic!("{error}"))
         };
         let mut variables = HashMap::new();
         let conditions = self.0.match_conditions.iter().flatten();

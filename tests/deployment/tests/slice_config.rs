@@ -1,14 +1,12 @@
 //! The admission policy for the driver's parameters: that it can be evaluated, and says what the driver itself would say
 //! when a pod starts.
 
-mod expressions;
-
 use std::collections::{BTreeSet, HashMap};
 
 use aliquot_deployment::{object, objects};
 use aliquot_kubernetes::dra::{DRIVER, check_parameters};
+use aliquot_test_api_server::conditions::{self, value};
 use cel::Value as CelValue;
-use expressions::value;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::{Value, json};
 
@@ -36,7 +34,7 @@ impl Policy {
     fn refusal(&self, object: &Value) -> Option<String> {
         let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
             let given = [("object", value(object)), ("variables", variables.clone().into())];
-            expressions::evaluate(expression, given)
+            conditions::evaluate(expression, given).unwrap_or_else(|error| panic!("{error}"))
         };
         let mut variables: HashMap<String, CelValue> = HashMap::new();
         for (name, expression) in &self.variables {
@@ -88,7 +86,11 @@ fn what_the_driver_understands_is_admitted() {
         json!({"hostMemoryLimit": ".5k"}),
     ] {
         let parameters = with(fields);
-        assert_eq!(check_parameters(&parameters).map_err(|error| error.to_string()), Ok(()), "{parameters}");
+        assert_eq!(
+            check_parameters(&parameters).map_err(|error| error.to_string()),
+            Ok(()),
+            "{parameters}"
+        );
         for object in carriers(DRIVER, &parameters) {
             assert_eq!(policy.refusal(&object), None, "{object}");
         }

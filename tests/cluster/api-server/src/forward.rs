@@ -34,7 +34,7 @@ const DATA: u8 = 0;
 /// Why nothing comes.
 const ERROR: u8 = 1;
 
-/// Where ports of pods really are: by namespace, name and port.
+/// Where ports of pods, or of services, really are: by namespace, name and port.
 #[derive(Debug, Default)]
 pub(super) struct Forwards(Mutex<BTreeMap<(String, String, u16), SocketAddr>>);
 
@@ -44,7 +44,7 @@ impl Forwards {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, to);
     }
 
-    fn of(&self, namespace: &str, pod: &str, port: u16) -> Option<SocketAddr> {
+    pub(super) fn of(&self, namespace: &str, pod: &str, port: u16) -> Option<SocketAddr> {
         let key = (namespace.to_owned(), pod.to_owned(), port);
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, USER_AGENT, WARNING};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::admission::{self, Operation};
 use super::fault::Fault;
 use super::operations::{self, Patch, Target};
 use super::request::{Address, Query, Subresource};
@@ -33,6 +34,8 @@ type Body = BoxBody<Bytes, Infallible>;
 /// What a request comes to.
 enum Answer {
     Json(u16, Value),
+    /// The same with warnings for who has asked.
+    Warned(u16, Value, Vec<String>),
     Stream(Watch),
     Upgraded(Response<Body>),
 }
@@ -62,6 +65,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     };
     Ok(match answer {
         Ok(Answer::Json(code, object)) => respond(code, &object),
+        Ok(Answer::Warned(code, object, warnings)) => warned(respond(code, &object), &warnings),
         Ok(Answer::Upgraded(response)) => response,
         Ok(Answer::Stream(watch)) => {
             let (sender, receiver) = mpsc::channel(64);
@@ -76,6 +80,18 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
 fn respond(code: u16, object: &Value) -> Response<Body> {
     let body = BodyExt::boxed(Full::new(Bytes::from(object.to_string())));
     Response::builder().status(code).header(CONTENT_TYPE, "application/json").body(body).expect("a valid response")
+}
+
+/// With warnings as headers, each in quotation marks.
+fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
+    for warning in warnings {
+        let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
+        // What cannot stand in a header is not said; the real server leaves it out as well.
+        if let Ok(text) = text.parse() {
+            response.headers_mut().append(WARNING, text);
+        }
+    }
+    response
 }
 
 async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Failure> {
@@ -140,11 +156,17 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         ("GET", None) => list(shared, &address, &query),
         ("POST", None) => {
             json_only(&content_type)?;
-            Ok(Answer::Json(201, operations::create(objects, target, parse(&body)?)?))
+            let (object, warnings) = admission::admit(shared, target, Operation::Create, parse(&body)?).await?;
+            Ok(Answer::Warned(201, operations::create(objects, target, object)?, warnings))
         }
         ("PUT", Some(_)) => {
             json_only(&content_type)?;
-            Ok(Answer::Json(200, operations::update(objects, target, &parse(&body)?)?))
+            let (object, warnings) = match address.status {
+                // Rules that name a resource do not name its status.
+                true => (parse(&body)?, Vec::new()),
+                false => admission::admit(shared, target, Operation::Update, parse(&body)?).await?,
+            };
+            Ok(Answer::Warned(200, operations::update(objects, target, &object)?, warnings))
         }
         ("PATCH", Some(_)) => {
             let body = parse(&body)?;

@@ -1,6 +1,7 @@
 //! A small API server: it lists, watches, creates, updates, patches, applies and deletes, by HTTP as the real one does,
 //! and refuses what the real one refuses. Who may do what it does not ask, but it keeps what was asked.
 
+mod admission;
 mod fault;
 mod fields;
 mod forward;
@@ -34,13 +35,14 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+pub use admission::conditions;
 pub use fault::Fault;
 pub use informer::Informer;
 pub use quantity::Quantity;
 pub use resource::{
-    BUDGETS, CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, JOB_SETS, LEASES, NAMESPACES, NODES,
-    POD_GROUPS, PODS, QUEUES, RESOURCES, Resource, SCHEDULING_POLICIES, SLICES, STORAGE_CLASSES, VOLUME_CLAIMS,
-    VOLUMES,
+    BUDGETS, CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, JOB_SETS, LEASES, MUTATING_WEBHOOKS,
+    NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, RESOURCES, Resource, SCHEDULING_POLICIES, SECRETS, SLICES,
+    STORAGE_CLASSES, VALIDATING_WEBHOOKS, VOLUME_CLAIMS, VOLUMES,
 };
 pub use status::Failure;
 
@@ -66,6 +68,7 @@ struct Shared {
     out: AtomicBool,
     faults: fault::Faults,
     forwards: forward::Forwards,
+    services: forward::Forwards,
     /// Counts outages: each ends all watches.
     outages: tokio::sync::watch::Sender<u64>,
     calls: Mutex<BTreeSet<Call>>,
@@ -98,6 +101,7 @@ impl ApiServer {
             out: AtomicBool::new(false),
             faults: fault::Faults::default(),
             forwards: forward::Forwards::default(),
+            services: forward::Forwards::default(),
             outages: tokio::sync::watch::Sender::new(0),
             calls: Mutex::default(),
         });
@@ -141,6 +145,11 @@ impl ApiServer {
         self.shared.forwards.set(namespace, pod, port, to);
     }
 
+    /// From now on a port of a service leads there: webhooks are asked by services.
+    pub fn serve_at(&self, namespace: &str, service: &str, port: u16, to: SocketAddr) {
+        self.shared.services.set(namespace, service, port, to);
+    }
+
     /// Ends all watches. Clients that go on where they were find nothing changed.
     pub fn end_watches(&self) {
         self.shared.outages.send_modify(|count| *count += 1);
@@ -172,7 +181,8 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The objects of an [`ApiServer`], for those in its process. What is written is judged as by HTTP.
+/// The objects of an [`ApiServer`], for those in its process. What is written is judged as by HTTP, but no webhook is asked
+/// about it.
 #[derive(Clone, Debug)]
 pub struct Store {
     shared: Arc<Shared>,

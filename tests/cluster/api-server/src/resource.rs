@@ -1,7 +1,10 @@
 //! What the API server serves: one line for each resource.
 
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
@@ -42,7 +45,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 29] = [
+pub const RESOURCES: [&Resource; 32] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -56,6 +59,9 @@ pub const RESOURCES: [&Resource; 29] = [
     &SLICES,
     &DEVICE_CLASSES,
     &LEASES,
+    &SECRETS,
+    &MUTATING_WEBHOOKS,
+    &VALIDATING_WEBHOOKS,
     &BUDGETS,
     &QUEUES,
     &SCHEDULING_POLICIES,
@@ -183,6 +189,54 @@ pub const LEASES: Resource = Resource {
     selectable: &[],
     decode: strictly::<Lease>,
     validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `secrets`.
+pub const SECRETS: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "secrets",
+    kind: "Secret",
+    namespaced: true,
+    has_status: false,
+    metadata_with_status: false,
+    needs_version: false,
+    selectable: &[],
+    decode: strictly::<Secret>,
+    validate: |_, _| Ok(()),
+    validate_status: |_, _| Ok(()),
+};
+
+/// `mutatingwebhookconfigurations`.
+pub const MUTATING_WEBHOOKS: Resource = Resource {
+    group: "admissionregistration.k8s.io",
+    version: "v1",
+    plural: "mutatingwebhookconfigurations",
+    kind: "MutatingWebhookConfiguration",
+    namespaced: false,
+    has_status: false,
+    metadata_with_status: false,
+    needs_version: false,
+    selectable: &[],
+    decode: strictly::<MutatingWebhookConfiguration>,
+    validate: validation::webhook::validate,
+    validate_status: |_, _| Ok(()),
+};
+
+/// `validatingwebhookconfigurations`.
+pub const VALIDATING_WEBHOOKS: Resource = Resource {
+    group: "admissionregistration.k8s.io",
+    version: "v1",
+    plural: "validatingwebhookconfigurations",
+    kind: "ValidatingWebhookConfiguration",
+    namespaced: false,
+    has_status: false,
+    metadata_with_status: false,
+    needs_version: false,
+    selectable: &[],
+    decode: strictly::<ValidatingWebhookConfiguration>,
+    validate: validation::webhook::validate,
     validate_status: |_, _| Ok(()),
 };
 

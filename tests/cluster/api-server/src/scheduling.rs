@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::objects::Objects;
 use super::operations::{self, Target};
 use super::resource::BUDGETS;
+use super::selector::matches;
 use super::status::Failure;
 
 /// Binds a pod to a node. Labels and annotations of the binding become the pod's in the same write.
@@ -89,20 +90,5 @@ fn permits_unhealthy(budget: &Value) -> bool {
 /// Whether a budget is about a pod. One without a selector is about none, and one with an empty selector about all.
 fn selects(budget: &Value, pod: &Value) -> bool {
     let selector = &budget["spec"]["selector"];
-    let label = |key: &str| pod["metadata"]["labels"][key].as_str();
-    let mut equal = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut expressions = selector["matchExpressions"].as_array().into_iter().flatten();
-    selector.is_object()
-        && equal.all(|(key, value)| label(key) == value.as_str())
-        && expressions.all(|of| {
-            let found = label(of["key"].as_str().unwrap_or_default());
-            let is_listed = of["values"].as_array().into_iter().flatten().any(|value| value.as_str() == found);
-            match of["operator"].as_str() {
-                Some("In") => is_listed,
-                Some("NotIn") => !is_listed,
-                Some("Exists") => found.is_some(),
-                Some("DoesNotExist") => found.is_none(),
-                _ => false,
-            }
-        })
+    selector.is_object() && matches(selector, &pod["metadata"]["labels"])
 }

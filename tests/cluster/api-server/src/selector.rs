@@ -61,3 +61,22 @@ fn split(term: &str) -> Result<(&str, bool, &str), Failure> {
     }
     Err(Failure::bad_request(format!("this server knows no such selector: {term:?}")))
 }
+
+/// Whether labels are as a `LabelSelector` wants them.
+pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
+    let label = |key: &str| labels[key].as_str();
+    let mut equal = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut expressions = selector["matchExpressions"].as_array().into_iter().flatten();
+    equal.all(|(key, value)| label(key) == value.as_str())
+        && expressions.all(|of| {
+            let found = label(of["key"].as_str().unwrap_or_default());
+            let is_listed = of["values"].as_array().into_iter().flatten().any(|value| value.as_str() == found);
+            match of["operator"].as_str() {
+                Some("In") => is_listed,
+                Some("NotIn") => !is_listed,
+                Some("Exists") => found.is_some(),
+                Some("DoesNotExist") => found.is_none(),
+                _ => false,
+            }
+        })
+}

@@ -6,6 +6,7 @@ pub(super) mod event;
 pub(super) mod name;
 pub(super) mod pod;
 pub(super) mod slice;
+pub(super) mod webhook;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
