@@ -8,7 +8,7 @@
 //! * MIG instances that could be made are among it ([`partitions`]); those of a claim are made and destroyed with its
 //!   slice ([`instances`]).
 //! * What was allocated becomes a slice by [`allocation`], with what the claim's and its class's parameters say
-//!   ([`slice_config`]).
+//!   ([`SliceConfig`]).
 //! * [`claims`] carries it out, with a record of each claim ([`prepared_claims`]); what kubelet has forgotten finds
 //!   [`stale`].
 
@@ -31,7 +31,6 @@ mod publisher;
 mod registration;
 mod resource_slices;
 mod server;
-mod slice_config;
 mod sockets;
 mod stale;
 mod status;
@@ -42,7 +41,6 @@ use prepared_claims::PreparedClaims;
 pub use prepared_claims::PreparedClaimsError;
 use publisher::Publisher;
 use server::Driver;
-pub use slice_config::{SliceConfigError, check_parameters};
 pub(crate) use sockets::{Sockets, keep_serving};
 
 use aliquot_node::Node;
@@ -51,6 +49,7 @@ use crate::pod_resources::Has;
 use crate::relay::Meeting;
 use crate::unix_socket::SocketError;
 use aliquot_api_server::Events;
+pub use aliquot_api_server::slice_config::SliceConfig;
 
 /// What the driver is told before it starts.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
 //! What adapters to Kubernetes share: how the API server is reached, how events are written, and how a node tells a
-//! scheduler of its devices. And what operators ask a scheduler.
+//! scheduler of its devices. What operators ask a scheduler, and what claims say to the driver.
 
 #![forbid(unsafe_code)]
 
@@ -7,6 +7,7 @@ mod client;
 mod events;
 mod inventory;
 pub mod questions;
+pub mod slice_config;
 
 pub use client::{ConnectError, Patience, connect, is_conflict, is_not_found, message};
 pub use events::{Events, NOT_READ, pod_reference};

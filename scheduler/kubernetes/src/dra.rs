@@ -16,8 +16,8 @@ pub(crate) use pools::{Pool, PoolKey, Pools, device_specs, uuid};
 pub(crate) use selection::{Criteria, Selection};
 pub(crate) use take::{Free, Taken, held};
 
-/// The driver whose devices are given out: the node manager's.
-pub(crate) const DRIVER: &str = "gpu.aliquot.dev";
+// The driver whose devices are given out: the node manager's.
+pub(crate) use aliquot_api_server::slice_config::DRIVER;
 
 /// What keeps an allocated claim from being deleted before it was deallocated.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";

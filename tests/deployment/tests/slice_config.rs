@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use aliquot_deployment::{object, objects};
-use aliquot_kubernetes::dra::{DRIVER, check_parameters};
+use aliquot_kubernetes::dra::{DRIVER, SliceConfig};
 use aliquot_test_api_server::conditions::{self, value};
 use cel::Value as CelValue;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
@@ -87,7 +87,7 @@ fn what_the_driver_understands_is_admitted() {
     ] {
         let parameters = with(fields);
         assert_eq!(
-            check_parameters(&parameters).map_err(|error| error.to_string()),
+            SliceConfig::parse(&parameters).map(drop).map_err(|error| error.to_string()),
             Ok(()),
             "{parameters}"
         );
@@ -121,7 +121,7 @@ fn what_the_driver_does_not_understand_is_refused_and_named() {
         (with(json!({"hostMemoryLimit": ""})), "hostMemoryLimit is ;"),
         (with(json!({"hostMemoryLimit": 4096})), "hostMemoryLimit is 4096;"),
     ] {
-        assert!(check_parameters(&parameters).is_err(), "{parameters}");
+        assert!(SliceConfig::parse(&parameters).is_err(), "{parameters}");
         for object in carriers(DRIVER, &parameters) {
             let refusal = policy.refusal(&object).unwrap_or_else(|| panic!("admitted: {object}"));
             assert!(refusal.contains(said), "{object}: {refusal}");
@@ -138,7 +138,7 @@ fn the_policy_knows_the_fields_and_values_that_the_driver_knows() {
         let known = error.split("expected one of ").nth(1).or_else(|| error.split("expected ").nth(1)).unwrap();
         known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     };
-    let known = |parameters: Value| texts(check_parameters(&parameters).unwrap_err().to_string());
+    let known = |parameters: Value| texts(SliceConfig::parse(&parameters).unwrap_err().to_string());
     let policy = Policy::read();
     let listed = |name: &str| -> BTreeSet<String> {
         let (_, expression) = policy.variables.iter().find(|(found, _)| found == name).unwrap();

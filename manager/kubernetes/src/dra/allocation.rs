@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use aliquot_api_server::slice_config::{AuditPolicy as SaidAuditPolicy, PriorityClass, SliceConfig, SliceConfigError};
 use aliquot_dialects::quantity;
-use aliquot_node::{Device, Devices, Part, Partition, SliceRequest};
+use aliquot_node::{AuditPolicy, Device, Devices, Part, Partition, QosClass, SliceRequest};
 use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult, ResourceClaim,
 };
@@ -11,7 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
 use super::partitions::partition_of;
-use super::slice_config::{SliceConfig, SliceConfigError};
 
 /// As long as a slice's description may be.
 const DESCRIPTION_BYTES_MAX: usize = 1024;
@@ -260,9 +260,9 @@ impl Merged {
         Ok(ClaimSlice {
             slice: SliceRequest {
                 name,
-                qos_class: self.agreed("priorityClass", |config| config.qos_class)?,
+                qos_class: self.agreed("priorityClass", |config| config.priority_class)?.map(qos_class),
                 host_memory_limit_bytes: host_memory_limit_bytes.unwrap_or(0),
-                audit_policy: self.agreed("auditPolicy", |config| config.audit_policy)?,
+                audit_policy: self.agreed("auditPolicy", |config| config.audit_policy)?.map(audit_policy),
                 description,
                 aliases: BTreeSet::new(),
                 environment: BTreeMap::new(),
@@ -288,6 +288,21 @@ impl Merged {
             agreed = Some(said);
         }
         Ok(agreed)
+    }
+}
+
+fn qos_class(class: PriorityClass) -> QosClass {
+    match class {
+        PriorityClass::LatencyCritical => QosClass::LatencyCritical,
+        PriorityClass::Standard => QosClass::Standard,
+        PriorityClass::Batch => QosClass::Batch,
+    }
+}
+
+fn audit_policy(said: SaidAuditPolicy) -> AuditPolicy {
+    match said {
+        SaidAuditPolicy::Report => AuditPolicy::Report,
+        SaidAuditPolicy::Stop => AuditPolicy::Stop,
     }
 }
 

@@ -4,8 +4,7 @@ use std::fmt;
 
 use aliquot_node::{Device, Devices};
 
-/// The driver, and the domain of its devices' attributes and capacities.
-pub const DRIVER: &str = "gpu.aliquot.dev";
+pub use aliquot_api_server::slice_config::DRIVER;
 
 /// The capacity that is a device's time, in percent.
 pub(super) const CORE: &str = "core";

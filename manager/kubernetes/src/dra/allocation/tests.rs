@@ -1,6 +1,5 @@
 //! Claims as the scheduler leaves them, and what becomes of them.
 
-use aliquot_node::{AuditPolicy, QosClass};
 use serde_json::{Value, json};
 
 use super::*;

@@ -11,37 +11,50 @@
 //! ```
 
 use aliquot_dialects::quantity;
-use aliquot_node::{AuditPolicy, QosClass};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::names::DRIVER;
+/// The driver, and the domain of its devices' attributes and capacities.
+pub const DRIVER: &str = "gpu.aliquot.dev";
 
 /// The only version there is.
 const API_VERSION: &str = "gpu.aliquot.dev/v1alpha1";
 const KIND: &str = "SliceConfig";
 
+/// Which slice goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriorityClass {
+    /// Before the others, within its request.
+    LatencyCritical,
+    /// After those, and before work that nobody waits for.
+    Standard,
+    /// After the others.
+    Batch,
+}
+
+/// What is done with processes that get past the slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AuditPolicy {
+    /// They are reported.
+    Report,
+    /// They are ended, and reported.
+    Stop,
+}
+
 /// What is said about a slice, and what is left open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SliceConfig {
+pub struct SliceConfig {
     /// Share of each device's time that is never exceeded; what was allocated is guaranteed. `None`: that is the
     /// limit, too.
     pub core_limit_percent: Option<u32>,
     /// Which slice goes first.
-    pub qos_class: Option<QosClass>,
+    pub priority_class: Option<PriorityClass>,
     /// What is done with processes that get past the slice.
     pub audit_policy: Option<AuditPolicy>,
     /// Page-locked host memory in bytes that is never exceeded; 0: no limit.
     pub host_memory_limit_bytes: Option<u64>,
-}
-
-/// Whether the driver understands these opaque parameters: what an admission policy says of them can be compared with
-/// it.
-///
-/// # Errors
-/// Why it does not.
-pub fn check_parameters(parameters: &Value) -> Result<(), SliceConfigError> {
-    SliceConfig::parse(parameters).map(drop)
 }
 
 /// Why parameters are not understood.
@@ -87,8 +100,7 @@ struct Parameters {
     #[serde(rename = "kind")]
     _kind: String,
     core_limit_percent: Option<u32>,
-    #[serde(rename = "priorityClass")]
-    qos_class: Option<QosClass>,
+    priority_class: Option<PriorityClass>,
     audit_policy: Option<AuditPolicy>,
     host_memory_limit: Option<String>,
 }
@@ -98,7 +110,7 @@ impl SliceConfig {
     ///
     /// # Errors
     /// See [`SliceConfigError`].
-    pub(super) fn parse(parameters: &Value) -> Result<SliceConfig, SliceConfigError> {
+    pub fn parse(parameters: &Value) -> Result<SliceConfig, SliceConfigError> {
         // First, so that parameters of another version are not blamed for their fields.
         for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             let found = parameters.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -117,7 +129,7 @@ impl SliceConfig {
             .map(|text| quantity::whole(&text).map_err(|_| SliceConfigError::HostMemoryLimit { found: text }));
         Ok(SliceConfig {
             core_limit_percent: read.core_limit_percent,
-            qos_class: read.qos_class,
+            priority_class: read.priority_class,
             audit_policy: read.audit_policy,
             host_memory_limit_bytes: host_memory_limit_bytes.transpose()?,
         })
@@ -125,10 +137,10 @@ impl SliceConfig {
 
     /// What both say; where both say something, what `later` says.
     #[must_use]
-    pub(super) fn overridden_by(self, later: SliceConfig) -> SliceConfig {
+    pub fn overridden_by(self, later: SliceConfig) -> SliceConfig {
         SliceConfig {
             core_limit_percent: later.core_limit_percent.or(self.core_limit_percent),
-            qos_class: later.qos_class.or(self.qos_class),
+            priority_class: later.priority_class.or(self.priority_class),
             audit_policy: later.audit_policy.or(self.audit_policy),
             host_memory_limit_bytes: later.host_memory_limit_bytes.or(self.host_memory_limit_bytes),
         }
@@ -159,7 +171,7 @@ mod tests {
         }));
         let expected = SliceConfig {
             core_limit_percent: Some(80),
-            qos_class: Some(QosClass::LatencyCritical),
+            priority_class: Some(PriorityClass::LatencyCritical),
             audit_policy: Some(AuditPolicy::Stop),
             host_memory_limit_bytes: Some(4 << 30),
         };
@@ -197,11 +209,14 @@ mod tests {
     fn a_later_config_wins_where_it_says_something() {
         let class =
             SliceConfig { core_limit_percent: Some(50), host_memory_limit_bytes: Some(1), ..Default::default() };
-        let claim =
-            SliceConfig { core_limit_percent: Some(80), qos_class: Some(QosClass::Batch), ..Default::default() };
+        let claim = SliceConfig {
+            core_limit_percent: Some(80),
+            priority_class: Some(PriorityClass::Batch),
+            ..Default::default()
+        };
         let expected = SliceConfig {
             core_limit_percent: Some(80),
-            qos_class: Some(QosClass::Batch),
+            priority_class: Some(PriorityClass::Batch),
             audit_policy: None,
             host_memory_limit_bytes: Some(1),
         };
