@@ -62,6 +62,14 @@ impl Ask {
     }
 }
 
+/// What is said of a pod with two containers that ask for devices.
+pub(crate) fn two_containers(first: &str, second: &str) -> String {
+    format!(
+        "containers {first:?} and {second:?} ask for devices; Aliquot's scheduler gives devices to one container of a pod: \
+         put them into two pods"
+    )
+}
+
 impl Reading {
     /// What of devices a pod asks for; `None`: nothing.
     ///
@@ -78,10 +86,7 @@ impl Reading {
         match asks.as_slice() {
             [] => Ok(None),
             [(container, wish)] => self.of_wish(container, wish).map(Some),
-            [(first, _), (second, _), ..] => Err(format!(
-                "containers {first:?} and {second:?} ask for devices; Aliquot's scheduler gives devices to one container \
-                 of a pod: put them into two pods"
-            )),
+            [(first, _), (second, _), ..] => Err(two_containers(first, second)),
         }
     }
 

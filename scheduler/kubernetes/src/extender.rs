@@ -22,18 +22,18 @@ mod fit;
 mod inspect;
 mod preempt;
 mod protocol;
-mod tls;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_scheduler_engine::View;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, LOCATION};
 use axum::http::{StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
@@ -43,11 +43,16 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::serve::{ServeError, Shared};
-use crate::telemetry::{Leading, Status};
+use crate::telemetry::{CallOutcome, Leading, Status};
+use crate::tls::{FromFiles, TlsFiles, TlsListener};
 use protocol::{BindingArgs, BindingResult, ExtenderArgs, PreemptionArgs, Wrong};
 
 pub(crate) use bind::Waiters;
-pub use tls::TlsFiles;
+
+/// Where `GPUShare` has all of its paths.
+const BELOW: &str = "/gpushare-scheduler";
+/// What is asked, as paths begin with it.
+pub(crate) const VERBS: [&str; 5] = ["filter", "prioritize", "preempt", "bind", "inspect"];
 
 /// A body is no longer than that: 5000 nodes with all that they say of themselves have some 50 MiB.
 const BODY_MAX: usize = 128 << 20;
@@ -67,20 +72,20 @@ pub(crate) fn serve(
     tls: Option<TlsFiles>,
     status: Arc<Status>,
 ) -> Result<impl Future<Output = ()> + Send + 'static, ServeError> {
-    let tls = tls.map(tls::Tls::new).transpose().map_err(ServeError::Certificate)?;
+    let tls = tls.map(FromFiles::new).transpose().map_err(ServeError::Certificate)?;
     let router = router(status);
     Ok(async move {
         let _ = match tls {
             None => axum::serve(listener, router).await,
-            Some(tls) => axum::serve(tls.listen(listener), router).await,
+            Some(mut tls) => axum::serve(TlsListener::new(listener, move || tls.config()), router).await,
         };
     })
 }
 
 fn router(status: Arc<Status>) -> Router {
-    let desk = Desk { status, places: Arc::new(Semaphore::new(AT_ONCE)) };
+    let desk = Desk { status: Arc::clone(&status), places: Arc::new(Semaphore::new(AT_ONCE)) };
     let mut router = Router::new();
-    for below in ["", "/gpushare-scheduler"] {
+    for below in ["", BELOW] {
         router = router
             .route(&format!("{below}/filter"), post(filter))
             .route(&format!("{below}/prioritize"), post(prioritize))
@@ -89,7 +94,26 @@ fn router(status: Arc<Status>) -> Router {
             .route(&format!("{below}/inspect"), get(inspect_all))
             .route(&format!("{below}/inspect/{{node}}"), get(inspect_one));
     }
-    router.with_state(desk)
+    router.route_layer(from_fn_with_state(status, count)).with_state(desk)
+}
+
+/// Counts a call, and how long it took.
+async fn count(State(status): State<Arc<Status>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let verb = path.strip_prefix(BELOW).unwrap_or(path).split('/').nth(1).unwrap_or_default();
+    let verb = VERBS.into_iter().find(|known| *known == verb);
+    let began = Instant::now();
+    let response = next.run(request).await;
+    let outcome = match response.status().as_u16() {
+        200 => response.extensions().get().copied().unwrap_or(CallOutcome::Answered),
+        307 => CallOutcome::SentToLeader,
+        500.. => CallOutcome::Failed,
+        _ => CallOutcome::Refused,
+    };
+    if let Some(verb) = verb {
+        status.calls().note(verb, outcome, began.elapsed());
+    }
+    response
 }
 
 #[derive(Clone)]
@@ -219,7 +243,10 @@ async fn bind(State(desk): State<Desk>, uri: Uri, body: Body) -> Result<Response
         Ok(Err(why)) => why,
         Err(error) => format!("the binding was not finished: {error}"),
     };
-    Ok(json(&BindingResult { error }))
+    let outcome = if error.is_empty() { CallOutcome::Answered } else { CallOutcome::Refused };
+    let mut response = json(&BindingResult { error });
+    response.extensions_mut().insert(outcome);
+    Ok(response)
 }
 
 async fn inspect_all(State(desk): State<Desk>, uri: Uri) -> Result<Response, Refusal> {

@@ -14,6 +14,8 @@
 //! Pods of kube-scheduler can have their devices here as well: it asks by its extender protocol (`extender`), and the
 //! same engine decides.
 //!
+//! Each replica also reviews objects when they are made (`webhook`): what could never be given is refused at once.
+//!
 //! # One leader
 //!
 //! Replicas elect a leader by a Lease. A leader's term is greater than all before. It begins no write after its lease. A
@@ -44,14 +46,16 @@ mod resources;
 mod scheduling_policy;
 mod serve;
 mod telemetry;
+mod tls;
 mod volumes;
 mod watches;
+mod webhook;
 mod writer;
 
-pub use extender::TlsFiles;
 pub use queue::{Queue, QueueCondition, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
 pub use scheduling_policy::{
     MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition, TopologyPolicy,
     TopologyStrategy,
 };
 pub use serve::{Config, ExtenderListener, Listeners, ServeError, serve};
+pub use tls::TlsFiles;

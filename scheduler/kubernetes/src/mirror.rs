@@ -36,6 +36,7 @@ pub(crate) use commands::{Binding, Write};
 pub(crate) use device_claims::{LeftOver, Reservation, Shortage};
 pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
+pub(crate) use policies::POLICY;
 pub(crate) use queues::QueueSaid;
 pub(crate) use volumes::SELECTED_NODE;
 

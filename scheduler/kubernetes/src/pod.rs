@@ -13,7 +13,7 @@ use crate::peers::PeerRules;
 /// The label of a pod, or of its namespace, that names the queue.
 pub(crate) const QUEUE: &str = "aliquot.dev/queue";
 /// KAI's name for it.
-const KAI_QUEUE: &str = "kai.scheduler/queue";
+pub(crate) const KAI_QUEUE: &str = "kai.scheduler/queue";
 /// The label that says whether a pod may be evicted for others: `true` or `false`.
 const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 /// KAI's name for it: `preemptible` or `non-preemptible`.
@@ -139,7 +139,7 @@ fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
 }
 
 /// Init containers stand behind the others, as on the node.
-fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Words {
+pub(crate) fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Words {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let container = |of: &CoreContainer| Container {
         name: of.name.clone(),

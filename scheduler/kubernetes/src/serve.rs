@@ -17,10 +17,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use crate::extender::{self, TlsFiles, Waiters};
+use crate::extender::{self, Waiters};
 use crate::lease::{Candidate, Fence};
 use crate::mirror::{Choice, Mirror, Write};
 use crate::telemetry::{Leading, Status};
+use crate::tls::TlsFiles;
+use crate::webhook::Webhook;
 use crate::{claim_report, left_over, questions, queue_status, report, volumes, watches, writer};
 
 /// The pause before what could not be done is tried again.
@@ -36,7 +38,7 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Pods with this `schedulerName` are scheduled.
     pub name: String,
-    /// The namespace of the Lease.
+    /// The namespace of the Lease, and of the Secret with the webhook's certificate.
     pub namespace: String,
     /// Names this replica: no other one has this name at the same time.
     pub identity: String,
@@ -56,6 +58,8 @@ pub struct Listeners {
     pub questions: Option<TcpListener>,
     /// For kube-scheduler, which keeps its pods and asks about devices.
     pub extender: Option<ExtenderListener>,
+    /// For the API server, which has objects reviewed when they are made.
+    pub webhook: Option<TcpListener>,
 }
 
 /// Where kube-scheduler's extender answers.
@@ -267,6 +271,10 @@ pub async fn serve(
     }
     if let Some(ExtenderListener { listener, tls }) = listeners.extender {
         servers.spawn(extender::serve(for_tokio(listener)?, tls, Arc::clone(&status))?);
+    }
+    if let Some(listener) = listeners.webhook {
+        let webhook = Webhook::new(client.clone(), &config.namespace, &config.name, Arc::clone(&status));
+        servers.spawn(webhook.serve(for_tokio(listener)?));
     }
     let candidate = Candidate::new(client.clone(), &config, Arc::clone(&status));
     let mut stop = std::pin::pin!(stop);

@@ -1,5 +1,7 @@
 //! What the scheduler tells of itself: who leads, what it writes and how long that takes, and whether all parts work.
 
+mod calls;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::serve::Shared;
+
+pub(crate) use calls::{CallOutcome, Calls, Reviews};
 
 /// A replica that the API server has not answered for so long is not ready. It asks every two seconds.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -73,6 +77,8 @@ pub(crate) struct Status {
     binding: Histogram,
     start_wait: Histogram,
     decision: Histogram,
+    calls: Calls,
+    reviews: Reviews,
 }
 
 /// What a leader knows beside.
@@ -106,6 +112,8 @@ impl Default for Status {
             start_wait: Histogram::new(exponential_buckets(0.01, 4.0, 13)),
             // From 0.1 ms to 7 s.
             decision: Histogram::new(exponential_buckets(0.0001, 4.0, 9)),
+            calls: Calls::default(),
+            reviews: Reviews::default(),
         };
         // A rate of what has not happened yet is 0.
         for outcome in ["bound", "failed"] {
@@ -168,6 +176,14 @@ impl Status {
         self.failed_writes.get_or_create(&OfWrite { write: written.word() }).inc();
     }
 
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(crate) fn reviews(&self) -> &Reviews {
+        &self.reviews
+    }
+
     fn register_own(&self, registry: &mut Registry, leading: Option<&Leading>) {
         let number = |value: u64| {
             let level: Level = Gauge::default();
@@ -212,6 +228,8 @@ impl Telemetry for Status {
     fn register(&self, registry: &mut Registry) {
         let leading = self.leading();
         self.register_own(registry, leading.as_ref());
+        self.calls.register(registry);
+        self.reviews.register(registry);
         let Some(Leading { shared, shown, .. }) = leading else { return };
         let Some(view) = shown.get() else { return };
         let cycles: Counter = Counter::default();

@@ -32,7 +32,7 @@ pub(crate) use device_claims::start_device_claims;
 
 /// The API server ends a quiet watch after so many seconds, and it goes on from there: less than the client waits for
 /// an answer.
-const WATCH_SECONDS: u32 = 10;
+pub(crate) const WATCH_SECONDS: u32 = 10;
 
 /// So often it is looked which groups of pods the cluster has: their CRDs may come at any time.
 const LOOK: Duration = Duration::from_secs(60);
@@ -422,7 +422,8 @@ where
     is_complete
 }
 
-fn said(error: &watcher::Error) -> String {
+/// Why something cannot be watched, and what to do.
+pub(crate) fn said(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)

@@ -24,7 +24,7 @@ pub(crate) struct KubernetesArgs {
     /// Pods with this schedulerName are scheduled
     #[arg(long, value_name = "NAME", default_value = "aliquot")]
     scheduler_name: String,
-    /// The namespace of the Lease by which replicas elect a leader [default: the pod's own, or aliquot-system]
+    /// The namespace of the Lease by which replicas elect a leader, and of the webhook's Secret [default: the pod's own, or aliquot-system]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// The placement policy
@@ -40,6 +40,10 @@ pub(crate) struct KubernetesArgs {
     /// Where `kubectl aliquot` is answered, an address of a loopback: whoever reaches it may ask [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     questions_address: Option<SocketAddr>,
+    /// Where the API server has objects reviewed when they are made, over TLS with a certificate that replicas make
+    /// themselves. It reaches them by the Service aliquot-scheduler-webhook [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    webhook_address: Option<SocketAddr>,
     #[command(flatten)]
     extender: ExtenderArgs,
     /// What to log, as for RUST_LOG
@@ -114,6 +118,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         metrics: args.metrics_address.map(listen).transpose()?,
         questions: args.questions_address.map(listen_on_loopback).transpose()?,
         extender: args.extender.listen()?,
+        webhook: args.webhook_address.map(listen).transpose()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 
 use aliquot_kubernetes_scheduler::SchedulingPolicy;
 use k8s_openapi::Resource;
-use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, Service, ServiceAccount};
@@ -78,6 +81,7 @@ impl Object {
             Deployment,
             DeviceClass,
             Job,
+            MutatingWebhookConfiguration,
             Namespace,
             Pod,
             PriorityClass,
@@ -88,7 +92,8 @@ impl Object {
             Service,
             ServiceAccount,
             ValidatingAdmissionPolicy,
-            ValidatingAdmissionPolicyBinding
+            ValidatingAdmissionPolicyBinding,
+            ValidatingWebhookConfiguration
         )
     }
 
@@ -170,6 +175,38 @@ pub fn documents(file: &Path) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
+/// The scheduler's deployment with a component laid over it, as kustomize does it.
+///
+/// # Panics
+/// The component does anything but adding to the deployment.
+#[must_use]
+pub fn scheduler_with(component: &str) -> Deployment {
+    let mut deployment = object_content("scheduler", "Deployment", "aliquot-scheduler");
+    let file = directory().join("components").join(component).join("kustomization.yaml");
+    let component = documents(&file).remove(0);
+    let patch = &component["patches"][0];
+    assert_eq!(patch["target"], serde_json::json!({"kind": "Deployment", "name": "aliquot-scheduler"}));
+    let operations = patch["patch"].as_str().expect("a patch of operations");
+    let operations: Vec<Value> = serde_saphyr::from_str(operations).expect("operations as YAML");
+    for operation in operations {
+        assert_eq!(operation["op"], "add");
+        let path = operation["path"].as_str().expect("an operation has a path");
+        let (place, key) = path.rsplit_once('/').expect("a path begins with a slash");
+        let value = operation["value"].clone();
+        match deployment.pointer_mut(place).unwrap_or_else(|| panic!("{place} is there")) {
+            Value::Array(items) if key == "-" => items.push(value),
+            Value::Object(fields) => assert!(fields.insert(key.to_owned(), value).is_none(), "{place}/{key} is new"),
+            other => panic!("{place}: {other}"),
+        }
+    }
+    serde_json::from_value(deployment).expect("a deployment")
+}
+
+fn object_content(part: &str, kind: &str, name: &str) -> Value {
+    let found = objects(part).into_iter().find(|object| object.kind() == kind && object.name() == name);
+    found.unwrap_or_else(|| panic!("{part} has no {kind} {name}")).content
+}
+
 /// The files below `dir` whose names end in `.extension`, by name.
 ///
 /// # Panics
@@ -198,6 +235,6 @@ pub fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
 /// There is none, or it cannot be read.
 #[must_use]
 pub fn object<K: Resource + DeserializeOwned>(part: &str, name: &str) -> K {
-    let found = objects(part).into_iter().find(|object| object.kind() == K::KIND && object.name() == name);
-    found.unwrap_or_else(|| panic!("{part} has no {} {name}", K::KIND)).read()
+    let content = object_content(part, K::KIND, name);
+    serde_json::from_value(content).unwrap_or_else(|error| panic!("{part}: {} {name}: {error}", K::KIND))
 }

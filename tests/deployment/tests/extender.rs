@@ -3,31 +3,15 @@
 use std::time::Duration;
 
 use aliquot_deployment::kube_scheduler::{KIND, KubeSchedulerConfiguration};
-use aliquot_deployment::{directory, documents, object, objects};
+use aliquot_deployment::{object, objects, scheduler_with};
 use aliquot_dialects::{Dialect, NodeFacts};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Service};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde_json::Value;
 
 /// The pod of the scheduler's deployment with the component laid over it, as kustomize does it.
 fn pod() -> PodSpec {
-    let mut deployment = serde_json::to_value(object::<Deployment>("scheduler", "aliquot-scheduler")).unwrap();
-    let component = documents(&directory().join("components/extender/kustomization.yaml")).remove(0);
-    let patch = &component["patches"][0];
-    assert_eq!(patch["target"], serde_json::json!({"kind": "Deployment", "name": "aliquot-scheduler"}));
-    let operations: Vec<Value> = serde_saphyr::from_str(patch["patch"].as_str().unwrap()).unwrap();
-    for operation in operations {
-        assert_eq!(operation["op"], "add");
-        let (place, key) = operation["path"].as_str().unwrap().rsplit_once('/').unwrap();
-        let value = operation["value"].clone();
-        match deployment.pointer_mut(place).unwrap_or_else(|| panic!("{place} is there")) {
-            Value::Array(items) if key == "-" => items.push(value),
-            Value::Object(fields) => assert!(fields.insert(key.to_owned(), value).is_none(), "{place}/{key} is new"),
-            other => panic!("{place}: {other}"),
-        }
-    }
-    serde_json::from_value::<Deployment>(deployment).unwrap().spec.unwrap().template.spec.unwrap()
+    scheduler_with("extender").spec.unwrap().template.spec.unwrap()
 }
 
 fn scheduler() -> Container {

@@ -9,7 +9,7 @@ use crate::pod::PodFacts;
 use crate::scheduling_policy::PolicyFacts;
 
 /// The label of a pod, or of its namespace, that names the policy.
-const POLICY: &str = "aliquot.dev/scheduling-policy";
+pub(crate) const POLICY: &str = "aliquot.dev/scheduling-policy";
 
 /// What is known of scheduling policies, by name.
 #[derive(Debug, Default)]

@@ -124,6 +124,13 @@ fn two_halves_are_bound_to_one_gpu_and_a_third_waits() {
         device["pods"].as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap()).collect();
     pods.sort_unstable();
     assert_eq!(pods, ["b", "own"]);
+    let calls = |verb: &str, outcome: &str| {
+        scheduler.metric(&format!("extender_calls_total{{verb=\"{verb}\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!((calls("bind", "answered"), calls("bind", "refused")), (Some(2.0), Some(1.0)));
+    assert_eq!(calls("preempt", "answered"), Some(0.0));
+    assert!(calls("filter", "answered") >= Some(3.0) && calls("inspect", "answered") >= Some(2.0));
+    assert_eq!(scheduler.metric("extender_call_seconds_count{verb=\"bind\"}"), Some(3.0));
 }
 
 #[test]

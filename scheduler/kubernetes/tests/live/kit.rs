@@ -44,6 +44,7 @@ pub(crate) struct Scheduler {
     metrics_address: SocketAddr,
     pub(crate) questions_address: SocketAddr,
     pub(crate) extender_address: SocketAddr,
+    pub(crate) webhook_address: SocketAddr,
 }
 
 impl Cluster {
@@ -103,15 +104,15 @@ impl Cluster {
     }
 
     pub(crate) fn scheduler(&mut self) -> Scheduler {
-        self.scheduler_with(None)
+        self.scheduler_with(None, false)
     }
 
-    /// A replica whose extender speaks TLS if there are files for that.
-    pub(crate) fn scheduler_with(&mut self, tls: Option<TlsFiles>) -> Scheduler {
+    /// A replica whose extender speaks TLS if there are files for that, and which may have a webhook.
+    pub(crate) fn scheduler_with(&mut self, tls: Option<TlsFiles>, has_webhook: bool) -> Scheduler {
         self.schedulers += 1;
-        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let addresses = listeners.each_ref().map(|of| of.local_addr().unwrap());
-        let [metrics_address, questions_address, extender_address] = addresses;
+        let [metrics_address, questions_address, extender_address, webhook_address] = addresses;
         let protocol = if tls.is_some() { "https" } else { "http" };
         let config = Config {
             kubeconfig: Some(self.kubeconfig()),
@@ -127,7 +128,7 @@ impl Cluster {
             let runtime = Runtime::new().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve_until_stopped(config, listeners, tls, stopped, end) => {}
+                    () = serve_until_stopped(config, listeners, tls, has_webhook, stopped, end) => {}
                     _ = killed => {}
                 }
             });
@@ -135,7 +136,7 @@ impl Cluster {
             runtime.shutdown_background();
         });
         let (kill, thread) = (Some(kill), Some(thread));
-        Scheduler { stop, kill, ended, thread, metrics_address, questions_address, extender_address }
+        Scheduler { stop, kill, ended, thread, metrics_address, questions_address, extender_address, webhook_address }
     }
 
     pub(crate) fn node(&self, name: &str, devices: usize) {
@@ -296,8 +297,9 @@ impl Drop for Scheduler {
 /// Serves, and says each time how it has ended.
 async fn serve_until_stopped(
     config: Config,
-    listeners: [TcpListener; 3],
+    listeners: [TcpListener; 4],
     tls: Option<TlsFiles>,
+    has_webhook: bool,
     stopped: watch::Receiver<bool>,
     end: mpsc::Sender<Result<(), ServeError>>,
 ) {
@@ -311,9 +313,12 @@ async fn serve_until_stopped(
             _ = stopped.wait_for(|stopped| *stopped).await;
             _ = stop.send(());
         });
-        let [metrics, questions, extender] = listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
+        let [metrics, questions, extender, webhook] =
+            listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
         let extender = extender.map(|listener| ExtenderListener { listener, tls: tls.clone() });
-        let listeners = Listeners { metrics, questions, extender };
+        // Replicas have a webhook where a test has its manifests applied: the rights of all others are without it.
+        let webhook = webhook.filter(|_| has_webhook);
+        let listeners = Listeners { metrics, questions, extender, webhook };
         let done = serve(config.clone(), listeners, decisions, stops).await;
         let is_done = done.is_ok();
         _ = end.send(done);

@@ -12,3 +12,4 @@ mod peers;
 mod rights;
 mod scheduling;
 mod telemetry;
+mod webhook;

@@ -10,10 +10,11 @@ use serde_json::{Value, json};
 use crate::kit::Cluster;
 
 /// Group, resource and verb.
-type Right = (String, String, String);
+pub(crate) type Right = (String, String, String);
 
-fn allowed() -> BTreeSet<Right> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/scheduler/rbac.yaml");
+/// What a file below `deploy/kubernetes` allows.
+pub(crate) fn allowed(file: &str) -> BTreeSet<Right> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes").join(file);
     let documents: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut rights = BTreeSet::new();
     for rule in documents.iter().flat_map(|document| document["rules"].as_array().cloned().unwrap_or_default()) {
@@ -25,6 +26,12 @@ fn allowed() -> BTreeSet<Right> {
         }
     }
     rights
+}
+
+/// What was asked for by HTTP.
+pub(crate) fn used(cluster: &Cluster) -> BTreeSet<Right> {
+    let calls = cluster.server().calls().into_iter();
+    calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect()
 }
 
 #[test]
@@ -64,10 +71,8 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
         cluster.objects.get(&QUEUES, "", "q")["status"]["conditions"].is_array()
     });
     scheduler.stop();
-    let calls = cluster.server().calls().into_iter();
-    let used: BTreeSet<Right> =
-        calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect();
-    let mut allowed = allowed();
+    let used = used(&cluster);
+    let mut allowed = allowed("scheduler/rbac.yaml");
     // An event that comes again is counted; here none comes again.
     for verb in ["get", "patch"] {
         assert!(allowed.remove(&(String::new(), "events".into(), verb.into())), "{verb} events");

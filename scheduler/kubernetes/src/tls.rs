@@ -1,5 +1,5 @@
-//! TLS with a certificate from files. They are read for each connection, so a certificate that was renewed is used
-//! without a restart.
+//! TLS for those who ask the scheduler. The certificate is asked for with each connection, so one that was renewed is
+//! used without a restart.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use axum::serve::Listener;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -42,10 +42,7 @@ impl TlsFiles {
         let wrong = |file: &Path, error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", file.display());
         let certificates = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| wrong(&self.key, &error))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
+        let builder = builder()?;
         let builder = match &self.client_authority {
             None => builder.with_no_client_auth(),
             Some(file) => {
@@ -53,15 +50,27 @@ impl TlsFiles {
                 for certificate in self::certificates(file)? {
                     roots.add(certificate).map_err(|error| wrong(file, &error))?;
                 }
+                let provider = Arc::clone(builder.crypto_provider());
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
                 builder.with_client_cert_verifier(verifier.build().map_err(|error| wrong(file, &error))?)
             }
         };
-        let mut config =
-            builder.with_single_cert(certificates, key).map_err(|error| wrong(&self.certificate, &error))?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        let config = builder.with_single_cert(certificates, key).map_err(|error| wrong(&self.certificate, &error))?;
+        Ok(for_http(config))
     }
+}
+
+/// Servers are configured from this.
+pub(crate) fn builder() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    builder.map_err(|error| error.to_string())
+}
+
+/// The configuration of a server of HTTP.
+pub(crate) fn for_http(mut config: ServerConfig) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config)
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -74,40 +83,43 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     }
 }
 
-/// What connections are made with.
-pub(super) struct Tls {
+/// A certificate from files, which are read for each connection.
+pub(crate) struct FromFiles {
     files: TlsFiles,
     /// What was read last and can be used.
     config: Arc<ServerConfig>,
 }
 
-impl Tls {
+impl FromFiles {
     /// # Errors
     /// What is wrong with the files.
-    pub(super) fn new(files: TlsFiles) -> Result<Tls, String> {
-        Ok(Tls { config: files.load()?, files })
+    pub(crate) fn new(files: TlsFiles) -> Result<FromFiles, String> {
+        Ok(FromFiles { config: files.load()?, files })
     }
 
-    pub(super) fn listen(self, tcp: TcpListener) -> TlsListener {
-        TlsListener { tcp, tls: self, handshakes: JoinSet::new() }
-    }
-
-    fn acceptor(&mut self) -> TlsAcceptor {
+    pub(crate) fn config(&mut self) -> Arc<ServerConfig> {
         match self.files.load() {
             Ok(config) => self.config = config,
             Err(error) => warn!(error, "the certificate that was read before is used"),
         }
-        TlsAcceptor::from(Arc::clone(&self.config))
+        Arc::clone(&self.config)
     }
 }
 
 type Connection = (TlsStream<TcpStream>, SocketAddr);
 
 /// Hands out connections that are made. One that is slow holds up no other.
-pub(super) struct TlsListener {
+pub(crate) struct TlsListener {
     tcp: TcpListener,
-    tls: Tls,
+    /// What the next connection is made with.
+    config: Box<dyn FnMut() -> Arc<ServerConfig> + Send>,
     handshakes: JoinSet<Option<Connection>>,
+}
+
+impl TlsListener {
+    pub(crate) fn new(tcp: TcpListener, config: impl FnMut() -> Arc<ServerConfig> + Send + 'static) -> TlsListener {
+        TlsListener { tcp, config: Box::new(config), handshakes: JoinSet::new() }
+    }
 }
 
 impl Listener for TlsListener {
@@ -124,7 +136,7 @@ impl Listener for TlsListener {
                 }
                 accepted = self.tcp.accept(), if self.handshakes.len() < HANDSHAKES_MAX => match accepted {
                     Ok((stream, from)) => {
-                        let acceptor = self.tls.acceptor();
+                        let acceptor = TlsAcceptor::from((self.config)());
                         self.handshakes.spawn(handshake(acceptor, stream, from));
                     }
                     Err(error) => {

@@ -1,0 +1,153 @@
+//! The API server has objects reviewed when they are made: what could never be given is refused at once, with the
+//! container, the value and the remedy, and what users leave out is filled in.
+//!
+//! | request | what is reviewed |
+//! | --- | --- |
+//! | `POST /validate` | pods, ResourceClaims, their templates, and DeviceClasses ([`pods`], [`claims`]) |
+//! | `POST /default` | pods: what is left out is filled in ([`defaults`]) |
+//! | `POST /schedule` | pods of namespaces whose pods with devices are Aliquot's: the scheduler is named, too |
+//!
+//! Every replica answers, whoever leads. An answer depends on the object, and the names of queues and policies, alone.
+//! Nothing is written, so a trial (`dryRun`) is reviewed as all else. What is filled in already is not changed again.
+//!
+//! The replicas share a certificate, which they make and renew themselves ([`keeper`]).
+
+mod certificates;
+mod claims;
+mod defaults;
+mod keeper;
+mod known;
+mod pods;
+mod review;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aliquot_api_server::Client;
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::debug;
+
+use crate::telemetry::Status;
+use crate::tls::TlsListener;
+use keeper::Keeper;
+use known::Known;
+use review::{Answer, Request, Review};
+
+/// Objects have less than 2 MiB, and a review has the old one beside the new one.
+const BODY_MAX: usize = 8 << 20;
+/// The API server sends all of a review at once.
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// Reviews that are worked on at the same time, at most.
+const AT_ONCE: usize = 16;
+
+/// What reviews objects.
+pub(crate) struct Webhook {
+    desk: Desk,
+    keeper: Keeper,
+    client: Client,
+}
+
+#[derive(Clone)]
+struct Desk {
+    scheduler: Arc<str>,
+    status: Arc<Status>,
+    known: Known,
+    places: Arc<Semaphore>,
+}
+
+impl Webhook {
+    /// `scheduler` is the name of this scheduler, and `namespace` where its Secret is.
+    pub(crate) fn new(client: Client, namespace: &str, scheduler: &str, status: Arc<Status>) -> Webhook {
+        let keeper = Keeper::new(client.clone(), namespace);
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        Webhook { desk: Desk { scheduler: scheduler.into(), status, known: Known::default(), places }, keeper, client }
+    }
+
+    /// Serves until its runtime ends.
+    pub(crate) async fn serve(self, listener: TcpListener) {
+        let Webhook { desk, keeper, client } = self;
+        let known = desk.known.clone();
+        let certificate = keeper.first(desk.status.reviews()).await;
+        let current = certificate.clone();
+        let status = Arc::clone(&desk.status);
+        let listener = TlsListener::new(listener, move || current.borrow().clone());
+        tokio::join!(
+            async { _ = axum::serve(listener, router(desk)).await },
+            keeper.keep(&certificate, status.reviews()),
+            known.watch(client),
+        );
+    }
+}
+
+fn router(desk: Desk) -> Router {
+    Router::new()
+        .route("/validate", post(validate))
+        .route("/default", post(default))
+        .route("/schedule", post(schedule))
+        .with_state(desk)
+}
+
+async fn validate(State(desk): State<Desk>, body: Body) -> Response {
+    desk.answer("validate", body, |desk, request| match request.resource.resource.as_str() {
+        "pods" => pods::judge(&request.object, &desk.scheduler, &desk.known),
+        _ => claims::judge(&request.object),
+    })
+    .await
+}
+
+async fn default(State(desk): State<Desk>, body: Body) -> Response {
+    desk.answer("default", body, |desk, request| defaults::fill_in(&request.object, &desk.scheduler, false)).await
+}
+
+async fn schedule(State(desk): State<Desk>, body: Body) -> Response {
+    desk.answer("schedule", body, |desk, request| defaults::fill_in(&request.object, &desk.scheduler, true)).await
+}
+
+impl Desk {
+    /// Answers a review, and counts it.
+    async fn answer(
+        &self,
+        webhook: &'static str,
+        body: Body,
+        judge: impl FnOnce(&Desk, &Request) -> Result<Answer, String>,
+    ) -> Response {
+        let began = Instant::now();
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await;
+        let reviewed = match read(body).await {
+            Ok(review) => review.request.ok_or_else(|| "the review has no request".to_owned()),
+            Err(why) => Err(why),
+        };
+        let answered = reviewed.and_then(|request| Ok((judge(self, &request)?, request.uid)));
+        let (outcome, reason) = match &answered {
+            Ok((answer, _)) => answer.words(),
+            Err(_) => ("failed", "unreadable"),
+        };
+        self.status.reviews().note(webhook, outcome, reason, began.elapsed());
+        match answered {
+            Ok((answer, uid)) => answer.response(&uid),
+            Err(why) => {
+                debug!(webhook, why, "a review cannot be answered");
+                (StatusCode::BAD_REQUEST, why).into_response()
+            }
+        }
+    }
+}
+
+async fn read(body: Body) -> Result<Review, String> {
+    match timeout(BODY_WITHIN, to_bytes(body, BODY_MAX)).await {
+        Ok(Ok(body)) => {
+            serde_json::from_slice(&body).map_err(|error| format!("the body is not what the API server sends: {error}"))
+        }
+        Ok(Err(error)) => Err(format!("the body cannot be read, or is longer than {BODY_MAX} bytes: {error}")),
+        Err(_) => Err(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs())),
+    }
+}

@@ -1,0 +1,177 @@
+//! What users leave out of pods.
+//!
+//! * A limit where only the request of a device's resource is said. The API server wants both and takes the request from
+//!   the limit, but not the limit from the request.
+//! * A number of devices where HAMi's or Volcano's words only say how much of each: kubelet hands out nothing of those,
+//!   so the container would start without a device. HAMi's own webhook fills in the same.
+//! * In namespaces that say so: the scheduler of pods that are meant for it, unless they name another one. Only pods that
+//!   ask for devices, or name a queue, a policy or a gang of Aliquot's, are meant: others are kube-scheduler's as ever.
+//!   KAI, HAMi and Volcano let pods name their scheduler; HAMi names it for every pod with its resources, also where
+//!   others serve them, and so a namespace says it here.
+//!
+//! Priority classes, queues and gangs are not filled in: the scheduler reads them from the namespace and the owner when it
+//! decides, and what changes there later counts.
+
+use aliquot_dialects::{Dialect, GANG};
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::review::Answer;
+use crate::mirror::POLICY;
+use crate::pod::{self, QUEUE};
+
+/// What the API server itself fills in before it asks.
+const OF_KUBERNETES: &str = "default-scheduler";
+
+/// What is filled in. `is_namespace_ours`: the pod's namespace says that such pods are Aliquot's.
+///
+/// # Errors
+/// The object is no pod.
+pub(super) fn fill_in(object: &Value, scheduler: &str, is_namespace_ours: bool) -> Result<Answer, String> {
+    let mut filled = object.clone();
+    for list in ["/spec/containers", "/spec/initContainers"] {
+        let containers = filled.pointer_mut(list).and_then(Value::as_array_mut);
+        containers.into_iter().flatten().for_each(set_limits);
+    }
+    let pod = Pod::deserialize(&filled).map_err(|error| format!("the object is no pod: {error}"))?;
+    let (metadata, spec) = (pod.metadata, pod.spec.unwrap_or_default());
+    let annotations = metadata.annotations.unwrap_or_default();
+    let labels = metadata.labels.unwrap_or_default();
+    let is_named = |key: &str| labels.contains_key(key);
+    let is_in_gang = annotations.contains_key(GANG);
+    let words = pod::words(&spec, annotations);
+    let asks = (0..words.containers.len()).any(|index| words.asks_for_devices(index));
+    let is_meant = asks || is_in_gang || is_named(QUEUE) || is_named(POLICY);
+    let is_open = spec.node_name.is_none() && spec.scheduler_name.as_deref().is_none_or(|name| name == OF_KUBERNETES);
+    if is_namespace_ours && is_meant && is_open {
+        filled["spec"]["schedulerName"] = scheduler.into();
+    }
+    if filled["spec"]["schedulerName"] == scheduler {
+        // Init containers stand behind the others.
+        let first_init = spec.containers.len();
+        for (index, resource) in (0..words.containers.len()).filter_map(|at| Some((at, words.left_out(at)?))) {
+            let (list, index) = match index.checked_sub(first_init) {
+                None => ("containers", index),
+                Some(index) => ("initContainers", index),
+            };
+            let resources = &mut filled["spec"][list][index]["resources"];
+            for field in ["requests", "limits"] {
+                resources[field][resource] = "1".into();
+            }
+        }
+    }
+    let patch = (filled != *object).then(|| json_patch::diff(object, &filled));
+    Ok(Answer { patch, ..Answer::default() })
+}
+
+/// Sets the limits of devices' resources that are only requested.
+fn set_limits(container: &mut Value) {
+    let Some(resources) = container.get_mut("resources") else { return };
+    if !resources["limits"].is_object() && !resources["limits"].is_null() {
+        return;
+    }
+    let is_of_devices = |name: &str| Dialect::ALL.into_iter().any(|dialect| dialect.has_resource(name));
+    let requests = resources["requests"].as_object().into_iter().flatten();
+    let missing = requests.filter(|(name, _)| is_of_devices(name) && resources["limits"].get(name.as_str()).is_none());
+    let missing: Map<String, Value> = missing.map(|(name, amount)| (name.clone(), amount.clone())).collect();
+    for (name, amount) in missing {
+        resources["limits"][name] = amount;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use json_patch::patch;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The pod as it is after the answer, which is the same when it is asked again.
+    fn filled(pod: &Value, is_namespace_ours: bool) -> Value {
+        let mut filled = pod.clone();
+        if let Some(changes) = fill_in(pod, "aliquot", is_namespace_ours).unwrap().patch {
+            patch(&mut filled, &changes).unwrap();
+        }
+        let again = fill_in(&filled, "aliquot", is_namespace_ours).unwrap();
+        assert_eq!(again, Answer::default(), "{filled}");
+        filled
+    }
+
+    fn pod(scheduler: Option<&str>, resources: &Value) -> Value {
+        let mut pod = json!({"metadata": {}, "spec": {"containers": [{"name": "main", "resources": resources}]}});
+        if let Some(scheduler) = scheduler {
+            pod["spec"]["schedulerName"] = scheduler.into();
+        }
+        pod
+    }
+
+    #[test]
+    fn limits_come_from_requests_of_devices_alone() {
+        let asked = json!({"requests": {"aliquot.dev/gpu-core": "30", "cpu": "1", "example.com/nic": "1"}});
+        let found = filled(&pod(None, &asked), false);
+        let resources = &found["spec"]["containers"][0]["resources"];
+        assert_eq!(resources["limits"], json!({"aliquot.dev/gpu-core": "30"}));
+        assert_eq!(resources["requests"], asked["requests"]);
+        let both = json!({"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}});
+        assert_eq!(filled(&pod(None, &both), false), pod(None, &both));
+    }
+
+    #[test]
+    fn amounts_for_each_device_get_a_number_of_devices() {
+        let amounts = json!({"limits": {"nvidia.com/gpumem": "1024"}, "requests": {"nvidia.com/gpumem": "1024"}});
+        let found = filled(&pod(Some("aliquot"), &amounts), false);
+        let resources = &found["spec"]["containers"][0]["resources"];
+        for field in ["limits", "requests"] {
+            assert_eq!(resources[field], json!({"nvidia.com/gpumem": "1024", "nvidia.com/gpu": "1"}), "{field}");
+        }
+        // Another scheduler's webhook has its own way.
+        assert_eq!(filled(&pod(Some("hami-scheduler"), &amounts), false), pod(Some("hami-scheduler"), &amounts));
+        let mut in_init = pod(Some("aliquot"), &json!({}));
+        in_init["spec"]["initContainers"] =
+            json!([{"name": "init", "resources": {"requests": {"volcano.sh/vgpu-memory": "1024"}}}]);
+        let found = filled(&in_init, false);
+        assert_eq!(found["spec"]["initContainers"][0]["resources"]["limits"]["volcano.sh/vgpu-number"], "1");
+    }
+
+    #[test]
+    fn a_namespace_names_the_scheduler_of_pods_that_are_meant() {
+        let scheduler = |pod: &Value, is_ours| filled(pod, is_ours)["spec"]["schedulerName"].clone();
+        let asks = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
+        let hami = json!({"limits": {"nvidia.com/gpumem": "1024"}});
+        assert_eq!(scheduler(&pod(None, &asks), true), "aliquot");
+        assert_eq!(scheduler(&pod(Some("default-scheduler"), &hami), true), "aliquot");
+        assert_eq!(scheduler(&pod(None, &asks), false), Value::Null);
+        assert_eq!(scheduler(&pod(Some("hami-scheduler"), &hami), true), "hami-scheduler");
+        let plain = pod(Some("default-scheduler"), &json!({"limits": {"cpu": "1"}}));
+        assert_eq!(scheduler(&plain, true), "default-scheduler");
+        for metadata in [
+            json!({"labels": {"aliquot.dev/queue": "q"}}),
+            json!({"labels": {"aliquot.dev/scheduling-policy": "p"}}),
+            json!({"annotations": {"aliquot.dev/gang": "g"}}),
+        ] {
+            let mut meant = plain.clone();
+            meant["metadata"] = metadata;
+            assert_eq!(scheduler(&meant, true), "aliquot", "{meant}");
+        }
+        // It has a node already.
+        let mut bound = pod(Some("default-scheduler"), &asks);
+        bound["spec"]["nodeName"] = "n".into();
+        assert_eq!(scheduler(&bound, true), "default-scheduler");
+    }
+
+    #[test]
+    fn what_is_no_pod_is_an_error_and_never_a_panic() {
+        let wrong = json!({"requests": {"aliquot.dev/gpu-core": "1"}, "limits": "none"});
+        for object in [
+            json!({"spec": {"containers": 7}}),
+            json!({"spec": {"containers": [7]}}),
+            json!({"spec": {"containers": [{"name": "main", "resources": wrong}]}}),
+        ] {
+            assert!(fill_in(&object, "aliquot", true).is_err(), "{object}");
+        }
+        for object in [json!({}), json!({"spec": {"containers": []}})] {
+            assert_eq!(fill_in(&object, "aliquot", true), Ok(Answer::default()), "{object}");
+        }
+    }
+}

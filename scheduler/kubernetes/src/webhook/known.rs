@@ -1,0 +1,79 @@
+//! Which queues and scheduling policies there are, by name.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use aliquot_api_server::Client;
+use aliquot_scheduler_core::DEFAULT_QUEUE;
+use futures_util::{StreamExt, pin_mut};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use parking_lot::RwLock;
+use tracing::debug;
+
+use crate::queue::Queue;
+use crate::scheduling_policy::SchedulingPolicy;
+use crate::watches::{WATCH_SECONDS, said};
+
+/// The names of all objects of a kind; `None`: they are not known yet.
+type Names = Arc<RwLock<Option<BTreeSet<String>>>>;
+
+/// The names that pods can give.
+#[derive(Clone, Default)]
+pub(super) struct Known {
+    queues: Names,
+    policies: Names,
+}
+
+impl Known {
+    #[cfg(test)]
+    pub(super) fn of<const N: usize>(queues: [&str; N], policies: [&str; N]) -> Known {
+        let names = |names: [&str; N]| Arc::new(RwLock::new(Some(names.map(str::to_owned).into())));
+        Known { queues: names(queues), policies: names(policies) }
+    }
+
+    /// Whether it is certain that there is no such queue.
+    pub(super) fn lacks_queue(&self, name: &str) -> bool {
+        name != DEFAULT_QUEUE && lacks(&self.queues, name)
+    }
+
+    /// Whether it is certain that there is no such policy.
+    pub(super) fn lacks_policy(&self, name: &str) -> bool {
+        lacks(&self.policies, name)
+    }
+
+    /// Follows what there is, for ever.
+    pub(super) async fn watch(&self, client: Client) {
+        let (queues, policies) = (ApiResource::erase::<Queue>(&()), ApiResource::erase::<SchedulingPolicy>(&()));
+        tokio::join!(
+            follow(Api::all_with(client.clone(), &queues), &self.queues),
+            follow(Api::all_with(client, &policies), &self.policies),
+        );
+    }
+}
+
+fn lacks(names: &Names, name: &str) -> bool {
+    names.read().as_ref().is_some_and(|names| !names.contains(name))
+}
+
+async fn follow(objects: Api<DynamicObject>, names: &Names) {
+    let events = watcher(objects, watcher::Config::default().timeout(WATCH_SECONDS)).default_backoff();
+    pin_mut!(events);
+    let mut listed = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => listed.extend(object.metadata.name),
+            Ok(Event::InitDone) => *names.write() = Some(std::mem::take(&mut listed)),
+            Ok(Event::Apply(object)) => names.write().get_or_insert_default().extend(object.metadata.name),
+            Ok(Event::Delete(object)) => {
+                if let (Some(names), Some(name)) = (names.write().as_mut(), object.metadata.name) {
+                    names.remove(&name);
+                }
+            }
+            // Without them nobody is warned, and nothing else is missing.
+            Err(error) => debug!(error = said(&error), "cannot watch what pods can name; trying again"),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Pods that could never have what they ask for.
+//!
+//! Of pods that name this scheduler all is judged. Of others only what is in Aliquot's own words: a container that asks in
+//! another system's words may be meant for that system, which reads it in its own way.
+
+use aliquot_dialects::{Dialect, Refusal};
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::known::Known;
+use super::review::Answer;
+use crate::devices::two_containers;
+use crate::gang;
+use crate::mirror::POLICY;
+use crate::pod::{self, KAI_QUEUE, QUEUE};
+
+/// What is said about a pod.
+///
+/// # Errors
+/// The object is no pod.
+pub(super) fn judge(object: &Value, scheduler: &str, known: &Known) -> Result<Answer, String> {
+    let pod = Pod::deserialize(object).map_err(|error| format!("the object is no pod: {error}"))?;
+    let (metadata, spec) = (pod.metadata, pod.spec.unwrap_or_default());
+    let annotations = metadata.annotations.unwrap_or_default();
+    let labels = metadata.labels.unwrap_or_default();
+    let owners = metadata.owner_references.unwrap_or_default();
+    let is_ours = spec.scheduler_name.as_deref() == Some(scheduler);
+    let words = pod::words(&spec, annotations.clone());
+    if let Some(unknown) = words.unknown_annotations() {
+        return Ok(Answer::refused("annotation", format!("the annotation {unknown}")));
+    }
+    if let Err(refusal) = words.check_annotations() {
+        return Ok(Answer::refused("annotation", format!("the annotation {refusal}")));
+    }
+    if let Some(Err(why)) = gang::of_pod(&spec, &labels, &annotations, &owners).filter(|_| is_ours) {
+        return Ok(Answer::refused("gang", why));
+    }
+    for (index, container) in words.containers.iter().enumerate() {
+        let is_judged = is_ours || container.resources.keys().any(|name| Dialect::Own.has_resource(name));
+        if let Some(refusal) = words.refused_everywhere(index).filter(|_| is_judged) {
+            return Ok(Answer::refused(reason(&refusal), format!("container {:?}: {refusal}", container.name)));
+        }
+    }
+    let asks = |index: &usize| words.asks_for_devices(*index);
+    let mut asking = (0..words.containers.len()).filter(asks).map(|index| words.containers[index].name.as_str());
+    if let (true, Some(first), Some(second)) = (is_ours, asking.next(), asking.next()) {
+        return Ok(Answer::refused("several-containers", two_containers(first, second)));
+    }
+    let mut warnings = Vec::new();
+    if is_ours {
+        let queue = labels.get(QUEUE).or_else(|| labels.get(KAI_QUEUE)).filter(|queue| known.lacks_queue(queue));
+        warnings.extend(queue.map(|queue| format!("there is no Queue {queue:?}: the pod waits until it is made")));
+        let policy = labels.get(POLICY).filter(|policy| known.lacks_policy(policy));
+        let lacking = |policy| format!("there is no SchedulingPolicy {policy:?}: the pod waits until it is made");
+        warnings.extend(policy.map(lacking));
+    }
+    Ok(Answer { warnings, ..Answer::default() })
+}
+
+fn reason(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Value { .. } => "value",
+        Refusal::Together { .. } => "contradiction",
+        Refusal::Alone { .. } => "incomplete",
+        Refusal::Mixed { .. } => "mixed",
+        Refusal::NotSpoken { .. } => "not-spoken",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The answer to a pod of the scheduler `aliquot` whose second container has these limits.
+    fn answer(limits: Value, annotations: Value) -> Answer {
+        judge(&pod("aliquot", &limits, &annotations), "aliquot", &Known::default()).unwrap()
+    }
+
+    fn pod(scheduler: &str, limits: &Value, annotations: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "p-", "annotations": annotations},
+            "spec": {
+                "schedulerName": scheduler,
+                "containers": [{"name": "side"}, {"name": "main", "resources": {"limits": limits}}],
+            },
+        })
+    }
+
+    #[test]
+    fn each_dialect_is_admitted_and_refused_by_what_it_asks() {
+        for (good, bad, reason, words) in [
+            (json!({"aliquot.dev/gpu-core": "30"}), json!({"aliquot.dev/gpu-core": "150"}), "value", "is \"150\""),
+            (json!({"aliquot.dev/gpu": "2"}), json!({"aliquot.dev/gpu-memory": "-1"}), "value", "is \"-1\""),
+            (json!({"nvidia.com/gpu": "1"}), json!({"nvidia.com/gpu": "0"}), "value", "at least 1"),
+            (
+                json!({"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"}),
+                json!({"tencent.com/vcuda-core": "30"}),
+                "incomplete",
+                "units of 256 MiB",
+            ),
+            (json!({"aliyun.com/gpu-mem": "8"}), json!({"aliyun.com/gpu-mem": "0"}), "value", "at least 1"),
+            (
+                json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "15"}),
+                json!({"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": "12"}),
+                "value",
+                "a multiple of 5",
+            ),
+            (
+                json!({"tke.cloud.tencent.com/qgpu-core": "10", "tke.cloud.tencent.com/qgpu-memory": "4"}),
+                json!({"tke.cloud.tencent.com/qgpu-core": "7", "tke.cloud.tencent.com/qgpu-memory": "4"}),
+                "value",
+                "a multiple of 5",
+            ),
+            (
+                json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}),
+                json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1", "nvidia.com/gpumem-percentage": "1"}),
+                "contradiction",
+                "in MiB or in percent",
+            ),
+            (json!({"volcano.sh/vgpu-number": "1"}), json!({"volcano.sh/vgpu-number": "0"}), "value", "at least 1"),
+            (json!({"elasticgpu.io/gpu-core": "30"}), json!({"elasticgpu.io/gpu-core": "130"}), "value", "is \"130\""),
+            (json!({"k8s.amazonaws.com/vgpu": "5"}), json!({"k8s.amazonaws.com/vgpu": "49"}), "value", "1 to 48"),
+            (
+                json!({"cpu": "1"}),
+                json!({"aliquot.dev/gpu-core": "30", "nvidia.com/gpumem": "1"}),
+                "mixed",
+                "ask in the words of one",
+            ),
+        ] {
+            assert_eq!(answer(good.clone(), json!({})), Answer::default(), "{good}");
+            let refused = answer(bad.clone(), json!({})).refused.unwrap_or_else(|| panic!("admitted: {bad}"));
+            assert_eq!(refused.reason, reason, "{bad}: {}", refused.message);
+            let names_container = refused.message.starts_with("container \"main\": ");
+            assert!(names_container && refused.message.contains(words), "{bad}: {}", refused.message);
+        }
+    }
+
+    #[test]
+    fn annotations_of_ours_are_those_there_are_with_values_that_fit() {
+        let half = json!({"aliquot.dev/gpu-core": "30"});
+        for (annotations, reason, words) in [
+            (json!({"aliquot.dev/gpu-core-limt": "50"}), "annotation", "aliquot.dev/gpu-core-limt changes nothing"),
+            (json!({"aliquot.dev/gpu-core-limit": "NaN"}), "annotation", "is \"NaN\"; it must be a whole number"),
+            (json!({"aliquot.dev/priority-class": "high"}), "annotation", "latency-critical, standard or batch"),
+            (json!({"aliquot.dev/gpu-core-limit": "20"}), "value", "at least aliquot.dev/gpu-core, which is 30"),
+            (json!({"aliquot.dev/gang": "g"}), "gang", "gang-size is \"\""),
+            (json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "0"}), "gang", "gang-size is \"0\""),
+        ] {
+            let refused = answer(half.clone(), annotations.clone()).refused.expect("refused");
+            assert_eq!(refused.reason, reason, "{annotations}: {}", refused.message);
+            assert!(refused.message.contains(words), "{annotations}: {}", refused.message);
+        }
+        let good = json!({"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "2", "aliquot.dev/gpu-core-limit": "50"});
+        assert_eq!(answer(half, good), Answer::default());
+    }
+
+    #[test]
+    fn of_pods_of_other_schedulers_only_our_words_are_judged() {
+        let judged = |limits: Value, annotations: Value| {
+            judge(&pod("default-scheduler", &limits, &annotations), "aliquot", &Known::default()).unwrap().refused
+        };
+        assert_eq!(judged(json!({"nvidia.com/gpu": "0"}), json!({"gpu-fraction": "NaN"})), None);
+        assert_eq!(judged(json!({}), json!({"aliquot.dev/gang": "g"})), None);
+        assert!(judged(json!({"aliquot.dev/gpu-core": "0"}), json!({})).is_some());
+        assert!(judged(json!({"aliquot.dev/gpu-core": "5", "volcano.sh/vgpu-number": "1"}), json!({})).is_some());
+        assert!(judged(json!({}), json!({"aliquot.dev/prioity-class": "batch"})).is_some());
+    }
+
+    #[test]
+    fn two_containers_with_devices_are_refused_where_none_could_start() {
+        let limits = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
+        let containers = json!([{"name": "a", "resources": limits}, {"name": "b", "resources": limits}]);
+        let refused = |scheduler: &str| {
+            let pod = json!({"spec": {"schedulerName": scheduler, "containers": containers}});
+            judge(&pod, "aliquot", &Known::default()).unwrap().refused
+        };
+        let of_ours = refused("aliquot").unwrap();
+        assert_eq!(of_ours.reason, "several-containers");
+        assert!(of_ours.message.starts_with("containers \"a\" and \"b\" ask for devices"), "{}", of_ours.message);
+        // Each container of a pod of kube-scheduler has a slice of its own.
+        assert_eq!(refused("default-scheduler"), None);
+    }
+
+    #[test]
+    fn a_queue_or_a_policy_that_there_is_not_is_a_warning() {
+        let known = Known::of(["there"], ["there"]);
+        let warnings = |labels: Value| {
+            let pod = json!({"metadata": {"labels": labels}, "spec": {"schedulerName": "aliquot", "containers": []}});
+            let answer = judge(&pod, "aliquot", &known).unwrap();
+            assert_eq!(answer.refused, None);
+            answer.warnings
+        };
+        assert_eq!(
+            warnings(json!({"aliquot.dev/queue": "gone"})),
+            ["there is no Queue \"gone\": the pod waits until it is made"]
+        );
+        assert_eq!(warnings(json!({"kai.scheduler/queue": "gone", "aliquot.dev/scheduling-policy": "gone"})).len(), 2);
+        let there = json!({"aliquot.dev/queue": "there", "aliquot.dev/scheduling-policy": "there"});
+        assert_eq!(warnings(there), [""; 0]);
+        // Before the names are known nothing is said.
+        let unknown = json!({"metadata": {"labels": {"aliquot.dev/queue": "gone"}}, "spec": {"containers": []}});
+        assert_eq!(judge(&unknown, "aliquot", &Known::default()).unwrap(), Answer::default());
+    }
+
+    #[test]
+    fn what_is_no_pod_is_an_error_and_no_verdict() {
+        let error = judge(&json!({"spec": {"containers": 7}}), "aliquot", &Known::default()).unwrap_err();
+        assert!(error.starts_with("the object is no pod"), "{error}");
+    }
+}
