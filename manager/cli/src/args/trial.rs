@@ -1,0 +1,79 @@
+//! The commands that let people try it out.
+
+use clap::Args;
+
+use crate::quantity::{CorePercent, Memory};
+
+/// See it work: two programs share one GPU 30/70, and a third is refused memory beyond its limit.
+///
+/// Starts real programs, each in a slice of its own, measures independently of the manager what they get, and compares
+/// it with their requests. Uses a real GPU if there is one, else a simulated one. Exits with 1 if a promise does not
+/// hold.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot demo
+  aliquot demo --seconds 30
+  aliquot demo --simulated --json")]
+pub(crate) struct DemoArgs {
+    /// How long to measure
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=600))]
+    pub(crate) seconds: u64,
+    /// Use the simulated GPU even if there is a real one
+    #[arg(long)]
+    pub(crate) simulated: bool,
+    /// Print the result as JSON; progress goes to standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Start a whole cluster on this machine, to try it out.
+///
+/// A scheduler, and nodes with simulated GPUs, each with a node manager. The command says how to submit jobs to it. A
+/// daemon that ends, or is killed, is started anew. Ctrl-C ends all of it, and nothing remains.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot dev
+  aliquot dev --nodes 4 --devices 8")]
+pub(crate) struct DevArgs {
+    /// Number of nodes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) nodes: u8,
+    /// Number of simulated GPUs of each node
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) devices: u8,
+}
+
+/// Keep the device busy and hold some of its memory, to try slices out.
+///
+/// A plain CUDA program that uses the first device that it sees. Start it in a slice, with `aliquot run` or `aliquot
+/// exec`, and watch with `aliquot top` what it gets. Its kernels take their time and compute nothing.
+#[derive(Args, Debug)]
+#[command(after_long_help = "\
+Examples:
+  aliquot run --simulated --gpu-core 30 --gpu-memory 4GiB -- aliquot load
+  aliquot exec train -- aliquot load --busy 60 --memory 1GiB
+  aliquot exec train -- aliquot load --kernel-ms 20 --seconds 30")]
+pub(crate) struct LoadArgs {
+    /// How much of the time it keeps the device busy, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "100", allow_hyphen_values = true)]
+    pub(crate) busy: CorePercent,
+    /// Device memory to hold: 1GiB, 512MiB, or 25% of what it sees [default: only its context]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub(crate) memory: Option<Memory>,
+    /// How long each kernel takes, in milliseconds
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) kernel_ms: u64,
+    /// End after this many seconds [default: with Ctrl-C]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: Option<u64>,
+}
+
+/// The arguments of a worker of the demonstration.
+#[derive(Args, Debug)]
+pub(crate) struct DemoWorkerArgs {
+    /// Duration of one kernel
+    #[arg(long, value_name = "NS")]
+    pub(crate) kernel_ns: u64,
+}
