@@ -4,6 +4,7 @@
 //! generated from them. It imports none of our crates.
 
 mod image;
+pub mod secret;
 
 /// The node manager's API, `aliquot/node/v1/node.proto`.
 pub mod node {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use crate::link::{self, Link, LinkEvent};
 use crate::logs::Logs;
 use crate::manager::{Manager, slice_name};
 use crate::report::{self, Machine};
+use crate::secrets;
 use crate::settings::Config;
 
 mod commands;
@@ -151,6 +152,8 @@ impl Agent {
             files::create_private_dir(dir).map_err(failed(format!("cannot make {}", dir.display())))?;
         }
         container::write_groups(&runtime).map_err(failed("cannot write the file of groups for containers"))?;
+        let secrets_dir = &config.secrets_dir;
+        files::create_passage(secrets_dir).map_err(failed(format!("cannot make {}", secrets_dir.display())))?;
         let promises = Promises::open(&state.join("promises.json")).map_err(failed("cannot keep its promises"))?;
         let lease_file = LeaseFile::create(&runtime.join("lease")).map_err(failed("cannot keep the lease"))?;
         let socket = runtime.join("agent.sock");
@@ -159,6 +162,9 @@ impl Agent {
         let wake = UnixDatagram::bind(&socket).map_err(failed(format!("cannot listen on {}", socket.display())))?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(failed("cannot close its socket"))?;
         let instances = instances::found(&state.join("instances")).map_err(failed("cannot read the instances"))?;
+        let has_instance = |dir: &Path| instances.keys().any(|number| secrets::dir_of(secrets_dir, *number) == dir);
+        secrets::remove_others(secrets_dir, has_instance)
+            .map_err(failed("cannot remove secrets of jobs that are gone"))?;
         let (news, inbox) = mpsc::unbounded_channel();
         let agent = Agent {
             machine: Machine::this(),

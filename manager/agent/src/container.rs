@@ -29,6 +29,7 @@ use nix::unistd::geteuid;
 use tokio::process::Command;
 use tracing::{debug, warn};
 
+use crate::secrets::IN_CONTAINER;
 use crate::settings::Settings;
 use crate::slice_environment::NVIDIA_VISIBLE_DEVICES;
 use crate::supervise::{ContainerAccess, ContainerVariables, Credentials, LaunchSpec};
@@ -167,6 +168,11 @@ pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<Lau
     add(&["--mount", &format!("type=bind,source={groups},target=/etc/group,readonly")]);
     for mount in &image.mounts {
         add(&["--mount", &bind(mount, user, settings)?]);
+    }
+    if let Some(secrets) = &spec.secrets {
+        let dir = secrets.dir.to_str().filter(|path| is_plain_path(path));
+        let dir = dir.ok_or_else(|| format!("podman cannot mount {}", secrets.dir.display()))?;
+        add(&["--mount", &format!("type=bind,source={dir},target={IN_CONTAINER},readonly")]);
     }
     if image.shm_bytes > 0 {
         add(&["--shm-size", &format!("{}b", image.shm_bytes)]);
@@ -355,6 +361,7 @@ mod tests {
             environment: vec![("LD_PRELOAD".into(), "/home/ada/evil.so".into())],
             container_variables: None,
             container: None,
+            secrets: None,
             work_dir: "/home/ada".into(),
             user: user(7).credentials,
             time_limit_ms: 0,

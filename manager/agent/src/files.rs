@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use serde::Serialize;
@@ -11,6 +11,13 @@ use serde::de::DeserializeOwned;
 /// Makes `dir` and those above it that are missing, closed to other users.
 pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Makes `dir`, which others can get through if they know where they go, and cannot list.
+pub(crate) fn create_passage(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o711).create(dir)?;
+    // Whatever this process's umask is.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o711))
 }
 
 /// `value` as the file `path`, durably.
@@ -31,8 +38,6 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

@@ -239,11 +239,12 @@ impl InstanceDir {
     }
 }
 
-/// `start` as it is kept on the disk: the environment may hold secrets.
-fn without_secrets(start: &Start) -> Start {
+/// `start` as it is kept: the command and the environment may hold secrets too.
+pub(crate) fn without_secrets(start: &Start) -> Start {
     let process = start.process.as_ref().map(|process| proto::Process {
         command: Vec::new(),
         environment: Default::default(),
+        secrets: Vec::new(),
         ..process.clone()
     });
     Start { process, ..start.clone() }
@@ -261,6 +262,7 @@ mod tests {
                 command: vec!["train".into()],
                 environment: [("TOKEN".to_owned(), "secret".to_owned())].into(),
                 log: "1.0.0".into(),
+                secrets: vec![proto::Secret { value: b"secret".to_vec(), ..proto::Secret::default() }],
                 ..proto::Process::default()
             }),
             ..Start::default()

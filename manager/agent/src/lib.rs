@@ -8,6 +8,7 @@
 //! | `instance`, `lease`, `logs` | files: what was commanded and how it ended, until when jobs may run, what they write |
 //! | `supervise` | the process that starts a job and ends it, whatever happens to the agent |
 //! | `container` | how podman runs a job that has an image |
+//! | `secrets` | files that only a job's user can read, in memory |
 //! | `streams`, `send_log` | what users run beside a job, connections to its ports, and its log, on the way to them |
 //! | `manager`, `report` | the node manager's words, and what they mean to the scheduler |
 //! | [`slice_environment`] | the variables that put a command into a slice |
@@ -30,6 +31,7 @@ mod logs;
 mod manager;
 mod process;
 mod report;
+mod secrets;
 mod send_log;
 mod streams;
 mod supervise;

@@ -93,6 +93,7 @@ pub(crate) fn spec(
         address: settings.address.clone().or(address.map(str::to_owned)).unwrap_or_else(|| node.name.clone()),
         problem: problems.join("; "),
         opens_streams: true,
+        keeps_secrets: true,
     }
 }
 

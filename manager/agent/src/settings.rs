@@ -154,6 +154,8 @@ pub struct Config {
     pub(crate) state_dir: PathBuf,
     /// What does not.
     pub(crate) runtime_dir: PathBuf,
+    /// The secrets of jobs, in memory. The users of jobs get through it, and see nothing of others.
+    pub(crate) secrets_dir: PathBuf,
     /// The node manager's socket.
     pub(crate) manager_socket: PathBuf,
 }
@@ -211,6 +213,7 @@ impl Settings {
             settings: self,
             state_dir: state_dir.join("cluster"),
             runtime_dir: runtime_dir.join("cluster"),
+            secrets_dir: runtime_dir.join("secrets"),
             manager_socket: manager_socket.to_owned(),
         })
     }

@@ -39,6 +39,7 @@ use crate::instance::{End, InstanceDir, Reason};
 use crate::lease::{Lease, LeaseFile};
 use crate::logs;
 use crate::process::{ProcessId, kill_descendants};
+use crate::secrets::{self, Secrets};
 
 mod companion;
 mod deadlines;
@@ -62,6 +63,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) container_variables: Option<ContainerVariables>,
     /// Set if the command is podman: how the container is reached.
     pub(crate) container: Option<ContainerAccess>,
+    /// Files for the job; `None`: it has none.
+    pub(crate) secrets: Option<Secrets>,
     pub(crate) work_dir: PathBuf,
     pub(crate) user: Credentials,
     /// 0: none.
@@ -117,8 +120,13 @@ pub fn main(dir: &Path) -> ExitCode {
     let dir = InstanceDir::at(dir);
     let (end, agent_socket) = match Supervisor::prepare() {
         Ok((signals, spec)) => {
-            let socket = spec.agent_socket.clone();
-            (supervise(&dir, signals, spec), Some(socket))
+            let (socket, secrets) =
+                (spec.agent_socket.clone(), spec.secrets.as_ref().map(|secrets| secrets.dir.clone()));
+            let end = supervise(&dir, signals, spec);
+            if let Some(Err(error)) = secrets.as_deref().map(secrets::remove) {
+                eprintln!("aliquot-manager: cannot remove the secrets of {}: {error}", dir.path().display());
+            }
+            (end, Some(socket))
         }
         Err(why) => (dir.stop().map_or_else(|| End::failed(why), End::unknown), None),
     };
@@ -207,6 +215,8 @@ impl Supervisor<'_> {
         let (lifeline_end, lifeline) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         // Without it the job runs all the same; who wants to run something beside it is told that it does not listen.
         let requests = requests::listen(dir.path()).ok();
+        // Before the job has a view of file systems of its own: what is removed here is gone there, too.
+        spec.secrets.as_ref().map_or(Ok(()), Secrets::write)?;
         // Podman notes the ids of a container's processes for its other commands: they must be the machine's.
         let namespace = if spec.container_variables.is_none() { init::make_namespace() } else { None };
         // SAFETY: this process has one thread, so the child may do whatever this process may.

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod node;
+mod secrets;
 mod slices;
 mod trial;
 mod users;
@@ -20,6 +21,7 @@ pub(crate) use cluster::{
     PortForwardArgs, QueueRemoveArgs, QueueSetArgs, QueuesArgs, QueuesCommand, SubmitArgs, TokenArgs,
 };
 pub(crate) use node::{DescribeArgs, DoctorArgs, EventsArgs, PsArgs, TopArgs};
+pub(crate) use secrets::{SecretRemoveArgs, SecretSetArgs, SecretsArgs, SecretsCommand};
 pub(crate) use slices::{
     ExecArgs, RunArgs, ShareArgs, SliceCommand, SliceCreateArgs, SliceLsArgs, SliceResizeArgs, SliceRmArgs,
 };
@@ -135,6 +137,7 @@ pub(crate) enum Command {
     Nodes(NodesArgs),
     Token(TokenArgs),
     Users(UsersArgs),
+    Secrets(SecretsArgs),
     Doctor(DoctorArgs),
     Demo(DemoArgs),
     Dev(DevArgs),

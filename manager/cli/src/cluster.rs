@@ -14,6 +14,7 @@ pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod port_forward;
 pub(crate) mod queues;
+pub(crate) mod secrets;
 mod state;
 mod stream;
 pub(crate) mod submit;

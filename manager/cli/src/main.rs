@@ -110,6 +110,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Queues(args) => client::runtime()?.block_on(cluster::queues::queues(scheduler, args))?,
         Command::Nodes(args) => client::runtime()?.block_on(cluster::nodes::nodes(socket, scheduler, args))?,
         Command::Token(args) => client::runtime()?.block_on(cluster::token::token(scheduler, args))?,
+        Command::Secrets(args) => client::runtime()?.block_on(cluster::secrets::secrets(scheduler, args))?,
         Command::Users(args) => client::runtime()?.block_on(cluster::users::users(scheduler, args))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::secrets::Holder;
+
 /// What somebody may do in general.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -84,6 +86,11 @@ pub(crate) enum Action<'a> {
     Inspect { job: OwnedJob<'a>, verb: &'static str },
     /// Change a job or act in its name. The verb is for messages.
     Control { job: OwnedJob<'a>, verb: &'static str },
+    /// See that there is a secret of this holder. No call ever answers its value. A queue comes with those above and below
+    /// it.
+    SeeSecret { holder: &'a Holder, queues: &'a [String] },
+    /// Set or remove a secret of this holder.
+    ChangeSecret { holder: &'a Holder },
     /// Change queues, nodes, tokens and users.
     Administer,
 }
@@ -109,19 +116,32 @@ impl Caller {
     pub(crate) fn may(&self, action: &Action<'_>) -> Result<(), String> {
         let Grant { role, queues, runs_as } = &self.grant;
         let owns = |job: &OwnedJob<'_>| job.owner == self.identity;
+        let holds = |holder: &Holder| Holder::user(&self.identity).as_ref() == Some(holder);
+        let is_user = |holder: &Holder| !matches!(holder, Holder::Queue(_));
+        let may_submit_to =
+            |asked: &[String]| queues.as_ref().is_none_or(|own| own.iter().any(|queue| asked.contains(queue)));
         let is_allowed = match (role, action) {
             (Role::Node | Role::None, _) => false,
             (Role::Administrator | Role::User, Action::Submit { .. }) if self.is_remote() && runs_as.is_none() => {
                 return Err(self.has_no_local_user());
             }
-            (Role::Administrator, _) | (Role::User | Role::Viewer, Action::Look) => true,
-            (Role::Viewer, Action::Inspect { .. } | Action::SeeUsers) => true,
-            (Role::User, Action::Submit { queues: asked }) => {
-                queues.as_ref().is_none_or(|own| own.iter().any(|queue| asked.contains(queue)))
-            }
+            (Role::User | Role::Viewer, Action::Look) => true,
+            (Role::Viewer, Action::Inspect { .. } | Action::SeeUsers | Action::SeeSecret { .. }) => true,
+            // A secret is its user's alone.
+            (Role::Administrator, Action::ChangeSecret { holder }) if is_user(holder) => holds(holder),
+            (Role::User, Action::ChangeSecret { holder }) => holds(holder),
+            (Role::User, Action::SeeSecret { holder, queues: asked }) => match is_user(holder) {
+                true => holds(holder),
+                false => may_submit_to(asked),
+            },
+            (Role::User, Action::Submit { queues: asked }) => may_submit_to(asked),
             (Role::User, Action::Inspect { job, .. } | Action::Control { job, .. }) => owns(job),
+            (Role::Administrator, _) => true,
             (Role::User, Action::SeeUsers | Action::Administer) => false,
-            (Role::Viewer, Action::Submit { .. } | Action::Control { .. } | Action::Administer) => false,
+            (
+                Role::Viewer,
+                Action::Submit { .. } | Action::Control { .. } | Action::ChangeSecret { .. } | Action::Administer,
+            ) => false,
         };
         if is_allowed { Ok(()) } else { Err(self.refusal(action)) }
     }
@@ -157,6 +177,11 @@ impl Caller {
             Action::Control { job: OwnedJob { id, user, .. }, verb } => {
                 format!("job {id} is of user {user}; only that user and administrators may {verb} it")
             }
+            Action::SeeSecret { .. } => format!("{} may not see this secret", self.who()),
+            Action::ChangeSecret { holder: Holder::Queue(queue) } => {
+                format!("only administrators may change the secrets of queue {queue:?}")
+            }
+            Action::ChangeSecret { .. } => format!("{} has no secrets, because no job can use them", self.who()),
             Action::Administer => "only administrators may do this".to_owned(),
         };
         let change = match &self.identity {
@@ -206,11 +231,13 @@ mod tests {
         OwnedJob { id: 7, owner, user: "somebody" }
     }
 
-    /// Submitting to team-a, to a queue below it and to team-b; then the other actions.
+    /// Submitting to team-a, to a queue below it and to team-b; then the other actions, the last of them with secrets.
     fn table(caller: &Caller) -> String {
         let queues = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (own, below, other) = (queues(&["team-a"]), queues(&["vision", "team-a"]), queues(&["team-b"]));
         let bob = Identity::Local(7);
+        let own_secrets = Holder::user(&caller.identity).expect("a user");
+        let (others, of_queue) = (Holder::Local(7), Holder::Queue("team-a".to_owned()));
         let actions = [
             Action::Look,
             Action::SeeUsers,
@@ -222,6 +249,12 @@ mod tests {
             Action::Control { job: job_of(caller.identity.clone()), verb: "cancel" },
             Action::Control { job: job_of(bob), verb: "cancel" },
             Action::Administer,
+            Action::SeeSecret { holder: &own_secrets, queues: &[] },
+            Action::SeeSecret { holder: &others, queues: &[] },
+            Action::SeeSecret { holder: &of_queue, queues: &own },
+            Action::ChangeSecret { holder: &own_secrets },
+            Action::ChangeSecret { holder: &others },
+            Action::ChangeSecret { holder: &of_queue },
         ];
         actions.iter().map(|action| if caller.may(action).is_ok() { 'y' } else { '-' }).collect()
     }
@@ -229,14 +262,14 @@ mod tests {
     #[test]
     fn each_role_may_what_the_table_says() {
         for (role, queues, expected) in [
-            //                              look, users, 3 queues, see own and other, cancel own and other, administer
-            (Role::Administrator, None, "yyyyyyyyyy"),
-            (Role::User, None, "y-yyyy-y--"),
-            (Role::User, Some(&["team-a"][..]), "y-yy-y-y--"),
-            (Role::User, Some(&["vision"][..]), "y--y-y-y--"),
-            (Role::Viewer, None, "yy---yy---"),
-            (Role::Node, None, "----------"),
-            (Role::None, None, "----------"),
+            //                              look, users, 3 queues, see own and other, cancel own and other, administer; see, change secrets
+            (Role::Administrator, None, "yyyyyyyyyyyyyy-y"),
+            (Role::User, None, "y-yyyy-y--y-yy--"),
+            (Role::User, Some(&["team-a"][..]), "y-yy-y-y--y-yy--"),
+            (Role::User, Some(&["vision"][..]), "y--y-y-y--y--y--"),
+            (Role::Viewer, None, "yy---yy---yyy---"),
+            (Role::Node, None, "----------------"),
+            (Role::None, None, "----------------"),
         ] {
             for identity in [Identity::Local(1000), ada()] {
                 let caller = caller(identity, role, queues);

@@ -33,6 +33,9 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// What it must remember is in this database, which several schedulers share: one leads, the others stand by.
     pub postgresql: Option<Postgresql>,
+    /// The file with the key that secrets of users are sealed with; not set: `secrets.key` in `state_dir`, made when it is
+    /// needed. Schedulers that share a database must have the same one.
+    pub secrets_key: Option<PathBuf>,
     /// Where it serves `/metrics` and `/healthz`, without encryption; not set: nowhere.
     pub metrics_address: Option<SocketAddr>,
     /// User numbers of administrators, beside root and the user that it runs as.
@@ -112,6 +115,7 @@ impl Default for Config {
             socket: PathBuf::from("/run/aliquot/scheduler.sock"),
             state_dir: PathBuf::from("/var/lib/aliquot/scheduler"),
             postgresql: None,
+            secrets_key: None,
             metrics_address: None,
             administrators: Vec::new(),
             users: Vec::new(),
@@ -231,6 +235,7 @@ mod tests {
             socket,
             state_dir,
             postgresql,
+            secrets_key,
             metrics_address,
             administrators,
             users,
@@ -246,6 +251,7 @@ mod tests {
         assert_eq!((listen, &socket, &state_dir), (default.listen, &default.socket, &default.state_dir));
         assert_eq!((lease_ms, silence_ms), (default.lease_ms, default.silence_ms));
         assert_eq!(start_deadline_ms, default.start_deadline_ms);
+        assert!(secrets_key.is_some());
         assert!(!address.is_empty() && metrics_address.is_some() && !administrators.is_empty() && tls.is_some());
         assert_eq!((default_role, limits), (default.default_role, default.limits));
         assert_eq!((audit.file_bytes, audit.files), (default.audit.file_bytes, default.audit.files));

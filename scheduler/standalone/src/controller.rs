@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use aliquot_proto::agent::v1 as wire_types;
-use aliquot_scheduler_core::QueueSpec;
+use aliquot_scheduler_core::{DEFAULT_QUEUE, QueueSpec};
 use aliquot_scheduler_engine::{Acknowledge, Message, NodeName, Observation, Report, Shown};
 use aliquot_scheduler_store::{Change, Database, StoreError};
 use parking_lot::RwLock;
@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::jobs::{Book, ClaimName, Effects, Ended, Fault, Instance, Job, JobId, StartOrder, Unknown};
 use crate::metrics::Counters;
 use crate::queues::{self, Queues};
+use crate::secrets::Secrets;
 use crate::sessions::Sessions;
 use crate::wire;
 
@@ -78,6 +79,8 @@ pub(crate) enum Inbox {
     QueueRemoved(String, Reply<()>),
     /// The engine commands a start.
     Start(StartOrder),
+    /// A start that cannot go to its node, and why.
+    NotSent(Box<StartOrder>, String, Fault),
     /// The engine commands a stop.
     Stop {
         node: NodeName,
@@ -127,6 +130,7 @@ pub(crate) struct Controller {
     /// The number of the next job.
     pub(crate) next_id: JobId,
     pub(crate) counters: Counters,
+    pub(crate) secrets: Arc<Secrets>,
 }
 
 /// The number that the next job can have, so that no number is given twice, not even after a backup was restored.
@@ -262,6 +266,7 @@ impl Controller {
                 self.there.insert(order.claim, version);
                 self.seen.book.write().start(now_ms, order, effects);
             }
+            Inbox::NotSent(order, why, fault) => self.seen.book.write().not_sent(now_ms, &order, &why, fault, effects),
             Inbox::Stop { node, message } => {
                 self.counters.stops.inc();
                 batch.messages.push((node.to_string(), message));
@@ -432,12 +437,39 @@ impl Controller {
         }
     }
 
+    /// The secrets of a job for the node that is to start it, or why it cannot be told, and whose fault that is.
+    fn secrets_for(&self, job: &Job, node: &str) -> Result<Vec<wire_types::Secret>, (String, Fault)> {
+        // The node may have been exchanged for an older one since the engine has chosen it.
+        let reported = self.sessions.reported(node).unwrap_or_default();
+        if !reported.keeps_secrets {
+            let version = reported.version;
+            let why = format!(
+                "the manager of node {node} (version {version:?}) would start the job without its secrets; update it"
+            );
+            return Err((why, Fault::Node));
+        }
+        let queue = if job.spec.queue.is_empty() { DEFAULT_QUEUE } else { &job.spec.queue };
+        let queues = self.seen.queues.read().path(queue);
+        self.secrets.of_job(job, &queues).map_err(|error| (error.to_string(), Fault::Job))
+    }
+
     fn send_start(&self, order: &StartOrder) {
         let book = self.seen.book.read();
         let ClaimName { job: id, index, .. } = order.claim;
         let Some(entry) = book.entry(id) else { return };
-        let Some(process) = entry.process(order.claim, book.first_address(id, index)) else { return };
+        let Some(mut process) = entry.process(order.claim, book.first_address(id, index)) else { return };
+        let job = (!entry.job.spec.secrets.is_empty()).then(|| entry.job.clone());
         drop(book);
+        if let Some(job) = job {
+            match self.secrets_for(&job, order.node.as_str()) {
+                Ok(secrets) => process.secrets = secrets,
+                Err((why, fault)) => {
+                    // It is as if the node had said so.
+                    _ = self.own.send(Inbox::NotSent(Box::new(order.clone()), why, fault));
+                    return;
+                }
+            }
+        }
         self.counters.starts.inc();
         self.sessions.send(order.node.as_str(), start_message(order, process, self.clock.now_ms()));
     }

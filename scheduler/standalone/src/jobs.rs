@@ -8,6 +8,7 @@
 //! engine and told to nodes, in this order.
 
 mod book;
+mod claims;
 mod member;
 mod process;
 mod run;
@@ -19,7 +20,7 @@ mod worlds;
 pub(crate) use book::{Book, Effects, Ended, Entry, JOBS, StartOrder, TASKS, Unknown};
 pub(crate) use member::{Exit, Member};
 pub(crate) use run::{Fault, Instance};
-pub(crate) use spec::{Image, JobSpec, Mount, NODE_LABEL, Restart};
+pub(crate) use spec::{Image, JobSpec, Mount, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse};
 pub(crate) use task::{Task, TaskState, Then};
 
 use serde::{Deserialize, Serialize};

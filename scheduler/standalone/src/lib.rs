@@ -16,6 +16,7 @@
 //! * The [`jobs`] book knows what users want. It is a state machine without I/O. The [`controller`], one thread, owns it:
 //!   it saves what has changed, then tells the engine and the nodes.
 //! * The engine decides which claim goes where. All policy is there.
+//! * [`secrets`] are sealed, here and in the store. Only the node that starts a job is told their values.
 //! * [`streams`] connect a user with a running job, by way of a call that its node makes when asked to.
 //! * [`sessions`] are the nodes that can be reached now. Whatever is sent to others is lost, and the engine's deadlines
 //!   and reports mend that.
@@ -57,6 +58,7 @@ mod metrics;
 mod present;
 mod queues;
 mod registrar;
+mod secrets;
 mod serve;
 mod sessions;
 mod standby;

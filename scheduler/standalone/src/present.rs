@@ -7,7 +7,7 @@ use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Pending};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
-use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, Task, TaskState, Then};
+use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, SecretUse, Task, TaskState, Then};
 use crate::sessions::Sessions;
 
 /// A view, with what waits in it by its group.
@@ -186,11 +186,16 @@ fn spec(spec: &JobSpec, is_private: bool) -> wire::JobSpec {
         image: spec.image.as_ref().map(|image| seen(&image.reference)).unwrap_or_default(),
         mounts: spec.image.iter().filter(|_| !is_private).flat_map(|image| &image.mounts).map(mount).collect(),
         shm_bytes: spec.image.as_ref().map_or(0, |image| image.shm_bytes),
+        secrets: spec.secrets.iter().filter(|_| !is_private).map(secret).collect(),
     }
 }
 
 fn mount(mount: &Mount) -> wire::Mount {
     wire::Mount { source: mount.source.clone(), target: mount.target.clone(), read_only: mount.read_only }
+}
+
+fn secret(of: &SecretUse) -> wire::SecretUse {
+    wire::SecretUse { name: of.name.clone(), variable: of.variable.clone() }
 }
 
 /// How a node is.

@@ -69,6 +69,12 @@ impl Queues {
         below.map(|spec| spec.name.as_str()).collect()
     }
 
+    /// The names of the queue, of those that it is below, and of all that are below it.
+    pub(crate) fn around(&self, name: &str) -> Vec<String> {
+        let is_below = |other: &&String| *other != name && self.path(other).iter().any(|above| above == name);
+        self.path(name).into_iter().chain(self.0.keys().filter(is_below).cloned()).collect()
+    }
+
     pub(crate) fn set(&mut self, spec: QueueSpec) {
         self.0.insert(spec.name.clone(), spec);
     }

@@ -39,6 +39,7 @@ use crate::membership::{Addresses, Invitation, Inviter, LoadError, Membership, T
 use crate::metrics::{Counters, Metrics};
 use crate::queues::{QUEUES, Queues};
 use crate::registrar::Registrar;
+use crate::secrets::Secrets;
 use crate::sessions::Sessions;
 use crate::streams::Streams;
 use crate::users::UserService;
@@ -164,6 +165,9 @@ impl Server {
         let (authority, leadership) = (authority.map(Arc::new), database.leadership().clone());
         let membership = Arc::new(Membership::load(database.clone())?);
         let accounts = Arc::new(Accounts::load(database.clone())?);
+        let key_file = config.secrets_key.clone().unwrap_or_else(|| config.state_dir.join("secrets.key"));
+        // Of several schedulers each would make another one.
+        let secrets = Arc::new(Secrets::load(database.clone(), key_file, config.postgresql.is_none())?);
         let own = nix::unistd::Uid::effective().as_raw();
         let grants = Grants::new(&config.users, config.default_role, &config.administrators, own);
         let callers = Callers::new(grants.map_err(ServeError::Config)?, accounts, authority.is_some());
@@ -238,6 +242,7 @@ impl Server {
                 looked: (0, 0),
                 next_id,
                 counters: counters.clone(),
+                secrets: Arc::clone(&secrets),
             };
             let fail = fail.clone();
             spawn("controller", move || {
@@ -294,6 +299,7 @@ impl Server {
             inviter: inviter.clone(),
             clock: Arc::clone(&clock),
             registrar: Arc::new(registrar),
+            secrets,
         };
         let users = Gate { service: SchedulerServer::new(users), keeper };
         // Users of other machines call there, and schedulers that stand by do for theirs.

@@ -1,6 +1,7 @@
 //! The API for users, `aliquot/scheduler/v1/scheduler.proto`.
 
 mod about;
+mod secrets;
 mod streams;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
 use crate::present::{self, Waiting};
 use crate::queues;
 use crate::registrar::Registrar;
+use crate::secrets::{Holder, Secrets};
 use crate::sessions::Sessions;
 use crate::streams::Streams;
 
@@ -59,6 +61,7 @@ pub(crate) struct UserService {
     pub(crate) inviter: Option<Inviter>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) registrar: Arc<Registrar>,
+    pub(crate) secrets: Arc<Secrets>,
 }
 
 /// Who calls, as the gate has found out.
@@ -191,6 +194,8 @@ impl Scheduler for UserService {
         // The queue may have been removed since the job was taken in.
         if self.seen.book.read().made_before(&job).is_none() {
             self.check_queue(&job.spec.queue)?;
+            // That they are there and can be what they are to be.
+            self.secrets.of_job(&job, &queues)?;
         }
         let id = self.ask(|reply| Inbox::Submit(Box::new(job), reply)).await?;
         about.into_iter().for_each(|about| about.is(format!("job {id} in queue {queue}")));
@@ -393,7 +398,9 @@ impl Scheduler for UserService {
             return Err(Status::failed_precondition(why));
         }
         self.tell(Observation::QueueRemoved(name.clone())).await?;
-        self.ask(|reply| Inbox::QueueRemoved(name, reply)).await?;
+        self.ask(|reply| Inbox::QueueRemoved(name.clone(), reply)).await?;
+        // Another queue of this name is another one.
+        tokio::task::block_in_place(|| self.secrets.remove_all(&Holder::Queue(name))).map_err(unavailable)?;
         Ok(Response::new(wire::RemoveQueueResponse {}))
     }
 
@@ -479,8 +486,31 @@ impl Scheduler for UserService {
     ) -> Result<Response<wire::RemoveUserResponse>, Status> {
         note(&request, || format!("user {}", request.get_ref().name));
         check(&request, &Action::Administer)?;
-        tokio::task::block_in_place(|| self.registrar.remove(&request.into_inner().name))?;
+        let name = request.into_inner().name;
+        tokio::task::block_in_place(|| {
+            self.registrar.remove(&name)?;
+            // Whoever is added by this name later may be somebody else.
+            self.secrets.remove_all(&Holder::Remote(name)).map_err(unavailable)
+        })?;
         Ok(Response::new(wire::RemoveUserResponse {}))
+    }
+
+    async fn set_secret(&self, request: Request<wire::SetSecretRequest>) -> Result<Response<wire::Secret>, Status> {
+        secrets::set(self, request).map(Response::new)
+    }
+
+    async fn list_secrets(
+        &self,
+        request: Request<wire::ListSecretsRequest>,
+    ) -> Result<Response<wire::ListSecretsResponse>, Status> {
+        secrets::list(self, &request).map(Response::new)
+    }
+
+    async fn remove_secret(
+        &self,
+        request: Request<wire::RemoveSecretRequest>,
+    ) -> Result<Response<wire::RemoveSecretResponse>, Status> {
+        secrets::remove(self, request).map(Response::new)
     }
 }
 

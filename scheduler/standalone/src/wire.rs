@@ -6,7 +6,7 @@ use aliquot_proto::agent::v1 as wire;
 use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceSpec, Health, MilliCpu, NodeSpec, Taint, TaintEffect};
 use aliquot_scheduler_engine::{Amounts, DevicePart, Generation, NodeReport, Running, StepOutcome};
 
-use crate::jobs::ClaimName;
+use crate::jobs::{ClaimName, NODE_LABEL, SECRETS_LABEL};
 
 pub(crate) fn generation(from: Option<wire::Generation>) -> Generation {
     from.map_or_else(Generation::default, |from| Generation { term: from.term, number: from.number })
@@ -46,7 +46,12 @@ fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
     };
     let taint = |from: wire::Taint| Taint { key: from.key, value: from.value, effect: TaintEffect::NoSchedule };
     let mut labels: BTreeMap<String, String> = from.labels.into_iter().collect();
-    labels.insert(crate::jobs::NODE_LABEL.to_owned(), name.to_owned());
+    labels.insert(NODE_LABEL.to_owned(), name.to_owned());
+    // Whatever its configuration says: an older one would run the job without its secrets.
+    match from.keeps_secrets {
+        true => _ = labels.insert(SECRETS_LABEL.0.to_owned(), SECRETS_LABEL.1.to_owned()),
+        false => _ = labels.remove(SECRETS_LABEL.0),
+    }
     NodeSpec {
         name: name.to_owned(),
         labels,

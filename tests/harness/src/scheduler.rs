@@ -8,7 +8,7 @@ use std::time::Duration;
 use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
 use aliquot_proto::scheduler::v1::{
     CancelJobRequest, CreateJoinTokenRequest, ExplainRequest, ExplainResponse, GetJobRequest, Job, JobSpec,
-    ListNodesRequest, ListQueuesRequest, Node, Queue, ReadLogRequest, SubmitJobRequest,
+    ListNodesRequest, ListQueuesRequest, Node, Queue, ReadLogRequest, Secret, SetSecretRequest, SubmitJobRequest,
 };
 use hyper_util::rt::TokioIo;
 use rustix::process::Signal;
@@ -264,6 +264,15 @@ impl Jobs {
     /// The scheduler's answer.
     pub fn set_queue(&mut self, queue: Queue) -> Result<Queue, Status> {
         Ok(self.runtime.block_on(self.api.set_queue(queue))?.into_inner())
+    }
+
+    /// Keeps a secret of the caller.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn set_secret(&mut self, name: &str, value: &[u8]) -> Result<Secret, Status> {
+        let request = SetSecretRequest { name: name.to_owned(), value: value.to_vec(), ..SetSecretRequest::default() };
+        Ok(self.runtime.block_on(self.api.set_secret(request))?.into_inner())
     }
 
     /// A join token for one node.

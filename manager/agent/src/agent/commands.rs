@@ -8,7 +8,7 @@ use super::instances::Instance;
 use super::messages::ended;
 use super::{Agent, named, start};
 use crate::clock;
-use crate::instance::{End, Number, Reason};
+use crate::instance::{End, Number, Reason, without_secrets};
 use crate::lease::Lease;
 use crate::{send_log, streams, users};
 
@@ -100,7 +100,7 @@ impl Agent {
             format!("cannot start a supervisor: {error}")
         })?;
         start::prepare(start, number, started.pid(), surroundings, self.manager.clone(), self.news.clone());
-        let instance = Instance::new(start.clone(), dir, Some(started));
+        let instance = Instance::new(without_secrets(start), dir, Some(started));
         self.instances.insert(number, instance);
         self.note_written_logs();
         Ok(())

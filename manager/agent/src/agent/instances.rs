@@ -16,6 +16,7 @@ use crate::clock;
 use crate::container;
 use crate::instance::{End, InstanceDir, Number, Reason, Seen, number};
 use crate::manager::slice_name;
+use crate::secrets;
 use crate::streams;
 
 /// An instance, until the scheduler has acknowledged its end.
@@ -162,6 +163,10 @@ impl Agent {
         let Some(instance) = self.instances.get_mut(&number) else { return };
         info!(claim = instance.start.claim, reason = ?end.reason, code = ?end.exit_code, failure = ?end.failure, "a job has ended");
         instance.ending = Some(end);
+        // Its supervisor has removed them, if it was not killed.
+        if let Err(error) = secrets::remove(&secrets::dir_of(&self.config.secrets_dir, number)) {
+            warn!(%error, claim = instance.start.claim, "cannot remove the secrets of a job that has ended");
+        }
         if let Some(supervised) = instance.supervised.take() {
             supervised.wait_in_background();
         }

@@ -17,6 +17,7 @@ use crate::container;
 use crate::instance::{End, InstanceDir, Number};
 use crate::manager::{Manager, slice_name, slice_request};
 use crate::process::{ProcessId, own_program};
+use crate::secrets;
 use crate::settings::Config;
 use crate::slice_environment::{self, NVIDIA_VISIBLE_DEVICES, VISIBLE_DEVICES};
 use crate::supervise::LaunchSpec;
@@ -119,6 +120,7 @@ fn launch_spec(config: &Config, process: &Process, user: &JobUser, log_dir: Path
         environment: environment.into_iter().collect(),
         container_variables: None,
         container: None,
+        secrets: None,
         work_dir,
         user: user.credentials.clone(),
         time_limit_ms: process.time_limit_ms,
@@ -157,8 +159,9 @@ async fn put_into_slice(
     Surroundings { config, user, log_dir }: Surroundings,
     mut manager: Manager,
 ) -> Result<LaunchSpec, String> {
-    let process = start.process.clone().unwrap_or_default();
-    let mut spec = launch_spec(&config, &process, &user, log_dir);
+    let mut process = start.process.clone().unwrap_or_default();
+    let secrets = secrets::take(&mut process, secrets::dir_of(&config.secrets_dir, number), &user.credentials)?;
+    let mut spec = LaunchSpec { secrets, ..launch_spec(&config, &process, &user, log_dir) };
     let request = slice_request(start, number, pid)?;
     let failed = |status: tonic::Status| format!("the node manager makes no slice: {}", status.message());
     let slice = match request.parts.is_empty() {

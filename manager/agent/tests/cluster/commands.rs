@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
-use aliquot_proto::agent::v1::{Amounts, DevicePart, EndReason, EndSession, Process, ReadLog, Start};
+use aliquot_proto::agent::v1::{Amounts, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start};
+use nix::sys::signal::{Signal, kill};
 
 use crate::manager::DEVICE;
 use crate::scheduler::{claim, generation, shell, start};
@@ -68,6 +69,45 @@ fn a_job_has_the_rights_of_its_user_and_no_others() {
         scheduler.start_job(2, Process { uid: 0, ..shell("true") });
         assert!(scheduler.trouble(2).contains("not as root"));
     }
+}
+
+#[test]
+fn secrets_are_there_as_long_as_the_job_is() {
+    let mut scheduler = Scheduler::start(LEASE_MS);
+    // In memory, also where this user may mount nothing.
+    let mut node = Node::in_memory(&scheduler);
+    let spec = scheduler.report().spec.expect("what the node is");
+    assert!(spec.keeps_secrets);
+    let mut pipe = node.pipe("pipe");
+    let secret = |value: &str| Secret { name: "token".into(), value: value.into(), variable: "TOKEN".into() };
+    let script = "echo $(cat $ALIQUOT_SECRETS/token) $TOKEN > PIPE; exec sleep 1000";
+    let process = Process { secrets: vec![secret("sesame")], ..shell(&script.replace("PIPE", &pipe.path())) };
+    scheduler.start_job(1, process.clone());
+    scheduler.started(1);
+    pipe.wait_for("sesame sesame");
+    let count = || fs::read_dir(node.path("run/secrets")).unwrap().count();
+    assert_eq!(count(), 1);
+    let command = fs::read(node.path("state/cluster/instances/1-1/command")).unwrap();
+    assert!(!command.windows(6).any(|part| part == b"sesame"));
+    scheduler.stop_job(1, 2);
+    scheduler.ended(1);
+    assert_eq!(count(), 0);
+
+    // What a supervisor that is killed leaves behind, the agent removes, although it was killed as well.
+    scheduler.start_job(3, process);
+    scheduler.started(3);
+    pipe.wait_for("sesame sesame\nsesame sesame");
+    let (session, supervisor) = (scheduler.session, node.supervisor(3));
+    node.kill_agent();
+    kill(supervisor, Signal::SIGKILL).unwrap();
+    assert_eq!(fs::read_dir(node.path("run/secrets")).unwrap().count(), 1);
+    node.start_agent();
+    scheduler.report_after(session);
+    scheduler.ended(3);
+    assert_eq!(fs::read_dir(node.path("run/secrets")).unwrap().count(), 0);
+
+    scheduler.start_job(4, Process { secrets: vec![Secret { name: "../x".into(), ..secret("x") }], ..shell("true") });
+    assert!(scheduler.trouble(4).contains("\"../x\" cannot be the name of a secret"));
 }
 
 #[test]

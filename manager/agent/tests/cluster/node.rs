@@ -28,8 +28,16 @@ impl Node {
         Node::with(&scheduler.settings())
     }
 
+    /// One whose directories are in memory.
+    pub(crate) fn in_memory(scheduler: &Scheduler) -> Node {
+        Node::at(tempfile::tempdir_in("/dev/shm").expect("a directory"), &scheduler.settings())
+    }
+
     pub(crate) fn with(settings: &str) -> Node {
-        let dir = tempfile::tempdir().expect("a directory");
+        Node::at(tempfile::tempdir().expect("a directory"), settings)
+    }
+
+    fn at(dir: TempDir, settings: &str) -> Node {
         fs::write(dir.path().join("settings.toml"), settings).expect("settings");
         let manager = FakeManager::start(dir.path());
         let mut node = Node { dir, manager, agent: None };

@@ -1,8 +1,10 @@
-//! Completion of jobs, queues and nodes on the shell's command line, for which the scheduler is asked.
+//! Completion of jobs, queues, nodes, users and secrets on the shell's command line, for which the scheduler is asked.
 
 use std::ffi::OsStr;
 
-use aliquot_proto::scheduler::v1::{ListJobsRequest, ListNodesRequest, ListQueuesRequest, ListUsersRequest};
+use aliquot_proto::scheduler::v1::{
+    ListJobsRequest, ListNodesRequest, ListQueuesRequest, ListSecretsRequest, ListUsersRequest,
+};
 use clap_complete::engine::CompletionCandidate;
 
 use super::{Client, connect_to_running, failed};
@@ -44,6 +46,14 @@ pub(crate) fn users(begun: &OsStr) -> Vec<CompletionCandidate> {
         asked(async |mut client| Ok(client.list_users(ListUsersRequest {}).await.map_err(failed)?.into_inner().users));
     let of_others = users.into_iter().filter(|user| !user.is_local);
     candidates(of_others.map(|user| (user.name, String::new())), begun)
+}
+
+/// Names of secrets.
+pub(crate) fn secrets(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let secrets = asked(async |mut client| {
+        Ok(client.list_secrets(ListSecretsRequest {}).await.map_err(failed)?.into_inner().secrets)
+    });
+    candidates(secrets.into_iter().map(|secret| (secret.name, secret.queue)), begun)
 }
 
 /// The scheduler's answer; nothing if it does not answer.

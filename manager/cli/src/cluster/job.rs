@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use aliquot_proto::scheduler::v1::{GetJobRequest, Job, JobSpec, Member, MemberDevice, Mount, Restart, Task};
+use aliquot_proto::scheduler::v1::{
+    GetJobRequest, Job, JobSpec, Member, MemberDevice, Mount, Restart, SecretUse, Task,
+};
 
 use super::words::indices_short;
 use super::{age_human, connect_to_running, counted, demand, failed, json, moment_human, now_unix_ms, state};
@@ -71,6 +73,9 @@ fn spec_lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         names.sort_unstable();
         lines.push(("Variables:", names.join(" ")));
     }
+    if !spec.secrets.is_empty() {
+        lines.push(("Secrets:", spec.secrets.iter().map(secret).collect::<Vec<_>>().join(", ")));
+    }
     let members =
         if spec.gang > 1 { format!("{} members that start together, each with ", spec.gang) } else { String::new() };
     lines.push(("Asks for:", members + &demand::of_member(spec)));
@@ -129,6 +134,12 @@ fn times(count: u32) -> String {
 fn mount(mount: &Mount) -> String {
     let target = if mount.target.is_empty() { String::new() } else { format!(":{}", mount.target) };
     format!("{}{target}{}", mount.source, if mount.read_only { ":ro" } else { "" })
+}
+
+/// A secret as `--secret` takes it.
+fn secret(of: &SecretUse) -> String {
+    let variable = if of.variable.is_empty() { String::new() } else { format!(":{}", of.variable) };
+    of.name.clone() + &variable
 }
 
 /// A word of a command line, in quotes if a shell would take it apart.
@@ -256,6 +267,7 @@ mod tests {
             work_dir: "/home/ada".to_owned(),
             image: "debian:12".to_owned(),
             mounts: vec![Mount { source: "/data".to_owned(), target: "/in".to_owned(), read_only: true }],
+            secrets: vec![SecretUse { name: "hf-token".to_owned(), variable: "HF_TOKEN".to_owned() }],
             gpu_core_percent: 30,
             gang: 2,
             priority: -5,
@@ -303,6 +315,7 @@ mod tests {
              Directory:  /home/ada\n\
              Mounts:     /data:/in:ro\n\
              Variables:  TOKEN\n\
+             Secrets:    hf-token:HF_TOKEN\n\
              Asks for:   2 members that start together, each with 30 % of 1 GPU\n\
              Priority:   -5\n\
              Rules:      is never evicted for others; is not started anew after the loss of a node; is retried up to 3 times \

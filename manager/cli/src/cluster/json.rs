@@ -1,7 +1,7 @@
 //! The scheduler's answers as JSON: exact figures, units in the names, and fields named as in the gRPC contract.
 
 use aliquot_proto::scheduler::v1::{
-    Job, JobSpec, Member, MemberDevice, Mount, Node, NodeDevice, Queue, Restart, Task, Toleration,
+    Job, JobSpec, Member, MemberDevice, Mount, Node, NodeDevice, Queue, Restart, SecretUse, Task, Toleration,
 };
 use serde_json::{Value, json};
 
@@ -55,7 +55,12 @@ fn spec(spec: &JobSpec) -> Value {
         "image": spec.image,
         "mounts": spec.mounts.iter().map(mount).collect::<Vec<_>>(),
         "shm_bytes": spec.shm_bytes,
+        "secrets": spec.secrets.iter().map(secret).collect::<Vec<_>>(),
     })
+}
+
+fn secret(of: &SecretUse) -> Value {
+    json!({ "name": of.name, "variable": of.variable })
 }
 
 fn mount(mount: &Mount) -> Value {

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
 
-use aliquot_proto::scheduler::v1::{Job, JobState, SubmitJobRequest};
+use aliquot_proto::scheduler::v1::{Job, JobState, ListSecretsRequest, SubmitJobRequest};
 use tonic::Status;
 
 use super::state;
@@ -38,6 +38,9 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
             // The directory is one of this machine, and not of the nodes.
             spec.work_dir.clear();
         }
+        if !spec.secrets.is_empty() {
+            check_secrets(&socket).await?;
+        }
         let job = send(&socket, SubmitJobRequest { spec: Some(spec), request_id: request_id()? }).await?;
         match (args.json, args.follow) {
             (true, _) => output::print_json(&json::job(&job))?,
@@ -69,6 +72,11 @@ fn read(file: &Path) -> Result<JobWords> {
     };
     let text = text.map_err(|error| Failure::new(format!("cannot read {name}: {error}")).exit(exit::USAGE))?;
     words::read(&text, &name)
+}
+
+/// Says so if the scheduler is too old for secrets: it would run the job without them.
+async fn check_secrets(socket: &Path) -> Result<()> {
+    connect(socket).await?.list_secrets(ListSecretsRequest {}).await.map(drop).map_err(failed)
 }
 
 /// Sends the request, and the same again if the scheduler ends before it has answered.

@@ -21,7 +21,7 @@ pub(crate) use yaml::read;
 use crate::cluster::completion;
 use crate::error::{Failure, Result, exit};
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
-use values::{Key, Label, MountWord, Pair, Priority, Restart, Times, Variable};
+use values::{Key, Label, MountWord, Pair, Priority, Restart, SecretWord, Times, Variable};
 
 /// A job, as `aliquot submit` takes it. Every word is an option of the same name; `command` is what stands after `--`.
 #[derive(Args, Deserialize, JsonSchema, Debug, Clone, Default, PartialEq)]
@@ -139,6 +139,12 @@ pub(crate) struct JobWords {
     #[serde(deserialize_with = "yaml::pairs")]
     #[schemars(schema_with = "schema::pairs_or_null")]
     pub(crate) env: Vec<Variable>,
+    /// Secret that it finds as a file of this name in the directory that ALIQUOT_SECRETS names; with a variable, as the
+    /// value of that too. May be several: see aliquot secrets
+    #[arg(long, value_name = "NAME[:VARIABLE]", add = ArgValueCompleter::new(completion::secrets), help_heading = "What runs")]
+    #[serde(deserialize_with = "yaml::many")]
+    #[schemars(schema_with = "schema::many::<SecretWord>")]
+    pub(crate) secret: Vec<SecretWord>,
     /// Run in a container of this image, as podman names it; without a command, what the image says
     #[arg(long, value_name = "IMAGE", help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
@@ -197,6 +203,7 @@ impl JobWords {
             gpu_model: list(self.gpu_model, file.gpu_model),
             tolerate: pairs(self.tolerate, file.tolerate),
             env: pairs(self.env, file.env),
+            secret: list(self.secret, file.secret),
             image: self.image.or(file.image),
             mount: list(self.mount, file.mount),
             shm_size: self.shm_size.or(file.shm_size),
@@ -256,6 +263,7 @@ impl JobWords {
             image: self.image.map(Text::into_string).unwrap_or_default(),
             mounts: self.mount.into_iter().map(MountWord::into_mount).collect(),
             shm_bytes: self.shm_size.map_or(0, Bytes::bytes),
+            secrets: self.secret.into_iter().map(SecretWord::into_use).collect(),
             command: self.command,
         })
     }

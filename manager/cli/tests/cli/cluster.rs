@@ -1,6 +1,7 @@
 //! The commands for a cluster, with a scheduler that plays what a test has written.
 
 mod scheduler;
+mod secrets;
 mod streams;
 mod users;
 

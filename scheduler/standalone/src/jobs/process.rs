@@ -32,6 +32,8 @@ impl Entry {
             description: format!("job {} of {}: {}", claim.job, self.job.user, spec.name),
             log: claim.log(),
             image: spec.image.as_ref().map(image),
+            // They are opened when the command goes to its node.
+            secrets: Vec::new(),
         })
     }
 }

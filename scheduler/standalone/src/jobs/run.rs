@@ -1,12 +1,12 @@
 //! What happens to jobs: each call is one thing that has happened, and its [`Effects`] are what follows.
 
-use aliquot_scheduler_core::{Claim, PodGroup};
 use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
 
 use super::book::{Book, Effects, Ended, Entry, StartOrder, Unknown};
+use super::claims::{claims, group_name};
 use super::member::{Exit, Place};
 use super::task::{Task, TaskState, Then};
-use super::{ClaimName, End, Job, JobId, JobSpec, Restart};
+use super::{ClaimName, End, Job, JobId, Restart};
 
 /// The wait before a gang starts anew that has been set back twice; it doubles with each time.
 const SETBACK_MS: u64 = 1_000;
@@ -217,6 +217,17 @@ impl Book {
             TaskState::Leaving { .. } => self.finish_if_left(now_ms, claim.job, claim.index, effects),
             _ => {}
         }
+    }
+
+    /// A start that was commanded was not sent to its node, which so knows nothing of the instance.
+    pub(crate) fn not_sent(&mut self, now_ms: u64, order: &StartOrder, why: &str, fault: Fault, effects: &mut Effects) {
+        let of = Instance { node: order.node.as_str(), claim: order.claim, generation: order.generation };
+        self.not_started(now_ms, of, why, fault, effects);
+        let become_of_it = match fault {
+            Fault::Node => StepOutcome::Refused(why.to_owned()),
+            Fault::Job => StepOutcome::Failed(why.to_owned()),
+        };
+        effects.observations.push(outcome(order, become_of_it));
     }
 
     /// The engine knows that nothing runs of a member that the book takes to be there: its node was lost.
@@ -482,50 +493,6 @@ impl Book {
     fn rank_of(&self, claim: ClaimName) -> String {
         if self.is_gang(claim) { format!("rank {} ", claim.rank) } else { String::new() }
     }
-}
-
-/// What the engine is told of a task that is to run.
-fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation> {
-    let mut told = Vec::new();
-    let is_gang = task.members.len() > 1;
-    let left = task.members.iter().filter(|member| member.exit.is_none()).count();
-    if is_gang {
-        told.push(Observation::Group(PodGroup {
-            name: group_name(id, task),
-            queue: spec.queue.clone(),
-            priority: spec.priority,
-            preemptible: spec.preemptible,
-            min_members: u32::try_from(left).unwrap_or(u32::MAX),
-            ..PodGroup::default()
-        }));
-    }
-    for (name, member) in task.claims(id).zip(&task.members) {
-        if member.exit.is_some() {
-            continue;
-        }
-        let claim = Claim {
-            name: shown(name, spec, is_gang),
-            request: spec.request(),
-            queue: spec.queue.clone(),
-            priority: spec.priority,
-            preemptible: spec.preemptible,
-            pod_group: is_gang.then(|| group_name(id, task)),
-            ..Claim::default()
-        };
-        told.push(Observation::Claim(name.to_string().into(), Box::new(claim)));
-    }
-    told
-}
-
-fn group_name(id: JobId, task: &Task) -> String {
-    format!("{id}.{}.{}", task.index, task.attempt)
-}
-
-/// A member's name for people.
-fn shown(name: ClaimName, spec: &JobSpec, is_gang: bool) -> String {
-    let index = if spec.has_array { format!(".{}", name.index) } else { String::new() };
-    let rank = if is_gang { format!(" rank {}", name.rank) } else { String::new() };
-    format!("job {}{index}{rank}", name.job)
 }
 
 fn how(exit: &Exit) -> String {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_proto::agent::v1::is_image_reference;
 use aliquot_proto::scheduler::v1 as wire;
+use aliquot_proto::secret::{JOB_SECRETS_MAX, is_secret_name, is_secret_variable};
 use aliquot_scheduler_core::{
     Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, Request, Toleration,
 };
@@ -25,6 +26,8 @@ const SHM_BYTES_MAX: u64 = 1 << 50;
 const MOUNTS_MAX: usize = 64;
 /// The label of nodes that run images, and its value.
 const IMAGES_LABEL: (&str, &str) = ("images", "podman");
+/// The label of nodes that can give secrets to jobs, and its value. The scheduler gives it to those that say so.
+pub(crate) const SECRETS_LABEL: (&str, &str) = ("aliquot.dev/secrets", "yes");
 /// The label by which a job names a node. The scheduler gives it to each node.
 pub(crate) const NODE_LABEL: &str = "aliquot.dev/node";
 
@@ -61,6 +64,16 @@ pub(crate) struct JobSpec {
     pub(crate) after: Vec<JobId>,
     /// `None`: the command runs on the node as it is.
     pub(crate) image: Option<Image>,
+    pub(crate) secrets: Vec<SecretUse>,
+}
+
+/// A secret that a job is given as a file.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SecretUse {
+    pub(crate) name: String,
+    /// The variable that has its value, too; empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) variable: String,
 }
 
 /// What a job's containers are made of.
@@ -135,6 +148,7 @@ impl JobSpec {
             tolerations: spec.tolerations.into_iter().map(|taint| (taint.key, taint.value)).collect(),
             after: spec.after,
             image,
+            secrets: spec.secrets.into_iter().map(|of| SecretUse { name: of.name, variable: of.variable }).collect(),
         };
         read.check()?;
         Ok(read)
@@ -197,7 +211,37 @@ impl JobSpec {
                 self.nodes.len()
             ));
         }
+        self.check_secrets()?;
         self.request().validate().map_err(|error| error.to_string())
+    }
+
+    fn check_secrets(&self) -> Result<(), String> {
+        if self.secrets.len() > JOB_SECRETS_MAX {
+            return Err(format!(
+                "{} secrets are more than {JOB_SECRETS_MAX}; put several into one file",
+                self.secrets.len()
+            ));
+        }
+        let (mut names, mut variables) = (BTreeSet::new(), BTreeSet::new());
+        for SecretUse { name, variable } in &self.secrets {
+            if !is_secret_name(name) {
+                return Err(format!("{name:?} cannot be the name of a secret; see: aliquot secrets"));
+            }
+            if !variable.is_empty() && !is_secret_variable(variable) {
+                return Err(format!(
+                    "{variable:?} cannot be the variable of secret {name:?}: use letters, digits and '_' only"
+                ));
+            }
+            if !names.insert(name) {
+                return Err(format!("secret {name:?} is named twice; name it once"));
+            }
+            if !variable.is_empty() && (self.environment.contains_key(variable) || !variables.insert(variable)) {
+                return Err(format!(
+                    "variable {variable:?} would have two values, one of them secret {name:?}; leave one out"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_image(&self, image: &Image) -> Result<(), String> {
@@ -260,6 +304,9 @@ impl JobSpec {
         };
         let mut labels = self.node_labels.clone();
         labels.extend(self.nodes.iter().map(|node| (NODE_LABEL.to_owned(), node.clone())));
+        if !self.secrets.is_empty() {
+            labels.insert(SECRETS_LABEL.0.to_owned(), SECRETS_LABEL.1.to_owned());
+        }
         labels.extend(self.image.iter().map(|_| (IMAGES_LABEL.0.to_owned(), IMAGES_LABEL.1.to_owned())));
         let toleration = |(key, value)| Toleration { key: Some(key), value: Some(value), effect: None };
         let tolerations = self.tolerations.iter().cloned().map(toleration).collect();
@@ -334,6 +381,32 @@ mod tests {
         assert_eq!((spec.name.as_str(), spec.gang, spec.array.as_slice()), ("train", 1, &[0][..]));
         assert_eq!((spec.gpus, spec.has_array, spec.preemptible), (0, false, true));
         assert_eq!(spec.request().devices, DeviceRequest::default());
+    }
+
+    #[test]
+    fn a_job_with_secrets_goes_where_they_are_given() {
+        let with = |uses: &[(&str, &str)]| {
+            let secret = |(name, variable): &(&str, &str)| wire::SecretUse {
+                name: (*name).into(),
+                variable: (*variable).into(),
+            };
+            let environment = [("SET".to_owned(), "1".to_owned())].into();
+            asks(wire::JobSpec { secrets: uses.iter().map(secret).collect(), environment, ..wire::JobSpec::default() })
+        };
+        let labels = |spec: JobSpec| spec.request().constraints.labels;
+        assert_eq!(labels(with(&[("a", "A"), ("b", "")]).unwrap())[SECRETS_LABEL.0], SECRETS_LABEL.1);
+        assert!(labels(with(&[]).unwrap()).is_empty());
+        for (wrong, words) in [
+            (&[("a/b", "")][..], "\"a/b\" cannot be the name of a secret"),
+            (&[("a", "2")], "\"2\" cannot be the variable of secret \"a\""),
+            (&[("a", ""), ("a", "A")], "named twice"),
+            (&[("a", "SET")], "variable \"SET\" would have two values"),
+            (&[("a", "A"), ("b", "A")], "variable \"A\" would have two values"),
+            (&[("a", ""); 17], "17 secrets are more than 16"),
+        ] {
+            let why = with(wrong).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
     }
 
     #[test]

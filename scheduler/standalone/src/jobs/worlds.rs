@@ -54,7 +54,9 @@ impl World {
                 Observation::ClaimEnded(uid) => _ = self.wanted.remove(uid.as_str()),
                 Observation::Group(group) => _ = self.groups.insert(group.name),
                 Observation::GroupRemoved(_, name) => _ = self.groups.remove(&name),
-                Observation::Outcome(report) => assert!(matches!(report.outcome, StepOutcome::Refused(_))),
+                Observation::Outcome(report) => {
+                    assert!(matches!(report.outcome, StepOutcome::Refused(_) | StepOutcome::Failed(_)));
+                }
                 other => panic!("the book says {other:?}"),
             }
         }
@@ -425,6 +427,22 @@ fn what_a_node_could_not_start_is_a_failure_only_if_the_job_is_to_blame() {
         let of = Instance { node: "node", claim, generation: instance };
         world.act(|book, now_ms, effects| book.not_started(now_ms, of, "no such program", fault, effects));
         assert_eq!((world.end(id), world.reason(id)), (ends, "no such program"));
+    }
+}
+
+#[test]
+fn a_start_that_was_not_sent_is_as_one_that_its_node_refused() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { retries: 1, ..wire::JobSpec::default() });
+    for (fault, failures, ends) in [(Fault::Node, 0, None), (Fault::Job, 1, None), (Fault::Job, 2, Some(End::Failed))] {
+        world.tick(60_000);
+        world.start_all();
+        let (generation, claim) = world.running.pop_first().expect("a start is commanded");
+        let (node, amounts) = ("node".into(), Amounts::default());
+        let order = StartOrder { node, session: 1, claim, generation, amounts, deadline_ms: 1000 };
+        world.act(|book, now_ms, effects| book.not_sent(now_ms, &order, "no such secret", fault, effects));
+        let task = &world.book.entries[&id].tasks[&0];
+        assert_eq!((task.failures, task.reason.as_str(), world.end(id)), (failures, "no such secret", ends));
     }
 }
 

@@ -14,6 +14,11 @@ pub(super) fn queue(queue: &wire::Queue) -> String {
     format!("queue {name}: parent {parent:?}, quota_gpu_millis {quota}, limit_gpu_millis {limit}, weight {weight}")
 }
 
+pub(super) fn secret(name: &str, queue: &str) -> String {
+    let of = if queue.is_empty() { String::new() } else { format!(" of queue {queue}") };
+    format!("secret {name}{of}")
+}
+
 pub(super) fn user(request: &wire::AddUserRequest) -> String {
     let wire::User { name, role, queues, runs_as, .. } = request.user.clone().unwrap_or_default();
     let role = wire::Role::try_from(role).map_or("of no name", |role| role.as_str_name());

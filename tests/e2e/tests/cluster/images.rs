@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use aliquot_harness::{HostProgram, Image, MIB, Node, Scheduler, SimulatedGpu, artifacts, container, run, wait};
-use aliquot_proto::scheduler::v1::{JobSpec, JobState, Mount, NodeState};
+use aliquot_proto::scheduler::v1::{JobSpec, JobState, Mount, NodeState, SecretUse};
 
 use crate::Cluster;
 
@@ -42,16 +42,18 @@ fn a_job_with_an_image_has_its_part_and_ends_whole() {
 fn has_its_exact_part(cluster: &Cluster, data: &Path) {
     let program = HostProgram::linked(&cluster._gpus[0], "exact");
     let image = Image::with(&[&program]);
+    cluster.client().set_secret("token", b"sesame\n").expect("it is kept");
     let spec = JobSpec {
         image: image.reference().into(),
         gpu_core_percent: 50,
         gpu_memory_bytes: 64 * MIB,
+        secrets: vec![SecretUse { name: "token".into(), variable: "TOKEN".into() }],
         environment: [("GREETING".to_owned(), "hello".to_owned())].into(),
         mounts: vec![Mount { source: data.to_str().unwrap().into(), target: "/data".into(), read_only: false }],
         command: [
             "/bin/sh",
             "-c",
-            &format!("echo $GREETING $ALIQUOT_JOB_ID; read groups </etc/group; echo $groups; echo kept >/data/file; exec /bin/exact-linked {}", 64 * MIB),
+            &format!("echo $GREETING $ALIQUOT_JOB_ID; read token <$ALIQUOT_SECRETS/token; echo $token $TOKEN; read groups </etc/group; echo $groups; echo kept >/data/file; exec /bin/exact-linked {}", 64 * MIB),
         ]
         .map(str::to_owned)
         .into(),
@@ -64,7 +66,7 @@ fn has_its_exact_part(cluster: &Cluster, data: &Path) {
     });
     let log = cluster.client().log(id, 0).expect("there is a log");
     assert_eq!(ended.state(), JobState::Succeeded, "{log}\n{ended:?}");
-    let expected = format!("hello {id}\nroot:x:0:\nfree: {}\none byte more than all: 2\n", 64 * MIB);
+    let expected = format!("hello {id}\nsesame sesame\nroot:x:0:\nfree: {}\none byte more than all: 2\n", 64 * MIB);
     assert!(log.starts_with(&expected), "{log}");
     assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "kept\n");
     wait::until_true("the slice is gone", || cluster.nodes[0].client().slices().is_ok_and(|slices| slices.is_empty()));

@@ -7,6 +7,7 @@ mod faults;
 mod images;
 mod jobs;
 mod ports;
+mod secrets;
 mod users;
 
 use aliquot_harness::{Jobs, Node, Scheduler, SimulatedGpu, wait};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use super::values::{MountWord, Priority, Restart, Times};
+use super::values::{MountWord, Priority, Restart, SecretWord, Times};
 use super::{Count, Indices, JobId, JobWords, Text};
 use crate::quantity::{Bytes, CorePercent, Span, Thousandths};
 
@@ -45,6 +45,10 @@ schemas! {
     JobId => { "type": "integer", "minimum": 1 },
     Restart => { "type": "string", "enum": ["always", "never"] },
     MountWord => { "type": "string", "pattern": "^(~|/[^:,]*)(:/[^:,]*)?(:r[ow])?$", "examples": ["/data:/data:ro"] },
+    SecretWord => {
+        "type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}(:[A-Za-z_][A-Za-z0-9_]*)?$",
+        "examples": ["hf-token", "hf-token:HF_TOKEN"],
+    },
     CorePercent => { "anyOf": [
         { "type": "integer", "minimum": 1, "maximum": 100 },
         { "type": "string", "pattern": "^[0-9]+%?$" },

@@ -1,4 +1,4 @@
-use aliquot_proto::scheduler::v1::Mount;
+use aliquot_proto::scheduler::v1::{Mount, SecretUse};
 use clap::Parser;
 use proptest::prelude::*;
 
@@ -106,6 +106,7 @@ fn one_of_each() -> Vec<BoxedStrategy<Said>> {
         mapping("tolerate").boxed(),
         mapping("env").boxed(),
         text("image").boxed(),
+        list("secret", "[a-z][a-z.-]{0,4}(:[A-Z_]{1,4})?").boxed(),
         list("mount", "(~|/[a-z]{1,4})(:/[a-z]{1,4})?(:r[ow])?").boxed(),
         scalar("shm-size", size()).boxed(),
         text("workdir").boxed(),
@@ -153,11 +154,13 @@ fn every_word_has_its_place_in_the_job() {
         "--name n --queue q --gpu-core 30 --gpu-memory 8GiB --gpus 2 --cpu 1.5 --memory 16GiB --gang 4 --array 0-2 \
          --priority -7 --non-preemptible --after 3 --after 4 --time-limit 2h --grace 20s --retries 5 --retry-delay 30s \
          --restart never --node a --node b --label zone=a --gpu-model H100 --tolerate k=v --tolerate only --env A=b=c \
-         --image debian:12 --mount /data:/in:ro --mount ~ --shm-size 1GiB --workdir /data -- python train.py --lr 3",
+         --secret a --secret b.c:B --image debian:12 --mount /data:/in:ro --mount ~ --shm-size 1GiB --workdir /data -- \
+         python train.py --lr 3",
     );
     let toleration = |key: &str, value: &str| Toleration { key: key.to_owned(), value: value.to_owned() };
     let mount =
         |source: &str, target: &str, read_only| Mount { source: source.into(), target: target.into(), read_only };
+    let secret = |name: &str, variable: &str| SecretUse { name: name.into(), variable: variable.into() };
     let map = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into_iter().collect();
     let strings = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     assert_eq!(
@@ -190,6 +193,7 @@ fn every_word_has_its_place_in_the_job() {
             image: "debian:12".to_owned(),
             mounts: vec![mount("/data", "/in", true), mount("~", "", false)],
             shm_bytes: 1 << 30,
+            secrets: vec![secret("a", ""), secret("b.c", "B")],
         }
     );
 }
@@ -268,6 +272,8 @@ fn errors_in_a_file_tell_the_place_and_the_word_that_was_meant() {
         ("name: x\ngpu-core: 300\n", "job.yaml:2:11: \"300\" is more than one device has"),
         ("gpu-memory: 8G\n", "job.yaml:1:13: \"G\" in \"8G\" could mean GiB"),
         ("mount: data\n", "job.yaml:1:8: \"data\" is no mount; write DIR, DIR:WHERE"),
+        ("secret: /etc/shadow\n", "job.yaml:1:9: \"/etc/shadow\" is no secret; write NAME or NAME:VARIABLE"),
+        ("secret: [a:2B]\n", "\"a:2B\" is no secret"),
         ("mount: [/a:b]\n", "\"/a:b\" is no mount"),
         ("gang: 0\n", "job.yaml:1:7: \"0\" is no count; write a whole number from 1"),
         ("array: 5-3\n", "job.yaml:1:8: \"5-3\" ends before it begins"),

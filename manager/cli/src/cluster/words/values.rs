@@ -4,7 +4,8 @@ use std::env;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use aliquot_proto::scheduler::v1::Mount;
+use aliquot_proto::scheduler::v1::{Mount, SecretUse};
+use aliquot_proto::secret::{is_secret_name, is_secret_variable};
 
 use crate::error::{Failure, Result, exit};
 
@@ -148,6 +149,34 @@ impl FromStr for MountWord {
         match is_right {
             true => Ok(MountWord { source: source.to_owned(), target: target.to_owned(), read_only }),
             false => Err(wrong()),
+        }
+    }
+}
+
+/// A secret, and the variable that has its value too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SecretWord {
+    name: String,
+    /// Empty: none.
+    variable: String,
+}
+
+impl SecretWord {
+    pub(crate) fn into_use(self) -> SecretUse {
+        SecretUse { name: self.name, variable: self.variable }
+    }
+}
+
+impl FromStr for SecretWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<SecretWord, String> {
+        let (name, variable) = text.split_once(':').map_or((text, None), |(name, variable)| (name, Some(variable)));
+        match is_secret_name(name) && variable.is_none_or(is_secret_variable) {
+            true => Ok(SecretWord { name: name.to_owned(), variable: variable.unwrap_or_default().to_owned() }),
+            false => Err(format!(
+                "{text:?} is no secret; write NAME or NAME:VARIABLE, such as hf-token:HF_TOKEN; `aliquot secrets` shows the names"
+            )),
         }
     }
 }

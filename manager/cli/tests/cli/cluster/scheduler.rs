@@ -8,9 +8,11 @@ use aliquot_proto::scheduler::v1::scheduler_server::{Scheduler, SchedulerServer}
 use aliquot_proto::scheduler::v1::{
     AddUserRequest, AddUserResponse, BackUpRequest, BackUpResponse, CancelJobRequest, CreateJoinTokenRequest,
     CreateJoinTokenResponse, ExplainRequest, ExplainResponse, GetJobRequest, Job, JobSpec, JobState, ListJobsRequest,
-    ListJobsResponse, ListNodesRequest, ListNodesResponse, ListQueuesRequest, ListQueuesResponse, ListUsersRequest,
-    ListUsersResponse, LogChunk, Member, Node, Queue, ReadLogRequest, RemoveNodeRequest, RemoveNodeResponse,
-    RemoveQueueRequest, RemoveQueueResponse, RemoveUserRequest, RemoveUserResponse, SubmitJobRequest, Task, User,
+    ListJobsResponse, ListNodesRequest, ListNodesResponse, ListQueuesRequest, ListQueuesResponse, ListSecretsRequest,
+    ListSecretsResponse, ListUsersRequest, ListUsersResponse, LogChunk, Member, Node, Queue, ReadLogRequest,
+    RemoveNodeRequest, RemoveNodeResponse, RemoveQueueRequest, RemoveQueueResponse, RemoveSecretRequest,
+    RemoveSecretResponse, RemoveUserRequest, RemoveUserResponse, Secret, SetSecretRequest, SubmitJobRequest, Task,
+    User,
 };
 use aliquot_proto::stream::v1::{FromJob, FromUser, from_job};
 use tempfile::TempDir;
@@ -31,6 +33,8 @@ pub(crate) struct Scene {
     pub(crate) queues: Vec<Queue>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) users: Vec<User>,
+    /// `None`: the scheduler knows none.
+    pub(crate) secrets: Option<Vec<Secret>>,
     pub(crate) explanation: ExplainResponse,
     /// What comes of a stream; `None`: it is refused.
     pub(crate) stream: Option<Vec<from_job::Frame>>,
@@ -53,6 +57,9 @@ pub(crate) enum Asked {
     Token(CreateJoinTokenRequest),
     AddUser(AddUserRequest),
     RemoveUser(String),
+    /// Its name, its queue and its value.
+    SetSecret(String, String, Vec<u8>),
+    RemoveSecret(RemoveSecretRequest),
 }
 
 #[derive(Clone)]
@@ -322,6 +329,27 @@ impl Scheduler for Player {
     async fn remove_user(&self, request: Request<RemoveUserRequest>) -> Result<Response<RemoveUserResponse>, Status> {
         self.note(Asked::RemoveUser(request.into_inner().name));
         Ok(Response::new(RemoveUserResponse {}))
+    }
+
+    async fn set_secret(&self, request: Request<SetSecretRequest>) -> Result<Response<Secret>, Status> {
+        let SetSecretRequest { name, queue, value } = request.into_inner();
+        self.note(Asked::SetSecret(name.clone(), queue.clone(), value));
+        Ok(Response::new(Secret { name, queue, ..Secret::default() }))
+    }
+
+    async fn list_secrets(&self, _: Request<ListSecretsRequest>) -> Result<Response<ListSecretsResponse>, Status> {
+        let secrets = self.scene.borrow().secrets.clone();
+        // A scheduler of an older version does not know the call.
+        let secrets = secrets.ok_or_else(|| Status::unimplemented(""))?;
+        Ok(Response::new(ListSecretsResponse { secrets }))
+    }
+
+    async fn remove_secret(
+        &self,
+        request: Request<RemoveSecretRequest>,
+    ) -> Result<Response<RemoveSecretResponse>, Status> {
+        self.note(Asked::RemoveSecret(request.into_inner()));
+        Ok(Response::new(RemoveSecretResponse {}))
     }
 
     async fn back_up(&self, _: Request<BackUpRequest>) -> Result<Response<BackUpResponse>, Status> {

@@ -1,0 +1,301 @@
+//! The secrets of users and queues. In the store and in this process they are sealed; they are opened for the node that
+//! starts a job, and for nobody else.
+
+mod key;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use aliquot_proto::agent::v1 as agent;
+use aliquot_proto::scheduler::v1 as wire;
+use aliquot_proto::secret::{SECRET_BYTES_MAX, is_secret_name, secret_as_variable};
+use aliquot_scheduler_core::DEFAULT_QUEUE;
+use aliquot_scheduler_store::{Change, Database, StoreError};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::access::Identity;
+use crate::grants::name_of;
+use crate::jobs::{Job, SecretUse};
+use crate::membership::LoadError;
+use key::{Key, KeyError, KeyFile};
+
+/// The kind of records that secrets are saved as.
+const SECRETS: &str = "secret";
+/// Secrets of one user or queue at most.
+const OF_HOLDER_MAX: usize = 100;
+/// Bytes of a variable with its name in a container at most: podman up to 4.6 reads no longer lines.
+const LINE_BYTES_MAX: usize = 60_000;
+
+/// Whose a secret is.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Holder {
+    /// A user of a scheduler's machine, by number.
+    Local(u32),
+    /// A user of another machine, by name.
+    Remote(String),
+    /// All jobs of a queue and of those below it.
+    Queue(String),
+}
+
+/// A secret, as it is saved.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Record {
+    /// The value, sealed together with the name of the record.
+    sealed: String,
+    /// Names the key.
+    key: String,
+    /// The length of the value.
+    bytes: u32,
+    set_ms: u64,
+    set_by: String,
+}
+
+/// Why a secret is not kept, removed or given.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    #[error("{0}")]
+    Invalid(String),
+    #[error("{0}")]
+    Unknown(String),
+    #[error("{0}")]
+    TooMany(String),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<SecretError> for tonic::Status {
+    fn from(error: SecretError) -> Self {
+        let why = error.to_string();
+        match error {
+            SecretError::Invalid(_) => Self::invalid_argument(why),
+            SecretError::Unknown(_) => Self::not_found(why),
+            SecretError::TooMany(_) => Self::resource_exhausted(why),
+            SecretError::Key(_) => Self::failed_precondition(why),
+            SecretError::Store(_) => Self::unavailable(why),
+        }
+    }
+}
+
+impl Holder {
+    /// The user who calls or whose a job is; `None`: a node has no secrets.
+    pub(crate) fn user(identity: &Identity) -> Option<Self> {
+        match identity {
+            Identity::Local(uid) => Some(Self::Local(*uid)),
+            Identity::Remote(name) => Some(Self::Remote(name.clone())),
+            Identity::Node(_) => None,
+        }
+    }
+
+    /// As messages name the holder.
+    fn shown(&self) -> String {
+        match self {
+            Self::Local(uid) => format!("user {}", name_of(*uid)),
+            Self::Remote(name) => format!("user {name}"),
+            Self::Queue(name) => format!("queue {name:?}"),
+        }
+    }
+
+    /// The end of a command that concerns a secret of this holder.
+    fn option(&self) -> String {
+        match self {
+            Self::Queue(name) => format!(" --queue {name}"),
+            Self::Local(_) | Self::Remote(_) => String::new(),
+        }
+    }
+}
+
+/// All secrets.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    database: Database,
+    key: KeyFile,
+    records: Mutex<BTreeMap<(Holder, String), Record>>,
+}
+
+/// The key of a record. It is sealed with the value, so that no record can take the place of another.
+fn record_key(holder: &Holder, name: &str) -> String {
+    serde_json::to_string(&(holder, name)).unwrap_or_default()
+}
+
+impl Secrets {
+    /// The secrets as they were saved. `key_file` has the key that they are sealed with, and is made when it is needed if
+    /// `makes_key`.
+    pub(crate) fn load(database: Database, key_file: PathBuf, makes_key: bool) -> Result<Self, LoadError> {
+        let read = |(key, value): (String, String)| {
+            let unreadable = |error: serde_json::Error| LoadError::Record(format!("secret {key}: {error}"));
+            Ok((serde_json::from_str(&key).map_err(unreadable)?, serde_json::from_str(&value).map_err(unreadable)?))
+        };
+        let records = database.records(SECRETS)?.into_iter().map(read).collect::<Result<_, LoadError>>()?;
+        Ok(Self { database, key: KeyFile::new(key_file, makes_key), records: Mutex::new(records) })
+    }
+
+    /// Keeps a secret, in place of an older one. It is durable when this returns.
+    pub(crate) fn set(
+        &self,
+        now_ms: u64,
+        holder: Holder,
+        name: &str,
+        value: &[u8],
+        set_by: &str,
+    ) -> Result<wire::Secret, SecretError> {
+        if !is_secret_name(name) {
+            return Err(SecretError::Invalid(format!(
+                "{name:?} cannot be the name of a secret: write 1 to 63 letters, digits, '-', '_' and '.', and begin with a \
+                 letter or digit"
+            )));
+        }
+        if value.is_empty() || value.len() > SECRET_BYTES_MAX {
+            return Err(SecretError::Invalid(format!(
+                "the value of secret {name:?} has {} bytes; a secret has 1 to {SECRET_BYTES_MAX}",
+                value.len()
+            )));
+        }
+        let mut records = self.records.lock();
+        let key = (holder, name.to_owned());
+        if !records.contains_key(&key) {
+            let count = records.keys().filter(|(holder, _)| *holder == key.0).count();
+            if count >= OF_HOLDER_MAX {
+                return Err(SecretError::TooMany(format!(
+                    "{} has {count} secrets, which is the most; remove one that no job needs: aliquot secrets remove NAME{}",
+                    key.0.shown(),
+                    key.0.option()
+                )));
+            }
+        }
+        let sealing: std::sync::Arc<Key> = self.key.for_sealing(records.len())?;
+        let in_store = record_key(&key.0, name);
+        let record = Record {
+            sealed: sealing.seal(&in_store, value),
+            key: sealing.name().to_owned(),
+            bytes: u32::try_from(value.len()).unwrap_or(u32::MAX),
+            set_ms: now_ms,
+            set_by: set_by.to_owned(),
+        };
+        let text = serde_json::to_string(&record).map_err(|error| SecretError::Invalid(error.to_string()))?;
+        self.database.save(&[Change { kind: SECRETS, key: in_store, value: Some(text) }])?;
+        let shown = shown(&key, &record);
+        records.insert(key, record);
+        Ok(shown)
+    }
+
+    /// The secrets whose holders `sees` says yes to, by holder and name.
+    pub(crate) fn list(&self, sees: impl Fn(&Holder) -> bool) -> Vec<wire::Secret> {
+        let records = self.records.lock();
+        records.iter().filter(|((holder, _), _)| sees(holder)).map(|(key, record)| shown(key, record)).collect()
+    }
+
+    /// Removes a secret.
+    pub(crate) fn remove(&self, holder: Holder, name: &str) -> Result<(), SecretError> {
+        let mut records = self.records.lock();
+        let key = (holder, name.to_owned());
+        if !records.contains_key(&key) {
+            let whose = key.0.shown();
+            return Err(SecretError::Unknown(format!("{whose} has no secret {name:?}; see: aliquot secrets")));
+        }
+        self.database.save(&[Change { kind: SECRETS, key: record_key(&key.0, name), value: None }])?;
+        records.remove(&key);
+        Ok(())
+    }
+
+    /// Removes all secrets of somebody who is not there any more.
+    pub(crate) fn remove_all(&self, holder: &Holder) -> Result<(), StoreError> {
+        let mut records = self.records.lock();
+        let theirs = records.keys().filter(|(of, _)| of == holder);
+        let changes: Vec<Change> =
+            theirs.map(|(_, name)| Change { kind: SECRETS, key: record_key(holder, name), value: None }).collect();
+        self.database.save(&changes)?;
+        records.retain(|(of, _), _| of != holder);
+        Ok(())
+    }
+
+    /// The secrets that a job names, for a node. `queues` are the job's queue and those above it, the nearest first.
+    ///
+    /// # Errors
+    /// If one is not there, cannot be opened, or cannot be the variable that it is to be.
+    pub(crate) fn of_job(&self, job: &Job, queues: &[String]) -> Result<Vec<agent::Secret>, SecretError> {
+        job.spec.secrets.iter().map(|secret| self.open(job, queues, secret)).collect()
+    }
+
+    fn open(
+        &self,
+        job: &Job,
+        queues: &[String],
+        SecretUse { name, variable }: &SecretUse,
+    ) -> Result<agent::Secret, SecretError> {
+        let users = Holder::user(&job.owner());
+        let holders = users.into_iter().chain(queues.iter().cloned().map(Holder::Queue));
+        let mut found = None;
+        {
+            let records = self.records.lock();
+            for holder in holders {
+                let key = (holder, name.clone());
+                if let Some(record) = records.get(&key) {
+                    found = Some((record_key(&key.0, name), record.clone()));
+                    break;
+                }
+            }
+        }
+        let Some((in_store, record)) = found else {
+            let queue = queues.first().map_or(DEFAULT_QUEUE, String::as_str);
+            return Err(SecretError::Unknown(format!(
+                "neither user {} nor queue {queue:?} has a secret {name:?}; keep one: aliquot secrets set {name} --from-file \
+                 FILE",
+                job.user
+            )));
+        };
+        let value = self.key.named(&record.key, name)?.open(&in_store, &record.sealed);
+        let value = value.ok_or_else(|| {
+            SecretError::Invalid(format!(
+                "secret {name:?} is damaged in the store; set it again: aliquot secrets set {name}"
+            ))
+        })?;
+        if !variable.is_empty() {
+            check_variable(name, variable, &value, job.spec.image.is_some())?;
+        }
+        Ok(agent::Secret { name: name.clone(), value, variable: variable.clone() })
+    }
+}
+
+/// Refuses a value that no variable can have.
+fn check_variable(name: &str, variable: &str, value: &[u8], has_image: bool) -> Result<(), SecretError> {
+    let refused = |why: &str| {
+        Err(SecretError::Invalid(format!(
+            "secret {name:?} cannot be the variable {variable:?}: {why}; let the job read the file: --secret {name}"
+        )))
+    };
+    match secret_as_variable(value) {
+        None => refused("it is not text"),
+        Some(text) if has_image && text.contains(['\n', '\r']) => {
+            refused("it has line breaks, which no container is given")
+        }
+        Some(text) if has_image && text.len() + variable.len() > LINE_BYTES_MAX => {
+            refused(&format!("it has {} bytes, and a container's variables have {LINE_BYTES_MAX} at most", text.len()))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// A secret as users see it.
+fn shown((holder, name): &(Holder, String), record: &Record) -> wire::Secret {
+    let (queue, user) = match holder {
+        Holder::Local(uid) => (String::new(), name_of(*uid)),
+        Holder::Remote(name) => (String::new(), name.clone()),
+        Holder::Queue(name) => (name.clone(), String::new()),
+    };
+    wire::Secret {
+        name: name.clone(),
+        queue,
+        user,
+        is_remote: matches!(holder, Holder::Remote(_)),
+        bytes: record.bytes,
+        set_unix_ms: record.set_ms,
+        set_by: record.set_by.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! Calls about secrets. None answers a value.
+
+use aliquot_proto::scheduler::v1 as wire;
+use tonic::{Request, Status};
+
+use super::{UserService, about, caller, check, note};
+use crate::access::{Action, Caller};
+use crate::secrets::Holder;
+
+/// Whose secret a call is about: the queue's if it names one, else the caller's own.
+fn holder(service: &UserService, caller: &Caller, queue: &str) -> Result<Holder, Status> {
+    if !queue.is_empty() {
+        return match service.seen.queues.read().has(queue) {
+            true => Ok(Holder::Queue(queue.to_owned())),
+            false => Err(Status::not_found(format!("there is no queue {queue:?}; see: aliquot queues"))),
+        };
+    }
+    Holder::user(&caller.identity).ok_or_else(|| Status::permission_denied("a node has no secrets"))
+}
+
+/// Keeps a secret of the caller or of a queue.
+pub(super) fn set(service: &UserService, request: Request<wire::SetSecretRequest>) -> Result<wire::Secret, Status> {
+    note(&request, || about::secret(&request.get_ref().name, &request.get_ref().queue));
+    let caller = caller(&request)?;
+    let holder = holder(service, &caller, &request.get_ref().queue)?;
+    check(&request, &Action::ChangeSecret { holder: &holder })?;
+    let wire::SetSecretRequest { name, value, .. } = request.into_inner();
+    let now_ms = service.clock.now_ms();
+    // It waits for the disk, seldom and shortly.
+    let kept = tokio::task::block_in_place(|| service.secrets.set(now_ms, holder, &name, &value, &caller.name));
+    kept.map_err(Status::from)
+}
+
+/// The secrets that the caller can name in jobs; for administrators and viewers all.
+pub(super) fn list(
+    service: &UserService,
+    request: &Request<wire::ListSecretsRequest>,
+) -> Result<wire::ListSecretsResponse, Status> {
+    check(request, &Action::Look)?;
+    let caller = caller(request)?;
+    let queues = service.seen.queues.read();
+    let sees = |holder: &Holder| {
+        let around = match holder {
+            Holder::Queue(queue) => queues.around(queue),
+            Holder::Local(_) | Holder::Remote(_) => Vec::new(),
+        };
+        caller.may(&Action::SeeSecret { holder, queues: &around }).is_ok()
+    };
+    Ok(wire::ListSecretsResponse { secrets: service.secrets.list(sees) })
+}
+
+/// Removes a secret of the caller or of a queue.
+pub(super) fn remove(
+    service: &UserService,
+    request: Request<wire::RemoveSecretRequest>,
+) -> Result<wire::RemoveSecretResponse, Status> {
+    note(&request, || about::secret(&request.get_ref().name, &request.get_ref().queue));
+    let caller = caller(&request)?;
+    let holder = holder(service, &caller, &request.get_ref().queue)?;
+    check(&request, &Action::ChangeSecret { holder: &holder })?;
+    let name = request.into_inner().name;
+    tokio::task::block_in_place(|| service.secrets.remove(holder, &name))?;
+    Ok(wire::RemoveSecretResponse {})
+}
