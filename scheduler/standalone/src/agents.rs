@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
 use crate::audit::{Audit, Line};
-use crate::callers::remote_address;
+use crate::callers::{peer_certificate, remote_address};
 use crate::certificates::{Authority, CertificateError, Subject, node_of, user_of};
 use crate::clock::Clock;
 use crate::controller::Inbox;
@@ -70,12 +70,11 @@ fn not_a_member(node: &str) -> Status {
 impl AgentService {
     /// The node that calls, by its certificate.
     fn caller<T>(&self, request: &Request<T>) -> Result<Subject, Status> {
-        let certificates = request.peer_certs().unwrap_or_default();
-        let certificate = certificates.first();
-        if let Some(user) = certificate.and_then(|certificate| user_of(certificate)) {
+        let certificate = peer_certificate(request.extensions());
+        if let Some(user) = certificate.as_ref().and_then(|certificate| user_of(certificate)) {
             return Err(Status::permission_denied(format!("{} is a user, and this call is for nodes", user.name)));
         }
-        let subject = certificate.and_then(|certificate| node_of(certificate));
+        let subject = certificate.as_ref().and_then(|certificate| node_of(certificate));
         let subject = subject.ok_or_else(|| {
             Status::unauthenticated("the call has no certificate of a node; join first: aliquot-manager --join TOKEN")
         })?;
@@ -112,6 +111,27 @@ impl AgentService {
         }
     }
 
+    /// Signs a node's next certificate. Answers the node's name as well, which is empty if nobody knows who calls.
+    fn renew(&self, request: Request<RenewCertificateRequest>) -> Result<(String, JoinResponse), (String, Status)> {
+        let Subject { name, serial, .. } = self.caller(&request).map_err(|status| (String::new(), status))?;
+        let signed = || {
+            let authority = self.authority()?;
+            let issued = authority
+                .node(&name, &request.into_inner().certificate_request)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?;
+            let renewed = tokio::task::block_in_place(|| self.membership.renewed(&name, &serial, issued.serial));
+            if !renewed.map_err(|error| Status::unavailable(error.to_string()))? {
+                return Err(not_a_member(&name));
+            }
+            info!(node = name, "a node has a new certificate");
+            Ok(JoinResponse { certificate: issued.pem, authority: authority.pem.clone() })
+        };
+        match signed() {
+            Ok(response) => Ok((name, response)),
+            Err(status) => Err((name, status)),
+        }
+    }
+
     fn authority(&self) -> Result<&Authority, Status> {
         self.authority.as_deref().ok_or_else(|| {
             Status::failed_precondition(
@@ -140,17 +160,20 @@ impl Agents for AgentService {
         &self,
         request: Request<RenewCertificateRequest>,
     ) -> Result<Response<JoinResponse>, Status> {
-        let Subject { name, serial, .. } = self.caller(&request)?;
-        let authority = self.authority()?;
-        let issued = authority
-            .node(&name, &request.into_inner().certificate_request)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let renewed = tokio::task::block_in_place(|| self.membership.renewed(&name, &serial, issued.serial));
-        if !renewed.map_err(|error| Status::unavailable(error.to_string()))? {
-            return Err(not_a_member(&name));
+        let from = remote_address(request.extensions());
+        let renewed = self.renew(request);
+        let (name, renewed) = match renewed {
+            Ok((name, response)) => (name, Ok(response)),
+            Err((name, status)) => (name, Err(status)),
+        };
+        let now_ms = self.clock.now_ms();
+        if renewed.is_ok() || self.limiter.notes_stranger(now_ms) {
+            let known_by = if name.is_empty() { "unknown" } else { "node" };
+            let object = Some(format!("node {name}")).filter(|_| !name.is_empty());
+            let line = Line { who: name, known_by, from, call: "RenewCertificate".to_owned(), ..Line::default() };
+            self.audit.note(&line.with(now_ms, object.as_deref(), renewed.as_ref().err())).await;
         }
-        info!(node = name, "a node has a new certificate");
-        Ok(Response::new(JoinResponse { certificate: issued.pem, authority: authority.pem.clone() }))
+        renewed.map(Response::new)
     }
 
     type SessionStream = std::pin::Pin<Box<dyn Stream<Item = Result<SchedulerMessage, Status>> + Send>>;

@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use tonic::Status;
 use tonic::codegen::http::Extensions;
 use tonic::transport::CertificateDer;
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo, UdsConnectInfo};
+use tonic::transport::server::{TlsConnectInfo, UdsConnectInfo};
 
 use crate::access::{Caller, Grant, Identity, Role};
 use crate::accounts::Accounts;
 use crate::certificates::{Subject, is_scheduler, node_of, user_of};
+use crate::connections::ConnectionInfo;
 use crate::grants::{self, Grants};
 
 /// By these names a scheduler that stands by says for whom it calls: a user of its machine by number, or the certificate of
@@ -87,6 +88,14 @@ pub(crate) fn claim(extensions: &Extensions, headers: &HeaderMap) -> (Claim, Ori
     (claim, origin)
 }
 
+/// Whose a connection over TLS is, and whether it is a scheduler's.
+pub(crate) fn of_connection(extensions: &Extensions) -> (Claim, bool) {
+    match peer_certificate(extensions) {
+        Some(certificate) => (Claim::of_certificate(&certificate), is_scheduler(&certificate)),
+        None => (Claim::Unknown, false),
+    }
+}
+
 /// Puts who calls into the headers of a call that is handed on, in place of whatever the caller says.
 ///
 /// # Errors
@@ -123,14 +132,15 @@ fn local_uid(extensions: &Extensions) -> Option<u32> {
     Some(extensions.get::<UdsConnectInfo>()?.peer_cred?.uid())
 }
 
-fn peer_certificate(extensions: &Extensions) -> Option<CertificateDer<'static>> {
-    let certificates = extensions.get::<TlsConnectInfo<TcpConnectInfo>>()?.peer_certs()?;
+/// The certificate of the other end of a connection over TLS.
+pub(crate) fn peer_certificate(extensions: &Extensions) -> Option<CertificateDer<'static>> {
+    let certificates = extensions.get::<TlsConnectInfo<ConnectionInfo>>()?.peer_certs()?;
     certificates.first().cloned()
 }
 
 /// Where the other end of a connection over TLS is.
 pub(crate) fn remote_address(extensions: &Extensions) -> String {
-    let address = extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(|info| info.get_ref().remote_addr());
+    let address = extensions.get::<TlsConnectInfo<ConnectionInfo>>().and_then(|info| info.get_ref().from);
     address.map(|address| address.to_string()).unwrap_or_default()
 }
 

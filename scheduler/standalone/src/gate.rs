@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn who_is_not_known_is_refused_and_noted_a_while() {
         let dir = tempfile::tempdir().unwrap();
-        let limits = Limits { calls_per_second: 1, calls_burst: 200, open_calls: 1 };
+        let limits = Limits { calls_per_second: 1, calls_burst: 200, open_calls: 1, ..Limits::default() };
         // Nothing gets to it.
         let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Status::internal("").into_http()) });
         let mut gate = Gate { service, keeper: keeper(&dir, limits) };

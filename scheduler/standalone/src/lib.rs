@@ -48,6 +48,7 @@ mod callers;
 mod certificates;
 mod clock;
 pub mod config;
+mod connections;
 mod controller;
 mod gate;
 mod grants;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::access::Identity;
 
-/// How many calls a user may make. Nodes are not bound by it.
+/// How many calls a user may make, and how many connections there may be. Calls of nodes are not bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -18,11 +18,21 @@ pub struct Limits {
     pub calls_burst: u32,
     /// Calls that may be under way at a time. Jobs that are watched and logs that are followed are such calls.
     pub open_calls: u32,
+    /// Connections from other machines, of users, nodes and schedulers together.
+    pub connections: u32,
+    /// Connections of one user or node of another machine.
+    pub connections_per_caller: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { calls_per_second: 500, calls_burst: 5000, open_calls: 1000 }
+        Self {
+            calls_per_second: 500,
+            calls_burst: 5000,
+            open_calls: 1000,
+            connections: 16_384,
+            connections_per_caller: 64,
+        }
     }
 }
 
@@ -36,9 +46,11 @@ impl Limits {
             ("calls_per_second", self.calls_per_second),
             ("calls_burst", self.calls_burst),
             ("open_calls", self.open_calls),
+            ("connections", self.connections),
+            ("connections_per_caller", self.connections_per_caller),
         ];
         match values.into_iter().find(|(_, value)| *value == 0) {
-            Some((key, _)) => Err(format!("limits.{key} 0 would refuse every call; write at least 1")),
+            Some((key, _)) => Err(format!("limits.{key} 0 would refuse everybody; write at least 1")),
             None => Ok(()),
         }
     }
@@ -107,7 +119,7 @@ impl Limiter {
 
     /// Lets a call through, or says why not.
     pub(crate) fn enter(&self, user: Option<&Identity>, now_ms: u64) -> Result<OpenCall, Exceeded> {
-        let Limits { calls_per_second, calls_burst, open_calls } = self.limits;
+        let Limits { calls_per_second, calls_burst, open_calls, .. } = self.limits;
         let (rate, full) = (u64::from(calls_per_second), u64::from(calls_burst) * CALL);
         let mut users = self.users.lock();
         if users.len() >= KEPT_MAX {
@@ -169,7 +181,8 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { calls_per_second: 10, calls_burst: 3, open_calls: 2 };
+    const LIMITS: Limits =
+        Limits { calls_per_second: 10, calls_burst: 3, open_calls: 2, connections: 9, connections_per_caller: 9 };
 
     fn ada() -> Identity {
         Identity::Remote("ada".to_owned())

@@ -36,6 +36,8 @@ pub(crate) struct Counters {
     pub(crate) stops: Counter,
     /// Calls that were more than a user may make.
     pub(crate) throttled: Counter,
+    /// Connections from other machines that were refused or cut off, and calls on those that were too many.
+    pub(crate) connections_refused: Counter,
     /// Lines of the audit log that could not be written.
     pub(crate) audit_lost: Counter,
     /// Seconds from the submission of a job until a task of it runs in its first attempt.
@@ -49,6 +51,7 @@ impl Default for Counters {
             starts: Counter::default(),
             stops: Counter::default(),
             throttled: Counter::default(),
+            connections_refused: Counter::default(),
             audit_lost: Counter::default(),
             // From 10 ms to 46 hours.
             start_wait: Histogram::new(exponential_buckets(0.01, 4.0, 13)),
@@ -67,11 +70,17 @@ pub(crate) struct Metrics {
 
 impl Telemetry for Metrics {
     fn register(&self, registry: &mut Registry) {
-        let Counters { submitted, starts, stops, throttled, audit_lost, start_wait } = self.counters.clone();
+        let Counters { submitted, starts, stops, throttled, connections_refused, audit_lost, start_wait } =
+            self.counters.clone();
         registry.register("jobs_submitted", "Jobs taken in", submitted);
         registry.register("starts", "Commands to nodes to start a member of a task", starts);
         registry.register("stops", "Commands to nodes to stop a member of a task", stops);
         registry.register("calls_throttled", "Calls that were refused because a user makes too many", throttled);
+        registry.register(
+            "connections_refused",
+            "Connections from other machines that were too many or showed no certificate in time",
+            connections_refused,
+        );
         registry.register("audit_lines_lost", "Lines of the audit log that could not be written", audit_lost);
         registry.register_with_unit(
             "start_wait",

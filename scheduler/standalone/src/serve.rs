@@ -18,8 +18,9 @@ use aliquot_scheduler_store::{Database, Leadership, StoreError};
 use parking_lot::RwLock;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{broadcast, watch};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConfig};
+use tower::layer::util::Stack;
 use tracing::{error, info};
 
 use crate::accounts::Accounts;
@@ -30,6 +31,7 @@ use crate::callers::Callers;
 use crate::certificates::{self, Authority, CertificateError};
 use crate::clock::{Clock, latest_ms};
 use crate::config::Config;
+use crate::connections::{Connections, NoteCallers};
 use crate::controller::{Controller, ControllerError, Inbox, Seen, next_id};
 use crate::gate::{Gate, Gatekeeper};
 use crate::grants::Grants;
@@ -210,6 +212,7 @@ impl Server {
         let addresses = Addresses { own: address(config, listens), leadership: leadership.clone() };
         let counters = Counters { audit_lost: audit.lost.clone(), ..Counters::default() };
 
+        let connections = Connections::new(config.limits, counters.connections_refused.clone());
         let mut threads = Vec::new();
         threads.push({
             let mut nodes = Nodes {
@@ -304,11 +307,7 @@ impl Server {
         let users = Gate { service: SchedulerServer::new(users), keeper };
         // Users of other machines call there, and schedulers that stand by do for theirs.
         let for_nodes = for_nodes(&identity)?.add_service(AgentsServer::new(agents)).add_service(users.clone());
-        serve(
-            &runtime,
-            for_nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended(stopped.clone())),
-            &fail,
-        );
+        serve(&runtime, for_nodes.serve_with_incoming_shutdown(connections.of(tcp), ended(stopped.clone())), &fail);
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .build_v1()
@@ -395,14 +394,17 @@ fn transport() -> Transport {
 }
 
 /// A transport for those who call from other machines.
-pub(crate) fn for_nodes(identity: &certificates::Identity) -> Result<Transport, ServeError> {
+pub(crate) fn for_nodes(
+    identity: &certificates::Identity,
+) -> Result<Transport<Stack<NoteCallers, tower::layer::util::Identity>>, ServeError> {
     let tls = ServerTlsConfig::new()
         .identity(Identity::from_pem(&identity.certificate_pem, &identity.key_pem))
         .client_ca_root(Certificate::from_pem(&identity.authority_pem))
         // A node that joins has no certificate yet. Every other call asks for one.
         .client_auth_optional(true);
     let transport = transport().tls_config(tls)?;
-    Ok(transport.http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE)))
+    let transport = transport.http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
+    Ok(transport.layer(NoteCallers))
 }
 
 pub(crate) async fn ended(mut stopped: watch::Receiver<bool>) {

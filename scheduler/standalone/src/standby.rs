@@ -19,10 +19,11 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Response;
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
@@ -33,6 +34,7 @@ use tracing::{error, info, warn};
 use crate::callers::hand_on;
 use crate::certificates::{self, AUTHORITY, Authority, Identity, SERVER_NAME};
 use crate::config::Config;
+use crate::connections::Connections;
 use crate::serve::{self, ServeError, State, io_error};
 
 /// Looks at the lease within its length.
@@ -198,6 +200,7 @@ impl Serving {
         let (tcp, listens, unix) = runtime.block_on(serve::listen(config))?;
         let (stop, stopped) = watch::channel(false);
         let mut transport = serve::for_nodes(&identity)?;
+        let incoming = Connections::new(config.limits, Counter::default()).of(tcp);
         info!(%listens, socket = %config.socket.display(), leader = address, "the scheduler stands by");
         let leader = Arc::new(Leader { identity, now: Mutex::new(Called { address, channel: None }) });
         let (of_nodes, of_users) = (Arc::clone(&leader), Arc::clone(&leader));
@@ -223,7 +226,7 @@ impl Serving {
         let nodes = transport.add_routes(Routes::from(for_nodes));
         let ended = serve::ended(stopped.clone());
         runtime.spawn(async move {
-            failed(nodes.serve_with_incoming_shutdown(TcpListenerStream::new(tcp), ended).await);
+            failed(nodes.serve_with_incoming_shutdown(incoming, ended).await);
         });
         let users = Transport::builder().add_routes(Routes::from(for_users));
         let ended = serve::ended(stopped);

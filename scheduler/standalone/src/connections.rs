@@ -1,0 +1,398 @@
+//! The connections from other machines: how many there may be, in all and for each caller, and for how long one may say
+//! nothing. Whoever reaches the port can connect, so a connection is first a stranger's. It is its caller's from the first
+//! call with a certificate on.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use axum::http::{Request, Response};
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Sleep;
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::transport::server::{Connected, TlsConnectInfo};
+use tower::Layer;
+use tracing::warn;
+
+use crate::access::Identity;
+use crate::callers;
+use crate::limits::Limits;
+
+/// Connections of strangers at most.
+const STRANGERS_MAX: u32 = 256;
+/// A stranger has so long for the handshake and a first call with a certificate.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Of refusals that follow each other, one is in the log in so long.
+const NOTED: Duration = Duration::from_secs(60);
+
+/// Counts connections. Copies count together.
+#[derive(Clone, Debug)]
+pub(crate) struct Connections(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limits: Limits,
+    counts: Mutex<Counts>,
+    /// Connections and calls that were refused.
+    refused: Counter,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    all: u32,
+    strangers: u32,
+    callers: BTreeMap<Identity, u32>,
+    noted: Option<Instant>,
+}
+
+/// Whose a connection is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Holder {
+    /// A user or a node.
+    Caller(Identity),
+    /// A scheduler that stands by, and carries the calls of many.
+    Scheduler,
+    /// Somebody who had more connections already.
+    TooMany,
+}
+
+/// The place of a connection among all, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    shared: Arc<Shared>,
+    holder: OnceLock<Holder>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.shared.counts.lock();
+        counts.all = counts.all.saturating_sub(1);
+        match self.holder.get() {
+            None => counts.strangers = counts.strangers.saturating_sub(1),
+            Some(Holder::Caller(caller)) => {
+                if let Some(count) = counts.callers.get_mut(caller) {
+                    *count = count.saturating_sub(1);
+                }
+                counts.callers.retain(|_, count| *count > 0);
+            }
+            Some(Holder::Scheduler | Holder::TooMany) => {}
+        }
+    }
+}
+
+impl Connections {
+    pub(crate) fn new(limits: Limits, refused: Counter) -> Self {
+        Self(Arc::new(Shared { limits, counts: Mutex::default(), refused }))
+    }
+
+    /// The connections that are taken of those that come.
+    pub(crate) fn of(&self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + use<> {
+        let connections = self.clone();
+        TcpListenerStream::new(listener).filter_map(move |stream| match stream {
+            Ok(stream) => connections.take(stream).map(Ok),
+            Err(error) => Some(Err(error)),
+        })
+    }
+
+    fn take(&self, stream: TcpStream) -> Option<Connection> {
+        let from = stream.peer_addr().ok();
+        let place = match self.place() {
+            Ok(place) => Arc::new(place),
+            Err(why) => {
+                self.0.refuse(from, &why);
+                return None;
+            }
+        };
+        // Small answers do not wait for more. Without this they only come later.
+        _ = stream.set_nodelay(true);
+        let patience = Some(Box::pin(tokio::time::sleep(PATIENCE)));
+        Some(Connection { stream, info: ConnectionInfo { from, place }, patience })
+    }
+
+    /// A place for one more stranger, or why there is none.
+    fn place(&self) -> Result<Place, String> {
+        let mut counts = self.0.counts.lock();
+        let Counts { all, strangers, .. } = &mut *counts;
+        let connections = self.0.limits.connections;
+        if *all >= connections {
+            return Err(format!(
+                "there are {connections} connections already, which limits.connections allows at most"
+            ));
+        }
+        if *strangers >= STRANGERS_MAX {
+            return Err(format!("{STRANGERS_MAX} connections are there of which nobody has shown a certificate yet"));
+        }
+        *all += 1;
+        *strangers += 1;
+        drop(counts);
+        Ok(Place { shared: Arc::clone(&self.0), holder: OnceLock::new() })
+    }
+}
+
+impl Shared {
+    fn refuse(&self, from: Option<SocketAddr>, why: &str) {
+        self.refused.inc();
+        let mut counts = self.counts.lock();
+        if counts.noted.is_none_or(|noted| noted.elapsed() >= NOTED) {
+            counts.noted = Some(Instant::now());
+            let from = from.map(|from| from.to_string());
+            warn!(from, why, "a connection is refused; the metric connections_refused counts further ones");
+        }
+    }
+}
+
+impl Place {
+    /// Notes who calls. Only the first call of a connection says it.
+    ///
+    /// # Errors
+    /// If the caller has as many connections as one may have.
+    fn is_of(&self, claim: &callers::Claim, is_scheduler: bool) -> Result<(), Status> {
+        let max = self.shared.limits.connections_per_caller;
+        let holder = match (self.holder.get(), claim.identity()) {
+            (Some(holder), _) => holder.clone(),
+            (None, _) if is_scheduler => self.note(Holder::Scheduler),
+            (None, Some(caller)) => {
+                let mut counts = self.shared.counts.lock();
+                let count = counts.callers.entry(caller.clone()).or_default();
+                let is_one_more = *count < max;
+                if is_one_more {
+                    *count += 1;
+                }
+                drop(counts);
+                self.note(if is_one_more { Holder::Caller(caller) } else { Holder::TooMany })
+            }
+            (None, None) => return Ok(()),
+        };
+        if holder != Holder::TooMany {
+            return Ok(());
+        }
+        self.shared.refused.inc();
+        Err(Status::resource_exhausted(format!(
+            "there are {max} connections of this caller, such as programs that watch jobs and follow logs; end some; the \
+             scheduler's configuration bounds them for each caller: limits.connections_per_caller"
+        )))
+    }
+
+    fn note(&self, holder: Holder) -> Holder {
+        let mut is_first = false;
+        let noted = self.holder.get_or_init(|| {
+            is_first = true;
+            holder.clone()
+        });
+        let mut counts = self.shared.counts.lock();
+        if is_first {
+            counts.strangers = counts.strangers.saturating_sub(1);
+        } else if let Holder::Caller(caller) = &holder
+            && let Some(count) = counts.callers.get_mut(caller)
+        {
+            // Two calls have come at once, and both have counted.
+            *count = count.saturating_sub(1);
+        }
+        noted.clone()
+    }
+}
+
+/// What a connection says of itself to each call.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionInfo {
+    /// Where the other end is.
+    pub(crate) from: Option<SocketAddr>,
+    place: Arc<Place>,
+}
+
+/// A connection, which ends if it stays a stranger's.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    info: ConnectionInfo,
+    /// `None`: somebody has called.
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ConnectionInfo;
+
+    fn connect_info(&self) -> ConnectionInfo {
+        self.info.clone()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let place = Arc::clone(&self.info.place);
+        if let Some(patience) = &mut self.patience {
+            if place.holder.get().is_some_and(|holder| *holder != Holder::TooMany) {
+                self.patience = None;
+            } else if patience.as_mut().poll(context).is_ready() {
+                let seconds = PATIENCE.as_secs();
+                place
+                    .shared
+                    .refuse(self.info.from, &format!("nobody has called with a certificate within {seconds} s"));
+                return Poll::Ready(Err(ErrorKind::TimedOut.into()));
+            }
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// Notes at each call whose its connection is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoteCallers;
+
+impl<S> Layer<S> for NoteCallers {
+    type Service = NotesCallers<S>;
+
+    fn layer(&self, inner: S) -> NotesCallers<S> {
+        NotesCallers(inner)
+    }
+}
+
+/// A service behind [`NoteCallers`].
+#[derive(Clone, Debug)]
+pub(crate) struct NotesCallers<S>(S);
+
+impl<S, B> Service<Request<B>> for NotesCallers<S>
+where
+    S: Service<Request<B>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let connection = request.extensions().get::<TlsConnectInfo<ConnectionInfo>>();
+        let noted = connection.map_or(Ok(()), |info| {
+            let place = &info.get_ref().place;
+            let (claim, is_scheduler) = match place.holder.get() {
+                // It was looked at before.
+                Some(_) => (callers::Claim::Unknown, false),
+                None => callers::of_connection(request.extensions()),
+            };
+            place.is_of(&claim, is_scheduler)
+        });
+        match noted {
+            Ok(()) => Box::pin(self.0.call(request)),
+            Err(status) => Box::pin(async move { Ok(status.into_http()) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::callers::Claim;
+
+    fn connections(connections: u32, connections_per_caller: u32) -> Connections {
+        let limits = Limits { connections, connections_per_caller, ..Limits::default() };
+        Connections::new(limits, Counter::default())
+    }
+
+    #[test]
+    fn there_are_no_more_connections_than_the_limits_say() {
+        let all = connections(3, 2);
+        let mut places: Vec<Place> = (0..3).map(|_| all.place().unwrap()).collect();
+        assert!(all.place().unwrap_err().contains("3 connections already"));
+        let node = Claim::Node("a".to_owned());
+        for place in &places[..2] {
+            place.is_of(&node, false).unwrap();
+            place.is_of(&Claim::Unknown, false).unwrap();
+        }
+        let refused = places[2].is_of(&node, false).unwrap_err();
+        assert!(refused.message().contains("2 connections of this caller"), "{refused:?}");
+        assert!(places[2].is_of(&Claim::Local(7), false).is_err(), "it stays refused");
+        places.pop();
+        let other = all.place().unwrap();
+        other.is_of(&Claim::Local(7), false).unwrap();
+        drop(other);
+        places.pop();
+        all.place().unwrap().is_of(&node, false).unwrap();
+        drop(places);
+        let counts = all.0.counts.lock();
+        assert_eq!((counts.all, counts.strangers, counts.callers.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn strangers_do_not_use_up_what_is_for_callers() {
+        let all = connections(1000, 2);
+        let callers: Vec<Place> = (0..3).map(|_| all.place().unwrap()).collect();
+        for place in &callers {
+            // A scheduler that stands by has as many as it needs.
+            place.is_of(&Claim::Unknown, true).unwrap();
+        }
+        let strangers: Vec<Place> = (0..STRANGERS_MAX).map(|_| all.place().unwrap()).collect();
+        assert!(all.place().unwrap_err().contains("certificate"));
+        strangers[0].is_of(&Claim::Node("a".to_owned()), false).unwrap();
+        all.place().unwrap();
+    }
+
+    #[test]
+    fn who_says_nothing_is_cut_off_and_who_calls_is_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            use tokio::io::AsyncReadExt;
+            let all = connections(10, 2);
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut incoming = Box::pin(all.of(listener));
+            let _silent = TcpStream::connect(address).await.unwrap();
+            let mut silent = incoming.next().await.unwrap().unwrap();
+            let caller = TcpStream::connect(address).await.unwrap();
+            let mut called = incoming.next().await.unwrap().unwrap();
+            called.info.place.is_of(&Claim::Node("a".to_owned()), false).unwrap();
+            let ended = silent.read_u8().await.unwrap_err();
+            assert_eq!((ended.kind(), all.0.refused.get()), (ErrorKind::TimedOut, 1));
+            tokio::time::sleep(2 * PATIENCE).await;
+            drop(caller);
+            assert_eq!(called.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        });
+    }
+}
