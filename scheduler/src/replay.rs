@@ -136,7 +136,7 @@ pub fn replay(nodes: &[NodeSpec], tasks: &[Task], policy: impl Policy, measure: 
     let (mut unplaced, mut unplaced_at_100, mut first_unplaced_at) = (Unplaced::default(), Unplaced::default(), None);
     let (mut arrived, mut used, mut measured) = (0, 0, None);
     for task in tasks {
-        let demand = task.request.devices.total_core();
+        let demand = task.request.total_core();
         arrived += demand;
         let claim = Claim { request: task.request.clone(), ..Claim::default() };
         let Outcome::Claim(claim) = cluster.apply(Event::ClaimAdded(claim))? else { bail!("a claim got no id") };

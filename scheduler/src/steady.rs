@@ -67,7 +67,7 @@ pub fn play(nodes: &[NodeSpec], tasks: &[Task], play: &Play) -> Result<Report> {
     let devices: usize = nodes.iter().map(|node| node.devices.len()).sum();
     ensure!(devices > 0, "no node has a device, and load is measured by these; list nodes that have some");
     ensure!(
-        tasks.iter().any(|task| task.request.devices.total_core() > 0),
+        tasks.iter().any(|task| task.request.total_core() > 0),
         "no task asks for device time, and load is measured by this; list tasks that do"
     );
     ensure!(play.load_percent > 0, "a load of 0 % means that no task ever comes; say how much is asked for");

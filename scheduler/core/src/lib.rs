@@ -54,6 +54,9 @@ pub use state::usage::DecayedUsage;
 pub use vocabulary::allowance::Allowance;
 pub use vocabulary::chunks::Chunks;
 pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, LastEviction, NodeId};
+pub use vocabulary::device_request::{
+    Comparison, DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, DeviceWish, FurtherRequest, FurtherRequests,
+};
 pub use vocabulary::disruption_budget::DisruptionBudget;
 pub use vocabulary::dump::{
     Dump, DumpEntry, DumpedBlocked, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedMixCounter,
@@ -68,9 +71,7 @@ pub use vocabulary::pod_group::{GroupError, GroupId, GroupPlacement, PlacementSt
 pub use vocabulary::priority::PriorityClass;
 pub use vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 pub use vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};
-pub use vocabulary::request::{
-    Alignment, Constraints, DeviceMemory, DeviceRequest, PlacementRules, Request, RequestError,
-};
+pub use vocabulary::request::{Alignment, Constraints, PlacementRules, Request, RequestError};
 pub use vocabulary::resource::Resource;
 pub use vocabulary::slab::Key;
 pub use vocabulary::spec::{DeviceSpec, Health, NodeSpec};

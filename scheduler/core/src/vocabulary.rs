@@ -5,6 +5,7 @@ pub(crate) mod amount;
 pub(crate) mod chunks;
 pub(crate) mod claim;
 pub(crate) mod counted;
+pub(crate) mod device_request;
 pub(crate) mod disruption_budget;
 pub(crate) mod dump;
 pub(crate) mod event;

@@ -1,13 +1,16 @@
 //! Nothing is given out twice and nothing gets lost, whatever happens.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
-    DeviceSpec, Displacement, Event, Health, MilliCpu, NodeId, NodeSpec, Outcome, Request, Statement,
+    DeviceSpec, Displacement, Event, FurtherRequest, FurtherRequests, Health, MilliCpu, NodeId, NodeSpec, Outcome,
+    Request, Statement,
 };
 use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 
 /// What a test does next; numbers are taken modulo what there is.
@@ -30,13 +33,22 @@ fn request() -> impl Strategy<Value = Request> {
         (0u32..1100).prop_map(DeviceMemory::Thousandths),
     ];
     let amounts = (0u64..40_000, 0u64..60_000, 0u16..4, 0u32..1100, memory);
-    (amounts, counted()).prop_map(|((cpu, mib, count, core, memory), counted)| Request {
+    let further = option::weighted(0.3, (1u16..3, 1u32..600));
+    (amounts, counted(), further).prop_map(|((cpu, mib, count, core, memory), counted, further)| Request {
         cpu: MilliCpu::new(cpu),
         memory: Bytes::from_mib(mib),
         devices: DeviceRequest { count, core: DeviceCore::new(core), memory },
+        further: further.map(|(count, core)| further_request(count, core)),
         counted,
         ..Request::default()
     })
+}
+
+/// One more request, which can be for the same devices.
+fn further_request(count: u16, core: u32) -> Arc<FurtherRequests> {
+    let devices = DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Thousandths(core / 2) };
+    let request = FurtherRequest { name: "further".into(), devices, ..FurtherRequest::default() };
+    Arc::new(FurtherRequests { requests: vec![request], ..FurtherRequests::default() })
 }
 
 /// Pods of which a node has four, and now and then something that no node has.
@@ -68,12 +80,14 @@ fn moves() -> impl Strategy<Value = Move> {
 
 /// An allocation on neighbouring devices, possible or not.
 fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, first: u16) -> Option<Allocation> {
-    let wanted = cluster.claim(claim)?.request.devices;
-    let devices = (first..first.saturating_add(wanted.count)).map(|device| {
+    let wishes = cluster.claim(claim)?.request.wishes().map(|wish| *wish.devices);
+    let part = |wanted: DeviceRequest, device: u16| {
         let memory = cluster.node(node).and_then(|node| node.devices().get(usize::from(device)));
         let memory = wanted.memory.on(memory.map_or(Bytes::ZERO, |device| device.memory()));
         DeviceAllocation { device, core: wanted.core, memory }
-    });
+    };
+    let devices =
+        wishes.flat_map(|wanted| (first..first.saturating_add(wanted.count)).map(move |device| part(wanted, device)));
     Some(Allocation { node, devices: devices.collect() })
 }
 

@@ -113,7 +113,7 @@ pub struct Amounts {
     pub cpu: MilliCpu,
     /// Memory of the node.
     pub memory: Bytes,
-    /// Parts of devices.
+    /// Parts of devices: in a command for each of the claim's requests in turn, in a report in any order.
     pub devices: Vec<DevicePart>,
     /// What is only counted of the node, by name, as a claim asks for it ([`Request::counted`]).
     ///

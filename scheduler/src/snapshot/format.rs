@@ -2,6 +2,7 @@
 
 mod claim;
 mod constraints;
+mod further;
 mod history;
 mod node;
 mod peers;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use claim::{ClaimEntry, LastEvictionEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
 pub(super) use constraints::{EffectName, OperatorEntry, RequirementEntry, TaintEntry, TolerationEntry};
+pub(super) use further::{FurtherEntry, LinkEntry, NamedRequestEntry};
 pub(super) use history::{
     BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
 };

@@ -1,13 +1,16 @@
 //! Requests as they stand in a file.
 
+use std::sync::Arc;
+
 use aliquot_scheduler_core::{
-    Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request,
+    Bytes, Constraints, DeviceCore, DeviceLink, DeviceMemory, DeviceRequest, FurtherRequest, FurtherRequests, MilliCpu,
+    PlacementRules, Request,
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::snapshot::amount::{memory, memory_entry, one_of};
 use crate::snapshot::constraints::{term_entry, to_term};
-use crate::snapshot::format::{PeersEntry, RequestEntry, TolerationEntry};
+use crate::snapshot::format::{FurtherEntry, LinkEntry, NamedRequestEntry, PeersEntry, RequestEntry, TolerationEntry};
 
 impl RequestEntry {
     pub(super) fn to_request(&self) -> Result<Request> {
@@ -28,6 +31,7 @@ impl RequestEntry {
                 switch: self.switch,
                 memory_threshold_percent: self.gpu_memory_threshold_percent,
             },
+            further: self.further.as_ref().map(FurtherEntry::to_further).transpose().context("further")?,
             counted: self.counted.clone(),
             peers: self.peers.as_ref().map(PeersEntry::to_peers).transpose().context("peers")?,
         };
@@ -83,6 +87,7 @@ impl RequestEntry {
             nvlink: request.rules.nvlink,
             switch: request.rules.switch,
             gpu_memory_threshold_percent: request.rules.memory_threshold_percent,
+            further: request.further.as_deref().map(FurtherEntry::of),
             ..Self::default()
         };
         let devices = &request.devices;
@@ -103,5 +108,49 @@ impl RequestEntry {
             }
         }
         entry
+    }
+}
+
+impl FurtherEntry {
+    fn to_further(&self) -> Result<Arc<FurtherRequests>> {
+        let request = |entry: &NamedRequestEntry| {
+            let name = entry.name.clone();
+            let request = entry.request.to_request().with_context(|| format!("request {name:?}"))?;
+            let Constraints { models, attributes, .. } = request.constraints.clone();
+            let alone =
+                Constraints { models: models.clone(), attributes: attributes.clone(), ..Constraints::default() };
+            let of_gpus = Request { devices: request.devices, constraints: alone, ..Request::default() };
+            ensure!(request == of_gpus, "request {name:?} says more than which GPUs; say that of the claim itself");
+            Ok(FurtherRequest { name, devices: request.devices, models, attributes })
+        };
+        let link = |LinkEntry { requests, property, comparison }: &LinkEntry| DeviceLink {
+            requests: requests.clone(),
+            property: property.clone(),
+            comparison: *comparison,
+        };
+        Ok(Arc::new(FurtherRequests {
+            first_name: self.first.clone(),
+            requests: self.requests.iter().map(request).collect::<Result<_>>()?,
+            links: self.links.iter().map(link).collect(),
+        }))
+    }
+
+    fn of(FurtherRequests { first_name, requests, links }: &FurtherRequests) -> Self {
+        let request = |FurtherRequest { name, devices, models, attributes }: &FurtherRequest| {
+            let constraints =
+                Constraints { models: models.clone(), attributes: attributes.clone(), ..Constraints::default() };
+            let request = Request { devices: *devices, constraints, ..Request::default() };
+            NamedRequestEntry { name: name.clone(), request: RequestEntry::of(&request) }
+        };
+        let link = |DeviceLink { requests, property, comparison }: &DeviceLink| LinkEntry {
+            requests: requests.clone(),
+            property: property.clone(),
+            comparison: *comparison,
+        };
+        Self {
+            first: first_name.clone(),
+            requests: requests.iter().map(request).collect(),
+            links: links.iter().map(link).collect(),
+        }
     }
 }

@@ -132,7 +132,7 @@ impl Tally {
     }
 
     pub(super) fn began(&mut self, number: u64, request: &Request, waited: u64) {
-        self.used_device_core += request.devices.total_core();
+        self.used_device_core += request.total_core();
         self.used_cpu += request.cpu.get();
         if self.is_counted(number) {
             self.of(request).placed += 1;
@@ -141,7 +141,7 @@ impl Tally {
     }
 
     pub(super) fn ended(&mut self, request: &Request) {
-        self.used_device_core -= request.devices.total_core();
+        self.used_device_core -= request.total_core();
         self.used_cpu -= request.cpu.get();
     }
 

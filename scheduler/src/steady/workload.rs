@@ -29,7 +29,7 @@ impl<'a> Workload<'a> {
     /// Arrivals that ask for so many percent of the nodes' device time. Some task must ask for some.
     pub(super) fn new(nodes: &[NodeSpec], tasks: &'a [Task], load_percent: u32, seed: u64) -> Self {
         let there: usize = nodes.iter().map(|node| node.devices.len() * 1000).sum();
-        let asked: u64 = tasks.iter().map(|task| task.request.devices.total_core()).sum();
+        let asked: u64 = tasks.iter().map(|task| task.request.total_core()).sum();
         let mean_asked = asked as f64 / tasks.len() as f64;
         // By Little's law, tasks that are there are arrivals in the mean time that each stays.
         let arrivals = there as f64 * f64::from(load_percent) / 100.0 / mean_asked;

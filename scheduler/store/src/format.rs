@@ -7,6 +7,7 @@
 
 mod claim;
 mod constraints;
+mod further;
 mod memory;
 mod node;
 mod peers;
@@ -32,8 +33,8 @@ pub(crate) const MEMORY: &str = "memory";
 /// The format of each kind that is written, and the newest that is read. All before it are read, too: their fields mean
 /// the same today. Format 2 knows what is only counted of nodes, terms of a node affinity, effects of taints, and
 /// tolerations of more than one taint: without these, claims would go where they must not. Format 3 knows affinity,
-/// anti-affinity and spread, for the same reason.
-const FORMAT: u32 = 3;
+/// anti-affinity and spread, and format 4 further requests for devices, for the same reason.
+const FORMAT: u32 = 4;
 
 /// A record as text, with its format.
 fn write<F: Serialize>(form: &F) -> (u32, String) {

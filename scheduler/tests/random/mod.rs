@@ -52,6 +52,20 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
     let request = |numbers: &mut Numbers| {
         numbers.one_of(&[
             json!({"cpu_milli": 500}),
+            json!({"gpu_core_percent": 60, "further": {
+                "first": "main",
+                "requests": [
+                    {"name": "side", "request": {"gpu_core_percent": 20, "gpu_attributes": {"architecture": "ada"}}},
+                    {"name": "both", "request": {"gpus": 2, "gpu_core_milli": 105, "models": ["A100"]}},
+                ],
+                "links": [
+                    {"requests": [0, 1], "property": "identity", "comparison": "distinct"},
+                    {"requests": [0, 2], "property": {"attribute": "architecture"}, "comparison": "same"},
+                ],
+            }}),
+            json!({"gpu_core_percent": 70, "further": {
+                "first": "main", "requests": [{"name": "side", "request": {"gpu_core_percent": 20}}],
+            }}),
             json!({"cpu_milli": 500, "gpu_core_percent": 50}),
             json!({"gpus": 1, "gpu_core_milli": 333, "gpu_memory_bytes": 1_000_000_007}),
             json!({"gpus": 2, "nvlink": "preferred", "memory_gib": 2}),

@@ -257,11 +257,12 @@ mod tests {
     use super::*;
     use crate::vocabulary::allowance::Allowance;
     use crate::vocabulary::claim::{Allocation, Claim, DeviceAllocation, NodeId};
+    use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest};
     use crate::vocabulary::event::{Event, Outcome};
     use crate::vocabulary::pod_group::PodGroup;
     use crate::vocabulary::quantity::{Bytes, DeviceCore};
     use crate::vocabulary::queue_spec::QueueSpec;
-    use crate::vocabulary::request::{DeviceMemory, DeviceRequest, Request};
+    use crate::vocabulary::request::Request;
     use crate::vocabulary::resource::Resource;
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 

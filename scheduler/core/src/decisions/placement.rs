@@ -14,11 +14,13 @@ mod index;
 mod kinds;
 mod members;
 mod misfit;
+mod misses;
 mod node_table;
 mod peer_rules;
 mod policies;
 mod policy;
 mod room;
+mod several;
 
 pub use crate::state::mix_counter::MixCounter;
 pub use crate::vocabulary::dump::DumpedMixCounter;
@@ -26,7 +28,7 @@ pub use crate::vocabulary::mix::Mix;
 pub use candidates::Roomy;
 pub use engine::{Engine, Placement};
 pub use filter::fits;
-pub(crate) use filter::{fitting_devices, has_room};
+pub(crate) use filter::{fitting_devices, fitting_for, has_room};
 pub use fragmentation::Fragmentation;
 pub use members::{GroupScope, MemberNodes};
 pub use misfit::Misfit;
@@ -39,3 +41,4 @@ pub use policies::{
 pub use policy::{Bid, Choice, Fork, NodeChange, Policy, Selection};
 pub(crate) use room::parts;
 pub use room::room;
+pub(crate) use several::{crowded_out, still_fits};

@@ -4,15 +4,17 @@ use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use crate::explain::sentence::Owner;
+use crate::explain::shortage::ForRequest;
 use crate::state::cluster::Cluster;
 use crate::vocabulary::amount::{Amount, ByteCount, Cores, Count, Percent};
 use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest};
 use crate::vocabulary::event::Event;
 use crate::vocabulary::namespace::NamespaceSpec;
 use crate::vocabulary::peers::Peers;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::request::Request;
 use crate::vocabulary::resource::Resource;
 use crate::vocabulary::taint::Toleration;
 
@@ -44,6 +46,8 @@ pub enum Change {
     },
     /// Ask for less time of each device; more than this does not fit.
     LessDeviceCore {
+        /// In which of the task's requests; `None`: in the only one.
+        request: Option<String>,
         /// What is asked for now.
         from: DeviceCore,
         /// The most that would fit.
@@ -51,6 +55,8 @@ pub enum Change {
     },
     /// Ask for less memory of each device; a MiB, or a thousandth, more than this does not fit.
     LessDeviceMemory {
+        /// In which of the task's requests; `None`: in the only one.
+        request: Option<String>,
         /// What is asked for now.
         from: DeviceMemory,
         /// The most that would fit.
@@ -58,6 +64,8 @@ pub enum Change {
     },
     /// Ask for fewer devices; more than this do not fit.
     FewerDevices {
+        /// In which of the task's requests; `None`: in the only one.
+        request: Option<String>,
         /// What is asked for now.
         from: u16,
         /// The most that would fit.
@@ -148,9 +156,9 @@ impl Change {
             Self::LessCpu { from, to } => given_up(from.get(), to.get()),
             Self::LessMemory { from, to } => given_up(from.get(), to.get()),
             Self::LessCounted { from, to, .. } => given_up(*from, *to),
-            Self::LessDeviceCore { from, to } => given_up(from.get().into(), to.get().into()),
-            Self::LessDeviceMemory { from, to } => given_up(amount(*from), amount(*to)),
-            Self::FewerDevices { from, to } => given_up((*from).into(), (*to).into()),
+            Self::LessDeviceCore { from, to, .. } => given_up(from.get().into(), to.get().into()),
+            Self::LessDeviceMemory { from, to, .. } => given_up(amount(*from), amount(*to)),
+            Self::FewerDevices { from, to, .. } => given_up((*from).into(), (*to).into()),
             Self::LowerMinimum { from, to } => given_up((*from).into(), (*to).into()),
             Self::AllowModel(_)
             | Self::DropAttribute { .. }
@@ -220,18 +228,24 @@ impl Change {
 
     fn changed(&self, request: &Request) -> Request {
         let mut request = request.clone();
+        let mut change_devices = |name: &Option<String>, change: &dyn Fn(&mut DeviceRequest)| {
+            request.devices_named(name.as_deref()).map(change);
+        };
         match self {
             Self::LessCpu { to, .. } => request.cpu = *to,
             Self::LessMemory { to, .. } => request.memory = *to,
             Self::LessCounted { name, to, .. } => _ = request.counted.insert(name.clone(), *to),
-            Self::LessDeviceCore { to, .. } => request.devices.core = *to,
-            Self::LessDeviceMemory { to, .. } => request.devices.memory = *to,
-            Self::FewerDevices { to, .. } => request.devices.count = *to,
-            Self::AllowModel(model) => {
-                request.constraints.models.insert(model.clone());
-            }
+            Self::LessDeviceCore { request, to, .. } => change_devices(request, &|devices| devices.core = *to),
+            Self::LessDeviceMemory { request, to, .. } => change_devices(request, &|devices| devices.memory = *to),
+            Self::FewerDevices { request, to, .. } => change_devices(request, &|devices| devices.count = *to),
+            Self::AllowModel(model) => request.change_device_constraints(|models, _| {
+                // No model at all means any.
+                if !models.is_empty() {
+                    models.insert(model.clone());
+                }
+            }),
             Self::DropAttribute { key, .. } => {
-                request.constraints.attributes.remove(key);
+                request.change_device_constraints(|_, attributes| _ = attributes.remove(key));
             }
             Self::DropLabel { key, .. } => {
                 request.constraints.labels.remove(key);
@@ -277,15 +291,17 @@ impl Display for Change {
                 write!(f, "ask for {} of memory instead of {}", ByteCount(to.get()), ByteCount(from.get()))
             }
             Self::LessCounted { name, from, to } => write!(f, "ask for {to} {name} instead of {from}"),
-            Self::LessDeviceCore { from, to } => {
+            Self::LessDeviceCore { request, from, to } => {
                 let (from, to) = (Percent(from.get().into()), Percent(to.get().into()));
-                write!(f, "ask for {to} gpu-core of each device instead of {from}")
+                write!(f, "ask for {to} gpu-core of each device instead of {from}{}", ForRequest(request.as_deref()))
             }
-            Self::LessDeviceMemory { from, to } => {
-                write!(f, "ask for {} of each device's gpu-memory instead of {}", OfMemory(*to), OfMemory(*from))
+            Self::LessDeviceMemory { request, from, to } => {
+                write!(f, "ask for {} of each device's gpu-memory instead of {}", OfMemory(*to), OfMemory(*from))?;
+                ForRequest(request.as_deref()).fmt(f)
             }
-            Self::FewerDevices { from, to } => {
-                write!(f, "ask for {} instead of {from}", Count((*to).into(), "device"))
+            Self::FewerDevices { request, from, to } => {
+                write!(f, "ask for {} instead of {from}", Count((*to).into(), "device"))?;
+                ForRequest(request.as_deref()).fmt(f)
             }
             Self::AllowModel(model) => write!(f, "allow devices of model {model} too"),
             Self::DropAttribute { key, value } => write!(f, "do not ask for devices with {key}={value}"),

@@ -1,6 +1,6 @@
 //! Finds the single changes that would let something be placed, each tried in a copy of the state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::Unplaceable;
 use crate::decisions::placement::{PeerRules, admits, has_room};
@@ -11,9 +11,10 @@ use crate::explain::trial::Trial;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::Exceeded;
 use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::device_request::{DeviceMemory, DeviceWish};
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::vocabulary::request::{Constraints, DeviceMemory, Request};
+use crate::vocabulary::request::{Constraints, Request};
 use crate::vocabulary::taint::Toleration;
 
 /// Models, taints and nodes of which each is tried at most.
@@ -106,7 +107,7 @@ impl ChangeSearch<'_> {
 
     /// Asking for less of one thing.
     fn less(&mut self, request: &Request) -> Vec<Change> {
-        let (cpu, memory, devices) = (request.cpu, request.memory, request.devices);
+        let (cpu, memory) = (request.cpu, request.memory);
         let members = self.members;
         let pieces = |of| move |cluster: &Cluster| pieces(cluster, members, of);
         let mut changes = Vec::new();
@@ -126,31 +127,46 @@ impl ChangeSearch<'_> {
                 to,
             }));
         }
-        if devices.count == 0 {
-            return changes;
+        if request.devices.count > 0 {
+            changes.extend(request.wishes().flat_map(|wish| self.less_of_devices(wish)));
         }
+        changes
+    }
+
+    /// Asking for less of devices in one of the task's requests.
+    fn less_of_devices(&mut self, wish: DeviceWish<'_>) -> Vec<Change> {
+        let (devices, members) = (*wish.devices, self.members);
+        let request = || wish.name.map(str::to_owned);
+        let pieces = |of| move |cluster: &Cluster| pieces(cluster, members, of);
+        let mut changes = Vec::new();
         changes.extend(self.largest_in(1, devices.core.get().into(), pieces(Piece::DeviceCore), |to| {
-            Change::LessDeviceCore { from: devices.core, to: DeviceCore::new(u32::try_from(to).unwrap_or(u32::MAX)) }
+            let to = DeviceCore::new(u32::try_from(to).unwrap_or(u32::MAX));
+            Change::LessDeviceCore { request: request(), from: devices.core, to }
         }));
         let from = devices.memory;
         changes.extend(match from {
             DeviceMemory::Bytes(bytes) => {
                 self.largest_in(1, bytes.get().div_ceil(MIB), pieces(Piece::DeviceMemoryMib), |to| {
-                    Change::LessDeviceMemory { from, to: DeviceMemory::Bytes(Bytes::from_mib(to)) }
+                    let to = DeviceMemory::Bytes(Bytes::from_mib(to));
+                    Change::LessDeviceMemory { request: request(), from, to }
                 })
             }
             DeviceMemory::Thousandths(part) => {
                 self.largest_in(1, part.into(), pieces(Piece::DeviceMemoryThousandths), |to| {
                     let to = DeviceMemory::Thousandths(u32::try_from(to).unwrap_or(u32::MAX));
-                    Change::LessDeviceMemory { from, to }
+                    Change::LessDeviceMemory { request: request(), from, to }
                 })
             }
         });
+        let count = devices.count;
         changes.extend(self.largest_in(
             1,
-            devices.count.into(),
+            count.into(),
             |_| BTreeSet::new(),
-            |to| Change::FewerDevices { from: devices.count, to: u16::try_from(to).unwrap_or(u16::MAX) },
+            |to| {
+                let to = u16::try_from(to).unwrap_or(u16::MAX);
+                Change::FewerDevices { request: request(), from: count, to }
+            },
         ));
         changes
     }
@@ -160,19 +176,20 @@ impl ChangeSearch<'_> {
     fn constraints(&mut self, request: &Request) -> Vec<Change> {
         let asked = &request.constraints;
         let mut candidates: Vec<Change> = Vec::new();
-        if !asked.models.is_empty() {
+        if request.wishes().any(|wish| !wish.models.is_empty()) {
             let models: BTreeSet<&String> = self
                 .trial
                 .cluster()
                 .nodes()
                 .flat_map(|(_, node)| node.spec().devices.iter().map(|device| &device.model))
-                .filter(|model| !asked.admit_model(model))
+                .filter(|model| request.wishes().any(|wish| !wish.admit_model(model)))
                 .collect();
             candidates.extend(models.into_iter().take(TRIES_MAX).cloned().map(Change::AllowModel));
         }
-        let attributes = asked.attributes.iter();
-        candidates
-            .extend(attributes.map(|(key, value)| Change::DropAttribute { key: key.clone(), value: value.clone() }));
+        let attributes: BTreeMap<&String, &String> = request.wishes().flat_map(|wish| wish.attributes).collect();
+        candidates.extend(
+            attributes.into_iter().map(|(key, value)| Change::DropAttribute { key: key.clone(), value: value.clone() }),
+        );
         let labels = asked.labels.iter();
         candidates.extend(labels.map(|(key, value)| Change::DropLabel { key: key.clone(), value: value.clone() }));
         candidates.extend((!asked.node_terms.is_empty()).then_some(Change::DropNodeTerms));

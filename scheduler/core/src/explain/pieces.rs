@@ -57,7 +57,7 @@ pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> B
 fn minima(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> Option<Vec<u64>> {
     let claim = members.first().and_then(|claim| cluster.claim(*claim))?;
     let range = &cluster.namespace(&claim.namespace)?.limit_range;
-    let devices = u64::from(claim.request.devices.count.max(1));
+    let devices = u64::from(claim.request.device_count().max(1));
     let (minimum, unit) = match of {
         Piece::Cpu => (range.cpu.minimum?, 1),
         Piece::MemoryMib => (range.memory.minimum?, 1 << 20),

@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::{Misfit, PeerRules, admits, fits, fitting_devices, has_room, room};
+use crate::decisions::placement::{Misfit, PeerRules, admits, crowded_out, fits, fitting_for, has_room, room};
 use crate::explain::reason::Reason;
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::device_request::{DeviceRequest, DeviceWish};
 use crate::vocabulary::request::Request;
 
 /// Why there is no room for one more task. `fitting` of `wanted` members have found some, and are placed in `cluster`;
@@ -59,19 +60,23 @@ fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
 /// All that keeps a task from a node, whatever is free there.
 pub(crate) fn exclusions<'a>(node: &'a Node, request: &'a Request) -> impl Iterator<Item = Exclusion> + 'a {
     let (spec, asked) = (node.spec(), &request.constraints);
-    let devices = spec.devices.iter().filter(|device| asked.admit_device(device));
-    let lacks_devices = devices.count() < usize::from(request.devices.count);
+    let lacking = |wish: &DeviceWish<'_>| {
+        let devices = spec.devices.iter().filter(|device| wish.admit_device(device));
+        devices.count() < usize::from(wish.devices.count)
+    };
+    let devices = request.wishes().filter(lacking).map(|wish| Exclusion::Devices {
+        request: wish.name.map(str::to_owned),
+        wanted: wish.devices.count,
+        models: wish.models.iter().cloned().collect(),
+        attributes: wish.attributes.clone().into_iter().collect(),
+    });
     let label = |(key, value): (&str, &str)| Exclusion::Label { key: key.to_owned(), value: value.to_owned() };
     let of_spec = spec.cordoned.then_some(Exclusion::Cordoned).into_iter();
     of_spec
         .chain(asked.missing_labels(spec).map(label))
         .chain((!asked.admit_by_terms(spec)).then(|| Exclusion::NodeTerms(asked.node_terms.clone())))
         .chain(asked.untolerated(spec).cloned().map(Exclusion::Taint))
-        .chain(lacks_devices.then(|| Exclusion::Devices {
-            wanted: request.devices.count,
-            models: asked.models.iter().cloned().collect(),
-            attributes: asked.attributes.clone().into_iter().collect(),
-        }))
+        .chain(devices)
 }
 
 /// What nodes that admit such tasks lack for one, what most of them lack first, and the one that lacks least.
@@ -117,13 +122,21 @@ pub(crate) fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>
     }
     let counted = node.lacking_counted(request);
     lacks.extend(counted.map(|(name, wanted, free)| Shortage::Counted { name: name.to_owned(), wanted, free }));
-    let wanted = request.devices.count;
-    let fitting = u16::try_from(fitting_devices(node, request).count()).unwrap_or(u16::MAX);
-    if fitting < wanted {
-        let (core, memory) = (request.devices.core, request.devices.memory);
-        lacks.push(Shortage::Devices { wanted, fitting, core, memory });
-    } else if let Err(Misfit::Alignment { fitting }) = fits(node, request) {
-        lacks.push(Shortage::Alignment { wanted, fitting });
+    let mut are_enough = true;
+    for wish in request.wishes() {
+        let DeviceRequest { count: wanted, core, memory } = *wish.devices;
+        let fitting = fitting_for(node, wish, request.rules.memory_threshold_percent).count();
+        let fitting = u16::try_from(fitting).unwrap_or(u16::MAX);
+        if fitting < wanted {
+            are_enough = false;
+            lacks.push(Shortage::Devices { request: wish.name.map(str::to_owned), wanted, fitting, core, memory });
+        }
+    }
+    if are_enough && request.further.is_some() {
+        let crowded_out = crowded_out(node, request);
+        lacks.extend(crowded_out.map(|request| Shortage::CrowdedOut { request: request.to_owned() }));
+    } else if are_enough && let Err(Misfit::Alignment { fitting }) = fits(node, request) {
+        lacks.push(Shortage::Alignment { wanted: request.devices.count, fitting });
     }
     let misfit = rules.and_then(|rules| rules.misfit(node.spec()));
     lacks.extend(misfit.map(|misfit| Shortage::Peers(misfit.to_owned())));

@@ -5,10 +5,10 @@ use std::fmt::{self, Display, Formatter};
 use std::mem::discriminant;
 
 use crate::vocabulary::amount::{ByteCount, Cores, Count, Listed, Percent};
+use crate::vocabulary::device_request::DeviceMemory;
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::peers::PeerMisfit;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::vocabulary::request::DeviceMemory;
 use crate::vocabulary::taint::Taint;
 
 /// How many nodes something is true of.
@@ -48,6 +48,8 @@ pub enum Shortage {
     },
     /// Devices with enough free on each.
     Devices {
+        /// Which of the task's requests it is; `None`: the only one.
+        request: Option<String>,
         /// Devices that are asked for.
         wanted: u16,
         /// Devices that have enough free.
@@ -63,6 +65,11 @@ pub enum Shortage {
         wanted: u16,
         /// Devices that have enough free.
         fitting: u16,
+    },
+    /// Each of the task's requests finds its devices, but this one does not beside those before it.
+    CrowdedOut {
+        /// What the request is called.
+        request: String,
     },
     /// A domain that a rule about other tasks allows: affinity, anti-affinity or topology spread.
     Peers(PeerMisfit),
@@ -95,6 +102,8 @@ pub enum Exclusion {
     Taint(Taint),
     /// It has fewer devices of the models and with the attributes that are asked for than are wanted.
     Devices {
+        /// Which of the task's requests it is; `None`: the only one.
+        request: Option<String>,
         /// Devices that are asked for.
         wanted: u16,
         /// Models that will do; empty: any.
@@ -110,6 +119,8 @@ impl Shortage {
         match (self, other) {
             (Self::Counted { name, .. }, Self::Counted { name: other, .. }) => name == other,
             (Self::Peers(misfit), Self::Peers(other)) => misfit.is_alike(other),
+            (Self::Devices { request, .. }, Self::Devices { request: other, .. }) => request == other,
+            (Self::CrowdedOut { request }, Self::CrowdedOut { request: other }) => request == other,
             _ => discriminant(self) == discriminant(other),
         }
     }
@@ -122,7 +133,7 @@ impl Shortage {
             Self::Counted { wanted, free, .. } => (*wanted, *free),
             Self::Devices { wanted, fitting, .. } => ((*wanted).into(), (*fitting).into()),
             // There are enough, but in the wrong places.
-            Self::Alignment { .. } | Self::Peers(_) => (1, 0),
+            Self::Alignment { .. } | Self::CrowdedOut { .. } | Self::Peers(_) => (1, 0),
         };
         let lack = u128::from(wanted.saturating_sub(free)) * 1000 / u128::from(wanted.max(1));
         u64::try_from(lack).unwrap_or(u64::MAX)
@@ -136,10 +147,14 @@ impl Shortage {
                 format!("{} of memory are free and {} wanted", ByteCount(free.get()), ByteCount(wanted.get()))
             }
             Self::Counted { name, wanted, free } => format!("{free} {name} are free and {wanted} wanted"),
-            Self::Devices { wanted, fitting, core, memory } => format!(
-                "{fitting} of the {wanted} devices that are wanted have {} free",
+            Self::Devices { request, wanted, fitting, core, memory } => format!(
+                "{fitting} of the {wanted} devices that are wanted{} have {} free",
+                ForRequest(request.as_deref()),
                 OfEach { core: *core, memory: *memory }
             ),
+            Self::CrowdedOut { request } => {
+                format!("each request finds its devices, but not request {request:?} beside those before it")
+            }
             Self::Alignment { wanted, fitting } => {
                 format!("{fitting} devices have enough free, but no {wanted} of them that are linked as is required")
             }
@@ -171,11 +186,15 @@ impl Display for NodeCount<Shortage> {
             Shortage::Counted { name, wanted, free } => {
                 write!(f, "not enough {name} free ({wanted} wanted, at most {free})")
             }
-            Shortage::Devices { wanted, fitting, core, memory } => write!(
+            Shortage::Devices { request, wanted, fitting, core, memory } => write!(
                 f,
-                "too few devices with {} free ({wanted} wanted, at most {fitting})",
-                OfEach { core: *core, memory: *memory }
+                "too few devices with {} free{} ({wanted} wanted, at most {fitting})",
+                OfEach { core: *core, memory: *memory },
+                ForRequest(request.as_deref()),
             ),
+            Shortage::CrowdedOut { request } => {
+                write!(f, "devices for each request, but not for request {request:?} beside those before it")
+            }
             Shortage::Alignment { wanted, .. } => {
                 write!(f, "enough devices with enough free, but not {wanted} that are linked as is required")
             }
@@ -218,7 +237,7 @@ impl Display for OfNodes<'_> {
                 write!(f, "{nodes} {matches} no term of the node affinity ({})", terms.join(" or "))
             }
             Exclusion::Taint(taint) => write!(f, "{nodes} {has} the taint {taint}, which is not tolerated"),
-            Exclusion::Devices { wanted, models, attributes } => {
+            Exclusion::Devices { request, wanted, models, attributes } => {
                 write!(f, "{nodes} {has} fewer than {}", Count((*wanted).into(), "device"))?;
                 if !models.is_empty() {
                     write!(f, " of model {}", models.join(" or "))?;
@@ -227,9 +246,19 @@ impl Display for OfNodes<'_> {
                 match attributes.is_empty() {
                     true => Ok(()),
                     false => write!(f, " with {}", Listed(&attributes)),
-                }
+                }?;
+                ForRequest(request.as_deref()).fmt(f)
             }
         }
+    }
+}
+
+/// Names one of several requests of a task.
+pub(crate) struct ForRequest<'a>(pub(crate) Option<&'a str>);
+
+impl Display for ForRequest<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |request| write!(f, " for request {request:?}"))
     }
 }
 

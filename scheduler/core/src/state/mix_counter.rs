@@ -112,6 +112,13 @@ impl MixCounter {
     }
 
     fn count(&mut self, request: &Request, weight: u64) {
+        match &request.further {
+            None => self.count_single(request, weight),
+            Some(_) => request.singles().iter().for_each(|single| self.count_single(single, weight)),
+        }
+    }
+
+    fn count_single(&mut self, request: &Request, weight: u64) {
         // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory,
         // what is only counted of the node, or what its place has to do with others.
         let (rules, counted) = (PlacementRules::default(), BTreeMap::new());
@@ -125,8 +132,7 @@ impl MixCounter {
     /// The requests that ask for most.
     fn heaviest(&self) -> Mix {
         let mut heaviest: Vec<(&Request, &Count)> = self.counts.iter().collect();
-        let demand =
-            |request: &Request, count: &Count| u128::from(request.devices.total_core()) * u128::from(count.weight);
+        let demand = |request: &Request, count: &Count| u128::from(request.total_core()) * u128::from(count.weight);
         heaviest.sort_by_key(|(request, count)| Reverse((demand(request, count), count.weight)));
         let requests = heaviest.into_iter().take(MIX_REQUESTS_MAX);
         let counted =
@@ -172,7 +178,7 @@ fn difference_per_mille(left: &Mix, right: &Mix) -> u128 {
     // Parts of the demand in millionths, by request, whatever memory of the node it asks for.
     let parts = |mix: &Mix| -> BTreeMap<Request, u128> {
         let all = u128::from(mix.device_core().max(1));
-        let demand = |request: &Request, tasks: u64| u128::from(request.devices.total_core()) * u128::from(tasks);
+        let demand = |request: &Request, tasks: u64| u128::from(request.total_core()) * u128::from(tasks);
         let part = |(request, tasks): (&Request, u64)| {
             (with_memory(request, Bytes::ZERO), demand(request, tasks) * 1_000_000 / all)
         };
@@ -189,8 +195,8 @@ fn difference_per_mille(left: &Mix, right: &Mix) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::quantity::MilliCpu;
-    use crate::vocabulary::request::DeviceRequest;
 
     const HOUR_MS: u64 = 3_600_000;
 

@@ -1,5 +1,7 @@
 //! A node's books: what is free on it and on each of its devices.
 
+mod beyond;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -9,6 +11,8 @@ use crate::vocabulary::not_enough::NotEnough;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
+
+use beyond::Beyond;
 
 /// A node, what is free on it, and who is there.
 ///
@@ -25,7 +29,7 @@ pub struct Node {
     counted_free: BTreeMap<String, u64>,
     devices: Vec<Device>,
     claims: BTreeSet<ClaimId>,
-    /// How many of its claims ask for so many devices and so much time of each.
+    /// How many requests of its claims are for so many devices and so much time of each.
     sorts: BTreeMap<(u16, DeviceCore), u32>,
     /// Devices that are wholly free and may be given out.
     idle_devices: u16,
@@ -39,17 +43,6 @@ pub struct Node {
     one_numa_node: bool,
     /// What claims hold beyond what there is; `None`: nothing.
     beyond: Option<Box<Beyond>>,
-}
-
-/// What claims hold of a node beyond what it has.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Beyond {
-    cpu: MilliCpu,
-    memory: Bytes,
-    /// Of things that are only counted, without zeros.
-    counted: BTreeMap<String, u64>,
-    /// Time and memory, by device.
-    devices: Vec<(DeviceCore, Bytes)>,
 }
 
 /// What is free on a device.
@@ -332,18 +325,33 @@ impl Node {
             return Err(NotEnough::Counted { name: name.to_owned(), wanted, free });
         }
         self.check_shape(request, allocation)?;
-        for part in &allocation.devices {
-            let Some(state) = self.devices.get(usize::from(part.device)) else { continue };
+        for (number, part) in allocation.devices.iter().enumerate() {
+            let Some((core_free, memory_free)) = self.free_for(request, allocation, number) else { continue };
             let device = part.device;
-            if part.core > state.core_free {
-                return Err(NotEnough::DeviceCore { device, wanted: part.core, free: state.core_free });
+            if part.core > core_free {
+                return Err(NotEnough::DeviceCore { device, wanted: part.core, free: core_free });
             }
-            if part.memory > state.memory_free {
-                return Err(NotEnough::DeviceMemory { device, wanted: part.memory, free: state.memory_free });
+            if part.memory > memory_free {
+                return Err(NotEnough::DeviceMemory { device, wanted: part.memory, free: memory_free });
             }
         }
         self.hold(claim, request, allocation);
         Ok(())
+    }
+
+    /// What is free of a device for the part of this number of an allocation, when the parts before it are taken: those
+    /// of other requests can be of the same device.
+    fn free_for(&self, request: &Request, allocation: &Allocation, number: usize) -> Option<(DeviceCore, Bytes)> {
+        let part = allocation.devices.get(number)?;
+        let state = self.devices.get(usize::from(part.device))?;
+        let free = (state.core_free, state.memory_free);
+        if request.further.is_none() {
+            return Some(free);
+        }
+        let before = allocation.devices.iter().take(number).filter(|before| before.device == part.device);
+        Some(before.fold(free, |(core, memory), before| {
+            (core.saturating_sub(before.core), memory.saturating_sub(before.memory))
+        }))
     }
 
     /// Takes what an allocation says even if there is not so much.
@@ -377,10 +385,11 @@ impl Node {
                 .collect(),
             devices: vec![(DeviceCore::ZERO, Bytes::ZERO); self.devices.len()],
         };
-        for part in &allocation.devices {
-            let index = usize::from(part.device);
-            if let Some((state, missing)) = self.devices.get(index).zip(missing.devices.get_mut(index)) {
-                *missing = (part.core.saturating_sub(state.core_free), part.memory.saturating_sub(state.memory_free));
+        for (number, part) in allocation.devices.iter().enumerate() {
+            let free = self.free_for(request, allocation, number);
+            if let Some(((core, memory), missing)) = free.zip(missing.devices.get_mut(usize::from(part.device))) {
+                missing.0 = [missing.0, part.core.saturating_sub(core)].into_iter().sum();
+                missing.1 = [missing.1, part.memory.saturating_sub(memory)].into_iter().sum();
             }
         }
         (!missing.is_nothing()).then_some(missing)
@@ -388,17 +397,21 @@ impl Node {
 
     /// Whether an allocation is one of this node for this request, whatever is free.
     pub(crate) fn check_shape(&self, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
-        if allocation.devices.len() != usize::from(request.devices.count) {
-            return Err(NotEnough::DeviceCount { wanted: request.devices.count, allocated: allocation.devices.len() });
+        let (wanted, allocated) = (request.device_count(), allocation.devices.len());
+        if allocated != usize::from(wanted) {
+            return Err(NotEnough::DeviceCount { wanted, allocated });
         }
-        let mut next = 0;
-        for part in &allocation.devices {
-            let device = part.device;
-            let state = self.devices.get(usize::from(device)).filter(|_| u32::from(device) >= next);
-            let state = state.ok_or(NotEnough::NoSuchDevice { device })?;
-            next = u32::from(device) + 1;
-            if part.core != request.devices.core || part.memory != request.devices.memory.on(state.memory) {
-                return Err(NotEnough::Mismatch { device });
+        let mut parts = allocation.devices.iter();
+        for wish in request.wishes() {
+            let mut next = 0;
+            for part in parts.by_ref().take(usize::from(wish.devices.count)) {
+                let device = part.device;
+                let state = self.devices.get(usize::from(device)).filter(|_| u32::from(device) >= next);
+                let state = state.ok_or(NotEnough::NoSuchDevice { device })?;
+                next = u32::from(device) + 1;
+                if part.core != wish.devices.core || part.memory != wish.devices.memory.on(state.memory) {
+                    return Err(NotEnough::Mismatch { device });
+                }
             }
         }
         Ok(())
@@ -421,8 +434,8 @@ impl Node {
             }
         }
         self.claims.insert(claim);
-        if request.devices.count > 0 {
-            *self.sorts.entry((request.devices.count, request.devices.core)).or_default() += 1;
+        for devices in request.wishes().map(|wish| wish.devices).filter(|devices| devices.count > 0) {
+            *self.sorts.entry((devices.count, devices.core)).or_default() += 1;
         }
         self.derive();
     }
@@ -431,11 +444,13 @@ impl Node {
     pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
         debug_assert!(self.claims.contains(&claim), "only who is here can leave");
         self.claims.remove(&claim);
-        let sort = (request.devices.count, request.devices.core);
-        if let Some(claims) = self.sorts.get_mut(&sort) {
-            *claims -= 1;
-            if *claims == 0 {
-                self.sorts.remove(&sort);
+        for devices in request.wishes().map(|wish| wish.devices) {
+            let sort = (devices.count, devices.core);
+            if let Some(wishes) = self.sorts.get_mut(&sort) {
+                *wishes -= 1;
+                if *wishes == 0 {
+                    self.sorts.remove(&sort);
+                }
             }
         }
         let mut beyond = self.beyond.take();
@@ -493,21 +508,5 @@ impl Node {
         self.usable_thousandths = self.devices.iter().map(|device| u32::from(device.usable_thousandths)).sum();
         let healthy = self.devices.iter().filter(|device| device.healthy);
         self.core_free_max = healthy.map(|device| device.core_free).max().unwrap_or_default();
-    }
-}
-
-impl Beyond {
-    fn is_nothing(&self) -> bool {
-        let no_device = self.devices.iter().all(|held| *held == (DeviceCore::ZERO, Bytes::ZERO));
-        self.cpu == MilliCpu::ZERO && self.memory == Bytes::ZERO && self.counted.is_empty() && no_device
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.cpu = [self.cpu, other.cpu].into_iter().sum();
-        self.memory = [self.memory, other.memory].into_iter().sum();
-        counted::add(&mut self.counted, &other.counted);
-        for (own, other) in self.devices.iter_mut().zip(&other.devices) {
-            *own = ([own.0, other.0].into_iter().sum(), [own.1, other.1].into_iter().sum());
-        }
     }
 }

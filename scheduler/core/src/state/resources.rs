@@ -1,11 +1,13 @@
 //! Numbers for resources, and amounts by those numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::state::node::Node;
 use crate::vocabulary::claim::Allocation;
+use crate::vocabulary::device_request::{DeviceMemory, DeviceWish};
 use crate::vocabulary::quantity::Bytes;
-use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::request::Request;
 use crate::vocabulary::resource::Resource;
 
 /// Resources that exist whatever devices there are.
@@ -124,17 +126,31 @@ impl Resources {
         models.iter().for_each(|name| _ = self.model(name));
     }
 
-    /// The models of which there are devices that will do for a request, but for those with these resources' numbers.
-    pub(crate) fn models_besides(&self, request: &Request, numbers: &[usize]) -> BTreeSet<String> {
-        let kinds = (FIXED..).zip(&self.models).filter(|(number, kind)| {
-            !kind.devices.is_empty() && !numbers.contains(number) && request.constraints.admit_model(&kind.name)
-        });
-        kinds.map(|(_, kind)| kind.name.clone()).collect()
+    /// The same request for devices of other models than those with these resources' numbers; `None`: there are none
+    /// that will do.
+    pub(crate) fn besides(&self, request: &Request, numbers: &[usize]) -> Option<Request> {
+        let mut besides = request.clone();
+        let models = |wish: DeviceWish<'_>| -> Option<BTreeSet<String>> {
+            let kinds = (FIXED..).zip(&self.models).filter(|(number, kind)| {
+                !kind.devices.is_empty() && !numbers.contains(number) && wish.admit_model(&kind.name)
+            });
+            // No model at all would mean any.
+            Some(kinds.map(|(_, kind)| kind.name.clone()).collect()).filter(|models: &BTreeSet<_>| !models.is_empty())
+        };
+        let mut all = request.wishes().map(models);
+        besides.constraints.models = all.next()??;
+        if let Some(further) = &mut besides.further {
+            for (of, models) in Arc::make_mut(further).requests.iter_mut().zip(all) {
+                of.models = models?;
+            }
+        }
+        Some(besides)
     }
 
     /// The least and the most memory of a device that a request admits; `None`: no such device is known.
     pub(crate) fn memory_of(&self, request: &Request) -> Option<(Bytes, Bytes)> {
-        let admitted = self.models.iter().filter(|kind| request.constraints.admit_model(&kind.name));
+        let is_admitted = |kind: &&ModelKind| request.wishes().any(|wish| wish.admit_model(&kind.name));
+        let admitted = self.models.iter().filter(is_admitted);
         let sizes = admitted.filter_map(ModelKind::memory);
         sizes.reduce(|(least, most), (low, high)| (least.min(low), most.max(high)))
     }
@@ -160,27 +176,28 @@ impl Resources {
         of: impl Fn(Bytes, Bytes) -> Bytes,
         extreme: impl Fn(u64, u64) -> u64,
     ) -> Charge {
-        let devices = &request.devices;
         let mut charge = Charge { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
-        if devices.count == 0 {
+        if request.devices.count == 0 {
             return charge;
         }
-        let count = u64::from(devices.count);
-        charge.fixed[2] = devices.total_core();
-        let mut memory = None;
-        for (number, kind) in self.models.iter().enumerate() {
-            let Some((least, most)) = kind.memory().filter(|_| request.constraints.admit_model(&kind.name)) else {
-                continue;
+        for wish in request.wishes() {
+            let devices = wish.devices;
+            charge.fixed[2] = charge.fixed[2].saturating_add(devices.total_core());
+            let mut memory = None;
+            for (number, kind) in self.models.iter().enumerate() {
+                let Some((least, most)) = kind.memory().filter(|_| wish.admit_model(&kind.name)) else {
+                    continue;
+                };
+                let each = devices.memory.on(of(least, most)).get();
+                memory = Some(memory.map_or(each, |memory| extreme(memory, each)));
+                charge.add_model(FIXED + number, devices.total_core());
+            }
+            let memory = match devices.memory {
+                DeviceMemory::Bytes(bytes) => bytes.get(),
+                DeviceMemory::Thousandths(_) => memory.unwrap_or(0),
             };
-            let each = devices.memory.on(of(least, most)).get();
-            memory = Some(memory.map_or(each, |memory| extreme(memory, each)));
-            charge.models.push((FIXED + number, devices.total_core()));
+            charge.fixed[3] = charge.fixed[3].saturating_add(memory.saturating_mul(u64::from(devices.count)));
         }
-        let memory = match devices.memory {
-            DeviceMemory::Bytes(bytes) => bytes.get(),
-            DeviceMemory::Thousandths(_) => memory.unwrap_or(0),
-        };
-        charge.fixed[3] = memory.saturating_mul(count);
         charge
     }
 }

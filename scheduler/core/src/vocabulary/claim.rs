@@ -53,7 +53,8 @@ pub struct Claim {
 pub struct Allocation {
     /// The node that it is on.
     pub node: NodeId,
-    /// What it holds of the node's devices, by ascending index; empty for a task without devices.
+    /// What it holds of the node's devices: for each of its requests in turn, by ascending index; empty for a task
+    /// without devices.
     pub devices: Vec<DeviceAllocation>,
 }
 

@@ -154,7 +154,7 @@ pub struct DumpedClaim {
 pub struct DumpedPlace {
     /// The node's number in [`Dump::nodes`].
     pub node: usize,
-    /// The indexes of its devices there, ascending.
+    /// The indexes of its devices there: for each of its requests in turn, ascending.
     pub devices: Vec<u16>,
     /// Whether more is held of the node than there is.
     pub over_committed: bool,

@@ -23,16 +23,23 @@ impl Mix {
         Self::counted(requests.into_iter().map(|request| (request.clone(), 1)))
     }
 
-    /// Takes requests that were counted already; those that differ only in the node's memory are taken as one.
+    /// Takes requests that were counted already; those that differ only in the node's memory are taken as one. A task
+    /// with several requests for devices counts as one task for each of them.
     #[must_use]
     pub fn counted(requests: impl IntoIterator<Item = (Request, u64)>) -> Self {
         let mut counts: BTreeMap<Request, (u64, Bytes)> = BTreeMap::new();
-        for (request, tasks) in requests {
+        let mut add = |request: Request, tasks: u64| {
             let of_memory = request.memory;
             let (count, memory) =
                 counts.entry(Request { memory: Bytes::ZERO, counted: BTreeMap::new(), ..request }).or_default();
             *count = count.saturating_add(tasks).min(TASKS_MAX);
             *memory = (*memory).max(of_memory);
+        };
+        for (request, tasks) in requests {
+            match &request.further {
+                None => add(request, tasks),
+                Some(_) => request.singles().into_iter().for_each(|single| add(single, tasks)),
+            }
         }
         let mut requests: Vec<(Request, u64)> =
             counts.into_iter().map(|(key, (count, memory))| (Request { memory, ..key }, count)).collect();
@@ -69,7 +76,7 @@ impl Mix {
     /// Time of devices that all tasks together ask for, in thousandths of a device.
     #[must_use]
     pub fn device_core(&self) -> u64 {
-        self.requests.iter().map(|(request, count)| request.devices.total_core() * count).sum()
+        self.requests.iter().map(|(request, count)| request.total_core() * count).sum()
     }
 }
 

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 use crate::vocabulary::allowance::Allowance;
 use crate::vocabulary::amount::Amount;
+use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish};
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::queue_spec::QueueSpec;
-use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::request::Request;
 use crate::vocabulary::resource::Resource;
 
 /// A namespace as it is configured.
@@ -214,30 +215,29 @@ impl NamespaceSpec {
         }
         self.check(Resource::Cpu, range.cpu, request.cpu.get(), request.cpu.get())?;
         self.check(Resource::Memory, range.memory, request.memory.get(), request.memory.get())?;
-        let devices = &mut request.devices;
-        let count = u64::from(devices.count);
-        if count == 0 {
+        if request.devices.count == 0 {
             return Ok(request);
         }
-        if let Some(default) = range.device_core.default_amount().filter(|_| devices.core == DeviceCore::ZERO) {
-            let each = (default / count).min(u64::from(DeviceCore::WHOLE.get()));
-            devices.core = DeviceCore::new(u32::try_from(each).unwrap_or(u32::MAX));
+        // Each of several requests says itself what it wants.
+        if request.further.is_none() {
+            range.complete(&mut request.devices);
         }
-        let asks_for_memory =
-            !matches!(devices.memory, DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0));
-        if let Some(default) = range.device_memory.default_amount().filter(|_| !asks_for_memory) {
-            devices.memory = DeviceMemory::Bytes(Bytes::new(default / count));
-        }
-        let core = devices.total_core();
+        let core = request.total_core();
         self.check(Resource::DeviceCore, range.device_core, core, core)?;
-        let memory = match (devices.memory, device_memory) {
-            (DeviceMemory::Bytes(bytes), _) => Some((bytes, bytes)),
-            (part, Some((least, most))) => Some((part.on(least), part.on(most))),
-            (DeviceMemory::Thousandths(_), None) => None,
+        let memory = |wish: DeviceWish<'_>| {
+            let each = match (wish.devices.memory, device_memory) {
+                (DeviceMemory::Bytes(bytes), _) => Some((bytes, bytes)),
+                (part, Some((least, most))) => Some((part.on(least), part.on(most))),
+                (DeviceMemory::Thousandths(_), None) => None,
+            };
+            let all = |each: Bytes| each.get().saturating_mul(u64::from(wish.devices.count));
+            each.map(|(least, most)| (all(least), all(most)))
         };
+        let memory = request.wishes().map(memory).try_fold((0, 0), |(least, most): (u64, u64), of| {
+            of.map(|(of_least, of_most)| (least.saturating_add(of_least), most.saturating_add(of_most)))
+        });
         if let Some((least, most)) = memory {
-            let all = |each: Bytes| each.get().saturating_mul(count);
-            self.check(Resource::DeviceMemory, range.device_memory, all(least), all(most))?;
+            self.check(Resource::DeviceMemory, range.device_memory, least, most)?;
         }
         Ok(request)
     }
@@ -256,6 +256,20 @@ impl NamespaceSpec {
 }
 
 impl LimitRange {
+    /// Adds the defaults to what is left at nothing of some devices.
+    fn complete(&self, devices: &mut DeviceRequest) {
+        let count = u64::from(devices.count.max(1));
+        if let Some(default) = self.device_core.default_amount().filter(|_| devices.core == DeviceCore::ZERO) {
+            let each = (default / count).min(u64::from(DeviceCore::WHOLE.get()));
+            devices.core = DeviceCore::new(u32::try_from(each).unwrap_or(u32::MAX));
+        }
+        let asks_for_memory =
+            !matches!(devices.memory, DeviceMemory::Bytes(Bytes::ZERO) | DeviceMemory::Thousandths(0));
+        if let Some(default) = self.device_memory.default_amount().filter(|_| !asks_for_memory) {
+            devices.memory = DeviceMemory::Bytes(Bytes::new(default / count));
+        }
+    }
+
     fn by_resource(&self) -> [(Resource, ClaimBounds); 4] {
         [
             (Resource::Cpu, self.cpu),
@@ -275,7 +289,6 @@ impl ClaimBounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vocabulary::request::DeviceRequest;
 
     const GIB: u64 = 1 << 30;
 

@@ -31,8 +31,8 @@ pub enum NotEnough {
         /// What is free on the node, as a count.
         free: u64,
     },
-    /// There is no such device, or it is named twice, or not in order.
-    #[error("device {device} is not a device of the node that is named once and in ascending order")]
+    /// There is no such device, or it is named twice for one request, or not in order.
+    #[error("device {device} is not a device of the node that is named once for a request and in ascending order")]
     NoSuchDevice {
         /// The device's index, as the allocation has it.
         device: u16,

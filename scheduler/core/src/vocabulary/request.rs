@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::vocabulary::counted::is_enough;
+use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish, FurtherRequests};
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::peers::Peers;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
@@ -20,6 +21,9 @@ pub struct Request {
     pub memory: Bytes,
     /// Devices and parts of devices.
     pub devices: DeviceRequest,
+    /// What else it asks for of devices; `None`: nothing, as most tasks. What [`Constraints`] say of models and
+    /// attributes is about [`Request::devices`] alone; [`PlacementRules`] are about the devices of all its requests.
+    pub further: Option<Arc<FurtherRequests>>,
     /// Where it may run.
     pub constraints: Constraints,
     /// Which devices of a node it may or should have.
@@ -28,82 +32,6 @@ pub struct Request {
     pub counted: BTreeMap<String, u64>,
     /// What its place has to do with the places of others; `None`: nothing.
     pub peers: Option<Arc<Peers>>,
-}
-
-/// Equal parts of a number of devices of one node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct DeviceRequest {
-    /// Number of different devices; 0: none, and what follows is of no account.
-    pub count: u16,
-    /// Time of each device.
-    pub core: DeviceCore,
-    /// Memory of each device.
-    pub memory: DeviceMemory,
-}
-
-impl DeviceRequest {
-    /// A part of one device, without memory.
-    #[must_use]
-    pub fn share(core: DeviceCore) -> Self {
-        Self { count: 1, core, memory: DeviceMemory::default() }
-    }
-
-    /// Whole devices with all their memory.
-    #[must_use]
-    pub fn whole(count: u16) -> Self {
-        Self { count, core: DeviceCore::WHOLE, memory: DeviceMemory::Thousandths(1000) }
-    }
-
-    /// Whether nothing of such a device is left for others, neither time nor memory.
-    #[must_use]
-    pub fn takes_whole_devices(&self) -> bool {
-        self.core == DeviceCore::WHOLE || self.memory == DeviceMemory::Thousandths(1000)
-    }
-
-    /// The part of a device with so much memory that others cannot use any more, in thousandths: of its time or of its
-    /// memory, whichever is more. More than 1000 if the device has too little memory.
-    pub(crate) fn part_of(&self, device_memory: Bytes) -> u32 {
-        let of_memory = match self.memory {
-            DeviceMemory::Thousandths(part) => part,
-            DeviceMemory::Bytes(bytes) if bytes > device_memory => 1001,
-            DeviceMemory::Bytes(Bytes::ZERO) => 0,
-            // Rounded up: with a thousandth less it would not fit.
-            DeviceMemory::Bytes(bytes) => (bytes.thousandths_of(device_memory) + 1).min(1000),
-        };
-        self.core.get().max(of_memory)
-    }
-
-    /// Time of all devices together, in thousandths of one.
-    #[must_use]
-    pub fn total_core(&self) -> u64 {
-        u64::from(self.count) * u64::from(self.core.get())
-    }
-}
-
-/// Memory of a device: an amount, or a part of what the chosen device has.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum DeviceMemory {
-    /// This much.
-    Bytes(Bytes),
-    /// So many thousandths of the device's memory, at most 1000.
-    Thousandths(u32),
-}
-
-impl Default for DeviceMemory {
-    fn default() -> Self {
-        Self::Bytes(Bytes::ZERO)
-    }
-}
-
-impl DeviceMemory {
-    /// What this is on a device with `memory`.
-    #[must_use]
-    pub fn on(self, memory: Bytes) -> Bytes {
-        match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Thousandths(part) => memory.thousandths(part),
-        }
-    }
 }
 
 /// Where a task may run.
@@ -215,6 +143,88 @@ pub enum Alignment {
 }
 
 impl Request {
+    /// Its requests for devices, in order. A task without devices has one, of no device.
+    pub fn wishes(&self) -> impl Iterator<Item = DeviceWish<'_>> + Clone {
+        let further = self.further.iter().flat_map(|further| &further.requests).map(|of| DeviceWish {
+            name: Some(&of.name),
+            devices: &of.devices,
+            models: &of.models,
+            attributes: &of.attributes,
+        });
+        std::iter::once(self.first_wish()).chain(further)
+    }
+
+    /// The first of them.
+    pub(crate) fn first_wish(&self) -> DeviceWish<'_> {
+        let Constraints { models, attributes, .. } = &self.constraints;
+        let name = self.further.as_ref().map(|further| further.first_name.as_str());
+        DeviceWish { name, devices: &self.devices, models, attributes }
+    }
+
+    /// What it asks for of each part of a device that it gets, in the order of allocations.
+    pub fn parts(&self) -> impl Iterator<Item = DeviceRequest> + '_ {
+        self.wishes().flat_map(|wish| std::iter::repeat_n(*wish.devices, usize::from(wish.devices.count)))
+    }
+
+    /// How many parts of devices it asks for, in all its requests together.
+    #[must_use]
+    pub fn device_count(&self) -> u16 {
+        match self.further {
+            None => self.devices.count,
+            Some(_) => self.wishes().fold(0, |sum, wish| sum.saturating_add(wish.devices.count)),
+        }
+    }
+
+    /// Time of devices that it asks for in all its requests together, in thousandths of one.
+    #[must_use]
+    pub fn total_core(&self) -> u64 {
+        match self.further {
+            None => self.devices.total_core(),
+            Some(_) => self.wishes().map(|wish| wish.devices.total_core()).sum(),
+        }
+    }
+
+    /// Each of its requests for devices as the only one of a task. What is asked for of the node is in the first of
+    /// them. What is said of the places of others is left out.
+    pub(crate) fn singles(&self) -> Vec<Self> {
+        let single = |(number, wish): (usize, DeviceWish<'_>)| {
+            let constraints = Constraints {
+                models: wish.models.clone(),
+                attributes: wish.attributes.clone(),
+                ..self.constraints.clone()
+            };
+            let first = match number {
+                0 => Self { cpu: self.cpu, memory: self.memory, counted: self.counted.clone(), ..Self::default() },
+                _ => Self::default(),
+            };
+            Self { devices: *wish.devices, constraints, rules: self.rules, ..first }
+        };
+        self.wishes().enumerate().map(single).collect()
+    }
+
+    /// The request for devices of this name, or the only one.
+    pub(crate) fn devices_named(&mut self, name: Option<&str>) -> Option<&mut DeviceRequest> {
+        let first_name = self.further.as_ref().map(|further| further.first_name.as_str());
+        if first_name == name {
+            return Some(&mut self.devices);
+        }
+        let further = Arc::make_mut(self.further.as_mut()?);
+        let named = further.requests.iter_mut().find(|of| Some(of.name.as_str()) == name);
+        named.map(|of| &mut of.devices)
+    }
+
+    /// Changes the models and the attributes that each of its requests asks for.
+    pub(crate) fn change_device_constraints(
+        &mut self,
+        mut change: impl FnMut(&mut BTreeSet<String>, &mut BTreeMap<String, String>),
+    ) {
+        change(&mut self.constraints.models, &mut self.constraints.attributes);
+        if let Some(further) = &mut self.further {
+            let requests = &mut Arc::make_mut(further).requests;
+            requests.iter_mut().for_each(|of| change(&mut of.models, &mut of.attributes));
+        }
+    }
+
     /// Whether wherever there is room for this there is room for `other`: it asks for as much of everything, and for
     /// the same sort of place.
     pub(crate) fn covers(&self, other: &Self) -> bool {
@@ -229,6 +239,7 @@ impl Request {
         self.cpu >= other.cpu
             && self.memory >= other.memory
             && (other.devices.count == 0 || devices(&self.devices, &other.devices))
+            && (other.further.is_none() || self.further == other.further)
             && self.constraints == other.constraints
             && self.rules == other.rules
             && is_enough(&self.counted, &other.counted)
@@ -238,33 +249,56 @@ impl Request {
 
     /// Says what is wrong with a request that can never be met as it stands.
     ///
-    /// # Errors If a part of a device is more than a device, devices are asked for of which nothing is wanted, or a
-    /// rule can never be met.
+    /// # Errors If a part of a device is more than a device, devices are asked for of which nothing is wanted, a rule
+    /// can never be met, or further requests are not what [`FurtherRequests`] says.
     pub fn validate(&self) -> Result<(), RequestError> {
-        let devices = &self.devices;
-        if devices.count == 0 {
+        if let Some(further) = &self.further {
+            self.validate_further(further)?;
+        }
+        if self.devices.count == 0 {
             return Ok(());
         }
+        if let Some(percent) = self.rules.memory_threshold_percent.filter(|percent| !(1..=100).contains(percent)) {
+            return Err(RequestError::MemoryThreshold { percent });
+        }
+        self.wishes().try_for_each(|wish| self.validate_devices(wish.devices))
+    }
+
+    fn validate_devices(&self, devices: &DeviceRequest) -> Result<(), RequestError> {
         if devices.core > DeviceCore::WHOLE {
             return Err(RequestError::CorePerDevice { core: devices.core });
         }
-        if let Some(percent) = self.rules.memory_threshold_percent {
-            if !(1..=100).contains(&percent) {
-                return Err(RequestError::MemoryThreshold { percent });
+        match (devices.memory, self.rules.memory_threshold_percent) {
+            (DeviceMemory::Thousandths(part), Some(percent)) if part <= 1000 && part > u32::from(percent) * 10 => {
+                Err(RequestError::AboveMemoryThreshold { thousandths: part, percent })
             }
-            match devices.memory {
-                DeviceMemory::Thousandths(part) if part <= 1000 && part > u32::from(percent) * 10 => {
-                    return Err(RequestError::AboveMemoryThreshold { thousandths: part, percent });
-                }
-                _ => {}
+            (DeviceMemory::Thousandths(part), _) if part > 1000 => {
+                Err(RequestError::MemoryPerDevice { thousandths: part })
             }
-        }
-        match devices.memory {
-            DeviceMemory::Thousandths(part) if part > 1000 => Err(RequestError::MemoryPerDevice { thousandths: part }),
-            DeviceMemory::Thousandths(0) | DeviceMemory::Bytes(Bytes::ZERO) if devices.core == DeviceCore::ZERO => {
+            (DeviceMemory::Thousandths(0) | DeviceMemory::Bytes(Bytes::ZERO), _)
+                if devices.core == DeviceCore::ZERO =>
+            {
                 Err(RequestError::NothingOfADevice { count: devices.count })
             }
             _ => Ok(()),
+        }
+    }
+
+    fn validate_further(&self, further: &FurtherRequests) -> Result<(), RequestError> {
+        let mut names = BTreeSet::new();
+        for (number, wish) in (0u16..).zip(self.wishes()) {
+            if wish.devices.count == 0 {
+                return Err(RequestError::NoDevice { number });
+            }
+            if !names.insert(wish.name) {
+                return Err(RequestError::SameName { number });
+            }
+        }
+        let requests = names.len();
+        let of_links = further.links.iter().flat_map(|link| &link.requests);
+        match of_links.max().filter(|number| usize::from(**number) >= requests) {
+            Some(number) => Err(RequestError::NoSuchRequest { number: *number, requests }),
+            None => Ok(()),
         }
     }
 }
@@ -306,5 +340,25 @@ pub enum RequestError {
     NothingOfADevice {
         /// How many devices.
         count: u16,
+    },
+    /// One of several requests is for no device.
+    #[error("request {number} of several, counted from 0, asks for no device; ask for one at least, or leave it out")]
+    NoDevice {
+        /// The place of the request, counted from 0.
+        number: u16,
+    },
+    /// Two requests have the same name.
+    #[error("request {number} of several, counted from 0, has the name of one before it; give each its own")]
+    SameName {
+        /// The place of the later request, counted from 0.
+        number: u16,
+    },
+    /// A link is about a request that is not there.
+    #[error("a link names request {number}, counted from 0, of {requests} requests; name those that there are")]
+    NoSuchRequest {
+        /// The place that the link names, counted from 0.
+        number: u16,
+        /// How many requests the task has.
+        requests: usize,
     },
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
-    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, Event, Group, GroupId, Node, NodeId, Plan, Queue,
-    QueueId, Request, Resource, Settings, Step,
+    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceRequest, DeviceSpec, Event, Group, GroupId, Node,
+    NodeId, Plan, Queue, QueueId, Request, Resource, Settings, Step,
 };
 
 use crate::machines::Machines;
@@ -299,9 +299,11 @@ fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
         let spec = node.spec();
         let constraints = &claim.request.constraints;
         require(!spec.cordoned && constraints.admit(spec), || format!("{id:?} must not be on {}", spec.name))?;
-        for part in &at.devices {
+        let wishes = claim.request.wishes();
+        let of_parts = wishes.flat_map(|wish| std::iter::repeat_n(wish, usize::from(wish.devices.count)));
+        for (part, wish) in at.devices.iter().zip(of_parts) {
             let (device, state) = (&spec.devices[usize::from(part.device)], &node.devices()[usize::from(part.device)]);
-            let allowed = state.is_healthy() && constraints.admit_model(&device.model);
+            let allowed = state.is_healthy() && wish.admit_model(&device.model);
             require(allowed, || format!("{id:?} must not have device {} of {}", part.device, spec.name))?;
         }
         groups.extend(after.group_of(id));
@@ -417,9 +419,9 @@ fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> 
         let members = group.and_then(|id| before.group(id)).into_iter().flat_map(|group| group.members());
         let members: Vec<ClaimId> = members.collect();
         // Who asks for no time of devices is measured otherwise.
-        let asked = sum(&|request| request.devices.total_core(), &members);
+        let asked = sum(&|request| request.total_core(), &members);
         let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
-        let amount = sum(&|request| request.devices.total_core(), &evicted);
+        let amount = sum(&|request| request.total_core(), &evicted);
         let groups: BTreeSet<GroupId> = evicted.iter().filter_map(|claim| before.group_of(*claim)).collect();
         require(asked == 0 || amount <= allowed || groups.len() <= members.len(), || {
             format!("{action:?} evicts {amount} thousandths of devices for {asked} of {group:?}, of {groups:?}")
@@ -494,14 +496,18 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
 /// The most that a claim can be charged for on a node.
 fn greatest_charge(node: &Node, claim: &Claim) -> BTreeMap<Resource, u64> {
     let request = &claim.request;
-    let memory = node.devices().iter().map(|device| request.devices.memory.on(device.memory()).get()).max();
-    let devices = node.spec().devices.iter().filter(|device| request.constraints.admit_device(device));
-    let models = devices.map(|device| (Resource::ModelCore(device.model.clone()), request.devices.total_core()));
+    let most = |wanted: &DeviceRequest| {
+        let each = node.devices().iter().map(|device| wanted.memory.on(device.memory()).get()).max();
+        each.unwrap_or(0) * u64::from(wanted.count)
+    };
+    let is_admitted = |device: &&DeviceSpec| request.wishes().any(|wish| wish.admit_device(device));
+    let devices = node.spec().devices.iter().filter(is_admitted);
+    let models = devices.map(|device| (Resource::ModelCore(device.model.clone()), request.total_core()));
     let others = [
         (Resource::Cpu, request.cpu.get()),
         (Resource::Memory, request.memory.get()),
-        (Resource::DeviceCore, request.devices.total_core()),
-        (Resource::DeviceMemory, memory.unwrap_or(0) * u64::from(request.devices.count)),
+        (Resource::DeviceCore, request.total_core()),
+        (Resource::DeviceMemory, request.wishes().map(|wish| most(wish.devices)).sum()),
     ];
     others.into_iter().chain(models).collect()
 }

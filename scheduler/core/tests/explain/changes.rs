@@ -69,7 +69,7 @@ fn fewer_devices_are_suggested_where_fewer_are_free() {
         let claim = setting.add("claim", whole(4));
         (setting, claim)
     };
-    assert_eq!(each_helps(make).first(), Some(&Change::FewerDevices { from: 4, to: 3 }));
+    assert_eq!(each_helps(make).first(), Some(&Change::FewerDevices { request: None, from: 4, to: 3 }));
 }
 
 #[test]

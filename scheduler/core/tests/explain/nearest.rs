@@ -103,9 +103,12 @@ fn ways(request: &Request) -> Vec<Way> {
         let DeviceRequest { count, core, memory } = devices;
         ways.push((
             u64::from(core.get()),
-            Box::new(move |to| Change::LessDeviceCore { from: core, to: DeviceCore::new(to_u32(to)) }),
+            Box::new(move |to| Change::LessDeviceCore { request: None, from: core, to: DeviceCore::new(to_u32(to)) }),
         ));
-        ways.push((count.into(), Box::new(move |to| Change::FewerDevices { from: count, to: to_u16(to) })));
+        ways.push((
+            count.into(),
+            Box::new(move |to| Change::FewerDevices { request: None, from: count, to: to_u16(to) }),
+        ));
         let of = |to: u64, memory: DeviceMemory| match memory {
             DeviceMemory::Bytes(_) => DeviceMemory::Bytes(Bytes::from_mib(to)),
             DeviceMemory::Thousandths(_) => DeviceMemory::Thousandths(u32::try_from(to).expect("a small number")),
@@ -114,7 +117,10 @@ fn ways(request: &Request) -> Vec<Way> {
             DeviceMemory::Bytes(bytes) => mib(bytes),
             DeviceMemory::Thousandths(part) => part.into(),
         };
-        ways.push((now, Box::new(move |to| Change::LessDeviceMemory { from: memory, to: of(to, memory) })));
+        ways.push((
+            now,
+            Box::new(move |to| Change::LessDeviceMemory { request: None, from: memory, to: of(to, memory) }),
+        ));
     }
     ways
 }

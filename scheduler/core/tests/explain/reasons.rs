@@ -248,7 +248,7 @@ fn constraints_that_no_node_meets_are_counted_one_by_one() {
     let (reason, text) = setting.reason(waits);
     let Reason::NoSuchNode { nodes: 5, excluded } = &reason else { panic!("{reason:?}") };
     let counts: Vec<(u32, &Exclusion)> = excluded.iter().map(|excluded| (excluded.nodes, &excluded.what)).collect();
-    let models = Exclusion::Devices { wanted: 1, models: vec!["B".into()], attributes: Vec::new() };
+    let models = Exclusion::Devices { request: None, wanted: 1, models: vec!["B".into()], attributes: Vec::new() };
     assert_eq!(counts, [(3, &models), (1, &Exclusion::Cordoned), (1, &Exclusion::Taint(taint))]);
     assert_eq!(reason.tier(), Tier::Model);
     assert_eq!(

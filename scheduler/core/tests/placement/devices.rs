@@ -62,7 +62,7 @@ fn only_devices_with_the_attributes_that_are_asked_for_are_taken() {
     let mut cluster = Cluster::new();
     let id = cluster.add_node(spec.clone());
     let pair = Request { devices: DeviceRequest { count: 2, ..enforced.devices }, ..enforced.clone() };
-    assert_eq!(fits(cluster.node(id).expect("the node"), &pair), Err(Misfit::Models { admitted: 1 }));
+    assert_eq!(fits(cluster.node(id).expect("the node"), &pair), Err(Misfit::Models { request: None, admitted: 1 }));
     assert_eq!(room(cluster.node(id).expect("the node"), &enforced), 2);
     spec.devices[0].attributes.insert("enforcement".into(), "time-and-memory".into());
     cluster.apply(Event::NodeRelabelled(id, spec)).expect("a known node");

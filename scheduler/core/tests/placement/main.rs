@@ -7,4 +7,5 @@ mod engine;
 mod groups;
 mod optimum;
 mod packings;
+mod several;
 mod topology;

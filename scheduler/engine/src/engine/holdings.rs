@@ -1,28 +1,60 @@
 //! What instances hold, compared with what claims ask for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, MilliCpu, NodeSpec, Request,
+    Bytes, Claim, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest, FurtherRequests, MilliCpu, NodeSpec,
+    Request,
 };
 
 use crate::command::{Amounts, DevicePart};
 
-/// Whether what an instance holds is what its claim asks for: so much of each of so many different devices, and so much
-/// CPU, memory and what is only counted of the node.
+/// Whether what an instance holds is what its claim asks for: for each of its requests so much of each of so many
+/// different devices, and so much CPU, memory and what is only counted of the node.
 pub(super) fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &NodeSpec) -> bool {
-    let Request { cpu, memory, devices: wanted, counted, .. } = &claim.request;
-    let mut devices = BTreeSet::new();
-    let is_wanted = |part: &DevicePart, device: &DeviceSpec| {
-        part.core == wanted.core && wanted.memory.on(device.memory) == part.memory
-    };
-    (amounts.cpu, amounts.memory, amounts.devices.len()) == (*cpu, *memory, usize::from(wanted.count))
+    let Request { cpu, memory, counted, .. } = &claim.request;
+    (amounts.cpu, amounts.memory) == (*cpu, *memory)
         && amounts.counted == *counted
-        && amounts.devices.iter().all(|part| {
-            let device = node.devices.iter().find(|device| device.uuid == part.uuid);
-            device.is_some_and(|device| is_wanted(part, device)) && devices.insert(&part.uuid)
-        })
+        && arranged(&claim.request, amounts, node).is_some()
+}
+
+/// The parts of devices that an instance holds, in the order of allocations for what its claim asks for; `None`: they are
+/// not what it asks for. Nodes name them in any order.
+pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) -> Option<Vec<DeviceAllocation>> {
+    let index = |uuid: &String| u16::try_from(node.devices.iter().position(|device| device.uuid == *uuid)?).ok();
+    let part =
+        |part: &DevicePart| Some(DeviceAllocation { device: index(&part.uuid)?, core: part.core, memory: part.memory });
+    let mut parts: Vec<DeviceAllocation> = amounts.devices.iter().map(part).collect::<Option<_>>()?;
+    parts.sort_by_key(|part| part.device);
+    let memory = |device: u16| node.devices.get(usize::from(device)).map(|device| device.memory);
+    let mut wishes: Vec<(usize, &DeviceRequest)> = request.wishes().map(|wish| wish.devices).enumerate().collect();
+    // Of requests that ask for the same, the largest has the fewest ways to be met by different devices.
+    wishes.sort_by_key(|(_, devices)| Reverse(devices.count));
+    let mut arranged: BTreeMap<usize, Vec<DeviceAllocation>> = BTreeMap::new();
+    for (place, devices) in wishes {
+        let mut left: BTreeMap<u16, usize> = BTreeMap::new();
+        let is_wanted = |part: &DeviceAllocation| {
+            part.core == devices.core && memory(part.device).map(|all| devices.memory.on(all)) == Some(part.memory)
+        };
+        parts.iter().filter(|part| is_wanted(part)).for_each(|part| *left.entry(part.device).or_default() += 1);
+        // Devices of which several parts are left go first: one request can have only one of them.
+        let mut from: Vec<u16> = left.keys().copied().collect();
+        from.sort_by_key(|device| Reverse(left.get(device).copied()));
+        from.truncate(usize::from(devices.count));
+        from.sort_unstable();
+        let mut taken = Vec::with_capacity(from.len());
+        for device in from {
+            let position = parts.iter().position(|part| part.device == device && is_wanted(part))?;
+            taken.push(parts.remove(position));
+        }
+        if taken.len() != usize::from(devices.count) {
+            return None;
+        }
+        arranged.insert(place, taken);
+    }
+    parts.is_empty().then(|| arranged.into_values().flatten().collect())
 }
 
 /// A claim with what its namespace gave it when it was admitted: where it asks for nothing, that is what it holds.
@@ -35,7 +67,7 @@ pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
     if memory == Bytes::ZERO {
         memory = amounts.memory;
     }
-    if let Some(part) = amounts.devices.first() {
+    if let Some(part) = amounts.devices.first().filter(|_| claim.request.further.is_none()) {
         if devices.core == DeviceCore::ZERO {
             devices.core = part.core;
         }
@@ -51,32 +83,25 @@ pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
     claim
 }
 
-/// These amounts as the books can say them: equal parts of different devices that the node has. What is held is in them,
-/// and where parts differ, the most that is held of one device counts for each. The books know no other device.
-pub(super) fn evened(amounts: &Amounts, node: &NodeSpec) -> Amounts {
-    let mut held: BTreeMap<&str, (u32, Bytes)> = BTreeMap::new();
-    for DevicePart { uuid, core, memory } in &amounts.devices {
-        let part = held.entry(uuid).or_default();
-        *part = (part.0.saturating_add(core.get()), [part.1, *memory].into_iter().sum());
-    }
-    held.retain(|uuid, part| *part != (0, Bytes::ZERO) && node.devices.iter().any(|device| device.uuid == *uuid));
-    let core = held.values().map(|part| part.0).max().unwrap_or(0).min(DeviceCore::WHOLE.get());
-    let memory = held.values().map(|part| part.1).max().unwrap_or_default();
-    let part = |uuid: &str| DevicePart { uuid: uuid.to_owned(), core: DeviceCore::new(core), memory };
-    Amounts { devices: held.into_keys().map(part).collect(), ..amounts.clone() }
+/// These amounts as the books can say them: parts of devices that the node has, of each at most all of its time.
+pub(super) fn known(amounts: &Amounts, node: &NodeSpec) -> Amounts {
+    let is_known = |part: &&DevicePart| {
+        let is_nothing = part.core == DeviceCore::ZERO && part.memory == Bytes::ZERO;
+        !is_nothing && node.devices.iter().any(|device| device.uuid == part.uuid)
+    };
+    let at_most_all = |part: &DevicePart| DevicePart { core: part.core.min(DeviceCore::WHOLE), ..part.clone() };
+    Amounts { devices: amounts.devices.iter().filter(is_known).map(at_most_all).collect(), ..amounts.clone() }
 }
 
-/// A request for these amounts, which are even.
+/// A request for these amounts.
 pub(super) fn request_of(amounts: &Amounts) -> Request {
-    let devices = amounts.devices.first().map(|first| DeviceRequest {
-        count: u16::try_from(amounts.devices.len()).unwrap_or(u16::MAX),
-        core: first.core,
-        memory: DeviceMemory::Bytes(first.memory),
-    });
+    let parts = amounts.devices.iter().map(|part| (part.uuid.as_str(), part.core, part.memory));
+    let (devices, further) = FurtherRequests::for_parts(parts);
     Request {
         cpu: amounts.cpu,
         memory: amounts.memory,
-        devices: devices.unwrap_or_default(),
+        devices,
+        further,
         counted: amounts.counted.clone(),
         ..Request::default()
     }

@@ -1,9 +1,9 @@
 //! What nodes say is running is true, whatever the books wanted.
 
-use aliquot_scheduler_core::{Allocation, Claim, ClaimId, DeviceAllocation, Event, NodeId, Outcome};
+use aliquot_scheduler_core::{Allocation, Claim, ClaimId, Event, NodeId, Outcome, Request};
 
 use super::Engine;
-use super::holdings::{evened, is_what_is_asked_for, request_of};
+use super::holdings::{arranged, is_what_is_asked_for, known, request_of};
 use super::steps::Loss;
 use crate::command::Amounts;
 use crate::entries::{Entry, Instance};
@@ -68,7 +68,7 @@ impl Engine {
         if !is_what_is_asked_for(of, &running.amounts, there.spec()) {
             return false;
         }
-        let Some(at) = self.allocation(node, &running.amounts) else { return false };
+        let Some(at) = self.allocation(node, &of.request, &running.amounts) else { return false };
         if self.apply(Event::ClaimSeen(claim, at)).is_err() {
             return false;
         }
@@ -107,9 +107,10 @@ impl Engine {
     }
 
     fn book_stray(&mut self, node: NodeId, key: &ClaimKey, amounts: &Amounts) -> Option<ClaimId> {
-        let amounts = evened(amounts, self.cluster.node(node)?.spec());
-        let at = self.allocation(node, &amounts)?;
-        let claim = Claim { name: key.uid.to_string(), request: request_of(&amounts), ..Claim::default() };
+        let amounts = known(amounts, self.cluster.node(node)?.spec());
+        let request = request_of(&amounts);
+        let at = self.allocation(node, &request, &amounts)?;
+        let claim = Claim { name: key.uid.to_string(), request, ..Claim::default() };
         let Ok(Outcome::Claim(claim)) = self.apply(Event::ClaimAdded(claim)) else { return None };
         if self.apply(Event::ClaimSeen(claim, at)).is_err() {
             self.apply_sure(Event::ClaimRemoved(claim));
@@ -119,16 +120,9 @@ impl Engine {
         Some(claim)
     }
 
-    /// What a node says that something holds, in the words of the books.
-    pub(super) fn allocation(&self, node: NodeId, amounts: &Amounts) -> Option<Allocation> {
-        let known = &self.cluster.node(node)?.spec().devices;
-        let mut devices = Vec::with_capacity(amounts.devices.len());
-        for part in &amounts.devices {
-            let device = known.iter().position(|device| device.uuid == part.uuid)?;
-            let device = u16::try_from(device).ok()?;
-            devices.push(DeviceAllocation { device, core: part.core, memory: part.memory });
-        }
-        devices.sort_unstable_by_key(|part| part.device);
+    /// What a node says that something holds which asks for this, in the words of the books.
+    pub(super) fn allocation(&self, node: NodeId, request: &Request, amounts: &Amounts) -> Option<Allocation> {
+        let devices = arranged(request, amounts, self.cluster.node(node)?.spec())?;
         Some(Allocation { node, devices })
     }
 }

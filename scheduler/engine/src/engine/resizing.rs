@@ -4,7 +4,9 @@
 //! So the books are true whether the node has carried out the command or not. They hold the new amounts when the node
 //! has confirmed, and the old ones when it has refused. A command that is not answered is repeated.
 
-use aliquot_scheduler_core::{Allocation, ClaimId, DeviceMemory, Event, EventError, Request};
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{Allocation, ClaimId, DeviceMemory, DeviceRequest, Event, EventError, Request};
 
 use super::{Engine, Timer};
 use crate::command::{Amounts, Order};
@@ -68,18 +70,27 @@ impl Engine {
             let held = held.counted.entry(name.clone()).or_default();
             *held = (*held).max(*from);
         }
-        held.devices.core = from.devices.core.max(to.devices.core);
-        held.devices.memory = match (from.devices.memory, to.devices.memory) {
-            (DeviceMemory::Thousandths(from), DeviceMemory::Thousandths(to)) => DeviceMemory::Thousandths(from.max(to)),
-            (from, to) => {
-                let node = self.cluster.node(at.node);
-                let devices = node
-                    .into_iter()
-                    .flat_map(|node| at.devices.iter().filter_map(|part| node.devices().get(usize::from(part.device))));
-                let most = devices.map(|device| from.on(device.memory()).max(to.on(device.memory()))).max();
-                DeviceMemory::Bytes(most.unwrap_or_default())
-            }
+        let larger = |from: &DeviceRequest, to: &DeviceRequest| {
+            let memory = match (from.memory, to.memory) {
+                (DeviceMemory::Thousandths(from), DeviceMemory::Thousandths(to)) => {
+                    DeviceMemory::Thousandths(from.max(to))
+                }
+                (from, to) => {
+                    let node = self.cluster.node(at.node);
+                    let devices = node.into_iter().flat_map(|node| {
+                        at.devices.iter().filter_map(|part| node.devices().get(usize::from(part.device)))
+                    });
+                    let most = devices.map(|device| from.on(device.memory()).max(to.on(device.memory()))).max();
+                    DeviceMemory::Bytes(most.unwrap_or_default())
+                }
+            };
+            DeviceRequest { count: to.count, core: from.core.max(to.core), memory }
         };
+        held.devices = larger(&from.devices, &to.devices);
+        if let Some((held, from)) = held.further.as_mut().zip(from.further.as_ref()) {
+            let further = Arc::make_mut(held).requests.iter_mut().zip(&from.requests);
+            further.for_each(|(held, from)| held.devices = larger(&from.devices, &held.devices));
+        }
         held
     }
 
@@ -114,9 +125,9 @@ impl Engine {
         (amounts.cpu, amounts.memory) = (request.cpu, request.memory);
         amounts.counted.clone_from(&request.counted);
         let node = self.cluster.node(at.node)?;
-        for (part, held) in amounts.devices.iter_mut().zip(&at.devices) {
+        for ((part, held), wanted) in amounts.devices.iter_mut().zip(&at.devices).zip(request.parts()) {
             let device = node.devices().get(usize::from(held.device))?;
-            (part.core, part.memory) = (request.devices.core, request.devices.memory.on(device.memory()));
+            (part.core, part.memory) = (wanted.core, wanted.memory.on(device.memory()));
         }
         Some(amounts)
     }

@@ -10,7 +10,7 @@ use aliquot_scheduler_core::{
 };
 
 use super::collected::Collected;
-use super::holdings::{as_given, evened, is_what_is_asked_for, request_of};
+use super::holdings::{arranged, as_given, is_what_is_asked_for, known, request_of};
 use super::reports::running_instance;
 use super::{Decisions, Engine, Timer, Unsaved};
 use crate::entries::{Entry, Instance, NodeState, Resize};
@@ -168,7 +168,7 @@ impl Engine {
         }
         for (uid, instance) in strays {
             let Some(node) = nodes.get(&instance.node).filter(|node| !node.has_lapsed) else { continue };
-            let instance = InstanceRecord { amounts: evened(&instance.amounts, &node.spec), ..instance };
+            let instance = InstanceRecord { amounts: known(&instance.amounts, &node.spec), ..instance };
             let claim = Claim { name: uid.to_string(), request: request_of(&instance.amounts), ..Claim::default() };
             let (key, claim) = (ClaimKey { uid, stray: Some(instance.generation) }, Arc::new(claim));
             let record =
@@ -381,11 +381,9 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
     let record = &restored.record;
     let instance = record.instance.as_ref();
     let place = instance.and_then(|instance| {
-        let devices = &nodes.get(&instance.node)?.spec.devices;
-        let index = |uuid: &str| u16::try_from(devices.iter().position(|device| device.uuid == uuid)?).ok();
-        let mut devices: Vec<u16> =
-            instance.amounts.devices.iter().map(|part| index(&part.uuid)).collect::<Option<_>>()?;
-        devices.sort_unstable();
+        let spec = &nodes.get(&instance.node)?.spec;
+        let parts = arranged(&restored.claim.request, &instance.amounts, spec)?;
+        let devices = parts.into_iter().map(|part| part.device).collect();
         Some(DumpedPlace { node: *numbers.nodes.get(&instance.node)?, devices, over_committed: true })
     });
     let is_stopping = instance.is_some_and(|instance| instance.phase == Phase::Stopping);

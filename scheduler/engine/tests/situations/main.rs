@@ -10,6 +10,7 @@ mod refusals;
 mod resizes;
 mod restarts;
 mod settings;
+mod several;
 mod strays;
 
 use aliquot_scheduler_core::placement::BestFit;

@@ -269,6 +269,7 @@ impl Mirror {
             cpu: MilliCpu::new(amounts.cpu_millis),
             memory: Bytes::new(amounts.memory_bytes),
             devices: ask.as_ref().map_or(means.claimed.devices, |ask| ask.devices),
+            further: None,
             constraints,
             rules: rules.stricter(means.claimed.rules),
             counted: amounts.counted,

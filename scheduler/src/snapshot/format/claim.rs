@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Alignment, PriorityClass};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::snapshot::format::{EvictedEntry, PeersEntry, RequirementEntry, TolerationEntry, is_default};
+use crate::snapshot::format::{EvictedEntry, FurtherEntry, PeersEntry, RequirementEntry, TolerationEntry, is_default};
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -104,6 +104,9 @@ pub(in crate::snapshot) struct RequestEntry {
     pub(in crate::snapshot) switch: Alignment,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpu_memory_threshold_percent: Option<u8>,
+    /// What else it asks for of GPUs.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) further: Option<FurtherEntry>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use aliquot_scheduler_core::{
 use serde::{Deserialize, Serialize};
 
 use super::constraints::{NodeTermForm, TolerationForm};
+use super::further::FurtherForm;
 use super::peers::PeersForm;
 use super::{forms, values};
 
@@ -17,9 +18,10 @@ use super::{forms, values};
 pub(super) struct RequestForm {
     cpu_millis: u64,
     memory_bytes: u64,
-    device_count: u16,
-    device_core_millis: u32,
-    device_memory: DeviceMemoryForm,
+    #[serde(flatten)]
+    devices: DevicesForm,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    further: Option<FurtherForm>,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     models: BTreeSet<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -42,16 +44,14 @@ pub(super) struct RequestForm {
 
 impl From<&Request> for RequestForm {
     fn from(request: &Request) -> Self {
-        let Request { cpu, memory, devices, constraints, rules, counted, peers } = request;
-        let DeviceRequest { count, core, memory: device_memory } = devices;
+        let Request { cpu, memory, devices, further, constraints, rules, counted, peers } = request;
         let Constraints { models, attributes, labels, tolerations, node_terms } = constraints;
         let PlacementRules { nvlink, switch, memory_threshold_percent } = rules;
         Self {
             cpu_millis: cpu.get(),
             memory_bytes: memory.get(),
-            device_count: *count,
-            device_core_millis: core.get(),
-            device_memory: (*device_memory).into(),
+            devices: devices.into(),
+            further: further.as_deref().map(FurtherForm::from),
             models: models.clone(),
             attributes: attributes.clone(),
             labels: labels.clone(),
@@ -71,11 +71,8 @@ impl From<RequestForm> for Request {
         Self {
             cpu: MilliCpu::new(form.cpu_millis),
             memory: Bytes::new(form.memory_bytes),
-            devices: DeviceRequest {
-                count: form.device_count,
-                core: DeviceCore::new(form.device_core_millis),
-                memory: form.device_memory.into(),
-            },
+            devices: form.devices.into(),
+            further: form.further.map(|further| Arc::new(further.into())),
             constraints: Constraints {
                 models: form.models,
                 attributes: form.attributes,
@@ -91,6 +88,26 @@ impl From<RequestForm> for Request {
             counted: form.counted,
             peers: form.peers.map(|peers| Arc::new(peers.into())),
         }
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+pub(super) struct DevicesForm {
+    device_count: u16,
+    device_core_millis: u32,
+    device_memory: DeviceMemoryForm,
+}
+
+impl From<&DeviceRequest> for DevicesForm {
+    fn from(DeviceRequest { count, core, memory }: &DeviceRequest) -> Self {
+        Self { device_count: *count, device_core_millis: core.get(), device_memory: (*memory).into() }
+    }
+}
+
+impl From<DevicesForm> for DeviceRequest {
+    fn from(DevicesForm { device_count, device_core_millis, device_memory }: DevicesForm) -> Self {
+        Self { count: device_count, core: DeviceCore::new(device_core_millis), memory: device_memory.into() }
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Action, Affinity, Alignment, AntiAffinity, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec,
-    DumpedMixCounter, DumpedTurnover, DumpedUsage, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement,
-    NodeSpec, NodeTerm, PeerGroup, Peers, PlacementRules, Request, Resource, Taint, TaintEffect, Toleration,
-    TopologySpread,
+    Action, Affinity, Alignment, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore, DeviceLink, DeviceMemory,
+    DeviceProperty, DeviceRequest, DeviceSpec, DumpedMixCounter, DumpedTurnover, DumpedUsage, FurtherRequest,
+    FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm, PeerGroup,
+    Peers, PlacementRules, Request, Resource, Taint, TaintEffect, Toleration, TopologySpread,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
@@ -218,7 +218,7 @@ prop_compose! {
         (attributes, labels) in (btree_map(text(), text(), 0..3), btree_map(text(), text(), 0..3)),
         (tolerations, node_terms) in (btree_set(toleration(), 0..3), btree_set(node_term(), 0..3)),
         (nvlink, switch) in (alignment(), alignment()),
-        (counted, peers) in (counted(), option::of(peers())),
+        (counted, peers, further) in (counted(), option::of(peers()), option::of(further())),
     ) -> Request {
         Request {
             cpu: MilliCpu::new(cpu),
@@ -228,8 +228,38 @@ prop_compose! {
             rules: PlacementRules { nvlink, switch, memory_threshold_percent },
             counted,
             peers,
+            further: further.map(Arc::new),
         }
     }
+}
+
+prop_compose! {
+    fn further()(
+        first_name in text(),
+        requests in vec((text(), any::<(u16, u32)>(), device_memory(), btree_set(text(), 0..3)), 0..3),
+        attributes in btree_map(text(), text(), 0..3),
+        links in btree_set((btree_set(any::<u16>(), 0..3), property(), any::<bool>()), 0..3),
+    ) -> FurtherRequests {
+        let request = |(name, (count, core), memory, models)| {
+            let devices = DeviceRequest { count, core: DeviceCore::new(core), memory };
+            FurtherRequest { name, devices, models, attributes: attributes.clone() }
+        };
+        let link = |(requests, property, is_same)| {
+            let comparison = if is_same { Comparison::Same } else { Comparison::Distinct };
+            DeviceLink { requests, property, comparison }
+        };
+        let links = links.into_iter().map(link).collect();
+        FurtherRequests { first_name, requests: requests.into_iter().map(request).collect(), links }
+    }
+}
+
+fn property() -> impl Strategy<Value = DeviceProperty> {
+    prop_oneof![
+        Just(DeviceProperty::Identity),
+        Just(DeviceProperty::NvlinkGroup),
+        Just(DeviceProperty::Switch),
+        text().prop_map(DeviceProperty::Attribute),
+    ]
 }
 
 prop_compose! {
@@ -298,7 +328,7 @@ proptest! {
     }
 }
 
-/// A claim of format 1, which looks the same in formats 2 and 3. This text is in files: it must be read as long as
+/// A claim of format 1, which looks the same in formats 2 to 4. This text is in files: it must be read as long as
 /// there are any.
 const CLAIM_1: &str = r#"{"added_ms":1,"failures":2,"retry_at_ms":3,"evicted":{"action":"stale_gang","by":{"group":{"namespace":"n","name":"g"}},"by_name":"g","at_ms":4,"shares":[{"queue":"q","resource":{"model_core":"A100"},"held":5,"asked":6,"fair_share":7}]},"is_ended":true,"instance":{"node":"node-0","session":8,"generation":{"term":9,"number":10},"phase":"stopping","started_ms":11,"amounts":{"cpu_millis":12,"memory_bytes":13,"devices":[{"uuid":"GPU-0","core_millis":14,"memory_bytes":15}]}}}"#;
 
@@ -340,7 +370,7 @@ fn a_claim_of_today_looks_so_in_the_file() {
         instance: Some(instance),
         ..ClaimRecord::default()
     };
-    assert_eq!(write_claim(&record), (3, CLAIM_1.to_owned()));
+    assert_eq!(write_claim(&record), (4, CLAIM_1.to_owned()));
     assert_eq!(read_claim(3, CLAIM_1), Ok(record.clone()));
     assert_eq!(read_claim(1, CLAIM_1), Ok(record));
 }
@@ -354,12 +384,12 @@ fn nodes_and_memories_of_today_look_so_in_the_file() {
     let node = read_node(1, NODE_1).expect("it can be read");
     assert_eq!(node.spec.devices[0].numa, Some(6));
     assert_eq!(node.spec.taints, [Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }]);
-    assert_eq!(write_node(&node), (3, NODE_1.to_owned()));
+    assert_eq!(write_node(&node), (4, NODE_1.to_owned()));
     let memory = read_memory(1, MEMORY_1).expect("it can be read");
     assert_eq!(memory.capacity.integrals, [(Resource::DeviceCore, u128::MAX)]);
     assert_eq!(memory.searches, [(Action::Preempt, Owner::Claim("c".into()), Some("n".into()), 16)]);
     assert_eq!(tolerations(&memory), [&Toleration { key: Some("k".into()), value: Some(String::new()), effect: None }]);
-    assert_eq!(write_memory(&memory), (3, MEMORY_1.to_owned()));
+    assert_eq!(write_memory(&memory), (4, MEMORY_1.to_owned()));
 }
 
 /// The tolerations of all that was counted.
@@ -377,11 +407,11 @@ fn what_came_with_format_2_looks_so_in_the_file() {
     let node = read_node(2, NODE_2).expect("it can be read");
     assert_eq!(node.spec.taints[0].effect, TaintEffect::NoExecute);
     assert_eq!(node.spec.counted, BTreeMap::from([("pods".to_owned(), 110)]));
-    assert_eq!(write_node(&node), (3, NODE_2.to_owned()));
+    assert_eq!(write_node(&node), (4, NODE_2.to_owned()));
     let memory = read_memory(2, MEMORY_2).expect("it can be read");
     let any = Toleration { effect: Some(TaintEffect::NoSchedule), ..Toleration::default() };
     assert_eq!(tolerations(&memory), [&any, &Toleration { key: Some("k".into()), ..Toleration::default() }]);
-    assert_eq!(write_memory(&memory), (3, MEMORY_2.to_owned()));
+    assert_eq!(write_memory(&memory), (4, MEMORY_2.to_owned()));
 }
 
 /// What format 2 did not know.
@@ -390,24 +420,37 @@ const CLAIM_3: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":f
 
 #[test]
 fn what_came_with_format_3_looks_so_in_the_file() {
-    let node = read_node(3, NODE_3).expect("it can be read");
+    let node = read_node(4, NODE_3).expect("it can be read");
     let rule = AntiAffinity { group: "g".into(), topology_key: "zone".into() };
     let peers =
         Peers { member_of: BTreeSet::from(["g".into()]), anti_affinity: BTreeSet::from([rule]), ..Peers::default() };
     assert_eq!(node.spec.foreign, [Arc::new(peers)]);
-    assert_eq!(write_node(&node), (3, NODE_3.to_owned()));
+    assert_eq!(write_node(&node), (4, NODE_3.to_owned()));
     let claim = read_claim(3, CLAIM_3).expect("it can be read");
     let peers = claim.resize.as_ref().and_then(|resize| resize.held.peers.as_deref()).expect("it has peers");
     let spread = peers.spread.first().expect("there is one");
     assert_eq!((spread.max_skew, spread.min_domains, &spread.tolerations), (1, 2, &Some(BTreeSet::new())));
-    assert_eq!(write_claim(&claim), (3, CLAIM_3.to_owned()));
+    assert_eq!(write_claim(&claim), (4, CLAIM_3.to_owned()));
+}
+
+/// What format 3 did not know.
+const CLAIM_4: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"resize":{"from":{"cpu_millis":0,"memory_bytes":0,"device_count":1,"device_core_millis":1000,"device_memory":{"thousandths":1000},"further":{"first_name":"a","requests":[{"name":"b","device_count":2,"device_core_millis":200,"device_memory":{"bytes":3},"models":["H100"],"attributes":{"arch":"h"}}],"links":[{"requests":[0,1],"property":"identity","comparison":"distinct"},{"requests":[1],"property":{"attribute":"rack"},"comparison":"same"}]},"nvlink":"any","switch":"any"},"held":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"nvlink":"any","switch":"any"}}}"#;
+
+#[test]
+fn what_came_with_format_4_looks_so_in_the_file() {
+    let claim = read_claim(4, CLAIM_4).expect("it can be read");
+    let further = claim.resize.as_ref().and_then(|resize| resize.from.further.as_deref()).expect("it asks for more");
+    let [request] = &further.requests[..] else { panic!("{further:?}") };
+    assert_eq!((request.name.as_str(), request.devices.count), ("b", 2));
+    assert_eq!(further.links.len(), 2);
+    assert_eq!(write_claim(&claim), (4, CLAIM_4.to_owned()));
 }
 
 #[test]
 fn a_format_that_is_not_known_is_not_guessed_at() {
-    for format in [0, 4] {
+    for format in [0, 5] {
         let refused = read_node(format, NODE_1).expect_err("it is not known");
-        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 3"));
+        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 4"));
     }
 }
 

@@ -167,7 +167,7 @@ fn a_record_of_the_engine_that_is_damaged_is_named() {
         ("claim", "[\"a\"]", 1, "{\"added_ms\": \"x\"}", "invalid type"),
         ("claim", "[\"a\"]", 1, "{\"instance\": {\"node\": \"n\"}}", "missing field `session`"),
         ("claim", "a", 1, "{}", "its key is none"),
-        ("claim", "[\"a\"]", 4, "{}", "it has format 4, and this program knows 1 to 3"),
+        ("claim", "[\"a\"]", 5, "{}", "it has format 5, and this program knows 1 to 4"),
         ("node", "a", 1, "", "EOF"),
         (
             "memory",

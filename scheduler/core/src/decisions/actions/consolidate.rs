@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::gang::{MakeRoom, Unplaceable, place_unit};
-use crate::decisions::placement::{Engine, PeerRules, Policy, fitting_devices};
+use crate::decisions::placement::{Engine, PeerRules, Policy, still_fits};
 use crate::decisions::plan::{Refusal, cause};
 use crate::decisions::shares::Shares;
 use crate::decisions::unit::Unit;
@@ -11,7 +11,7 @@ use crate::state::class::ClassId;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
 use crate::state::statement::Statement;
-use crate::vocabulary::claim::{Action, Allocation, ClaimId, DeviceAllocation, NodeId};
+use crate::vocabulary::claim::{Action, Allocation, ClaimId, NodeId};
 use crate::vocabulary::counted;
 use crate::vocabulary::step::Step;
 
@@ -87,7 +87,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
         let Some(request) = cluster.class(class).map(|class| class.request()) else { return false };
         let (mut core, mut cpu) = (0, 0_u64);
         for (id, node) in cluster.nodes() {
-            let enough = core >= request.devices.total_core().saturating_mul(members)
+            let enough = core >= request.total_core().saturating_mul(members)
                 && cpu >= request.cpu.get().saturating_mul(members);
             if enough {
                 return true;
@@ -98,7 +98,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
                 cpu = cpu.saturating_add(node.cpu_free().get());
             }
         }
-        core >= request.devices.total_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)
+        core >= request.total_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)
     }) && enough_counted_is_free(cluster, unit)
 }
 
@@ -260,8 +260,7 @@ impl Moving<'_> {
         // Whoever was moved may be on its devices again, and use more of their memory than it tolerates.
         let request = &statement.cluster().claim(claim)?.request;
         let books = statement.cluster().node(node)?;
-        let still_fits = |part: &DeviceAllocation| fitting_devices(books, request).any(|(at, ..)| at == part.device);
-        allocation.devices.iter().all(still_fits).then_some(allocation)
+        still_fits(books, request, &allocation.devices).then_some(allocation)
     }
 }
 

@@ -189,10 +189,10 @@ mod tests {
     use crate::state::resources::Charge;
     use crate::vocabulary::allowance::Allowance;
     use crate::vocabulary::claim::{Allocation, Claim, DeviceAllocation};
+    use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::event::{Event, Outcome};
     use crate::vocabulary::quantity::{Bytes, DeviceCore};
     use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
-    use crate::vocabulary::request::DeviceRequest;
     use crate::vocabulary::resource::Resource;
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 

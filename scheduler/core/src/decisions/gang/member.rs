@@ -12,7 +12,6 @@ use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::peers::PeerGroup;
 use crate::vocabulary::queue_spec::QueueId;
-use crate::vocabulary::request::{Constraints, Request};
 
 /// Finds places for tasks that do not fit anywhere as it is.
 pub(crate) trait MakeRoom {
@@ -110,13 +109,7 @@ pub(super) fn place_besides(
     spent: &[usize],
 ) -> Option<Allocation> {
     let request = cluster.class(class)?.request();
-    let models = cluster.resources().models_besides(request, spent);
-    // No model at all would mean any.
-    if models.is_empty() {
-        return None;
-    }
-    let constraints = Constraints { models, ..request.constraints.clone() };
-    let besides = Request { constraints, ..request.clone() };
+    let besides = cluster.resources().besides(request, spent)?;
     let (mixed, others): (Vec<_>, Vec<_>) = cluster.nodes().partition(|(_, node)| node.has_model_of(spent));
     let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
     let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
@@ -151,7 +144,7 @@ pub(crate) fn demanding_first(
     let choices = |claim: &ClaimId| cluster.class_of(*claim).and_then(|class| choices.get(&class).copied());
     let demand = |claim: &ClaimId| {
         let class = cluster.class_of(*claim).and_then(|class| cluster.class(class));
-        class.map(Class::request).map(|request| (request.devices.total_core(), request.cpu, request.memory))
+        class.map(Class::request).map(|request| (request.total_core(), request.cpu, request.memory))
     };
     claims.sort_by_key(|claim| (choices(claim), Reverse(demand(claim))));
     if near.is_empty() { claims } else { behind_their_peers(cluster, claims, &near) }

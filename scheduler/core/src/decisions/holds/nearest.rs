@@ -108,7 +108,7 @@ fn is_same<T: PartialEq>(mut all: impl Iterator<Item = Option<T>>) -> bool {
 /// The member of a unit that needs most: it stands for all.
 fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
     let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
-    requests.max_by_key(|request| (request.devices.total_core(), request.cpu))
+    requests.max_by_key(|request| (request.total_core(), request.cpu))
 }
 
 fn members(unit: &Unit) -> u32 {
@@ -217,13 +217,20 @@ impl Choice {
 /// How far a node is from having room for as many tasks.
 fn missing(node: &Node, request: &Request, tasks: u32) -> Missing {
     let beyond = |each: u64, free: u64| each.saturating_mul(u64::from(tasks)).saturating_sub(free);
-    let fitting = fitting_devices(node, request).map(|(_, device, _)| u64::from(parts(device, request).min(tasks)));
+    let lacking = |request: &Request| {
+        let fitting = fitting_devices(node, request).map(|(_, device, _)| u64::from(parts(device, request).min(tasks)));
+        beyond(u64::from(request.devices.count), fitting.sum())
+    };
+    let lacking = match request.further {
+        None => lacking(request),
+        Some(_) => request.singles().iter().map(lacking).fold(0, u64::saturating_add),
+    };
     let counted = request.counted.iter().map(|(name, each)| {
         let missing = beyond(*each, node.counted_free(name));
         u64::try_from(u128::from(missing) * 1000 / u128::from((*each).max(1))).unwrap_or(u64::MAX)
     });
     [
-        beyond(u64::from(request.devices.count), fitting.sum()),
+        lacking,
         beyond(request.cpu.get(), node.cpu_free().get()),
         beyond(request.memory.get(), node.memory_free().get()),
         counted.fold(0, u64::saturating_add),

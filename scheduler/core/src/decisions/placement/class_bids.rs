@@ -6,6 +6,7 @@ use crate::decisions::placement::index::BidIndex;
 use crate::decisions::placement::misfit::admits;
 use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::policy::{Bid, Policy};
+use crate::decisions::placement::several;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
@@ -111,7 +112,7 @@ impl ClassBids {
             false => None,
         };
         let bid = node.map(|node| {
-            let bid = policy.bid(id, node, request);
+            let bid = several::bid(policy, id, node, request);
             match request.rules.align() {
                 true => (aligned_cost(&bid, node, request), bid.forgone),
                 false => (bid.cost, bid.forgone),

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::decisions::placement::filter::fitting_devices;
+use crate::decisions::placement::misses::Misses;
 use crate::decisions::placement::policy::Choice;
 use crate::decisions::placement::room::{parts, rounds};
+use crate::decisions::placement::several;
 use crate::state::node::Node;
 use crate::vocabulary::claim::DeviceAllocation;
 use crate::vocabulary::request::{Alignment, Request};
@@ -20,15 +22,6 @@ struct Chosen {
     left: u32,
 }
 
-/// Preferences that a choice of devices does not meet; the less, the better.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(crate) struct Misses {
-    /// Its devices are not all in one NVLink group.
-    pub(crate) nvlink: bool,
-    /// Its devices are not all on one switch.
-    pub(crate) switch: bool,
-}
-
 /// A device that fits.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -41,6 +34,9 @@ struct Candidate {
 
 /// The devices that the choice means; `None` if the node does not have them.
 pub(crate) fn chosen(node: &Node, request: &Request, choice: Choice) -> Option<Vec<DeviceAllocation>> {
+    if request.further.is_some() {
+        return several::assign(node, request, choice).map(|found| found.devices);
+    }
     let part = |device: u16| {
         let memory = node.devices().get(usize::from(device))?.memory();
         Some(DeviceAllocation { device, core: request.devices.core, memory: request.devices.memory.on(memory) })
@@ -50,7 +46,10 @@ pub(crate) fn chosen(node: &Node, request: &Request, choice: Choice) -> Option<V
 
 /// Which preferences cannot be met on a node, by the choice of a policy; `None` if the node does not have the devices.
 pub(crate) fn misses(node: &Node, request: &Request, choice: Choice) -> Option<Misses> {
-    choose(node, request, choice).map(|chosen| chosen.misses)
+    match request.further {
+        Some(_) => several::assign(node, request, choice).map(|found| found.misses),
+        None => choose(node, request, choice).map(|chosen| chosen.misses),
+    }
 }
 
 fn choose(node: &Node, request: &Request, choice: Choice) -> Option<Chosen> {

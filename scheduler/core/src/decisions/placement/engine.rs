@@ -9,6 +9,7 @@ use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::peer_rules::PeerRules;
 use crate::decisions::placement::policy::{NodeChange, Policy, Selection};
 use crate::decisions::placement::room::room;
+use crate::decisions::placement::several;
 use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
@@ -199,7 +200,7 @@ impl<P: Policy> Engine<P> {
     /// What it would cost to place a task of this request on a node, if the node were `as_if`, in the unit of
     /// [`Engine::cost_on`], and where it would be; `None` if it would not fit.
     pub(crate) fn choose_if(&self, node: NodeId, as_if: &Node, request: &Request) -> Option<(i64, Allocation)> {
-        let bid = self.policy.bid(node, as_if, request);
+        let bid = several::bid(&self.policy, node, as_if, request);
         let devices = devices::chosen(as_if, request, bid.choice)?;
         Some((total(&self.policy, (bid.cost, bid.forgone)), Allocation { node, devices }))
     }
@@ -235,7 +236,7 @@ impl<P: Policy> Engine<P> {
     /// The devices that the policy takes on a node.
     fn placement_on(&self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<Placement> {
         let (books, request) = (cluster.node(node)?, cluster.class(class)?.request());
-        let choice = self.policy.bid(node, books, request).choice;
+        let choice = several::bid(&self.policy, node, books, request).choice;
         Some(Allocation { node, devices: devices::chosen(books, request, choice)? })
     }
 

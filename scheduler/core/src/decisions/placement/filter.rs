@@ -1,9 +1,12 @@
 //! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
 
 use crate::decisions::placement::misfit::{Misfit, admits};
+use crate::decisions::placement::policy::Choice;
 use crate::decisions::placement::room::room;
+use crate::decisions::placement::several;
 use crate::state::node::{Device, Node};
-use crate::vocabulary::request::{Constraints, Request};
+use crate::vocabulary::device_request::DeviceWish;
+use crate::vocabulary::request::Request;
 
 /// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and
 /// looking at the devices last.
@@ -17,6 +20,9 @@ pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
     }
     if node.core_free_max() < devices.core {
         return false;
+    }
+    if request.further.is_some() {
+        return several::assign(node, request, Choice::Tightest).is_some();
     }
     let wanted = usize::from(devices.count);
     if fitting_devices(node, request).take(wanted).count() < wanted {
@@ -40,38 +46,51 @@ pub fn fits<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> 
     if let Some((name, wanted, free)) = node.lacking_counted(request).next() {
         return Err(Misfit::Counted { name, wanted, free });
     }
-    let fitting = fitting_devices(node, request).count();
-    if fitting < usize::from(request.devices.count) {
-        return Err(Misfit::Devices { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
+    let threshold = request.rules.memory_threshold_percent;
+    for wish in request.wishes() {
+        let fitting = u16::try_from(fitting_for(node, wish, threshold).count()).unwrap_or(u16::MAX);
+        if fitting < wish.devices.count {
+            return Err(Misfit::Devices { request: wish.name, fitting });
+        }
+        if request.further.is_none() && request.rules.require_alignment() && room(node, request) == 0 {
+            return Err(Misfit::Alignment { fitting });
+        }
     }
-    if request.rules.require_alignment() && room(node, request) == 0 {
-        return Err(Misfit::Alignment { fitting: u16::try_from(fitting).unwrap_or(u16::MAX) });
+    match request.further.is_some().then(|| several::crowded_out(node, request)).flatten() {
+        Some(request) => Err(Misfit::CrowdedOut { request }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The node's devices that have as much free as is wanted of each, and what will be usable of them afterwards, by
-/// ascending index.
+/// ascending index. Of a task with several requests this is about the first.
 pub(crate) fn fitting_devices<'a>(
     node: &'a Node,
     request: &'a Request,
 ) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
-    let threshold = request.rules.memory_threshold_percent;
+    fitting_for(node, request.first_wish(), request.rules.memory_threshold_percent)
+}
+
+/// The same for one of a task's requests, with the threshold of the task's rules.
+pub(crate) fn fitting_for<'a>(
+    node: &'a Node,
+    wish: DeviceWish<'a>,
+    threshold: Option<u8>,
+) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
     // On a node that admits the request and has one model only, that model will do.
-    let constraints = &request.constraints;
-    let any = constraints.admit_any_device() || (node.has_one_model() && constraints.attributes.is_empty());
+    let any = wish.admit_any_device() || (node.has_one_model() && wish.attributes.is_empty());
     (0u16..).zip(node.devices()).filter_map(move |(index, device)| {
-        let memory = request.devices.memory.on(device.memory());
-        let after = device.usable_after(request.devices.core, memory)?;
+        let memory = wish.devices.memory.on(device.memory());
+        let after = device.usable_after(wish.devices.core, memory)?;
         if threshold.is_some() && device.memory_below(threshold)? < memory {
             return None;
         }
-        (any || admits_device(constraints, node, index)).then_some((index, device, after))
+        (any || admits_device(wish, node, index)).then_some((index, device, after))
     })
 }
 
-fn admits_device(constraints: &Constraints, node: &Node, index: u16) -> bool {
-    node.spec().devices.get(usize::from(index)).is_some_and(|device| constraints.admit_device(device))
+fn admits_device(wish: DeviceWish<'_>, node: &Node, index: u16) -> bool {
+    node.spec().devices.get(usize::from(index)).is_some_and(|device| wish.admit_device(device))
 }
 
 #[cfg(test)]
@@ -83,8 +102,8 @@ mod tests {
 
     use super::*;
     use crate::vocabulary::claim::{Allocation, Claim, DeviceAllocation, NodeId};
+    use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest};
     use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-    use crate::vocabulary::request::{DeviceMemory, DeviceRequest};
     use crate::vocabulary::slab::Slab;
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 

@@ -75,7 +75,7 @@ impl GroupScope<'_> {
         }
         let Some(most) = self.placement.max_devices_per_node else { return u32::MAX };
         let left = u32::from(most).saturating_sub(self.members.devices_on(node));
-        left.checked_div(u32::from(request.devices.count)).unwrap_or(u32::MAX)
+        left.checked_div(u32::from(request.device_count())).unwrap_or(u32::MAX)
     }
 
     /// The nodes of the domain, or all.

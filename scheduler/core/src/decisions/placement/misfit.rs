@@ -23,6 +23,8 @@ pub enum Misfit<'a> {
     Taint(&'a Taint),
     /// Fewer of its devices, used or not, are of a model and with the attributes that are asked for, than are wanted.
     Models {
+        /// Which of the task's requests it is; `None`: the only one.
+        request: Option<&'a str>,
         /// Devices that are.
         admitted: u16,
     },
@@ -47,6 +49,8 @@ pub enum Misfit<'a> {
     },
     /// Fewer devices have as much free as is wanted of each.
     Devices {
+        /// Which of the task's requests it is; `None`: the only one.
+        request: Option<&'a str>,
         /// Devices that have.
         fitting: u16,
     },
@@ -55,6 +59,11 @@ pub enum Misfit<'a> {
     Alignment {
         /// Devices that have.
         fitting: u16,
+    },
+    /// Each of the task's requests finds its devices, but this one does not beside those before it.
+    CrowdedOut {
+        /// What the request is called.
+        request: &'a str,
     },
 }
 
@@ -72,13 +81,15 @@ pub(crate) fn admits<'a>(node: &'a NodeSpec, request: &'a Request) -> Result<(),
     if let Some(taint) = request.constraints.untolerated(node).next() {
         return Err(Misfit::Taint(taint));
     }
-    let admitted = match request.constraints.admit_any_device() {
-        true => node.devices.len(),
-        false => node.devices.iter().filter(|device| request.constraints.admit_device(device)).count(),
-    };
-    let admitted = u16::try_from(admitted).unwrap_or(u16::MAX);
-    if admitted < request.devices.count {
-        return Err(Misfit::Models { admitted });
+    for wish in request.wishes() {
+        let admitted = match wish.admit_any_device() {
+            true => node.devices.len(),
+            false => node.devices.iter().filter(|device| wish.admit_device(device)).count(),
+        };
+        let admitted = u16::try_from(admitted).unwrap_or(u16::MAX);
+        if admitted < wish.devices.count {
+            return Err(Misfit::Models { request: wish.name, admitted });
+        }
     }
     Ok(())
 }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::decisions::placement::misfit::admits;
+use crate::decisions::placement::policy::Choice;
+use crate::decisions::placement::several;
 use crate::state::node::{Device, Node};
 use crate::vocabulary::request::{Alignment, Request};
 
 /// How many tasks of this request fit on a node as it is now, one beside the other: exactly, for requests that are all
-/// alike. Beside other requests it is a necessary condition.
+/// alike. Beside other requests it is a necessary condition, and so it is for tasks with several requests for devices:
+/// of those there is room for one if it is not 0, and for so many at most.
 #[must_use]
 pub fn room(node: &Node, request: &Request) -> u32 {
     if admits(node.spec(), request).is_err() {
@@ -21,7 +24,22 @@ pub fn room(node: &Node, request: &Request) -> u32 {
     if request.devices.count == 0 || on_node == 0 {
         return on_node;
     }
+    if request.further.is_some() {
+        return on_node.min(of_several(node, request));
+    }
     on_node.min(on_devices(node, request))
+}
+
+/// As many as each request by itself has room for, and as time is free of all devices together.
+fn of_several(node: &Node, request: &Request) -> u32 {
+    if several::assign(node, request, Choice::Tightest).is_none() {
+        return 0;
+    }
+    let healthy = node.devices().iter().filter(|device| device.is_healthy());
+    let core: u64 = healthy.map(|device| u64::from(device.core_free().get())).sum();
+    let by_core = core.checked_div(request.total_core()).and_then(|tasks| u32::try_from(tasks).ok());
+    let by_request = request.singles().iter().map(|single| on_devices(node, single)).min();
+    by_core.unwrap_or(u32::MAX).min(by_request.unwrap_or(u32::MAX))
 }
 
 fn on_devices(node: &Node, request: &Request) -> u32 {

@@ -76,7 +76,7 @@ impl Cluster {
         let state = self.claim_state(id)?;
         let is_placed = state.allocation.is_some();
         if is_placed && state.started_ms.is_some() {
-            let device_core = state.claim.request.devices.total_core();
+            let device_core = state.claim.request.total_core();
             self.turnover.note_end(device_core);
         }
         let mut displaced = if is_placed { self.stop(id)? } else { Vec::new() };
@@ -172,7 +172,7 @@ impl Cluster {
         if let Some(peers) = &state.claim.request.peers {
             self.peers.note(node, peers, true);
         }
-        self.turnover.place(state.claim.request.devices.total_core());
+        self.turnover.place(state.claim.request.total_core());
         self.note(node, false);
         self.book_placed(id, true);
         Ok(())
@@ -186,7 +186,7 @@ impl Cluster {
         self.book_placed(id, false);
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
         let allocation = state.allocation.take().ok_or(EventError::NotPlaced(id))?;
-        self.turnover.displace(state.claim.request.devices.total_core());
+        self.turnover.displace(state.claim.request.total_core());
         let node = allocation.node;
         if let Some(peers) = &state.claim.request.peers {
             self.peers.note(node, peers, false);

@@ -13,6 +13,7 @@ use crate::vocabulary::dump::{
     DumpedQueue, RestoreError, RestoreReason,
 };
 use crate::vocabulary::event::EventError;
+use crate::vocabulary::not_enough::NotEnough;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::DEFAULT_QUEUE;
 use crate::vocabulary::request::Request;
@@ -299,9 +300,15 @@ impl Restored {
     fn allocation(&self, entry: DumpEntry, request: &Request, place: &DumpedPlace) -> Result<Allocation, RestoreError> {
         let id = self.node(entry, place.node)?;
         let devices = self.cluster.node(id).map_or(&[][..], |node| node.devices());
-        let parts = place.devices.iter().map(|&device| {
+        if place.devices.len() != usize::from(request.device_count()) {
+            let (wanted, allocated) = (request.device_count(), place.devices.len());
+            let node = self.cluster.node(id).map_or("", |node| &node.spec().name).to_owned();
+            let reason = NotEnough::DeviceCount { wanted, allocated };
+            return Err(at(entry, RestoreReason::NotEnough { node, reason }));
+        }
+        let parts = place.devices.iter().zip(request.parts()).map(|(&device, wanted)| {
             let memory = devices.get(usize::from(device)).map(|device| device.memory()).unwrap_or_default();
-            DeviceAllocation { device, core: request.devices.core, memory: request.devices.memory.on(memory) }
+            DeviceAllocation { device, core: wanted.core, memory: wanted.memory.on(memory) }
         });
         Ok(Allocation { node: id, devices: parts.collect() })
     }

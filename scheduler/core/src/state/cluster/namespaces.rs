@@ -58,7 +58,7 @@ impl Cluster {
         let id = self.add_claim(claim)?;
         if let Some(state) = self.claims.get(id) {
             self.arrivals.note(&state.claim.request, self.now_ms);
-            self.turnover.note_coming(state.claim.request.devices.total_core());
+            self.turnover.note_coming(state.claim.request.total_core());
         }
         Ok(id)
     }

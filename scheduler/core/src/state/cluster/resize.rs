@@ -47,9 +47,10 @@ impl Cluster {
     pub(super) fn resized(&self, allocation: &Allocation, request: &Request) -> Result<Allocation, EventError> {
         let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
         let mut resized = allocation.clone();
-        for part in &mut resized.devices {
+        // Where the numbers of devices differ, the node says so.
+        for (part, wanted) in resized.devices.iter_mut().zip(request.parts()) {
             let memory = node.devices().get(usize::from(part.device)).map_or(part.memory, |device| device.memory());
-            (part.core, part.memory) = (request.devices.core, request.devices.memory.on(memory));
+            (part.core, part.memory) = (wanted.core, wanted.memory.on(memory));
         }
         Ok(resized)
     }

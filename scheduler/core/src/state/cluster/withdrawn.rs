@@ -19,7 +19,7 @@ impl Cluster {
         let is_placed = state.allocation.is_some();
         // One that was being moved runs, too.
         if from.is_some() || (is_placed && state.leaving.is_some()) {
-            let device_core = state.claim.request.devices.total_core();
+            let device_core = state.claim.request.total_core();
             self.turnover.note_end(device_core);
         }
         let was_full = from.as_ref().is_some_and(|from| self.over_committed.contains(&from.node));

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Affinity, Allowance, AntiAffinity, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu,
-    PeerGroup, Peers, Request, TopologySpread,
+    Affinity, Allowance, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore, DeviceLink, DeviceMemory,
+    DeviceProperty, DeviceRequest, FurtherRequest, FurtherRequests, MilliCpu, PeerGroup, Peers, Request,
+    TopologySpread,
 };
 
 use crate::random::Random;
@@ -303,7 +304,9 @@ fn request(random: &mut Random) -> Request {
             },
         },
     };
+    let further = (devices.count > 0 && random.one_in(6)).then(|| further(random));
     Request {
+        further,
         cpu: MilliCpu::new(random.one_of(&[0, 1000, 4000, 9000])),
         memory: Bytes::from_mib(random.one_of(&[0, 1000, 16_000])),
         devices,
@@ -317,6 +320,25 @@ fn request(random: &mut Random) -> Request {
         },
         ..Request::default()
     }
+}
+
+/// One more request for devices, which may be the first one's, or must be others.
+fn further(random: &mut Random) -> Arc<FurtherRequests> {
+    let devices = DeviceRequest {
+        count: random.one_of(&[1, 1, 2]),
+        core: DeviceCore::from_percent(random.one_of(&[10, 30, 60])),
+        memory: DeviceMemory::Thousandths(random.one_of(&[0, 200, 500])),
+    };
+    let link = DeviceLink {
+        requests: BTreeSet::from([0, 1]),
+        property: DeviceProperty::Identity,
+        comparison: random.one_of(&[Comparison::Distinct, Comparison::Same]),
+    };
+    Arc::new(FurtherRequests {
+        first_name: "first".into(),
+        requests: vec![FurtherRequest { name: "further".into(), devices, ..FurtherRequest::default() }],
+        links: random.one_in(3).then_some(link).into_iter().collect(),
+    })
 }
 
 fn terms(random: &mut Random) -> Terms {

@@ -18,7 +18,7 @@ pub struct BestFit;
 impl Policy for BestFit {
     fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
         let cpu = signed(node.cpu_free().saturating_sub(request.cpu).get());
-        let devices = device_core_free(node) - signed(request.devices.total_core());
+        let devices = device_core_free(node) - signed(request.total_core());
         // 100 * (1 - (cpu / CPU_MAX + devices / DEVICES_MAX) / 2), over the common denominator.
         let whole = 2 * CPU_MAX * DEVICES_MAX;
         let score = (100 * (whole - cpu * DEVICES_MAX - devices * CPU_MAX)) / whole;

@@ -14,7 +14,7 @@ pub struct DotProduct;
 impl Policy for DotProduct {
     fn bid(&self, _: NodeId, node: &Node, request: &Request) -> Bid {
         let cpu = i128::from(signed(node.cpu_free().get())) * i128::from(signed(request.cpu.get()));
-        let devices = i128::from(device_core_free(node)) * i128::from(signed(request.devices.total_core()));
+        let devices = i128::from(device_core_free(node)) * i128::from(signed(request.total_core()));
         let (cpu_max, devices_max) = (i128::from(CPU_MAX).pow(2), i128::from(DEVICES_MAX).pow(2));
         let whole = 2 * cpu_max * devices_max;
         let score = (100 * (whole - cpu * devices_max - devices * cpu_max)) / whole;

@@ -60,8 +60,9 @@ mod tests {
     use super::*;
     use crate::state::node::Node;
     use crate::vocabulary::claim::NodeId;
+    use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::quantity::MilliCpu;
-    use crate::vocabulary::request::{DeviceRequest, Request};
+    use crate::vocabulary::request::Request;
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 
     #[test]

@@ -191,7 +191,7 @@ impl Hosts {
 fn part_of_demand(mix: &Mix, devices: u16) -> u64 {
     let whole =
         |request: &Request| request.devices.takes_whole_devices() && power_of_two(request.devices.count) >= devices;
-    let demand = |(request, tasks): (&Request, u64)| u128::from(request.devices.total_core()) * u128::from(tasks);
+    let demand = |(request, tasks): (&Request, u64)| u128::from(request.total_core()) * u128::from(tasks);
     let all: u128 = mix.requests().map(demand).sum();
     let part: u128 = mix.requests().filter(|(request, _)| whole(request)).map(demand).sum();
     u64::try_from(part * 1000 / all.max(1)).unwrap_or(0).min(900)
@@ -217,7 +217,7 @@ impl Level {
 mod tests {
     use super::*;
     use crate::vocabulary::claim::NodeId;
-    use crate::vocabulary::request::DeviceRequest;
+    use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 
     #[test]

@@ -33,7 +33,7 @@ impl Scarcity {
         let is_restricted = |request: &Request| request.constraints != Constraints::default();
         let restricted = mix.requests().enumerate().filter(|(_, (request, _))| is_restricted(request));
         let part = |request: &Request, count: u64| {
-            let part = u128::from(request.devices.total_core()) * u128::from(count) * 1_000_000 / u128::from(all);
+            let part = u128::from(request.total_core()) * u128::from(count) * 1_000_000 / u128::from(all);
             i64::try_from(part).unwrap_or(1_000_000)
         };
         Self {

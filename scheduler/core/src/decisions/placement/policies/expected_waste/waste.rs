@@ -3,9 +3,10 @@
 use crate::decisions::placement::policies::expected_waste::fixed_point::{ONE, ratio};
 use crate::decisions::placement::policies::expected_waste::packing_prices::{prices, values};
 use crate::state::node::Node;
+use crate::vocabulary::device_request::DeviceMemory;
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::Bytes;
-use crate::vocabulary::request::{DeviceMemory, Request};
+use crate::vocabulary::request::Request;
 
 /// Sizes that get a price of their own at most: finding prices takes the third power of their number.
 const SIZES_MAX: usize = 32;
@@ -123,8 +124,8 @@ fn merge_rare(counts: &mut [u64; 1001]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::quantity::DeviceCore;
-    use crate::vocabulary::request::DeviceRequest;
 
     fn table(sizes: &[(u16, u32, u64)]) -> WasteTable {
         let request = |count, core| Request {
