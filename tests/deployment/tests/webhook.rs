@@ -11,6 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ fn the_api_server_asks_where_the_scheduler_answers() {
 }
 
 #[test]
-fn a_scheduler_that_is_down_stops_nobody_and_the_cluster_itself_is_not_reviewed() {
+fn a_scheduler_that_is_down_stops_nobody() {
     for webhook in webhooks() {
         assert_eq!(webhook["failurePolicy"], "Ignore", "{}", webhook["name"]);
         assert_eq!(webhook["sideEffects"], "None", "{}", webhook["name"]);
@@ -98,6 +99,17 @@ fn pods_are_reviewed_that_name_the_scheduler_or_use_our_words() {
     let with_init = json!({"metadata": {}, "spec": {"containers": [{"name": "main"}], "initContainers": init}});
     assert!(is_reviewed(&with_init));
     assert!(!is_reviewed(&json!({"metadata": {}, "spec": {"containers": [{"name": "main"}]}})));
+}
+
+#[test]
+fn rights_are_to_the_webhook_s_own_objects_alone() {
+    let role: Role = object(COMPONENT, NAME);
+    let cluster_role: ClusterRole = object(COMPONENT, NAME);
+    for rule in role.rules.unwrap().into_iter().chain(cluster_role.rules.unwrap()) {
+        // Of what is to be made no name can be told.
+        let makes = rule.verbs == ["create"];
+        assert_eq!(rule.resource_names, (!makes).then(|| vec![NAME.to_owned()]), "{:?}", rule.resources);
+    }
 }
 
 #[test]

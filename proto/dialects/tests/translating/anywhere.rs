@@ -9,7 +9,7 @@ fn refused(resources: Pairs<'_>, annotations: Pairs<'_>) -> Option<String> {
 }
 
 #[test]
-fn what_no_node_understands_is_refused_in_the_words_of_its_system() {
+fn what_no_node_understands_is_refused_with_its_reason() {
     for (resources, annotations, words) in [
         (&[("aliquot.dev/gpu-core", "0")][..], &[][..], "aliquot.dev/gpu-core is \"0\""),
         (&[("aliquot.dev/gpu-core", "NaN")], &[], "\"NaN\"; it must be a whole number"),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn two_containers_with_devices_are_refused_where_none_could_start() {
+    fn two_containers_with_devices_are_refused_where_none_starts() {
         let limits = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
         let containers = json!([{"name": "a", "resources": limits}, {"name": "b", "resources": limits}]);
         let refused = |scheduler: &str| {

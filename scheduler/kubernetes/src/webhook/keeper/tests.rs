@@ -120,7 +120,7 @@ async fn a_damaged_secret_is_made_anew_and_a_lost_bundle_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_without_configurations_has_a_certificate_all_the_same() {
+async fn without_configurations_there_is_a_certificate_all_the_same() {
     let world = World::start().await;
     for resource in [&VALIDATING_WEBHOOKS, &MUTATING_WEBHOOKS] {
         world.store.delete(resource, "", NAME, true).unwrap();

@@ -1,4 +1,4 @@
-//! Expressions of admission, evaluated as the API server does.
+//! Expressions of admission policies and of match conditions, evaluated as the API server does.
 
 use std::collections::HashMap;
 use std::sync::Arc;
