@@ -151,3 +151,62 @@ async fn read(body: Body) -> Result<Review, String> {
         Err(_) => Err(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs())),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The places of all values in an object, as pointers.
+    fn places(value: &Value, at: &str, found: &mut Vec<String>) {
+        found.push(at.to_owned());
+        let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
+        match value {
+            Value::Object(fields) => {
+                fields.iter().for_each(|(key, field)| places(field, &format!("{at}/{}", escaped(key)), found));
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(index, item)| places(item, &format!("{at}/{index}"), found));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn whatever_stands_in_an_object_it_is_answered() {
+        let limits = json!({"limits": {"nvidia.com/gpumem": "1024"}, "requests": {"aliquot.dev/gpu-core": "30"}});
+        let containers = json!([{"name": "main", "resources": limits}]);
+        let metadata = json!({
+            "labels": {"aliquot.dev/queue": "q"}, "ownerReferences": [],
+            "annotations": {"aliquot.dev/gang": "g", "aliquot.dev/gang-size": "2", "aliquot.dev/gpu-core-limit": "50"},
+        });
+        let spec = json!({"schedulerName": "aliquot", "containers": containers, "initContainers": containers});
+        let parameters =
+            json!({"apiVersion": "gpu.aliquot.dev/v1alpha1", "kind": "SliceConfig", "coreLimitPercent": 80});
+        let config = json!([{"requests": ["gpu"], "opaque": {"driver": "gpu.aliquot.dev", "parameters": parameters}}]);
+        let exactly = json!({"deviceClassName": "gpu.aliquot.dev", "capacity": {"requests": {"core": "30"}}});
+        let devices = json!({"requests": [{"name": "gpu", "exactly": exactly}], "config": config});
+        for object in [
+            json!({"kind": "Pod", "metadata": metadata, "spec": spec}),
+            json!({"kind": "ResourceClaim", "metadata": {}, "spec": {"devices": devices}}),
+            json!({"kind": "ResourceClaimTemplate", "metadata": {}, "spec": {"spec": {"devices": devices}}}),
+            json!({"kind": "DeviceClass", "metadata": {}, "spec": {"config": config}}),
+        ] {
+            let mut found = Vec::new();
+            places(&object, "", &mut found);
+            assert!(found.len() > 9, "{found:?}");
+            let others = [json!(null), json!(-7), json!(true), json!("x"), json!([7]), json!({"x": 7})];
+            for (place, other) in found.iter().flat_map(|place| others.iter().map(move |other| (place, other))) {
+                let mut changed = object.clone();
+                *changed.pointer_mut(place).unwrap() = other.clone();
+                // Whether it is refused or no such object at all, it is said and nothing ends.
+                _ = pods::judge(&changed, "aliquot", &Known::default());
+                _ = claims::judge(&changed);
+                for is_namespace_ours in [false, true] {
+                    _ = defaults::fill_in(&changed, "aliquot", is_namespace_ours);
+                }
+            }
+        }
+    }
+}
