@@ -1,11 +1,16 @@
 //! The devices of nodes, from the inventories that their managers publish, and requests for parts of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use aliquot_api_server::{Inventory, InventoryDevice};
-use aliquot_dialects::{DecidedPart, Memory, NodeFacts, Pod, Share, Spoken, Wish};
-use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Health};
+use aliquot_dialects::{DecidedPart, Decision, Memory, NodeFacts, Pod, Share, Spoken, Wish};
+use aliquot_scheduler_core::{
+    Bytes, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, FurtherRequest, FurtherRequests, Health,
+};
 use aliquot_scheduler_engine::DevicePart;
+
+use crate::wanted::Wanted;
 
 /// The attribute of a device that holds its UUID.
 const UUID: &str = "uuid";
@@ -51,43 +56,33 @@ pub(crate) struct Ask {
     pub(crate) attributes: BTreeMap<String, String>,
 }
 
-impl Ask {
-    /// Adds what it asks of devices to where a pod may run.
-    pub(crate) fn constrain(&self, constraints: &mut Constraints, reading: &Reading) {
-        constraints.models = self.models.clone();
-        constraints.attributes = self.attributes.clone();
-        if reading.has_claimed_devices {
-            constraints.attributes.insert(BY_PLUGIN.to_owned(), "true".to_owned());
-        }
-    }
-}
-
-/// What is said of a pod with two containers that ask for devices.
-pub(crate) fn two_containers(first: &str, second: &str) -> String {
-    format!(
-        "containers {first:?} and {second:?} ask for devices; Aliquot's scheduler gives devices to one container of a pod: \
-         put them into two pods"
-    )
-}
-
 impl Reading {
-    /// What of devices a pod asks for; `None`: nothing.
+    /// What of devices each container of a pod asks for that asks for some.
     ///
     /// # Errors
-    /// The request is not valid, or not supported.
-    pub(crate) fn ask(&self, pod: &Pod) -> Result<Option<Ask>, String> {
+    /// A request is not valid, or not supported.
+    pub(crate) fn asks(&self, pod: &Pod) -> Result<Vec<Ask>, String> {
         let mut asks = Vec::new();
         for (index, container) in pod.containers.iter().enumerate() {
+            let of_container = |why: String| format!("container {:?}: {why}", container.name);
             let wish = self.spoken.translate(pod, index, &self.facts);
-            if let Some(wish) = wish.map_err(|refusal| format!("container {:?}: {refusal}", container.name))? {
-                asks.push((container.name.clone(), wish));
+            if let Some(wish) = wish.map_err(|refusal| of_container(refusal.to_string()))? {
+                asks.push(self.of_wish(&container.name, &wish).map_err(of_container)?);
             }
         }
-        match asks.as_slice() {
-            [] => Ok(None),
-            [(container, wish)] => self.of_wish(container, wish).map(Some),
-            [(first, _), (second, _), ..] => Err(two_containers(first, second)),
-        }
+        Ok(asks)
+    }
+
+    /// What containers ask for, in the words of the books.
+    pub(crate) fn wanted(&self, asks: Vec<Ask>) -> Wanted {
+        let wish = |ask: &Ask| {
+            let mut attributes = ask.attributes.clone();
+            if self.has_claimed_devices {
+                attributes.insert(BY_PLUGIN.to_owned(), "true".to_owned());
+            }
+            FurtherRequest { name: String::new(), devices: ask.devices, models: ask.models.clone(), attributes }
+        };
+        Wanted::of(asks.iter().map(|ask| (ask.container.as_str(), wish(ask))).collect(), Vec::new())
     }
 
     fn of_wish(&self, container: &str, wish: &Wish) -> Result<Ask, String> {
@@ -237,30 +232,31 @@ pub(crate) fn decided<'a>(parts: impl Iterator<Item = &'a DecidedPart>) -> Vec<D
     parts.map(part).collect()
 }
 
-/// Parts of devices as a decision of the pod names them.
-pub(crate) fn to_decide(parts: &[DevicePart]) -> Vec<DecidedPart> {
+/// What a decision says of containers that get so many of these parts each, in this order; `None`: they get none.
+pub(crate) fn decision(containers: &[(String, usize)], parts: &[DevicePart]) -> Option<Decision> {
     let part = |part: &DevicePart| DecidedPart {
         uuid: part.uuid.clone(),
         core_thousandths: part.core.get(),
         memory_bytes: part.memory.get(),
     };
-    parts.iter().map(part).collect()
+    let mut parts = parts.iter().map(part);
+    let mut of_container = |(name, count): &(String, usize)| {
+        let parts: Vec<DecidedPart> = parts.by_ref().take(*count).collect();
+        (!parts.is_empty()).then(|| (name.clone(), parts))
+    };
+    let containers: BTreeMap<String, Vec<DecidedPart>> = containers.iter().filter_map(&mut of_container).collect();
+    (!containers.is_empty()).then_some(Decision { containers })
 }
 
-/// The request of a pod that has these parts already, whatever its words mean today. Parts are equal, as all that the
-/// engine gives are.
-pub(crate) fn request_of(parts: &[DevicePart]) -> DeviceRequest {
-    let request = |first: &DevicePart| DeviceRequest {
-        count: u16::try_from(parts.len()).unwrap_or(u16::MAX),
-        core: first.core,
-        memory: DeviceMemory::Bytes(first.memory),
-    };
-    parts.first().map(request).unwrap_or_default()
+/// The requests of a pod that has these parts already, whatever its words mean today.
+pub(crate) fn requests_of(parts: &[DevicePart]) -> (DeviceRequest, Option<Arc<FurtherRequests>>) {
+    FurtherRequests::for_parts(parts.iter().map(|part| (part.uuid.as_str(), part.core, part.memory)))
 }
 
 #[cfg(test)]
 mod tests {
     use aliquot_dialects::{Container, Dialect};
+    use aliquot_scheduler_core::Request;
 
     use super::*;
 
@@ -306,18 +302,30 @@ mod tests {
                 request(2, 100, bytes(GIB)),
             ),
         ] {
-            let ask = reading().ask(&pod(&[&[], resources], &[])).unwrap().unwrap();
-            assert_eq!((ask.devices, ask.container.as_str()), (expected, "c1"), "{resources:?}");
+            let asks = reading().asks(&pod(&[&[], resources], &[])).unwrap();
+            assert_eq!((asks[0].devices, asks[0].container.as_str()), (expected, "c1"), "{resources:?}");
         }
-        assert_eq!(reading().ask(&pod(&[&[("cpu", "1")]], &[])), Ok(None));
+        assert_eq!(reading().asks(&pod(&[&[("cpu", "1")]], &[])), Ok(Vec::new()));
     }
 
     #[test]
-    fn two_containers_with_devices_are_refused_by_name() {
-        let core = [("aliquot.dev/gpu-core", "30")];
-        let error = reading().ask(&pod(&[&core, &core], &[])).unwrap_err();
-        assert!(error.starts_with("containers \"c0\" and \"c1\" ask for devices"), "{error}");
-        let error = reading().ask(&pod(&[&[("aliquot.dev/gpu-core", "0")]], &[])).unwrap_err();
+    fn each_container_has_its_own_parts_in_a_decision() {
+        let core = |percent| vec![("aliquot.dev/gpu-core", percent)];
+        let (small, two) = (core("30"), core("200"));
+        let asks = reading().asks(&pod(&[&small, &[], &two], &[])).unwrap();
+        let containers: Vec<(String, usize)> =
+            asks.iter().map(|ask| (ask.container.clone(), ask.devices.count.into())).collect();
+        assert_eq!(containers, [("c0".to_owned(), 1), ("c2".to_owned(), 2)]);
+        let mut request = Request::default();
+        reading().wanted(asks).add_to(&mut request);
+        assert_eq!((request.device_count(), request.total_core()), (3, 2300));
+        let part =
+            |uuid: &str, core| DevicePart { uuid: uuid.into(), core: DeviceCore::new(core), memory: Bytes::ZERO };
+        let parts = [part("a", 300), part("b", 1000), part("c", 1000)];
+        let decision = decision(&containers, &parts).unwrap().to_string();
+        assert_eq!(decision, "c0=a/300/0;c2=b/1000/0,c/1000/0");
+        assert_eq!(super::decision(&[], &parts), None);
+        let error = reading().asks(&pod(&[&core("0")], &[])).unwrap_err();
         assert!(error.starts_with("container \"c0\": aliquot.dev/gpu-core is \"0\""), "{error}");
     }
 
@@ -325,7 +333,7 @@ mod tests {
     fn models_are_those_whose_names_contain_the_words() {
         let models = |key: &str, value: &str| {
             let asked = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1024")];
-            reading().ask(&pod(&[&asked], &[(key, value)])).unwrap().unwrap().models
+            reading().asks(&pod(&[&asked], &[(key, value)])).unwrap().remove(0).models
         };
         assert_eq!(models("nvidia.com/use-gputype", "a100,t4"), ["NVIDIA A100", "Tesla T4"].map(str::to_owned).into());
         assert_eq!(models("nvidia.com/nouse-gputype", "nvidia"), ["Tesla T4".to_owned()].into());
@@ -362,8 +370,9 @@ mod tests {
     fn what_a_pod_has_is_what_it_asks_for() {
         let part = |uuid: &str| DecidedPart { uuid: uuid.into(), core_thousandths: 300, memory_bytes: 8 * GIB };
         let parts = decided([part("a"), part("b")].iter());
-        assert_eq!(request_of(&parts), request(2, 300, DeviceMemory::Bytes(Bytes::new(8 * GIB))));
-        assert_eq!(to_decide(&parts), [part("a"), part("b")]);
-        assert_eq!(request_of(&[]), DeviceRequest::default());
+        assert_eq!(requests_of(&parts), (request(2, 300, DeviceMemory::Bytes(Bytes::new(8 * GIB))), None));
+        let decided = decision(&[("main".to_owned(), 2)], &parts).unwrap();
+        assert_eq!(decided.containers, BTreeMap::from([("main".to_owned(), vec![part("a"), part("b")])]));
+        assert_eq!(requests_of(&[]), (DeviceRequest::default(), None));
     }
 }

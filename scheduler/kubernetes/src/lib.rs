@@ -48,6 +48,7 @@ mod serve;
 mod telemetry;
 mod tls;
 mod volumes;
+mod wanted;
 mod watches;
 mod webhook;
 mod writer;

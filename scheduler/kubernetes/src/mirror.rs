@@ -104,8 +104,8 @@ struct Told {
 /// What else a binding must know of a pod.
 #[derive(Debug, Default)]
 struct Means {
-    /// The container that gets the devices.
-    container: Option<String>,
+    /// The containers that get the devices, and how many parts each, in the order of the parts.
+    containers: Vec<(String, usize)>,
     /// Claims for which volumes are to be made on the node first.
     volume_claims: Vec<String>,
     claimed: device_claims::Claimed,
@@ -118,8 +118,8 @@ struct Instance {
     session: u64,
     generation: Generation,
     amounts: Amounts,
-    /// The claim to which the devices are allocated; `None`: the pod has them without a claim.
-    claim: Option<device_claims::HeldClaim>,
+    /// The claims to which the devices are allocated, in the order of the parts; none: the pod has them without claims.
+    claims: Vec<device_claims::HeldClaim>,
     /// The pod is bound. Otherwise it is not known yet whether it is.
     is_bound: bool,
 }

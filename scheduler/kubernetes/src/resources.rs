@@ -13,6 +13,29 @@ const MEMORY: &str = "memory";
 /// Number of pods: each pod counts as one.
 const PODS: &str = "pods";
 
+/// Refuses devices for an init container that ends before others of these containers start: a node gives such a container
+/// and those after it the same units one after the other, and decisions are about units that are held together.
+///
+/// # Errors
+/// With both containers.
+pub(crate) fn check_devices_of_init<'a>(
+    spec: &PodSpec,
+    with_devices: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), String> {
+    let ends = |name: &str| {
+        let mut init = spec.init_containers.iter().flatten();
+        init.any(|container| container.name == name && container.restart_policy.as_deref() != Some("Always"))
+    };
+    let Some(first) = with_devices.clone().find(|name| ends(name)) else { return Ok(()) };
+    match with_devices.into_iter().find(|name| *name != first) {
+        None => Ok(()),
+        Some(other) => Err(format!(
+            "init container {first:?} and container {other:?} ask for devices; Aliquot's scheduler gives devices to an \
+             init container that ends only if no other container of the pod asks for some"
+        )),
+    }
+}
+
 /// Amounts of a node's resources, those of a pod or all that there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amounts {

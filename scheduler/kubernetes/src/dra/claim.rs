@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{Alignment, NodeTerm, PlacementRules};
+use aliquot_scheduler_core::{Comparison, DeviceProperty, NodeTerm};
 use k8s_openapi::api::resource::v1::{
     DeviceClaim, DeviceClaimConfiguration, DeviceConstraint, DeviceRequest, DeviceRequestAllocationResult,
     DeviceSelector, DeviceToleration, ExactDeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
@@ -29,19 +29,43 @@ pub(crate) struct ClaimFacts {
     pub(crate) reserved_for: Vec<ResourceClaimConsumerReference>,
 }
 
-/// What a claim asks for: equal parts of a number of devices.
+/// What a claim asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ask {
-    /// The name of its only request.
-    pub(crate) request: String,
+    /// At least one.
+    pub(crate) requests: Vec<RequestAsk>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) config: Vec<DeviceClaimConfiguration>,
+}
+
+/// What one request of a claim asks for: equal parts of a number of devices.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RequestAsk {
+    pub(crate) name: String,
     pub(crate) class: String,
     pub(crate) selectors: Vec<String>,
     pub(crate) tolerations: Vec<DeviceToleration>,
     pub(crate) capacity: BTreeMap<String, Quantity>,
     pub(crate) count: u16,
-    /// What its devices must have in common.
-    pub(crate) rules: PlacementRules,
-    pub(crate) config: Vec<DeviceClaimConfiguration>,
+}
+
+/// What devices of a claim must have in common, or must not.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Link {
+    /// The places of the requests in the claim.
+    pub(crate) requests: Vec<usize>,
+    pub(crate) property: DeviceProperty,
+    pub(crate) comparison: Comparison,
+}
+
+impl Ask {
+    /// The attributes of devices that constraints compare, and that the books know no other word for.
+    pub(crate) fn compared(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().filter_map(|link| match &link.property {
+            DeviceProperty::Attribute(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
 }
 
 /// What a claim was given.
@@ -102,9 +126,16 @@ impl ClaimFacts {
 
 fn ask(devices: DeviceClaim) -> Result<Ask, String> {
     let requests = devices.requests.unwrap_or_default();
-    let Ok([request]) = <[DeviceRequest; 1]>::try_from(requests) else {
-        return Err("it has several requests or none, and Aliquot's scheduler allocates claims with one request".into());
-    };
+    if requests.is_empty() {
+        return Err("it has no request, and Aliquot's scheduler allocates claims with one request at least".into());
+    }
+    let requests: Vec<RequestAsk> = requests.into_iter().map(request).collect::<Result<_, _>>()?;
+    let links =
+        devices.constraints.unwrap_or_default().iter().map(|of| link(of, &requests)).collect::<Result<_, _>>()?;
+    Ok(Ask { requests, links, config: devices.config.unwrap_or_default() })
+}
+
+fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
     let name = request.name;
     let Some(exactly) = request.exactly else {
         return Err(format!("request {name:?} has a list firstAvailable, which Aliquot's scheduler does not support"));
@@ -125,16 +156,14 @@ fn ask(devices: DeviceClaim) -> Result<Ask, String> {
         return Err(format!("request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount"));
     }
     let count = count.unwrap_or(1);
-    Ok(Ask {
-        rules: rules(&devices.constraints.unwrap_or_default())?,
+    Ok(RequestAsk {
         count: u16::try_from(count)
             .map_err(|_| format!("request {name:?} asks for {count} devices, which is too many"))?,
-        request: name,
+        name,
         class: device_class_name,
         selectors: expressions(&selectors.unwrap_or_default())?,
         tolerations: tolerations.unwrap_or_default(),
         capacity: capacity.and_then(|capacity| capacity.requests).unwrap_or_default(),
-        config: devices.config.unwrap_or_default(),
     })
 }
 
@@ -143,25 +172,33 @@ const NVLINK_CLIQUE: &str = "gpu.aliquot.dev/nvlinkClique";
 /// Each device has its own.
 const UUID: &str = "gpu.aliquot.dev/uuid";
 
-/// What the devices of a claim's only request must have in common, by the claim's constraints.
-fn rules(constraints: &[DeviceConstraint]) -> Result<PlacementRules, String> {
-    let mut rules = PlacementRules::default();
-    for constraint in constraints {
-        match (constraint.match_attribute.as_deref(), constraint.distinct_attribute.as_deref()) {
-            (Some(NVLINK_CLIQUE), None) => rules.nvlink = Alignment::Required,
-            (Some(PCIE_ROOT), None) => rules.switch = Alignment::Required,
-            // A request's devices are different ones anyway.
-            (None, Some(UUID)) => {}
-            (matched, distinct) => {
-                let attribute = matched.or(distinct).unwrap_or_default();
-                return Err(format!(
-                    "it has a constraint on {attribute:?}; Aliquot's scheduler supports matchAttribute {NVLINK_CLIQUE:?} and \
-                     {PCIE_ROOT:?}, and distinctAttribute {UUID:?}"
-                ));
-            }
+/// What a constraint says of the devices of some requests, or of all if it names none.
+fn link(constraint: &DeviceConstraint, requests: &[RequestAsk]) -> Result<Link, String> {
+    let (attribute, comparison) = match (&constraint.match_attribute, &constraint.distinct_attribute) {
+        (Some(attribute), None) => (attribute, Comparison::Same),
+        (None, Some(attribute)) => (attribute, Comparison::Distinct),
+        _ => {
+            return Err(
+                "it has a constraint that is neither matchAttribute nor distinctAttribute; Aliquot's scheduler \
+                        supports these"
+                    .into(),
+            );
         }
-    }
-    Ok(rules)
+    };
+    let property = match attribute.as_str() {
+        NVLINK_CLIQUE => DeviceProperty::NvlinkGroup,
+        PCIE_ROOT => DeviceProperty::Switch,
+        UUID => DeviceProperty::Identity,
+        other => DeviceProperty::Attribute(other.to_owned()),
+    };
+    let named = constraint.requests.iter().flatten();
+    let place = |name: &String| {
+        let place = requests.iter().position(|request| request.name == *name);
+        place.ok_or_else(|| format!("it has a constraint on the request {name:?}, which it does not have"))
+    };
+    let places: Vec<usize> = named.map(place).collect::<Result<_, _>>()?;
+    let places = if places.is_empty() { (0..requests.len()).collect() } else { places };
+    Ok(Link { requests: places, property, comparison })
 }
 
 /// The CEL expressions of selectors.
@@ -189,10 +226,6 @@ mod tests {
     fn what_is_not_supported_is_named() {
         let exactly = json!({"deviceClassName": "gpu.aliquot.dev"});
         for (devices, named) in [
-            (
-                json!({"requests": [{"name": "a", "exactly": exactly}, {"name": "b", "exactly": exactly}]}),
-                "one request",
-            ),
             (json!({"requests": []}), "one request"),
             (
                 json!({"requests": [{"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}),
@@ -209,10 +242,11 @@ mod tests {
             (
                 json!({
                     "requests": [{"name": "a", "exactly": exactly}],
-                    "constraints": [{"matchAttribute": "gpu.aliquot.dev/parentUUID"}],
+                    "constraints": [{"requests": ["b"], "matchAttribute": "gpu.aliquot.dev/parentUUID"}],
                 }),
-                "parentUUID",
+                "\"b\"",
             ),
+            (json!({"requests": [{"name": "a", "exactly": exactly}], "constraints": [{}]}), "neither"),
         ] {
             let error = ask_of(devices.clone()).unwrap_err();
             assert!(error.contains(named), "{devices}: {error}");
@@ -226,24 +260,29 @@ mod tests {
             "selectors": [{"cel": {"expression": "true"}}], "capacity": {"requests": {"core": "25"}},
         }}]}))
         .unwrap();
-        assert_eq!((ask.request.as_str(), ask.count, ask.selectors), ("gpu", 2, vec!["true".to_owned()]));
-        assert_eq!(ask.capacity["core"].0, "25");
+        let [request] = <[RequestAsk; 1]>::try_from(ask.requests).unwrap();
+        assert_eq!((request.name.as_str(), request.count, request.selectors), ("gpu", 2, vec!["true".to_owned()]));
+        assert_eq!(request.capacity["core"].0, "25");
     }
 
     #[test]
     fn constraints_say_what_the_devices_have_in_common() {
-        let rules = |constraints: Value| {
-            let exactly = json!({"deviceClassName": "gpu.aliquot.dev", "count": 2});
-            let requests = json!([{"name": "a", "exactly": exactly}]);
-            ask_of(json!({"requests": requests, "constraints": constraints})).unwrap().rules
+        let exactly = json!({"deviceClassName": "gpu.aliquot.dev", "count": 2});
+        let requests = json!([{"name": "a", "exactly": exactly}, {"name": "b", "exactly": exactly}]);
+        let link = |constraint: Value| {
+            let ask = ask_of(json!({"requests": requests, "constraints": [constraint]})).unwrap();
+            let [link] = <[Link; 1]>::try_from(ask.links).unwrap();
+            (link.requests, link.property, link.comparison)
         };
         let linked = json!({"matchAttribute": "gpu.aliquot.dev/nvlinkClique"});
-        let near = json!({"requests": ["a"], "matchAttribute": "resource.kubernetes.io/pcieRoot"});
+        assert_eq!(link(linked), (vec![0, 1], DeviceProperty::NvlinkGroup, Comparison::Same));
+        let near = json!({"requests": ["b"], "matchAttribute": "resource.kubernetes.io/pcieRoot"});
+        assert_eq!(link(near), (vec![1], DeviceProperty::Switch, Comparison::Same));
         let different = json!({"distinctAttribute": "gpu.aliquot.dev/uuid"});
-        assert_eq!(rules(json!([different])), PlacementRules::default());
-        let found = rules(json!([linked, near]));
-        assert_eq!((found.nvlink, found.switch), (Alignment::Required, Alignment::Required));
-        assert_eq!((rules(json!([near])).nvlink, rules(json!([near])).switch), (Alignment::Any, Alignment::Required));
+        assert_eq!(link(different), (vec![0, 1], DeviceProperty::Identity, Comparison::Distinct));
+        let parent = json!({"matchAttribute": "gpu.aliquot.dev/parentUUID"});
+        let property = DeviceProperty::Attribute("gpu.aliquot.dev/parentUUID".into());
+        assert_eq!(link(parent), (vec![0, 1], property, Comparison::Same));
     }
 
     #[test]

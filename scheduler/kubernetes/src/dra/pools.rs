@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{Bytes, DeviceSpec, Health};
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec};
 
 use super::take::thousandths;
 use super::{DRIVER, MEMORY};
@@ -176,6 +176,19 @@ pub(crate) fn device_specs(
         })
     };
     devices.iter().filter_map(spec).collect()
+}
+
+/// The value of an attribute of a device, by which constraints compare devices: equal texts for equal values alone.
+pub(crate) fn compared_value(device: &Device, attribute: &str) -> Option<String> {
+    let attributes = device.attributes.as_ref()?;
+    // What has no domain is in that of the driver.
+    let own = attribute.strip_prefix(DRIVER).and_then(|rest| rest.strip_prefix('/'));
+    let value = attributes.get(attribute).or_else(|| attributes.get(own?))?;
+    let DeviceAttribute { bool, int, string, version, .. } = value;
+    bool.map(|value| format!("bool {value}"))
+        .or_else(|| int.map(|value| format!("int {value}")))
+        .or_else(|| string.as_ref().map(|value| format!("string {value}")))
+        .or_else(|| version.as_ref().map(|value| format!("version {value}")))
 }
 
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";

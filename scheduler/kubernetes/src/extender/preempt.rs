@@ -24,6 +24,7 @@ pub(super) fn answer(shared: &Shared, view: &View, args: PreemptionArgs) -> Resu
     // Kube-scheduler counts what else there is, and knows of victims that are not in the books.
     let request = Request {
         devices: claim.request.devices,
+        further: claim.request.further.clone(),
         constraints: claim.request.constraints.clone(),
         ..Request::default()
     };

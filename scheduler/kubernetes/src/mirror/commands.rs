@@ -1,6 +1,5 @@
 //! The engine's commands as writes to the API server, and what became of them.
 
-use aliquot_dialects::Decision;
 use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observation, Order, Report, StepOutcome};
 
 use super::{Instance, Mirror, Reservation};
@@ -56,8 +55,14 @@ impl Mirror {
         }
         match order {
             Order::Start { claim, generation, amounts, .. } => {
-                let start =
-                    Instance { node: node.to_string(), session, generation, amounts, claim: None, is_bound: false };
+                let start = Instance {
+                    node: node.to_string(),
+                    session,
+                    generation,
+                    amounts,
+                    claims: Vec::new(),
+                    is_bound: false,
+                };
                 self.start(claim.as_str(), start)
             }
             Order::Stop { claim, instance, generation, .. } => {
@@ -100,7 +105,7 @@ impl Mirror {
             return None;
         }
         let facts = &known.facts;
-        let (reservations, claim) = match self.reservations(facts, &told.means, &start) {
+        let (reservations, claims) = match self.reservations(facts, &told.means, &start) {
             Ok(reservations) => reservations,
             Err(why) => {
                 self.answer_choice(uid, Err(why.clone()));
@@ -108,11 +113,8 @@ impl Mirror {
                 return None;
             }
         };
-        start.claim = claim;
-        let decision = told.means.container.as_ref().filter(|_| !start.amounts.devices.is_empty()).map(|container| {
-            let parts = devices::to_decide(&start.amounts.devices);
-            Decision { containers: [(container.clone(), parts)].into() }.to_string()
-        });
+        start.claims = claims;
+        let decision = devices::decision(&told.means.containers, &start.amounts.devices);
         let binding = Binding {
             uid: uid.to_owned(),
             namespace: facts.namespace.clone(),
@@ -120,7 +122,7 @@ impl Mirror {
             resource_version: facts.resource_version.clone(),
             node: start.node.clone(),
             generation: start.generation,
-            decision,
+            decision: decision.map(|decision| decision.to_string()),
             volume_claims: told.means.volume_claims.clone(),
             reservations,
         };
@@ -240,7 +242,7 @@ fn nothing_on(node: &NodeName, session: u64) -> Instance {
         session,
         generation: Generation::default(),
         amounts: Default::default(),
-        claim: None,
+        claims: Vec::new(),
         is_bound: false,
     }
 }

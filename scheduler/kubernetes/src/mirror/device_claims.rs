@@ -4,22 +4,24 @@
 //! used, and asks for no device. What is allocated and no pod in the books holds is a *holder*: a claim in the books that
 //! is never placed and never evicted, and that is seen on its node for as long as the allocation lasts.
 
+mod asking;
+mod containers;
 mod holders;
 mod reservations;
 mod shortage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{Bytes, Constraints, DeviceCore, DeviceRequest, DeviceSpec, PlacementRules};
+use aliquot_scheduler_core::{Bytes, DeviceCore, DeviceSpec};
 use aliquot_scheduler_engine::DevicePart;
 use k8s_openapi::api::resource::v1::{
     Device, DeviceClass, DeviceClassConfiguration, DeviceRequestAllocationResult, ResourceSlice,
 };
 
 use super::{KnownPod, Mirror};
-use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, PoolKey, Pools, Selection};
-use crate::placement;
+use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, PoolKey, Pools, RequestAsk, Selection};
 use crate::pod::PodFacts;
+use crate::wanted::Wanted;
 
 use holders::Holder;
 pub(crate) use reservations::Reservation;
@@ -33,6 +35,9 @@ const USERS_MAX: usize = 256;
 
 /// Selections that no pod waits for are dropped when there are more than so many.
 const SELECTIONS_KEPT: usize = 64;
+
+/// Attributes that no claim compares devices in are dropped when there are more than so many.
+const COMPARED_KEPT: usize = 64;
 
 /// A namespace and a name in it.
 type Name = (String, String);
@@ -50,6 +55,8 @@ pub(super) struct DeviceClaims {
     /// By the key of their criteria.
     selections: BTreeMap<String, Selection>,
     selections_made: u64,
+    /// The attributes in which claims compare devices.
+    compared: BTreeSet<String>,
     has_ours: bool,
     has_changed_classes: bool,
     /// What claims hold of each of our driver's devices.
@@ -73,20 +80,20 @@ struct ClassFacts {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Claimed {
     /// What of devices is to be allocated with the pod.
-    pub(super) devices: DeviceRequest,
-    /// What they must have in common.
-    pub(super) rules: PlacementRules,
-    /// The claim that they are to be allocated to.
-    pub(super) allocate: Option<String>,
+    pub(super) devices: Wanted,
+    /// The claims that they are to be allocated to, in the order of the requests.
+    pub(super) allocate: Vec<String>,
     /// The claims that are allocated already.
     pub(super) reserve: Vec<String>,
 }
 
-/// The claim to which the devices of an instance are allocated.
+/// A claim to which devices of an instance are allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeldClaim {
     name: String,
     uid: String,
+    /// How many of the instance's parts, which stand in the order of its claims.
+    parts: usize,
 }
 
 /// A claim that is allocated for a pod alone that waits: whoever allocated it did not bind the pod.
@@ -134,8 +141,26 @@ impl Mirror {
         if known.is_some_and(|known| known.uid == claim.uid && !claim.is_newer_than(known)) {
             return;
         }
+        let compared = claim.ask.iter().flat_map(Ask::compared);
+        let known = &self.device_claims.compared;
+        let news: Vec<String> = compared.filter(|attribute| !known.contains(*attribute)).map(str::to_owned).collect();
         self.device_claims.claims.insert(name.clone(), claim);
         self.device_claims.changed.insert(name);
+        if !news.is_empty() {
+            self.compare(news);
+        }
+    }
+
+    /// The books are to know these attributes of devices, because claims compare devices in them.
+    fn compare(&mut self, attributes: Vec<String>) {
+        let claims = &mut self.device_claims;
+        if claims.compared.len() >= COMPARED_KEPT {
+            let asks = claims.claims.values().filter_map(|claim| claim.ask.as_ref().ok());
+            claims.compared = asks.flat_map(Ask::compared).map(str::to_owned).collect();
+        }
+        claims.compared.extend(attributes);
+        let has_ours = |node: &&String| self.device_claims.pools.on(node).next().is_some();
+        self.changed_nodes.extend(self.nodes.keys().filter(has_ours).cloned());
     }
 
     pub(crate) fn resource_claim_gone(&mut self, namespace: &str, name: &str) {
@@ -228,7 +253,7 @@ impl Mirror {
     fn select_for_waiting(&mut self) {
         let mut wanted: BTreeMap<String, Criteria> = BTreeMap::new();
         for pod in self.changed_pods.iter().filter_map(|uid| self.pods.get(uid)) {
-            wanted.extend(self.criteria_of(pod).map(|criteria| (criteria.key(), criteria)));
+            wanted.extend(self.criteria_of(pod).into_iter().map(|criteria| (criteria.key(), criteria)));
         }
         wanted.retain(|key, _| !self.device_claims.selections.contains_key(key));
         if wanted.is_empty() {
@@ -236,7 +261,7 @@ impl Mirror {
         }
         if self.device_claims.selections.len() >= SELECTIONS_KEPT {
             let used: BTreeSet<String> =
-                self.pods.values().filter_map(|pod| Some(self.criteria_of(pod)?.key())).collect();
+                self.pods.values().flat_map(|pod| self.criteria_of(pod)).map(|criteria| criteria.key()).collect();
             self.device_claims.selections.retain(|key, _| used.contains(key));
         }
         let claims = &mut self.device_claims;
@@ -252,117 +277,15 @@ impl Mirror {
     }
 
     /// What a pod that waits asks of devices that are to be allocated with it.
-    fn criteria_of(&self, pod: &KnownPod) -> Option<Criteria> {
+    fn criteria_of(&self, pod: &KnownPod) -> Vec<Criteria> {
         let facts = &pod.facts;
-        if facts.scheduler != self.own_name || facts.node.is_some() {
-            return None;
+        if facts.claims.is_empty() || facts.scheduler != self.own_name || facts.node.is_some() {
+            return Vec::new();
         }
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name));
-        let mut to_allocate = claims.filter(|claim| claim.allocation.is_none());
-        self.device_claims.criteria(to_allocate.next()?.ask.as_ref().ok()?).ok()
-    }
-
-    /// Adds the nodes where a pod's claims can be used to where it may run. Answers what it has by claims.
-    ///
-    /// # Errors
-    /// Why the pod cannot be scheduled with these claims now.
-    pub(super) fn constrain_by_claims(
-        &self,
-        facts: &PodFacts,
-        constraints: &mut Constraints,
-    ) -> Result<Claimed, String> {
-        let mut claimed = Claimed::default();
-        let mut seen = BTreeSet::new();
-        for of_pod in &facts.claims {
-            let Some(name) = &of_pod.claim else {
-                return Err(format!("the ResourceClaim for {:?} has not been made yet", of_pod.name));
-            };
-            if !seen.insert(name) {
-                continue;
-            }
-            if !self.device_claims.is_served {
-                return Err("it has resource claims, and this cluster does not serve resource.k8s.io/v1".into());
-            }
-            let claim = self.device_claims.claims.get(&(facts.namespace.clone(), name.clone()));
-            let claim = claim.ok_or_else(|| format!("there is no ResourceClaim {name:?}"))?;
-            let of_claim = |problem: &str| format!("ResourceClaim {name:?}: {problem}");
-            if claim.is_leaving {
-                return Err(of_claim("it is being deleted"));
-            }
-            if of_pod.is_made_for_it && claim.owner.as_deref() != Some(&facts.uid) {
-                return Err(of_claim("it was not made for this pod"));
-            }
-            match &claim.allocation {
-                Some(_) if self.device_claims.is_left_over(claim, &facts.uid) => {
-                    return Err(of_claim(
-                        "it is allocated, but the pod was not bound; the allocation is given back first",
-                    ));
-                }
-                Some(_) if claim.reserved_for.len() >= USERS_MAX && !claim.is_reserved_for(&facts.uid) => {
-                    return Err(of_claim("it is reserved for 256 others, and for more it cannot be"));
-                }
-                Some(allocation) => {
-                    let terms = allocation.terms.as_ref().map_err(|problem| of_claim(problem))?;
-                    constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), terms);
-                    claimed.reserve.push(name.clone());
-                }
-                None if claimed.allocate.is_some() => {
-                    return Err(
-                        "it has several claims that are not allocated, and Aliquot's scheduler allocates one claim \
-                                with a pod; ask for all in one claim, or for one device"
-                            .into(),
-                    );
-                }
-                None => {
-                    let (ask, devices, attribute) =
-                        self.devices_of(facts, claim).map_err(|problem| of_claim(&problem))?;
-                    claimed.devices = devices;
-                    claimed.rules = ask.rules;
-                    claimed.allocate = Some(name.clone());
-                    constraints.attributes.insert(attribute, USABLE.to_owned());
-                }
-            }
-        }
-        Ok(claimed)
-    }
-
-    /// What a claim that is to be allocated with a pod asks for, and the attribute of devices that will do.
-    fn devices_of<'a>(
-        &self,
-        facts: &PodFacts,
-        claim: &'a ClaimFacts,
-    ) -> Result<(&'a Ask, DeviceRequest, String), String> {
-        let ask = claim.ask.as_ref().map_err(Clone::clone)?;
-        let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
-        if let Some(first) = first {
-            return Err(format!("it will be allocated with the pod {}, which is first", first.full_name()));
-        }
-        if facts.gang.is_some() && self.waiting_users(claim).nth(1).is_some() {
-            return Err(
-                "several pods share it, and it is not allocated: Aliquot's scheduler does not allocate such a \
-                        claim with a pod of a gang"
-                    .into(),
-            );
-        }
-        let claims = &self.device_claims;
-        let key = claims.criteria(ask)?.key();
-        let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
-        let (core, memory) = selection.part(&claims.pools)?;
-        Ok((ask, DeviceRequest { count: ask.count, core, memory }, selection.attribute.clone()))
-    }
-
-    fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &PodFacts> {
-        let users = self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone()));
-        let pods = users.into_iter().flatten().filter_map(|uid| Some(&self.pods.get(uid)?.facts));
-        pods.filter(|pod| {
-            let is_ours = pod.scheduler == self.own_name && pod.node.is_none();
-            is_ours && !pod.is_leaving && !pod.has_ended && !pod.is_gated
-        })
-    }
-
-    /// The pod with which a claim is allocated that several share.
-    fn first_user(&self, claim: &ClaimFacts) -> Option<&PodFacts> {
-        self.waiting_users(claim).min_by_key(|pod| (pod.created_ms, &pod.uid))
+        let to_allocate = claims.filter(|claim| claim.allocation.is_none());
+        let requests = to_allocate.filter_map(|claim| claim.ask.as_ref().ok()).flat_map(|ask| &ask.requests);
+        requests.filter_map(|request| self.device_claims.criteria(request).ok()).collect()
     }
 
     /// The devices of our driver on a node, as the books know them.
@@ -371,33 +294,37 @@ impl Mirror {
         let specs = claims.pools.on(node).flat_map(|(key, pool)| {
             let usable = |device: &str| {
                 let selections = claims.selections.values().filter(|of| of.taken(key, device).is_some());
-                selections.map(|of| (of.attribute.clone(), USABLE.to_owned())).collect()
+                let selected = selections.map(|of| (of.attribute.clone(), USABLE.to_owned()));
+                let compared = claims.compared.iter().filter_map(|attribute| {
+                    Some((attribute.clone(), dra::compared_value(pool.devices.get(device)?, attribute)?))
+                });
+                selected.chain(compared).collect()
             };
             dra::device_specs(&key.1, &pool.devices, usable)
         });
         specs.collect()
     }
 
-    /// What a bound pod has by a claim that was made for it, as equal parts of different devices.
-    pub(super) fn held_by_claim_of(&self, facts: &PodFacts) -> Option<(HeldClaim, Vec<DevicePart>)> {
+    /// What a bound pod has by claims that were made for it.
+    pub(super) fn held_by_claims_of(&self, facts: &PodFacts) -> (Vec<HeldClaim>, Vec<DevicePart>) {
         let own = facts.claims.iter().filter(|of_pod| of_pod.is_made_for_it);
-        let mut allocated = own.filter_map(|of_pod| {
-            let claim = self.device_claims.claims.get(&(facts.namespace.clone(), of_pod.claim.clone()?))?;
-            let parts: Vec<DevicePart> = self.device_claims.parts_of(claim).into_iter().map(|(_, part)| part).collect();
-            let first = parts.first()?;
-            let uuids: BTreeSet<&String> = parts.iter().map(|part| &part.uuid).collect();
-            let are_equal = parts.iter().all(|part| (part.core, part.memory) == (first.core, first.memory));
-            let is_its = claim.is_reserved_for(&facts.uid) && are_equal && uuids.len() == parts.len();
-            is_its.then(|| (held_claim(claim), parts))
-        });
-        allocated.next()
+        let (mut held, mut parts) = (Vec::new(), Vec::new());
+        for name in own.filter_map(|of_pod| of_pod.claim.clone()) {
+            let claim = self.device_claims.claims.get(&(facts.namespace.clone(), name));
+            let Some(claim) = claim.filter(|claim| claim.is_reserved_for(&facts.uid)) else { continue };
+            let of_claim = self.device_claims.parts_of(claim);
+            if !of_claim.is_empty() {
+                held.push(held_claim(claim, of_claim.len()));
+                parts.extend(of_claim.into_iter().map(|(_, part)| part));
+            }
+        }
+        (held, parts)
     }
 
-    /// Whether the devices of a pod that has ended are still allocated to it: others get them only afterwards.
+    /// Whether devices of a pod that has ended are still allocated to it: others get them only afterwards.
     pub(super) fn lingers(&self, uid: &str) -> bool {
         let Some(known) = self.pods.get(uid) else { return false };
-        let held = known.instance.as_ref().and_then(|instance| instance.claim.as_ref());
-        held.is_some_and(|held| {
+        known.instance.iter().flat_map(|instance| &instance.claims).any(|held| {
             let claim = self.device_claims.claims.get(&(known.facts.namespace.clone(), held.name.clone()));
             let claim = claim.filter(|claim| claim.uid == held.uid && claim.allocation.is_some());
             claim.is_some_and(|claim| !claim.is_reserved_for_others_than(uid))
@@ -430,7 +357,7 @@ impl DeviceClaims {
     ///
     /// # Errors
     /// Its class is not there, or not supported.
-    fn criteria(&self, ask: &Ask) -> Result<Criteria, String> {
+    fn criteria(&self, ask: &RequestAsk) -> Result<Criteria, String> {
         let class = self.classes.get(&ask.class).ok_or_else(|| format!("there is no DeviceClass {:?}", ask.class))?;
         let of_class = class.expressions.as_ref().map_err(|why| format!("DeviceClass {:?}: {why}", ask.class))?;
         Ok(Criteria {
@@ -506,8 +433,8 @@ impl DeviceClaims {
     }
 }
 
-fn held_claim(claim: &ClaimFacts) -> HeldClaim {
-    HeldClaim { name: claim.name.clone(), uid: claim.uid.clone() }
+fn held_claim(claim: &ClaimFacts, parts: usize) -> HeldClaim {
+    HeldClaim { name: claim.name.clone(), uid: claim.uid.clone(), parts }
 }
 
 /// The claims of a pod that have been made.

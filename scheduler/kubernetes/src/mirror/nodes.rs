@@ -141,7 +141,8 @@ impl Mirror {
             held.peers.extend(pod.peers.clone().filter(|_| is_foreign_peer));
             let Some(instance) = pod.instance.as_ref().filter(|instance| instance.node == name) else {
                 held.by_foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
-                if !matches!(self.reading.ask(&pod.facts.words), Ok(None)) {
+                let uses_no_device = self.reading.asks(&pod.facts.words).is_ok_and(|asks| asks.is_empty());
+                if !uses_no_device {
                     held.user_of_devices = Some(pod.facts.full_name());
                 }
                 continue;

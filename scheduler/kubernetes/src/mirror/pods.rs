@@ -166,15 +166,15 @@ impl Mirror {
         if !known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.is_bound) {
             // What this leader has bound holds what it was started with.
             let started = known.instance.as_ref().filter(|instance| is_told(instance));
-            let started = started.map(|instance| (instance.amounts.clone(), instance.claim.clone()));
-            let (amounts, claim) = started.unwrap_or_else(|| self.held_by(&known.facts));
+            let started = started.map(|instance| (instance.amounts.clone(), instance.claims.clone()));
+            let (amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts));
             // A command of an earlier leader has bound it, and not the one whose outcome is waited for.
             if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
                 self.instance_gone(uid);
             }
             // The watch can be faster than the answer to the binding.
             self.settled(node, generation);
-            let instance = Instance { node: node.to_owned(), session, generation, amounts, claim, is_bound: true };
+            let instance = Instance { node: node.to_owned(), session, generation, amounts, claims, is_bound: true };
             if let Some(known) = self.pods.get_mut(uid) {
                 known.instance = Some(instance);
             }
@@ -185,10 +185,12 @@ impl Mirror {
             self.end_claim(uid);
         } else if known.claim.is_none() {
             let amounts = known.instance.as_ref().map(|instance| instance.amounts.clone()).unwrap_or_default();
+            let (of_devices, further) = devices::requests_of(&amounts.devices);
             let request = Request {
                 cpu: amounts.cpu,
                 memory: amounts.memory,
-                devices: devices::request_of(&amounts.devices),
+                devices: of_devices,
+                further,
                 counted: amounts.counted,
                 peers: known.peers.clone(),
                 ..Request::default()
@@ -203,18 +205,18 @@ impl Mirror {
     }
 
     /// What a bound pod holds: its decision or its claim says what of devices, whatever its words mean today.
-    fn held_by(&self, facts: &PodFacts) -> (Amounts, Option<HeldClaim>) {
+    fn held_by(&self, facts: &PodFacts) -> (Amounts, Vec<HeldClaim>) {
         let of_node = self.amounts_of(facts).unwrap_or_default();
         let decided = facts.decision.as_ref().and_then(|decision| decision.as_ref().ok());
         let parts = decided.into_iter().flat_map(|decision| decision.containers.values().flatten());
-        let (claim, claimed) = self.held_by_claim_of(facts).unzip();
+        let (claims, claimed) = self.held_by_claims_of(facts);
         let amounts = Amounts {
             cpu: MilliCpu::new(of_node.cpu_millis),
             memory: Bytes::new(of_node.memory_bytes),
-            devices: claimed.unwrap_or_else(|| devices::decided(parts)),
+            devices: if claims.is_empty() { devices::decided(parts) } else { claimed },
             counted: of_node.counted,
         };
-        (amounts, claim)
+        (amounts, claims)
     }
 
     fn tell_waiting(&mut self, uid: &str) {
@@ -237,9 +239,9 @@ impl Mirror {
         let mut constraints = placement::constraints(&facts.spec)?;
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
-        let means = Means { container: None, volume_claims, claimed };
+        let means = Means { containers: Vec::new(), volume_claims, claimed };
         let (request, means) = self.with_devices(facts, amounts, constraints, means)?;
-        self.check_devices_per_node(facts, request.devices)?;
+        self.check_devices_per_node(facts, request.device_count())?;
         Ok((request, means))
     }
 
@@ -251,32 +253,32 @@ impl Mirror {
         &self,
         facts: &PodFacts,
         amounts: resources::Amounts,
-        mut constraints: Constraints,
+        constraints: Constraints,
         means: Means,
     ) -> Result<(Request, Means), String> {
         let rules = self.policy_of(facts)?.map(|policy| policy.rules).unwrap_or_default();
-        let ask = self.reading.ask(&facts.words)?;
-        if let Some(ask) = &ask {
-            if !facts.claims.is_empty() {
-                return Err(format!(
-                    "container {:?} asks for devices, and the pod has resource claims; ask in one of both ways",
-                    ask.container
-                ));
-            }
-            ask.constrain(&mut constraints, &self.reading);
+        let asks = self.reading.asks(&facts.words)?;
+        if let Some(ask) = asks.first().filter(|_| !facts.claims.is_empty()) {
+            return Err(format!(
+                "container {:?} asks for devices, and the pod has resource claims; ask in one of both ways",
+                ask.container
+            ));
         }
-        let request = Request {
+        resources::check_devices_of_init(&facts.spec, asks.iter().map(|ask| ask.container.as_str()))?;
+        let containers = asks.iter().map(|ask| (ask.container.clone(), usize::from(ask.devices.count))).collect();
+        let mut request = Request {
             cpu: MilliCpu::new(amounts.cpu_millis),
             memory: Bytes::new(amounts.memory_bytes),
-            devices: ask.as_ref().map_or(means.claimed.devices, |ask| ask.devices),
-            further: None,
             constraints,
-            rules: rules.stricter(means.claimed.rules),
+            rules,
             counted: amounts.counted,
             peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
+            ..Request::default()
         };
+        let wanted = if asks.is_empty() { means.claimed.devices.clone() } else { self.reading.wanted(asks) };
+        wanted.add_to(&mut request);
         request.validate().map_err(|error| error.to_string())?;
-        Ok((request, Means { container: ask.map(|ask| ask.container), ..means }))
+        Ok((request, Means { containers, ..means }))
     }
 
     pub(super) fn tell_claim(&mut self, uid: &str, request: Request, means: Means) {

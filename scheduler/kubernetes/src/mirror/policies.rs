@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::DeviceRequest;
-
 use super::Mirror;
 use crate::pod::PodFacts;
 use crate::scheduling_policy::PolicyFacts;
@@ -49,14 +47,13 @@ impl Mirror {
     ///
     /// # Errors
     /// It asks for more devices.
-    pub(super) fn check_devices_per_node(&self, facts: &PodFacts, devices: DeviceRequest) -> Result<(), String> {
+    pub(super) fn check_devices_per_node(&self, facts: &PodFacts, devices: u16) -> Result<(), String> {
         let most = self.group_of(facts).and_then(|group| group.spread.max_devices_per_node);
-        match most.filter(|most| devices.count > *most) {
+        match most.filter(|most| devices > *most) {
             None => Ok(()),
             Some(most) => Err(format!(
-                "it asks for {} GPUs, and its gang may have {most} of one node; ask for fewer, or raise maxGPUsPerNode of its \
-                 SchedulingPolicy",
-                devices.count
+                "it asks for {devices} GPUs, and its gang may have {most} of one node; ask for fewer, or raise maxGPUsPerNode of its \
+                 SchedulingPolicy"
             )),
         }
     }

@@ -8,6 +8,7 @@ mod nodes;
 mod peers;
 mod policies;
 mod random;
+mod several_requests;
 mod situations;
 
 use std::collections::BTreeMap;

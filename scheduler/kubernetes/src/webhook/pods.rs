@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::known::Known;
 use super::review::Answer;
-use crate::devices::two_containers;
 use crate::gang;
 use crate::mirror::POLICY;
 use crate::pod::{self, KAI_QUEUE, QUEUE};
@@ -41,11 +40,6 @@ pub(super) fn judge(object: &Value, scheduler: &str, known: &Known) -> Result<An
         if let Some(refusal) = words.refused_everywhere(index).filter(|_| is_judged) {
             return Ok(Answer::refused(reason(&refusal), format!("container {:?}: {refusal}", container.name)));
         }
-    }
-    let asks = |index: &usize| words.asks_for_devices(*index);
-    let mut asking = (0..words.containers.len()).filter(asks).map(|index| words.containers[index].name.as_str());
-    if let (true, Some(first), Some(second)) = (is_ours, asking.next(), asking.next()) {
-        return Ok(Answer::refused("several-containers", two_containers(first, second)));
     }
     let mut warnings = Vec::new();
     if is_ours {
@@ -167,21 +161,6 @@ mod tests {
         assert!(judged(json!({"aliquot.dev/gpu-core": "0"}), json!({})).is_some());
         assert!(judged(json!({"aliquot.dev/gpu-core": "5", "volcano.sh/vgpu-number": "1"}), json!({})).is_some());
         assert!(judged(json!({}), json!({"aliquot.dev/prioity-class": "batch"})).is_some());
-    }
-
-    #[test]
-    fn two_containers_with_devices_are_refused_where_none_starts() {
-        let limits = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
-        let containers = json!([{"name": "a", "resources": limits}, {"name": "b", "resources": limits}]);
-        let refused = |scheduler: &str| {
-            let pod = json!({"spec": {"schedulerName": scheduler, "containers": containers}});
-            judge(&pod, "aliquot", &Known::default()).unwrap().refused
-        };
-        let of_ours = refused("aliquot").unwrap();
-        assert_eq!(of_ours.reason, "several-containers");
-        assert!(of_ours.message.starts_with("containers \"a\" and \"b\" ask for devices"), "{}", of_ours.message);
-        // Each container of a pod of kube-scheduler has a slice of its own.
-        assert_eq!(refused("default-scheduler"), None);
     }
 
     #[test]

@@ -220,6 +220,63 @@ fn a_shared_claim_is_allocated_once() {
     assert_eq!(cluster.bound().len(), 3);
 }
 
+/// The example, with its template's claim made by hand, as Kubernetes' controller makes it.
+#[test]
+fn each_container_gets_its_request_of_a_claim() {
+    let (cluster, _scheduler) = with_devices(&["H100", "H100"]);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let path = path.join("../../deploy/kubernetes/examples/scheduler/two-requests.yaml");
+    let example = std::fs::read_to_string(path).unwrap();
+    let [template, pod] = serde_saphyr::from_multiple::<Value>(&example).unwrap().try_into().expect("two objects");
+    cluster.claim("busy", "30", json!({}));
+    cluster.pod_with_claim("first", "busy", json!({}));
+    cluster.wait_until_bound(&["first"]);
+    let name = json!({"name": "both"});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": name, "spec": template["spec"]["spec"]});
+    cluster.objects.create(&CLAIMS, "default", claim);
+    let mut spec = pod["spec"].clone();
+    spec["resourceClaims"] = json!([{"name": "gpus", "resourceClaimName": "both"}]);
+    cluster.pod("train", 0, json!({"spec": spec}));
+    cluster.wait_until_bound(&["first", "train"]);
+    let allocated = cluster.allocated("both");
+    let of = |device: &str, core: &str, bytes: u64| (device.to_owned(), core.to_owned(), bytes);
+    let busy = cluster.allocated("busy").remove(0).0;
+    let free = if busy == "gpu-0" { "gpu-1" } else { "gpu-0" };
+    assert_eq!(allocated, [of(free, "100", 80 * GIB), of(&busy, "20", 4 * GIB)]);
+    let results = cluster.objects.get(&CLAIMS, "default", "both")["status"]["allocation"]["devices"]["results"].clone();
+    assert_eq!((&results[0]["request"], &results[1]["request"]), (&json!("train"), &json!("watch")));
+    // Another one waits, and says for which request.
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "more"},
+        "spec": template["spec"]["spec"],
+    });
+    cluster.objects.create(&CLAIMS, "default", claim);
+    cluster.pod_with_claim("more", "more", json!({}));
+    assert_eq!(cluster.wait_until_it_says("more", "request \"train\""), "Unschedulable");
+}
+
+#[test]
+fn a_pod_gets_several_claims_or_none() {
+    let (cluster, _scheduler) = with_devices(&["H100"]);
+    for (name, core) in [("x", "60"), ("y", "30"), ("z", "20")] {
+        cluster.claim(name, core, json!({}));
+    }
+    let pod = |claims: [&str; 2]| {
+        let named = claims.map(|name| json!({"name": name, "resourceClaimName": name}));
+        let container = |name: &str| json!({"name": name, "image": "none", "resources": {"claims": [{"name": name}]}});
+        json!({"spec": {"containers": claims.map(container), "resourceClaims": named}})
+    };
+    cluster.pod("a", 0, pod(["x", "y"]));
+    cluster.wait_until_bound(&["a"]);
+    assert_eq!((cluster.users("x"), cluster.users("y")), (vec!["a".to_owned()], vec!["a".to_owned()]));
+    cluster.pod("b", 0, pod(["y", "z"]));
+    cluster.wait_until_it_says("b", "gpu-core");
+    assert!(!cluster.is_allocated("z") && cluster.users("y") == ["a"], "b gets none of both");
+    cluster.objects.delete(&PODS, "default", "a");
+    cluster.collect_claims();
+    cluster.wait_until_bound(&["b"]);
+}
+
 #[test]
 fn a_selector_chooses_the_model() {
     let (cluster, _scheduler) = with_devices(&["H100", "A100"]);

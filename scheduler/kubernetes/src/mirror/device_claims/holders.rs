@@ -95,8 +95,7 @@ impl Mirror {
     fn wanted_holders(&self, name: &Name) -> Vec<Holder> {
         let Some(claim) = self.device_claims.claims.get(name) else { return Vec::new() };
         let holds_it = |pod: &KnownPod| {
-            let of_pod = pod.instance.as_ref().and_then(|instance| instance.claim.as_ref());
-            of_pod.is_some_and(|held| held.uid == claim.uid)
+            pod.instance.iter().flat_map(|instance| &instance.claims).any(|held| held.uid == claim.uid)
         };
         let mut users = claim.reserved_for.iter().filter_map(|user| self.pods.get(&user.uid));
         if users.any(holds_it) {
@@ -124,7 +123,7 @@ impl Mirror {
                 session,
                 generation: HOLDS,
                 amounts: Amounts::default(),
-                claim: None,
+                claims: Vec::new(),
                 is_bound: true,
             };
             self.tell_outcome(&holder.uid, &instance, HOLDS, StepOutcome::Gone);

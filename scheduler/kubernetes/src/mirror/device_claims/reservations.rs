@@ -1,6 +1,7 @@
 //! What is written to claims before a pod is bound.
 
 use aliquot_scheduler_core::{Bytes, DeviceCore};
+use aliquot_scheduler_engine::DevicePart;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
     AllocationResult, Device, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult,
@@ -10,9 +11,16 @@ use serde_json::json;
 
 use super::super::{Instance, Means, Mirror};
 use super::{HeldClaim, held_claim};
-use crate::dra::{self, ClaimFacts, DRIVER};
+use crate::dra::{self, ClaimFacts, DRIVER, RequestAsk};
 use crate::placement::NODE_NAME;
 use crate::pod::PodFacts;
+
+/// What a pod that is to be bound is given of devices, as far as it was looked at.
+struct Given<'a> {
+    start: &'a Instance,
+    pod: &'a PodFacts,
+    parts: Vec<(String, DeviceCore, Bytes)>,
+}
 
 /// What is to be written to a claim before a pod is bound.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +32,7 @@ pub(crate) struct Reservation {
 }
 
 impl Mirror {
-    /// What is to be written to claims before a pod is bound, and the claim that its devices are allocated to.
+    /// What is to be written to claims before a pod is bound, and the claims that its devices are allocated to.
     ///
     /// # Errors
     /// Why it cannot be written: something has changed since the decision.
@@ -33,7 +41,7 @@ impl Mirror {
         facts: &PodFacts,
         means: &Means,
         start: &Instance,
-    ) -> Result<(Vec<Reservation>, Option<HeldClaim>), String> {
+    ) -> Result<(Vec<Reservation>, Vec<HeldClaim>), String> {
         let claims = &self.device_claims;
         let claim = |name: &String| {
             let claim = claims.claims.get(&(facts.namespace.clone(), name.clone()));
@@ -49,44 +57,51 @@ impl Mirror {
                 reservations.push(Reservation { claim: claim.clone(), allocation: None });
             }
         }
-        let Some(name) = &means.claimed.allocate else { return Ok((reservations, None)) };
-        let claim = claim(name)?;
-        if claim.allocation.is_some() {
-            return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
+        let mut parts = start.amounts.devices.iter();
+        let mut given = Given { start, pod: facts, parts: Vec::new() };
+        let mut held = Vec::new();
+        for name in &means.claimed.allocate {
+            let claim = claim(name)?;
+            if claim.allocation.is_some() {
+                return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
+            }
+            let before = parts.len();
+            let allocation = self.allocation(claim, &mut parts, &mut given)?;
+            reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation) });
+            held.push(held_claim(claim, before - parts.len()));
         }
-        let allocation = self.allocation(facts, claim, start)?;
-        reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation) });
-        Ok((reservations, Some(held_claim(claim))))
+        match parts.next() {
+            Some(_) if !held.is_empty() => Err("its claims ask for fewer devices by now".to_owned()),
+            _ => Ok((reservations, held)),
+        }
     }
 
-    /// The allocation that a decision means.
-    fn allocation(&self, facts: &PodFacts, claim: &ClaimFacts, start: &Instance) -> Result<AllocationResult, String> {
-        let claims = &self.device_claims;
+    /// The allocation that a decision means for a claim. Its parts are the next ones.
+    fn allocation<'a>(
+        &'a self,
+        claim: &ClaimFacts,
+        parts: &mut impl Iterator<Item = &'a DevicePart>,
+        given: &mut Given<'a>,
+    ) -> Result<AllocationResult, String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
-        let selection = claims.selections.get(&claims.criteria(ask)?.key()).ok_or("its devices have changed")?;
         let mut results = Vec::new();
-        for part in &start.amounts.devices {
-            let found = claims.device(&start.node, &part.uuid);
-            let found = found.and_then(|(pool, device)| Some((pool, device, selection.taken(pool, &device.name)?)));
-            let (pool, device, taken) = found.ok_or_else(|| format!("device {} has changed", part.uuid))?;
-            if let Some(why) = self.too_much_of(&part.uuid, device, Some((start, facts, (taken.core, taken.memory)))) {
-                return Err(why);
+        for request in &ask.requests {
+            let before = results.len();
+            for part in parts.by_ref().take(usize::from(request.count)) {
+                results.push(self.result(request, part, given)?);
             }
-            results.push(DeviceRequestAllocationResult {
-                request: ask.request.clone(),
-                driver: DRIVER.to_owned(),
-                pool: pool.1.clone(),
-                device: device.name.clone(),
-                tolerations: Some(ask.tolerations.clone()).filter(|of| !of.is_empty()),
-                consumed_capacity: taken.consumed.clone(),
-                ..DeviceRequestAllocationResult::default()
-            });
+            if results.len() - before != usize::from(request.count) {
+                return Err(format!("request {:?} asks for more devices by now", request.name));
+            }
         }
-        let of_class = claims.classes.get(&ask.class).into_iter().flat_map(|class| &class.config);
-        let of_class = of_class.map(|config| DeviceAllocationConfiguration {
-            source: "FromClass".to_owned(),
-            requests: Some(vec![ask.request.clone()]),
-            opaque: config.opaque.clone(),
+        let of_class = ask.requests.iter().flat_map(|request| {
+            let class = self.device_claims.classes.get(&request.class);
+            let configs = class.into_iter().flat_map(|class| &class.config);
+            configs.map(|config| DeviceAllocationConfiguration {
+                source: "FromClass".to_owned(),
+                requests: Some(vec![request.name.clone()]),
+                opaque: config.opaque.clone(),
+            })
         });
         let of_claim = ask.config.iter().map(|config| DeviceAllocationConfiguration {
             source: "FromClaim".to_owned(),
@@ -97,31 +112,60 @@ impl Mirror {
         let config = Some(config).filter(|config| !config.is_empty());
         Ok(AllocationResult {
             devices: Some(DeviceAllocationResult { results: Some(results), config }),
-            node_selector: Some(only(&start.node)?),
+            node_selector: Some(only(&given.start.node)?),
             allocation_timestamp: None,
         })
     }
 
-    /// Says that a device does not have what is allocated of it, together with what another pod is to get.
-    fn too_much_of(
+    /// What one part of a device is in the allocation of a request. It is added to what the pod is given.
+    fn result(
         &self,
-        uuid: &str,
-        device: &Device,
-        more: Option<(&Instance, &PodFacts, (DeviceCore, Bytes))>,
-    ) -> Option<String> {
+        request: &RequestAsk,
+        part: &DevicePart,
+        given: &mut Given<'_>,
+    ) -> Result<DeviceRequestAllocationResult, String> {
+        let claims = &self.device_claims;
+        let selection = claims.selections.get(&claims.criteria(request)?.key()).ok_or("its devices have changed")?;
+        let found = claims.device(&given.start.node, &part.uuid);
+        let found = found.and_then(|(pool, device)| Some((pool, device, selection.taken(pool, &device.name)?)));
+        let (pool, device, taken) = found.ok_or_else(|| format!("device {} has changed", part.uuid))?;
+        given.parts.push((part.uuid.clone(), taken.core, taken.memory));
+        if let Some(why) = self.too_much_of(&part.uuid, device, Some(given)) {
+            return Err(why);
+        }
+        Ok(DeviceRequestAllocationResult {
+            request: request.name.clone(),
+            driver: DRIVER.to_owned(),
+            pool: pool.1.clone(),
+            device: device.name.clone(),
+            tolerations: Some(request.tolerations.clone()).filter(|of| !of.is_empty()),
+            consumed_capacity: taken.consumed.clone(),
+            ..DeviceRequestAllocationResult::default()
+        })
+    }
+
+    /// Says that a device does not have what is allocated of it, together with what another pod is to get.
+    fn too_much_of(&self, uuid: &str, device: &Device, more: Option<&Given<'_>>) -> Option<String> {
         let claims = &self.device_claims;
         let held = claims.held.get(uuid).into_iter().flatten();
         let mut parts: Vec<(DeviceCore, Bytes)> = held.map(|(_, part)| *part).collect();
-        if let Some((start, pod, part)) = more {
+        if let Some(Given { start, pod, parts: given }) = more {
             // What other pods are to get is not written yet.
             let there = self.on_node.get(&start.node).into_iter().flatten().filter(|uid| **uid != pod.uid);
             let starting = there.filter_map(|uid| self.pods.get(uid)).filter(|known| known.binding_to.is_some());
             for instance in starting.filter_map(|known| known.instance.as_ref()) {
-                let is_written = instance.claim.as_ref().is_none_or(|of| claims.is_allocated(&of.uid, uuid));
-                let of_device = instance.amounts.devices.iter().filter(|part| part.uuid == uuid && !is_written);
-                parts.extend(of_device.map(|part| (part.core, part.memory)));
+                let mut of_instance = instance.amounts.devices.iter();
+                for claim in &instance.claims {
+                    let of_claim = of_instance.by_ref().take(claim.parts);
+                    let of_device = of_claim.filter(|part| part.uuid == uuid).map(|part| (part.core, part.memory));
+                    let of_device: Vec<(DeviceCore, Bytes)> = of_device.collect();
+                    if !claims.is_allocated(&claim.uid, uuid) {
+                        parts.extend(of_device);
+                    }
+                }
             }
-            parts.push(part);
+            let own = given.iter().filter(|(of, ..)| of == uuid);
+            parts.extend(own.map(|(_, core, memory)| (*core, *memory)));
         }
         let core: u64 = parts.iter().map(|(core, _)| u64::from(core.get())).sum();
         let memory: u128 = parts.iter().map(|(_, memory)| u128::from(memory.get())).sum();

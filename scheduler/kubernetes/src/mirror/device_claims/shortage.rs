@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{DeviceClaims, Mirror, Name};
-use crate::dra::{Ask, ClaimFacts, Free, PoolKey, Selection, Taken, device_specs};
+use crate::dra::{ClaimFacts, Free, PoolKey, RequestAsk, Selection, Taken, device_specs};
 
 /// Devices that are named with what is free of them.
 const NAMED: usize = 3;
@@ -49,17 +49,22 @@ impl Mirror {
             let Some(ask) = claim.ask.as_ref().ok().filter(|_| self.is_waited_for_by_others(name, claim)) else {
                 continue;
             };
-            // What is wrong with a class, or selects another driver's devices, others say.
-            let Ok(criteria) = claims.criteria(ask) else { continue };
-            let selection = selections.entry(criteria.key()).or_insert_with(|| {
-                let mut selection = Selection::new(criteria, 0);
-                selection.look_at(&claims.pools, claims.pools.all().map(|(key, _)| key));
-                selection
+            let text = ask.requests.iter().find_map(|request| {
+                // What is wrong with a class, or selects another driver's devices, others say.
+                let criteria = claims.criteria(request).ok()?;
+                let selection = selections.entry(criteria.key()).or_insert_with(|| {
+                    let mut selection = Selection::new(criteria, 0);
+                    selection.look_at(&claims.pools, claims.pools.all().map(|(key, _)| key));
+                    selection
+                });
+                selection.part(&claims.pools).ok()?;
+                let of_request = claims.shortage(request, selection)?;
+                Some(match ask.requests.len() {
+                    1 => of_request,
+                    _ => format!("request {:?}: {of_request}", request.name),
+                })
             });
-            if selection.part(&claims.pools).is_err() {
-                continue;
-            }
-            shortages.extend(claims.shortage(ask, selection).map(|text| Shortage {
+            shortages.extend(text.map(|text| Shortage {
                 namespace: claim.namespace.clone(),
                 name: claim.name.clone(),
                 uid: claim.uid.clone(),
@@ -81,7 +86,7 @@ impl Mirror {
 
 impl DeviceClaims {
     /// Why a request fits nowhere; `None`: it does, as far as its devices are concerned.
-    fn shortage(&self, ask: &Ask, selection: &Selection) -> Option<String> {
+    fn shortage(&self, ask: &RequestAsk, selection: &Selection) -> Option<String> {
         let mut candidates: Vec<Candidate<'_>> =
             self.pools.all().flat_map(|(key, _)| self.candidates(key, selection)).collect();
         let mut enough_on: BTreeMap<&str, u16> = BTreeMap::new();

@@ -28,13 +28,13 @@ impl World {
     }
 
     /// A node whose devices are given out by claims.
-    fn node_with_driver(&mut self, name: &str, devices: usize) {
+    pub(super) fn node_with_driver(&mut self, name: &str, devices: usize) {
         self.node(name, 0);
         self.publish(name, devices, json!({}));
     }
 
     /// The devices of a node from now on. `more` is merged into each.
-    fn publish(&mut self, name: &str, devices: usize, more: Value) {
+    pub(super) fn publish(&mut self, name: &str, devices: usize, more: Value) {
         let device = |number: usize| {
             let capacity = |value: &str| {
                 json!({"value": value, "requestPolicy": {"default": value, "validRange": {
@@ -59,7 +59,7 @@ impl World {
     }
 
     /// A claim for so many percent of a GPU. `more` is merged into its request.
-    fn claim(&mut self, name: &str, percent: u32, owner: Option<&str>, more: Value) {
+    pub(super) fn claim(&mut self, name: &str, percent: u32, owner: Option<&str>, more: Value) {
         let capacity = json!({"requests": {"core": percent.to_string(), "memory": "1Gi"}});
         let mut exactly = json!({"deviceClassName": DRIVER, "capacity": capacity});
         json_patch::merge(&mut exactly, &more);
@@ -78,14 +78,14 @@ impl World {
     }
 
     /// A pod that uses a claim of this name. `more` is merged into it.
-    fn pod_with_claim(&mut self, name: &str, claim: &str, more: Value) {
+    pub(super) fn pod_with_claim(&mut self, name: &str, claim: &str, more: Value) {
         let mut pod = json!({"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}});
         json_patch::merge(&mut pod, &more);
         self.pod(name, 0, pod);
     }
 
     /// A pod with a claim of its own, made from a template.
-    fn pod_with_part(&mut self, name: &str, percent: u32, more: Value) {
+    pub(super) fn pod_with_part(&mut self, name: &str, percent: u32, more: Value) {
         let claim = format!("{name}-gpu");
         let mut pod = json!({
             "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]},
@@ -97,7 +97,7 @@ impl World {
         self.claim(&claim, percent, Some(&uid), json!({}));
     }
 
-    fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change_claim(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
         self.made += 1;
         let claim = self.claims.get_mut(name).unwrap();
         change(claim);
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// What Kubernetes' controller of claims does.
-    fn collect_claims(&mut self) {
+    pub(super) fn collect_claims(&mut self) {
         let there: Vec<Value> = self.pods.values().map(|pod| pod["metadata"]["uid"].clone()).collect();
         let users = |claim: &Value| claim["status"]["reservedFor"].as_array().cloned().unwrap_or_default();
         let all = self.claims.iter().flat_map(|(name, claim)| {
@@ -462,7 +462,14 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
     let two = json!([{"name": "x", "resourceClaimName": "x"}, {"name": "y", "resourceClaimName": "y"}]);
     world.claim("x", 50, None, json!({}));
     world.claim("y", 50, None, json!({}));
-    world.pod_with_claim("several", "x", json!({"spec": {"resourceClaims": two}}));
+    let both = json!([{"name": "main", "resources": {"claims": [{"name": "x"}, {"name": "y"}]}}]);
+    world.pod_with_claim("several", "x", json!({"spec": {"resourceClaims": two, "containers": both}}));
+    world.claim_of_several("overlap", &[("a", 10), ("b", 10)], json!([]));
+    let some = json!([
+        {"name": "main", "resources": {"claims": [{"name": "gpu"}]}},
+        {"name": "side", "resources": {"claims": [{"name": "gpu", "request": "b"}]}},
+    ]);
+    world.pod_with_claim("overlap", "overlap", json!({"spec": {"containers": some}}));
     world.claim("z", 50, None, json!({}));
     world.pod("mixed", 30, json!({"spec": {"resourceClaims": [{"name": "z", "resourceClaimName": "z"}]}}));
     world.reconcile();
@@ -473,7 +480,8 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
         ("missing", "there is no ResourceClaim \"missing\""),
         ("unmade", "has not been made yet"),
         ("other", "it was not made for this pod"),
-        ("several", "several claims"),
+        ("several", "container \"main\" has the claims \"x\" and \"y\""),
+        ("overlap", "containers \"main\" and \"side\" have some requests of the claim \"gpu\" in common"),
         ("mixed", "in one of both ways"),
     ] {
         assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
@@ -510,7 +518,12 @@ fn random_changes_never_give_a_device_out_twice() {
         }
         world.claim("shared", 30, None, json!({}));
         for step in 0..60 {
-            match random(9) {
+            match random(10) {
+                9 => {
+                    let (name, claim) = (format!("m{step}"), format!("m{step}-gpus"));
+                    world.claim_of_several(&claim, &[("a", 40), ("b", 70)], json!([]));
+                    world.pod_with_claim(&name, &claim, json!({}));
+                }
                 0..=2 => {
                     let name = format!("p{step}");
                     world.pod_with_part(&name, [20, 50, 100][random(3) as usize], json!({}));

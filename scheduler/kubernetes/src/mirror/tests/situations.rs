@@ -30,6 +30,39 @@ fn two_halves_share_a_gpu_and_the_third_waits() {
 }
 
 #[test]
+fn containers_of_a_pod_get_parts_of_their_own() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.pod("busy", 20, json!({}));
+    world.reconcile();
+    let container =
+        |name: &str, percent: &str| json!({"name": name, "resources": {"limits": {"aliquot.dev/gpu-core": percent}}});
+    let main_and_side = json!([container("main", "100"), container("side", "30")]);
+    world.pod("a", 0, json!({"spec": {"containers": main_and_side}}));
+    world.reconcile();
+    let decided = format!("main=n-1/1000/{};side=n-0/300/{}", 80_u64 << 30, 24_u64 << 30);
+    assert_eq!(world.pods["a"]["metadata"]["annotations"][DECISION], decided);
+    // The next leader reads it.
+    world.change_leader();
+    world.pod("b", 60, json!({}));
+    world.pod("c", 50, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a", "busy", "c"]);
+    // What ends before the others start would have their units.
+    let ends = json!({"initContainers": [container("first", "10")], "containers": [container("main", "10")]});
+    world.pod("init", 0, json!({"spec": ends}));
+    world.reconcile();
+    assert!(world.why_waiting("init").contains("init container \"first\""), "{}", world.why_waiting("init"));
+    let sidecar = json!({"name": "first", "restartPolicy": "Always",
+        "resources": {"limits": {"aliquot.dev/gpu-core": "10"}}});
+    let beside = json!({"initContainers": [sidecar], "containers": [container("main", "10")]});
+    world.node("m", 1);
+    world.pod("sidecar", 0, json!({"spec": beside}));
+    world.reconcile();
+    assert!(world.bound().contains_key("sidecar"), "{}", world.why_waiting("sidecar"));
+}
+
+#[test]
 fn a_new_leader_goes_on_where_the_last_one_was() {
     let mut world = World::new();
     world.node("n", 1);

@@ -1,0 +1,134 @@
+//! What a pod asks for by its claims: where those that are allocated can be used, and the devices of the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{Constraints, DeviceRequest, FurtherRequest};
+
+use super::super::Mirror;
+use super::{Claimed, USABLE, USERS_MAX, containers};
+use crate::dra::{Ask, ClaimFacts, DRIVER, Link, RequestAsk};
+use crate::placement;
+use crate::pod::PodFacts;
+use crate::wanted::Wanted;
+
+impl Mirror {
+    /// Adds the nodes where a pod's claims can be used to where it may run. Answers what it has by claims.
+    ///
+    /// # Errors
+    /// Why the pod cannot be scheduled with these claims now.
+    pub(in super::super) fn constrain_by_claims(
+        &self,
+        facts: &PodFacts,
+        constraints: &mut Constraints,
+    ) -> Result<Claimed, String> {
+        let mut claimed = Claimed::default();
+        let (mut wishes, mut links) = (Vec::new(), Vec::new());
+        let mut ours: Vec<(&str, &ClaimFacts)> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for of_pod in &facts.claims {
+            let Some(name) = &of_pod.claim else {
+                return Err(format!("the ResourceClaim for {:?} has not been made yet", of_pod.name));
+            };
+            if !seen.insert(name) {
+                continue;
+            }
+            if !self.device_claims.is_served {
+                return Err("it has resource claims, and this cluster does not serve resource.k8s.io/v1".into());
+            }
+            let claim = self.device_claims.claims.get(&(facts.namespace.clone(), name.clone()));
+            let claim = claim.ok_or_else(|| format!("there is no ResourceClaim {name:?}"))?;
+            let of_claim = |problem: &str| format!("ResourceClaim {name:?}: {problem}");
+            if claim.is_leaving {
+                return Err(of_claim("it is being deleted"));
+            }
+            if of_pod.is_made_for_it && claim.owner.as_deref() != Some(&facts.uid) {
+                return Err(of_claim("it was not made for this pod"));
+            }
+            match &claim.allocation {
+                Some(_) if self.device_claims.is_left_over(claim, &facts.uid) => {
+                    return Err(of_claim(
+                        "it is allocated, but the pod was not bound; the allocation is given back first",
+                    ));
+                }
+                Some(_) if claim.reserved_for.len() >= USERS_MAX && !claim.is_reserved_for(&facts.uid) => {
+                    return Err(of_claim("it is reserved for 256 others, and for more it cannot be"));
+                }
+                Some(allocation) => {
+                    let terms = allocation.terms.as_ref().map_err(|problem| of_claim(problem))?;
+                    constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), terms);
+                    claimed.reserve.push(name.clone());
+                    if allocation.results.iter().any(|result| result.driver == DRIVER) {
+                        ours.push((&of_pod.name, claim));
+                    }
+                }
+                None => {
+                    let (ask, of_requests) = self.devices_of(facts, claim).map_err(|problem| of_claim(&problem))?;
+                    let before = wishes.len();
+                    links.extend(ask.links.iter().map(|link| Link {
+                        requests: link.requests.iter().map(|place| before + place).collect(),
+                        ..link.clone()
+                    }));
+                    wishes.extend(of_requests.into_iter().map(|wish| (of_pod.name.as_str(), wish)));
+                    claimed.allocate.push(name.clone());
+                    ours.push((&of_pod.name, claim));
+                }
+            }
+        }
+        containers::check(&facts.spec, &ours)?;
+        claimed.devices = Wanted::of(wishes, links);
+        Ok(claimed)
+    }
+
+    /// What a claim that is to be allocated with a pod asks for, and what each of its requests means to the books.
+    fn devices_of<'a>(
+        &self,
+        facts: &PodFacts,
+        claim: &'a ClaimFacts,
+    ) -> Result<(&'a Ask, Vec<FurtherRequest>), String> {
+        let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+        let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
+        if let Some(first) = first {
+            return Err(format!("it will be allocated with the pod {}, which is first", first.full_name()));
+        }
+        if facts.gang.is_some() && self.waiting_users(claim).nth(1).is_some() {
+            return Err(
+                "several pods share it, and it is not allocated: Aliquot's scheduler does not allocate such a \
+                        claim with a pod of a gang"
+                    .into(),
+            );
+        }
+        let claims = &self.device_claims;
+        let of_request = |request: &RequestAsk| {
+            let key = claims.criteria(request)?.key();
+            let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
+            let (core, memory) = selection.part(&claims.pools)?;
+            Ok(FurtherRequest {
+                name: request.name.clone(),
+                devices: DeviceRequest { count: request.count, core, memory },
+                models: BTreeSet::new(),
+                attributes: BTreeMap::from([(selection.attribute.clone(), USABLE.to_owned())]),
+            })
+        };
+        let named = |request: &RequestAsk| {
+            of_request(request).map_err(|problem: String| match ask.requests.len() {
+                1 => problem,
+                _ => format!("request {:?}: {problem}", request.name),
+            })
+        };
+        Ok((ask, ask.requests.iter().map(named).collect::<Result<_, _>>()?))
+    }
+
+    fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &PodFacts> {
+        let users = self.device_claims.users.get(&(claim.namespace.clone(), claim.name.clone()));
+        let pods = users.into_iter().flatten().filter_map(|uid| Some(&self.pods.get(uid)?.facts));
+        pods.filter(|pod| {
+            let is_ours = pod.scheduler == self.own_name && pod.node.is_none();
+            is_ours && !pod.is_leaving && !pod.has_ended && !pod.is_gated
+        })
+    }
+
+    /// The pod with which a claim is allocated that several share.
+    fn first_user(&self, claim: &ClaimFacts) -> Option<&PodFacts> {
+        self.waiting_users(claim).min_by_key(|pod| (pod.created_ms, &pod.uid))
+    }
+}
