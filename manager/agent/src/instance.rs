@@ -284,6 +284,45 @@ mod tests {
         assert!(!instance.path().exists());
     }
 
+    /// The file `command` of an instance, as an agent before streams and secrets has written it.
+    const RECORDED_COMMAND: &str = "0a07312e302e302e311204080110011a351a330a284750552d61313130633037612d353133302d346137\
+        652d383030302d30303030303030303030303010ac02188080808020208ee9012a281a012f2a04726f6f7438904e42136a6f622031206f66\
+        20726f6f743a206c6f6e674a05312e302e30";
+
+    #[test]
+    fn what_an_older_agent_has_left_is_taken_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let instance = InstanceDir::below(dir.path(), (1, 1));
+        fs::create_dir(instance.path()).unwrap();
+        let digits: Vec<u32> = RECORDED_COMMAND.chars().filter_map(|digit| digit.to_digit(16)).collect();
+        let bytes: Vec<u8> = digits.chunks(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).unwrap()).collect();
+        let write = |file: &str, text: &str| fs::write(instance.path().join(file), text).unwrap();
+        fs::write(instance.path().join("command"), bytes).unwrap();
+        write("started", "1795691189330");
+        let own = ProcessId::of(std::process::id().cast_signed()).unwrap();
+        let recorded = r#"{"boot_id":"BOOT","process":PROCESS}"#.replace("BOOT", &clock::boot_id());
+        // Only the numbers are others.
+        let process = serde_json::to_string(&own).unwrap();
+        assert!(process.starts_with(r#"{"pid":"#) && process.contains(r#","start_time":"#), "{process}");
+        write("supervisor", &recorded.replace("PROCESS", &process));
+        write("init", r#"{"boot_id":"29a5dc42-c585-4513-ac03-cc9db4a02720","process":{"pid":1,"start_time":4553607}}"#);
+
+        let command = instance.command().expect("it is understood");
+        assert_eq!((command.claim.as_str(), number(&command.generation.unwrap())), ("1.0.0.1", (1, 1)));
+        assert_eq!(command.amounts.unwrap().devices[0].core_millis, 300);
+        let process = command.process.unwrap();
+        assert_eq!((process.log.as_str(), process.grace_ms, process.secrets.len()), ("1.0.0", 10_000, 0));
+        let seen = instance.look();
+        assert_eq!(seen, Seen { is_alive: true, started_unix_ms: Some(1_795_691_189_330), end: None });
+        let end =
+            r#"{"failure":null,"exit_code":7,"signal":0,"reason":"exited","started_unix_ms":5,"ended_unix_ms":6}"#;
+        write("end", &format!("{end:4096}"));
+        let end = instance.look().end.expect("it is understood");
+        assert_eq!((end.exit_code, end.reason, end.is_nodes_fault), (Some(7), Reason::Exited, false));
+        write("stop", "\"time-limit\"");
+        assert_eq!(instance.stop(), Some(Reason::TimeLimit));
+    }
+
     #[test]
     fn an_end_is_noted_once_and_read_again() {
         let dir = tempfile::tempdir().unwrap();

@@ -120,9 +120,14 @@ pub fn main(dir: &Path) -> ExitCode {
     let dir = InstanceDir::at(dir);
     let (end, agent_socket) = match Supervisor::prepare() {
         Ok((signals, spec)) => {
-            let (socket, secrets) =
-                (spec.agent_socket.clone(), spec.secrets.as_ref().map(|secrets| secrets.dir.clone()));
-            let end = supervise(&dir, signals, spec);
+            let socket = spec.agent_socket.clone();
+            let secrets = spec.secrets.as_ref().map(|secrets| secrets.dir.clone());
+            // Before the job has a view of file systems of its own: what is removed here is gone there, too.
+            let end = match spec.secrets.as_ref().map_or(Ok(()), Secrets::write) {
+                Ok(()) => supervise(&dir, signals, spec),
+                // Another node may be able to keep them.
+                Err(why) => End::refused(why),
+            };
             if let Some(Err(error)) = secrets.as_deref().map(secrets::remove) {
                 eprintln!("aliquot-manager: cannot remove the secrets of {}: {error}", dir.path().display());
             }
@@ -215,8 +220,6 @@ impl Supervisor<'_> {
         let (lifeline_end, lifeline) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         // Without it the job runs all the same; who wants to run something beside it is told that it does not listen.
         let requests = requests::listen(dir.path()).ok();
-        // Before the job has a view of file systems of its own: what is removed here is gone there, too.
-        spec.secrets.as_ref().map_or(Ok(()), Secrets::write)?;
         // Podman notes the ids of a container's processes for its other commands: they must be the machine's.
         let namespace = if spec.container_variables.is_none() { init::make_namespace() } else { None };
         // SAFETY: this process has one thread, so the child may do whatever this process may.

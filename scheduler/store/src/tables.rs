@@ -20,6 +20,10 @@ pub struct Change {
 /// the database, so that none is given twice.
 pub(crate) const RESTORE_GAP: i64 = 1_000_000;
 
+/// What makes a version of the tables of which nothing but the number is new: records of jobs can name secrets from then on.
+/// A scheduler that knows none would start such jobs without them, and refuses this version instead.
+pub(crate) const JOBS_WITH_SECRETS: &str = "-- Records of jobs may name secrets.";
+
 /// The table of the engine's records.
 pub(crate) const ENGINE_RECORDS: &str = "engine_records";
 

@@ -288,6 +288,15 @@ fn the_end_of_a_session_stops_all_and_begins_another() {
 }
 
 #[test]
+fn what_a_newer_scheduler_says_does_not_disturb_a_node() {
+    let (mut scheduler, _node) = joined();
+    // So a command looks that this version does not know.
+    scheduler.say_nothing_known();
+    scheduler.start_job(1, shell("exit 3"));
+    assert_eq!(scheduler.ended(1).exit_code, Some(3));
+}
+
+#[test]
 fn a_wrong_token_is_said_in_the_log() {
     let scheduler = Scheduler::start(LEASE_MS);
     let node = Node::with(&scheduler.settings_with("wrong"));

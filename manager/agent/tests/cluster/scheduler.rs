@@ -199,8 +199,16 @@ impl Scheduler {
     }
 
     pub(crate) fn say_to(&self, session: u64, message: Message) {
+        self.send(SchedulerMessage { session, message: Some(message) });
+    }
+
+    /// Says something that a reader of this version makes nothing of.
+    pub(crate) fn say_nothing_known(&self) {
+        self.send(SchedulerMessage { session: self.session, message: None });
+    }
+
+    fn send(&self, message: SchedulerMessage) {
         let node = self.shared.node.lock().expect("the node").clone().expect("a node is connected");
-        let message = SchedulerMessage { session, message: Some(message) };
         self.runtime.block_on(node.send(Ok(message))).expect("the node listens");
     }
 

@@ -7,6 +7,7 @@ use postgres::Client;
 
 use super::connection::{Address, PostgresqlConfig};
 use super::keeper::Keeper;
+use super::schema::Taken;
 use super::tables::Rows;
 use super::{Leader, schema};
 use crate::database::Database;
@@ -26,6 +27,11 @@ impl std::fmt::Debug for Candidate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Candidate").field("own", &self.own).finish_non_exhaustive()
     }
+}
+
+fn newer(address: &Address, found: i64, known: i64) -> StoreError {
+    let number = |version| u32::try_from(version).unwrap_or(u32::MAX);
+    StoreError::Newer { place: address.place().to_owned(), found: number(found), known: number(known) }
 }
 
 /// What a scheduler is among several.
@@ -83,9 +89,7 @@ impl Candidate {
             let mut client = self.address.connect()?;
             let (found, known) = schema::create(&mut client).map_err(|error| self.address.error(&error))?;
             if found > known {
-                let number = |version| u32::try_from(version).unwrap_or(u32::MAX);
-                let place = self.address.place().to_owned();
-                return Err(StoreError::Newer { place, found: number(found), known: number(known) });
+                return Err(newer(&self.address, found, known));
             }
             self.client = Some(client);
         }
@@ -101,8 +105,10 @@ impl Candidate {
             return Ok(Standing::Follows { leader });
         }
         let asked = Instant::now();
-        let Some(generation) = schema::take(client, seen, &own, address.lease()).map_err(told)? else {
-            return Ok(Standing::Follows { leader });
+        let generation = match schema::take(client, seen, &own, address.lease()).map_err(told)? {
+            Taken::Lease(generation) => generation,
+            Taken::Late => return Ok(Standing::Follows { leader }),
+            Taken::Newer { found, known } => return Err(newer(&address, found, known)),
         };
         let leadership = Leadership::until(asked + address.lease_of_leader());
         // From now on this connection is the keeper's.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postgres::types::Type;
 use postgres::{Client, Error, GenericClient, Transaction};
 
-use crate::tables::RESTORE_GAP;
+use crate::tables::{JOBS_WITH_SECRETS, RESTORE_GAP};
 
 /// Only one scheduler at a time makes or changes tables: it locks this number, `alqs`.
 const LOCK: i64 = 0x616c_7173;
@@ -14,7 +14,8 @@ const LOCK: i64 = 0x616c_7173;
 ///
 /// Keys and values are bytes: not every text that a scheduler may keep is one for PostgreSQL. An index has no long keys,
 /// so it has their hashes.
-const VERSIONS: &[&str] = &["
+const VERSIONS: &[&str] = &[
+    "
     CREATE TABLE records (kind TEXT NOT NULL, key BYTEA NOT NULL, value BYTEA NOT NULL);
     CREATE UNIQUE INDEX ON records (kind, sha256(key));
     CREATE TABLE engine_records (kind TEXT NOT NULL, key BYTEA NOT NULL, format BIGINT NOT NULL, value BYTEA NOT NULL);
@@ -27,7 +28,9 @@ const VERSIONS: &[&str] = &["
     INSERT INTO term VALUES (0);
     INSERT INTO lease VALUES (0, '', 'epoch');
     INSERT INTO origin VALUES ('');
-"];
+",
+    JOBS_WITH_SECRETS,
+];
 
 /// A scheduler that was not heard of for so long is not one that can lead.
 const SEEN: &str = "interval '1 minute'";
@@ -110,13 +113,27 @@ pub(super) fn look(client: &mut Client, own: &str) -> Result<LeaseRow, Error> {
     Ok(LeaseRow { generation: row.try_get(0)?, leader: row.try_get(1)?, is_over: row.try_get(2)? })
 }
 
-/// Takes the lease whose time is over. Answers the new generation; `None`: somebody else was faster.
-pub(super) fn take(client: &mut Client, seen: i64, own: &str, lease: Duration) -> Result<Option<i64>, Error> {
+/// What has become of an attempt to take the lease.
+pub(super) enum Taken {
+    /// It is ours, of this generation.
+    Lease(i64),
+    /// Somebody else was faster.
+    Late,
+    /// A newer scheduler has led meanwhile, and the tables are of a version that this program does not know.
+    Newer { found: i64, known: i64 },
+}
+
+/// Takes the lease whose time is over.
+pub(super) fn take(client: &mut Client, seen: i64, own: &str, lease: Duration) -> Result<Taken, Error> {
     let mut transaction = client.transaction()?;
     // Waits until a write of the leader before is over.
     let is_free = "SELECT FROM lease WHERE generation = $1 AND until <= clock_timestamp() FOR UPDATE";
     if transaction.query_typed_opt(is_free, &[(&seen, Type::INT8)])?.is_none() {
-        return Ok(None);
+        return Ok(Taken::Late);
+    }
+    let (found, known) = (version(&mut transaction)?, i64::try_from(VERSIONS.len()).unwrap_or(i64::MAX));
+    if found > known {
+        return Ok(Taken::Newer { found, known });
     }
     let generation = transaction.query_typed_one(
         "UPDATE lease SET generation = generation + 1, leader = $1,
@@ -127,7 +144,7 @@ pub(super) fn take(client: &mut Client, seen: i64, own: &str, lease: Duration) -
     migrate(&mut transaction)?;
     go_on_after_restore(&mut transaction)?;
     transaction.commit()?;
-    Ok(Some(generation))
+    Ok(Taken::Lease(generation))
 }
 
 /// Leaves a gap in all numbers and terms if this database is not the one that was led before: that one may have given

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::{file, tables};
 use crate::error::StoreError;
+use crate::tables::JOBS_WITH_SECRETS;
 
 /// Marks a file as ours: `alqs`.
 const APPLICATION_ID: i32 = 0x616c_7173;
@@ -19,7 +20,8 @@ const LOG_MAX_BYTES: i64 = 64 << 20;
 /// is never changed.
 ///
 /// A `format` is that of the record's value (`format.rs`).
-const VERSIONS: &[&str] = &["
+const VERSIONS: &[&str] = &[
+    "
     CREATE TABLE records (
         kind TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (kind, key)
     ) STRICT, WITHOUT ROWID;
@@ -31,7 +33,9 @@ const VERSIONS: &[&str] = &["
     CREATE TABLE restored (is_copy INTEGER NOT NULL) STRICT;
     INSERT INTO term VALUES (0);
     INSERT INTO restored VALUES (0);
-"];
+",
+    JOBS_WITH_SECRETS,
+];
 
 /// Opens the database at this path, and makes it if there is none. The lock must be held.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
@@ -161,16 +165,16 @@ mod tests {
             assert_eq!(found, "job1xnobody!");
         }
         let refused = check(&connection, folder.path(), VERSIONS).expect_err("it is newer now");
-        assert!(matches!(refused, StoreError::Newer { found: 3, known: 1, .. }), "{refused}");
+        assert!(matches!(refused, StoreError::Newer { found: 4, known: 2, .. }), "{refused}");
     }
 
     #[test]
     fn an_update_that_fails_changes_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut connection = open(folder.path());
-        let newer = [VERSIONS[0], "CREATE TABLE more (x)", "INSERT INTO nowhere VALUES (1)"];
+        let newer = [VERSIONS, &["CREATE TABLE more (x)", "INSERT INTO nowhere VALUES (1)"]].concat();
         migrate(&mut connection, &newer).expect_err("there is no such table");
         connection.execute("SELECT * FROM more", []).expect_err("it was rolled back");
-        assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(1));
+        assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get(0)), Ok(VERSIONS.len()));
     }
 }

@@ -6,6 +6,7 @@ mod files;
 mod full_disk;
 mod kills;
 mod postgresql;
+mod recorded;
 mod records;
 
 use std::path::PathBuf;

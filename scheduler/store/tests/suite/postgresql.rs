@@ -151,6 +151,19 @@ fn a_newer_database_is_refused() {
 }
 
 #[test]
+fn who_stood_by_while_a_newer_scheduler_led_does_not_follow_it() {
+    let url = PostgreSql::shared().database();
+    let (mut first, mut second) = (candidate(&url, "a:1"), candidate(&url, "b:1"));
+    let database = leads(&mut first);
+    assert_eq!(followed(&mut second), "a:1");
+    // The leader is updated: the new program brings the tables to its version when it leads.
+    PostgreSql::shared().sql(&url, "UPDATE aliquot.version SET last = 1000");
+    drop(database);
+    let refused = second.stand().expect_err("it does not know these tables");
+    assert!(matches!(refused, StoreError::Newer { found: 1000, .. }), "{refused}");
+}
+
+#[test]
 fn a_wrong_user_or_database_is_named() {
     let url = PostgreSql::shared().database();
     let refused = candidate(&url.replace("/test", "/missing"), "a:1").stand().expect_err("there is none");
