@@ -7,7 +7,9 @@ use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Pending};
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
-use crate::jobs::{ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, SecretUse, Task, TaskState, Then};
+use crate::jobs::{
+    ClaimName, End, Entry, Exit, JobSpec, Member, Mount, Restart, SECRETS_LABEL, SecretUse, Task, TaskState, Then,
+};
 use crate::sessions::Sessions;
 
 /// A view, with what waits in it by its group.
@@ -283,6 +285,10 @@ pub(crate) fn explanation(entry: &Entry, task: &Task, view: &View, now_ms: u64) 
         }
         TaskState::Leaving { .. } => reasons.push(format!("it is stopped ({})", task.reason)),
         TaskState::Active => of_claims(entry, task, view, &mut reasons, &mut remedies),
+    }
+    // A job that was given the label with its secrets cannot be without it.
+    for remedy in remedies.iter_mut().filter(|remedy| remedy.contains(SECRETS_LABEL.0)) {
+        *remedy = "update the managers of nodes: those of older versions give no secrets to jobs".to_owned();
     }
     wire::ExplainResponse { reasons, remedies }
 }

@@ -121,6 +121,12 @@ impl Scheduler {
         Jobs::connect(&self.socket()).expect("the scheduler listens")
     }
 
+    /// The process of the scheduler.
+    #[must_use]
+    pub fn process_id(&self) -> u32 {
+        self.process.as_ref().expect("the scheduler runs").id()
+    }
+
     /// The scheduler's output since its last start.
     #[must_use]
     pub fn log(&self) -> String {
@@ -277,7 +283,16 @@ impl Jobs {
 
     /// A join token for one node.
     pub fn token(&mut self) -> String {
-        let made = self.runtime.block_on(self.api.create_join_token(CreateJoinTokenRequest::default()));
+        self.token_for(1)
+    }
+
+    /// A join token for so many nodes.
+    ///
+    /// # Panics
+    /// If the scheduler makes none.
+    pub fn token_for(&mut self, uses: u32) -> String {
+        let request = CreateJoinTokenRequest { uses, ..CreateJoinTokenRequest::default() };
+        let made = self.runtime.block_on(self.api.create_join_token(request));
         made.unwrap_or_else(|status| panic!("no join token: {}", status.message())).into_inner().token
     }
 }

@@ -89,6 +89,17 @@ fn is_reached(cluster: &Cluster, id: u64) {
     let ended = run(command.args(["exec", &id.to_string(), "/bin/sh", "-c", script]));
     let expected = format!("{id} root:x:0:\n");
     assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(4), expected.as_str()), "{ended:?}");
+
+    // The terminal is one that `script` makes.
+    let dir = tempfile::tempdir().expect("a directory");
+    let seen = dir.path().join("seen");
+    let inside = "test -t 0 && test -t 1 && test -t 2 && echo terminal $TERM of $ALIQUOT_JOB_ID; exit 5";
+    let line = format!("{} exec -t {id} -- /bin/sh -c '{inside}'; echo status $?", artifacts::cli().display());
+    let mut command = Command::new("script");
+    command.args(["-q", "-c", &line]).arg(&seen).env("TERM", "vt220").env("SHELL", "/bin/sh");
+    let _ = run(command.env("ALIQUOT_SCHEDULER", cluster.scheduler.socket()));
+    let seen = std::fs::read_to_string(&seen).expect("script writes it");
+    assert!(seen.contains(&format!("terminal vt220 of {id}\r\n")) && seen.contains("status 5\r\n"), "{seen}");
 }
 
 fn ends_with_its_job(cluster: &Cluster) {

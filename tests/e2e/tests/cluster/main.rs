@@ -4,11 +4,14 @@ mod dev;
 mod exec;
 mod failover;
 mod faults;
+mod foreign;
 mod images;
 mod jobs;
 mod ports;
 mod secrets;
+mod strangers;
 mod users;
+mod versions;
 
 use aliquot_harness::{Jobs, Node, Scheduler, SimulatedGpu, wait};
 use aliquot_proto::scheduler::v1::{Job, JobSpec, JobState, NodeState};
