@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::decisions::placement::filter::fitting_devices;
+use crate::decisions::placement::fitting::fitting_devices;
 use crate::decisions::placement::misses::Misses;
 use crate::decisions::placement::policy::Choice;
 use crate::decisions::placement::room::{parts, rounds};

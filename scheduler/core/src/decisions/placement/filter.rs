@@ -1,11 +1,11 @@
 //! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
 
+use crate::decisions::placement::fitting::{fitting_devices, fitting_for};
 use crate::decisions::placement::misfit::{Misfit, admits};
 use crate::decisions::placement::policy::Choice;
 use crate::decisions::placement::room::room;
 use crate::decisions::placement::several;
-use crate::state::node::{Device, Node};
-use crate::vocabulary::device_request::DeviceWish;
+use crate::state::node::Node;
 use crate::vocabulary::request::Request;
 
 /// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and
@@ -60,37 +60,6 @@ pub fn fits<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> 
         Some(request) => Err(Misfit::CrowdedOut { request }),
         None => Ok(()),
     }
-}
-
-/// The node's devices that have as much free as is wanted of each, and what will be usable of them afterwards, by
-/// ascending index. Of a task with several requests this is about the first.
-pub(crate) fn fitting_devices<'a>(
-    node: &'a Node,
-    request: &'a Request,
-) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
-    fitting_for(node, request.first_wish(), request.rules.memory_threshold_percent)
-}
-
-/// The same for one of a task's requests, with the threshold of the task's rules.
-pub(crate) fn fitting_for<'a>(
-    node: &'a Node,
-    wish: DeviceWish<'a>,
-    threshold: Option<u8>,
-) -> impl Iterator<Item = (u16, &'a Device, u16)> + 'a {
-    // On a node that admits the request and has one model only, that model will do.
-    let any = wish.admit_any_device() || (node.has_one_model() && wish.attributes.is_empty());
-    (0u16..).zip(node.devices()).filter_map(move |(index, device)| {
-        let memory = wish.devices.memory.on(device.memory());
-        let after = device.usable_after(wish.devices.core, memory)?;
-        if threshold.is_some() && device.memory_below(threshold)? < memory {
-            return None;
-        }
-        (any || admits_device(wish, node, index)).then_some((index, device, after))
-    })
-}
-
-fn admits_device(wish: DeviceWish<'_>, node: &Node, index: u16) -> bool {
-    node.spec().devices.get(usize::from(index)).is_some_and(|device| wish.admit_device(device))
 }
 
 #[cfg(test)]

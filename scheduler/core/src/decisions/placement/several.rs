@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::decisions::placement::filter::fitting_for;
+use crate::decisions::placement::fitting::fitting_for;
 use crate::decisions::placement::misses::Misses;
 use crate::decisions::placement::policy::{Bid, Choice, Policy};
 use crate::state::node::{Device, Node};

@@ -10,7 +10,7 @@ mod waste;
 pub use hosts::HostPrice;
 
 use crate::decisions::placement::devices::chosen;
-use crate::decisions::placement::filter::fitting_devices;
+use crate::decisions::placement::fitting::fitting_devices;
 use crate::decisions::placement::policies::expected_waste::cpu_supply::CpuSupply;
 use crate::decisions::placement::policies::expected_waste::hosts::Hosts;
 use crate::decisions::placement::policies::expected_waste::scarcity::Scarcity;

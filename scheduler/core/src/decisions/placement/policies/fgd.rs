@@ -1,7 +1,7 @@
 //! FGD as it was published: fragmentation gradient descent (*Beware of Fragmentation*, USENIX ATC'23).
 
 use crate::decisions::placement::devices::chosen;
-use crate::decisions::placement::filter::fitting_devices;
+use crate::decisions::placement::fitting::fitting_devices;
 use crate::decisions::placement::fragmentation::Fragmentation;
 use crate::decisions::placement::policies::sigmoid::Hundredths;
 use crate::decisions::placement::policy::{Bid, Choice, NodeChange, Policy};

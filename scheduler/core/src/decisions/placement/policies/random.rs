@@ -1,6 +1,6 @@
 //! Any node that fits: what others are measured against.
 
-use crate::decisions::placement::filter::fitting_devices;
+use crate::decisions::placement::fitting::fitting_devices;
 use crate::decisions::placement::policy::{Bid, Choice, Policy, Selection};
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
