@@ -92,7 +92,7 @@ pub(crate) fn take(process: &mut Process, dir: PathBuf, user: &Credentials) -> R
 }
 
 impl Secrets {
-    /// Makes the files.
+    /// Writes the secrets as files into the directory of the job.
     ///
     /// # Errors
     /// If they cannot be kept in memory, or not be made. Nothing of them is left then.

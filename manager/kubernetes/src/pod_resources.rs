@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pods_that_come_all_the_time_do_not_keep_a_question_waiting_for_ever() {
+    async fn a_question_waits_only_so_long_for_admissions() {
         let dir = tempfile::tempdir().unwrap();
         let pod_resources = Arc::new(PodResources::new(dir.path()));
         let admitting = Arc::clone(&pod_resources);

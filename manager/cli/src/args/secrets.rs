@@ -32,7 +32,7 @@ pub(crate) struct SecretsArgs {
     pub(crate) json: bool,
 }
 
-/// Changes of secrets.
+/// What can be done with secrets; `aliquot secrets` alone lists them.
 #[derive(Subcommand, Debug)]
 pub(crate) enum SecretsCommand {
     #[command(hide = true)]

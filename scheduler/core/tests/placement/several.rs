@@ -109,7 +109,7 @@ fn links_say_what_devices_of_several_requests_have_in_common() {
 }
 
 #[test]
-fn what_is_preferred_for_a_task_is_preferred_for_all_its_devices() {
+fn preferences_of_a_task_are_about_all_its_devices() {
     let mut spec = node("n", 96, 4, "A");
     spec.devices.iter_mut().zip([0, 1, 1, 0]).for_each(|(device, group)| device.nvlink_group = Some(group));
     let near = |nvlink| Request {
