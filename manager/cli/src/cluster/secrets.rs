@@ -140,9 +140,9 @@ mod tests {
         let of_queue = Secret { name: "registry".to_owned(), queue: "team-a".to_owned(), ..Secret::default() };
         assert_eq!(
             text(&[of_user, of_queue], Look::PLAIN, 1_060_000),
-            "SECRET    OF                   SIZE  SET                             BY\n\
-             hf-token  user ada, elsewhere  37 B  1970-01-01 00:16:40Z (1m ago)   ada\n\
-             registry  queue team-a          0 B  -                               \n"
+            "SECRET    OF                   SIZE  SET                            BY\n\
+             hf-token  user ada, elsewhere  37 B  1970-01-01 00:16:40Z (1m ago)  ada\n\
+             registry  queue team-a          0 B  -\n"
         );
         assert!(text(&[], Look::PLAIN, 0).contains("aliquot secrets set"));
     }
