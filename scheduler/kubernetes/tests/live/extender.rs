@@ -171,9 +171,13 @@ fn nodes_are_filtered_and_scored_in_either_way_of_naming_them() {
     let mut plain = pod.clone();
     plain["spec"]["containers"] = json!([{"name": "main", "image": "none"}]);
     assert_eq!(kube.filter(&plain, &names)["NodeNames"], json!(names));
+    // Two containers need room for both of their parts.
+    let core = |percent: &str| json!({"limits": {"aliquot.dev/gpu-core": percent}});
+    plain["spec"]["containers"] =
+        json!([{"name": "a", "resources": core("30")}, {"name": "b", "resources": core("30")}]);
+    assert_eq!(kube.filter(&plain, &names)["NodeNames"], json!(["empty"]));
     // What never can be says so on all nodes.
-    let core = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
-    plain["spec"]["containers"] = json!([{"name": "a", "resources": core}, {"name": "b", "resources": core}]);
+    plain["spec"]["containers"] = json!([{"name": "a", "resources": core("130")}]);
     let filtered = kube.filter(&plain, &names);
     assert_eq!(filtered["FailedAndUnresolvableNodes"].as_object().unwrap().len(), names.len(), "{filtered}");
     let own = json!({"metadata": pod["metadata"], "spec": {"schedulerName": "aliquot", "containers": []}});
