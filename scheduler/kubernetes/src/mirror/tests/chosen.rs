@@ -207,14 +207,13 @@ fn what_cannot_be_bound_says_why() {
     world.node("n", 1);
     world.pod("own", 50, json!({}));
     world.kube_pod("gated", 50, json!({"spec": {"schedulingGates": [{"name": "wait"}]}}));
-    let core = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
-    let two = json!([{"name": "a", "resources": core}, {"name": "b", "resources": core}]);
-    world.kube_pod("two", 0, json!({"spec": {"containers": two}}));
+    let wrong = json!([{"name": "main", "resources": {"limits": {"aliquot.dev/gpu-core": "130"}}}]);
+    world.kube_pod("wrong", 0, json!({"spec": {"containers": wrong}}));
     world.kube_pod("a", 50, json!({}));
     for (name, node, expected) in [
         ("own", "n", "names the scheduler \"aliquot\""),
         ("gated", "n", "scheduling gates"),
-        ("two", "n", "containers \"a\" and \"b\" ask for devices"),
+        ("wrong", "n", "aliquot.dev/gpu-core is \"130\""),
         ("a", "m", "there is no node m"),
     ] {
         let why = world.bind(name, node).unwrap_err();
@@ -224,6 +223,18 @@ fn what_cannot_be_bound_says_why() {
     let uid = world.uid("a");
     assert!(matches!(world.mirror.choose(&uid, "default/b", "n"), Choice::Refused(why) if why.contains("default/a")));
     assert_eq!(world.bind("a", "n"), Ok(()));
+}
+
+#[test]
+fn two_containers_of_kube_schedulers_pod_are_bound_together() {
+    let mut world = World::new();
+    world.node("n", 1);
+    let core = json!({"limits": {"aliquot.dev/gpu-core": "30"}});
+    let two = json!([{"name": "a", "resources": core}, {"name": "b", "resources": core}]);
+    world.kube_pod("two", 0, json!({"spec": {"containers": two}}));
+    assert_eq!(world.bind("two", "n"), Ok(()));
+    world.kube_pod("third", 50, json!({}));
+    assert!(world.bind("third", "n").is_err(), "60 % of the device are taken");
 }
 
 #[test]
