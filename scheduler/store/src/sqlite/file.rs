@@ -48,7 +48,14 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
 /// The lock file stays when the database is closed: whoever removed it could remove another process's.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    /// Unlocks, because closing may not be enough: a child between fork and exec still has the file.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl Lock {
@@ -71,7 +78,7 @@ impl Lock {
         let pid = format!("{}\n", std::process::id());
         let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(pid.as_bytes()));
         written.map_err(StoreError::file(&path, "write the lock file"))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -150,5 +157,20 @@ fn has_whole_pages(head: &[u8], length: u64) -> bool {
         Some(&[0, 1]) => length.is_multiple_of(1 << 16),
         Some(&[high, low]) => length.is_multiple_of(u64::from(u16::from_be_bytes([high, low]))),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_although_a_child_still_has_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = folder.path().join("state.db");
+        let lock = Lock::take(&database).expect("it is free");
+        let _of_child = lock.file.try_clone().expect("a file can be open twice");
+        drop(lock);
+        Lock::take(&database).expect("it is free again");
     }
 }
