@@ -37,7 +37,7 @@ pub enum PriorityClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditPolicy {
-    /// They are reported.
+    /// They are reported, and run on.
     Report,
     /// They are ended, and reported.
     Stop,

@@ -17,7 +17,7 @@ const PODS: &str = "pods";
 /// and those after it the same units one after the other, and decisions are about units that are held together.
 ///
 /// # Errors
-/// With both containers.
+/// If an init container that ends asks beside another container; the error names both.
 pub(crate) fn check_devices_of_init<'a>(
     spec: &PodSpec,
     with_devices: impl Iterator<Item = &'a str> + Clone,

@@ -48,7 +48,7 @@ const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Reviews that are worked on at the same time, at most.
 const AT_ONCE: usize = 16;
 
-/// What reviews objects.
+/// The webhook of one replica: it answers reviews, and keeps the certificate that it is served with.
 pub(crate) struct Webhook {
     desk: Desk,
     keeper: Keeper,

@@ -44,7 +44,7 @@ pub(crate) enum Holder {
 struct Record {
     /// The value, sealed together with the name of the record.
     sealed: String,
-    /// Names the key.
+    /// Which key the value is sealed with.
     key: String,
     /// The length of the value.
     bytes: u32,
@@ -108,7 +108,7 @@ impl Holder {
     }
 }
 
-/// All secrets.
+/// The secrets of all users and queues, sealed in memory and in the store.
 #[derive(Debug)]
 pub(crate) struct Secrets {
     database: Database,
@@ -188,7 +188,7 @@ impl Secrets {
         records.iter().filter(|((holder, _), _)| sees(holder)).map(|(key, record)| shown(key, record)).collect()
     }
 
-    /// Removes a secret.
+    /// Removes a secret from memory and from the store; jobs that run keep what they have.
     pub(crate) fn remove(&self, holder: Holder, name: &str) -> Result<(), SecretError> {
         let mut records = self.records.lock();
         let key = (holder, name.to_owned());

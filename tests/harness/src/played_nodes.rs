@@ -125,7 +125,7 @@ fn unix_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A join token.
+/// A join token, as `aliquot-scheduler` prints it, in its parts.
 struct Token {
     secret: String,
     authority: String,

@@ -48,7 +48,7 @@ pub(crate) fn users(begun: &OsStr) -> Vec<CompletionCandidate> {
     candidates(of_others.map(|user| (user.name, String::new())), begun)
 }
 
-/// Names of secrets.
+/// Names of secrets that the caller may see, asked from the scheduler.
 pub(crate) fn secrets(begun: &OsStr) -> Vec<CompletionCandidate> {
     let secrets = asked(async |mut client| {
         Ok(client.list_secrets(ListSecretsRequest {}).await.map_err(failed)?.into_inner().secrets)

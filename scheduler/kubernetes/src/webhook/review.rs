@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What is asked.
+/// The body of a review, as the API server sends it (`AdmissionReview` of `admission.k8s.io/v1`).
 #[derive(Debug, Deserialize)]
 pub(super) struct Review {
     pub(super) request: Option<Request>,

@@ -396,7 +396,7 @@ fn a_leader_that_dies_while_it_binds_loses_nothing() {
 }
 
 #[test]
-fn a_binding_that_the_api_server_refuses_is_told_and_gives_its_devices_back() {
+fn a_refused_binding_is_told_and_gives_its_devices_back() {
     let (cluster, scheduler) = Cluster::with_one_gpu_and_faults();
     wait_until_it_answers(&cluster, &scheduler);
     let kube = KubeScheduler { cluster: &cluster, address: scheduler.extender_address };

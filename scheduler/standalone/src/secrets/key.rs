@@ -27,7 +27,7 @@ pub(crate) struct KeyError {
     why: String,
 }
 
-/// A key.
+/// The key that values are sealed with, as read from its file.
 pub(super) struct Key {
     sealing: LessSafeKey,
     /// The beginning of the hash of the key.

@@ -100,7 +100,7 @@ fn a_generation_wraps_within_its_bits() {
 }
 
 #[test]
-fn a_reservation_of_too_many_bytes_never_changes_the_count_of_operations() {
+fn a_too_large_reservation_keeps_the_count_of_operations() {
     let ledger = ledger();
     let (device, slot) = (&ledger.devices[0], &ledger.slots[1].devices[0].memory);
     assert_eq!(reserve(device, slot, BYTES_MAX, u64::MAX), Ok(()));
@@ -198,7 +198,7 @@ fn a_claimed_slot_is_empty() {
 }
 
 #[test]
-fn an_operation_that_never_ends_does_not_keep_bytes_of_dead_processes_charged() {
+fn an_endless_operation_keeps_no_bytes_of_the_dead_charged() {
     // A reservation of three bytes by a process that was stopped before or after its middle step.
     for accounted_bytes in [0, 3] {
         let ledger = ledger();
