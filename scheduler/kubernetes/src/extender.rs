@@ -244,7 +244,7 @@ async fn bind(State(desk): State<Desk>, uri: Uri, body: Body) -> Result<Response
         Err(error) => format!("the binding was not finished: {error}"),
     };
     let outcome = if error.is_empty() { CallOutcome::Answered } else { CallOutcome::Refused };
-    let mut response = json(&BindingResult { error });
+    let mut response = json(&BindingResult { error: error.into() });
     response.extensions_mut().insert(outcome);
     Ok(response)
 }

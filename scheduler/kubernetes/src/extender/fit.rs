@@ -8,7 +8,7 @@ use aliquot_scheduler_engine::View;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::protocol::{ExtenderArgs, FilterResult, HostPriority, SCORE_MAX};
+use super::protocol::{ExtenderArgs, FilterResult, HostPriority, SCORE_MAX, Said};
 use crate::pod::PodFacts;
 use crate::serve::Shared;
 
@@ -67,7 +67,7 @@ pub(super) fn facts(shared: &Shared, pod: Pod) -> Result<PodFacts, String> {
 pub(super) fn filter(shared: &Shared, view: &View, args: ExtenderArgs) -> FilterResult {
     let names = match args.names() {
         Ok(names) => names,
-        Err(error) => return FilterResult { error, ..FilterResult::default() },
+        Err(error) => return FilterResult { error: error.into(), ..FilterResult::default() },
     };
     let mut result = FilterResult::default();
     let mut fitting = BTreeSet::new();
@@ -79,20 +79,26 @@ pub(super) fn filter(shared: &Shared, view: &View, args: ExtenderArgs) -> Filter
                 match obstacle {
                     Some(None) => _ = fitting.insert(name),
                     Some(Some(obstacle)) if obstacle.is_lasting() => {
-                        result.failed_and_unresolvable_nodes.insert(name, obstacle.to_string());
+                        result.failed_and_unresolvable_nodes.insert(name, Said::of_node(&obstacle.to_string()));
                     }
-                    Some(Some(obstacle)) => _ = result.failed_nodes.insert(name, obstacle.to_string()),
+                    Some(Some(obstacle)) => {
+                        result.failed_nodes.insert(name, Said::of_node(&obstacle.to_string()));
+                    }
                     None => {
-                        let why = "the scheduler of devices has not seen the node yet".to_owned();
+                        let why = Said::of_node("the scheduler of devices has not seen the node yet");
                         result.failed_nodes.insert(name, why);
                     }
                 }
             }
         }
         Err(Nowhere::Ever(why)) => {
+            let why = Said::of_node(&why);
             result.failed_and_unresolvable_nodes.extend(names.into_iter().map(|name| (name, why.clone())));
         }
-        Err(Nowhere::Now(why)) => result.failed_nodes.extend(names.into_iter().map(|name| (name, why.clone()))),
+        Err(Nowhere::Now(why)) => {
+            let why = Said::of_node(&why);
+            result.failed_nodes.extend(names.into_iter().map(|name| (name, why.clone())));
+        }
     }
     // The nodes are sent back in the way in which they came.
     result.node_names = args.node_names.map(|mut names| {

@@ -10,6 +10,12 @@ use serde_json::Value;
 /// The least score and the greatest that kube-scheduler takes.
 pub(super) const SCORE_MAX: i64 = 10;
 
+/// A reason that kube-scheduler shows in events. It uses such a text as a format of Go's, in which `%` begins a verb:
+/// "50 % gpu-core" is shown as "50 %!g(MISSING)pu-core". So a percent sign is a word here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(super) struct Said(String);
+
 /// Asks which nodes a pod can be on, or which suit best.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -30,11 +36,11 @@ pub(super) struct FilterResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node_names: Option<Vec<String>>,
     /// Nodes that have no room now, each with the reason.
-    pub(super) failed_nodes: BTreeMap<String, String>,
+    pub(super) failed_nodes: BTreeMap<String, Said>,
     /// Nodes where no eviction would help.
-    pub(super) failed_and_unresolvable_nodes: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) error: String,
+    pub(super) failed_and_unresolvable_nodes: BTreeMap<String, Said>,
+    #[serde(skip_serializing_if = "Said::is_empty")]
+    pub(super) error: Said,
 }
 
 /// How well a node suits.
@@ -60,8 +66,8 @@ pub(super) struct BindingArgs {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct BindingResult {
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) error: String,
+    #[serde(skip_serializing_if = "Said::is_empty")]
+    pub(super) error: Said,
 }
 
 /// Asks on which nodes a pod could be if pods there were evicted. Only one of both maps is there.
@@ -110,6 +116,23 @@ pub(super) struct PreemptionResult {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Wrong {
     pub(super) error: String,
+}
+
+impl Said {
+    /// Why a node has no devices for a pod. Kube-scheduler writes before it how many nodes say the same.
+    pub(super) fn of_node(why: &str) -> Said {
+        Said::from(format!("without devices for the pod ({why})"))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<String> for Said {
+    fn from(text: String) -> Said {
+        Said(text.replace(" %", " percent").replace('%', " percent"))
+    }
 }
 
 impl ExtenderArgs {
@@ -178,7 +201,7 @@ mod tests {
     fn answers_have_the_names_of_gos_fields() {
         let filtered = FilterResult {
             node_names: Some(vec!["n".into()]),
-            failed_and_unresolvable_nodes: [("m".to_owned(), "why".to_owned())].into(),
+            failed_and_unresolvable_nodes: [("m".to_owned(), Said::from("why".to_owned()))].into(),
             ..FilterResult::default()
         };
         let expected = json!({
@@ -187,11 +210,21 @@ mod tests {
         assert_eq!(serde_json::to_value(filtered).unwrap(), expected);
         let score = HostPriority { host: "n".into(), score: 10 };
         assert_eq!(serde_json::to_value(score).unwrap(), json!({"Host": "n", "Score": 10}));
-        assert_eq!(serde_json::to_value(BindingResult { error: String::new() }).unwrap(), json!({}));
+        assert_eq!(serde_json::to_value(BindingResult { error: Said::default() }).unwrap(), json!({}));
         let victims = MetaVictims { pods: Some(vec![MetaPod { uid: "1f".into() }]), num_pdb_violations: 2 };
         let result = PreemptionResult { node_name_to_meta_victims: [("n".to_owned(), victims)].into() };
         let expected = json!({"NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "1f"}], "NumPDBViolations": 2}}});
         assert_eq!(serde_json::to_value(result).unwrap(), expected);
+    }
+
+    #[test]
+    fn no_reason_is_a_format_of_gos() {
+        let said = |why: &str| serde_json::to_value(Said::of_node(why)).unwrap();
+        assert_eq!(
+            said("0 of 1 devices have 50 % gpu-core"),
+            "without devices for the pod (0 of 1 devices have 50 percent gpu-core)"
+        );
+        assert_eq!(said("100%d"), "without devices for the pod (100 percentd)");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn two_halves_are_bound_to_one_gpu_and_a_third_waits() {
     cluster.wait_until("the filter knows it, too", |cluster| {
         let filtered = kube.filter(&cluster.get("c"), &["n"]);
         filtered["NodeNames"] == json!([])
-            && filtered["FailedNodes"]["n"].as_str().is_some_and(|why| why.contains("50 %"))
+            && filtered["FailedNodes"]["n"].as_str().is_some_and(|why| why.contains("50 percent gpu-core"))
     });
     // A pod that names this scheduler sees the same devices, and all of them stay open to it.
     cluster.pod("own", 10, json!({}));
