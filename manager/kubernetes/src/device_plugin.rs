@@ -42,6 +42,7 @@ use crate::relay::Meeting;
 mod choice;
 mod cluster;
 mod counted;
+mod decided;
 mod held;
 mod inventory;
 mod listeners;
@@ -221,7 +222,8 @@ impl Plugin {
         let devices = self.node.devices().borrow().clone();
         let amounts = counted::counted(&self.config.spoken, &self.config.facts, &devices, &slices);
         let inventory = inventory::inventory(&self.config.spoken, &self.config.facts, &devices);
-        self.offer(slices);
+        let decided = self.preparer.decided(&slices).await;
+        self.offer(slices, &decided);
         self.publisher.publish(&devices, amounts, inventory).await;
     }
 
@@ -235,13 +237,15 @@ impl Plugin {
 
     /// Tells kubelet which units there are, and which of them it may hand out. A slice whose holder is not known yet
     /// must not be among these: its units would be taken for free ones that there is no room for.
-    fn offer(&mut self, mut slices: Vec<Slice>) {
+    fn offer(&mut self, mut slices: Vec<Slice>, decided: &BTreeSet<String>) {
         let devices = self.node.devices().borrow().clone();
         // Who needs their room gets it at once.
         let of_nobody: BTreeSet<String> =
             of_nobody(&slices, &self.holders).into_iter().map(|slice| slice.content.name.clone()).collect();
         slices.retain(|slice| !of_nobody.contains(&slice.content.name));
         let is_split = self.preparer.waits().are_split(&slices);
+        let undecided: Vec<Slice> =
+            slices.iter().filter(|slice| !decided.contains(&slice.content.name)).cloned().collect();
         let resources = Resource::all(&self.config.spoken, &self.config.facts, &devices);
         for (name, units) in &self.served {
             if !resources.iter().any(|resource| resource.name == *name) {
@@ -250,7 +254,7 @@ impl Plugin {
         }
         for resource in resources {
             let held = Held::new(&resource, &self.holders, &slices);
-            let units = match units_of(&resource, &devices, &slices, &held, is_split) {
+            let units = match units_of(&resource, &devices, &undecided, &held, is_split) {
                 Ok(units) => Arc::new(units),
                 Err(error) => {
                     if !self.served.contains_key(&resource.name) {

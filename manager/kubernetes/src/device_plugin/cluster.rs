@@ -19,7 +19,7 @@ use aliquot_api_server::{Events, INVENTORY, Inventory, NOT_READ, Patience, is_no
 /// Who says it in events.
 const COMPONENT: &str = "aliquot.dev/device-plugin";
 /// Units are not offered meanwhile.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 /// For so long no second pod of the same owner is evicted. The offer does not keep every successor away: of some
 /// resources it says only how many containers there may be.
 const EVICTION_PAUSE: Duration = Duration::from_secs(3600);

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use aliquot_dialects::{NodeFacts, Placed, Priority, Spoken, Wish};
 use aliquot_node::{self as node, Consumer, CreateError, Devices, Node, Part, QosClass, Slice, SliceRequest};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 use tracing::info;
 
 use super::choice::{Hint, NoDevice, choose};
-use super::cluster::{Cluster, KnownPod};
+use super::cluster::{Cluster, KnownPod, LOOK_TIMEOUT};
+use super::decided::Decided;
 use super::made::Made;
 use super::resource::{Resource, kept_percent};
 use super::slice_name::slice_name;
@@ -44,6 +46,7 @@ pub(super) struct Preparer {
     facts: NodeFacts,
     starts: Starts,
     made: Made,
+    decided: Decided,
     waits: Waits,
     choice_lock: ChoiceLock,
 }
@@ -69,6 +72,7 @@ impl Preparer {
             facts,
             starts: Starts::default(),
             made: Made::default(),
+            decided: Decided::default(),
             waits: Waits::default(),
             choice_lock,
         }
@@ -237,6 +241,20 @@ impl Preparer {
         choose(&undecided, &devices, &[], kept_percent(&self.facts), Hint::Rather(&[])).is_ok()
     }
 
+    /// Those of these slices on whose devices a scheduler has decided.
+    pub(super) async fn decided(&self, slices: &[Slice]) -> BTreeSet<String> {
+        let ask_for_all = async {
+            for (slice, consumer) in self.decided.unknown(slices) {
+                let Ok(known) = self.cluster.pod(&consumer.namespace, &consumer.pod).await else { break };
+                let wish = known.and_then(|known| self.wish(&consumer, &known).ok());
+                self.decided.note(slice, wish.is_some_and(|wish| wish.constraints.decided.is_some()));
+            }
+        };
+        // What is not known by then is asked for at the next look.
+        let _ = timeout(LOOK_TIMEOUT, ask_for_all).await;
+        self.decided.among(slices)
+    }
+
     /// Whom room is short for.
     pub(super) fn waits(&self) -> &Waits {
         &self.waits
@@ -301,6 +319,7 @@ impl Preparer {
         self.remove(&name).await?;
         // And these units were another container's that has ended.
         self.remove_those_of(&starting.replaced, |_| false).await?;
+        self.decided.note(name.clone(), wish.constraints.decided.is_some());
         let request = |parts: Vec<Part>, devices: &Devices| SliceRequest {
             name: name.clone(),
             environment: wish.environment(&placed(&parts, devices)).into_iter().collect(),

@@ -87,6 +87,7 @@ struct World {
     node: Arc<TestNode>,
     kubelet: TestKubelet,
     cluster: Arc<TestCluster>,
+    config: Config,
     plugin: JoinSet<()>,
     dir: TempDir,
 }
@@ -100,10 +101,16 @@ impl World {
         let facts = NodeFacts { whole_devices: true, ..NodeFacts::default() };
         let spoken = Spoken::new(dialects.iter().copied()).unwrap();
         let config = Config { spoken, facts, gone_grace, room_grace: Duration::ZERO };
-        let pod_resources = Arc::new(PodResources::new(dir.path()));
-        let mut plugin = JoinSet::new();
-        plugin.spawn(run(config, Serves::Kubelet(dir.path().into()), node.clone(), cluster.clone(), pod_resources));
-        World { node, kubelet, cluster, plugin, dir }
+        let mut world = World { node, kubelet, cluster, config, plugin: JoinSet::new(), dir };
+        world.serve();
+        world
+    }
+
+    fn serve(&mut self) {
+        let pod_resources = Arc::new(PodResources::new(self.dir.path()));
+        let serves = Serves::Kubelet(self.dir.path().into());
+        let (config, node, cluster) = (self.config.clone(), self.node.clone(), self.cluster.clone());
+        self.plugin.spawn(run(config, serves, node, cluster, pod_resources));
     }
 
     async fn watch(&self, resource: &str) -> Streaming<proto::ListAndWatchResponse> {
@@ -425,6 +432,27 @@ async fn who_was_sent_to_a_full_device_is_refused_and_told_so() {
     let says =
         format!("no device found that will do of those that the scheduler has decided on ({})", device(1, 16).uuid);
     assert!(refusal.message().starts_with(&says), "{refusal}");
+}
+
+#[tokio::test]
+async fn what_a_scheduler_has_decided_takes_nothing_off_the_offer() {
+    let mut world = World::new(1, &[], LONG);
+    let decided = format!("main={}/300/1", device(0, 16).uuid);
+    world.admit("a", &[(CORE, "100"), (MEMORY, "4")], &[("aliquot.dev/devices", &decided)]).await;
+    world.start("a").await.unwrap();
+    // Its scheduler binds the next pod as soon as this one is gone, before the plugin has seen that.
+    let all = 16 * usize::try_from(GIB / (256 << 20)).unwrap();
+    healthy(&mut world.watch(MEMORY).await, all).await;
+    world.plugin.shutdown().await;
+    world.kubelet.restart();
+    world.serve();
+    healthy(&mut world.watch(MEMORY).await, all).await;
+    // On what no scheduler has decided, only the plugin knows that nobody can do anything with the rest of the memory.
+    world.kubelet.forget("a");
+    world.cluster.pods.lock().unwrap().remove("a");
+    world.admit("b", &[(CORE, "100"), (MEMORY, "4")], &[]).await;
+    world.start("b").await.unwrap();
+    healthy(&mut world.watch(MEMORY).await, 4).await;
 }
 
 #[tokio::test]
