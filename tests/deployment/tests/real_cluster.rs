@@ -13,6 +13,7 @@
 //! | `ALIQUOT_TEST_GPU` | `simulated` where the cluster's only node is this machine and has no GPU |
 //! | `ALIQUOT_TEST_PODS` | how many pods start at once (50; by the device plugin 30); nodes take 110 by default |
 //! | `ALIQUOT_TEST_ROUNDS` | how often managers are killed and replaced while pods arrive (2); 10 of them are more than 200 pods |
+//! | `ALIQUOT_TEST_KUBE_SCHEDULER` | a command that runs kube-scheduler with the arguments that follow, where it reaches the cluster's services |
 //! | `ALIQUOT_TEST_RESTART` | a command that restarts `kubelet` or `runtime`, its last argument, on each node |
 //!
 //! The manager stays deployed; `kubectl delete -k deploy/kubernetes/dra`, or `device-plugin`, removes it. The scheduler
@@ -39,18 +40,26 @@ mod holder;
 mod instances;
 #[path = "real_cluster/interruptions.rs"]
 mod interruptions;
+#[path = "real_cluster/kube_scheduler.rs"]
+mod kube_scheduler;
 #[path = "real_cluster/manager.rs"]
 mod manager;
 #[path = "real_cluster/many_pods.rs"]
 mod many_pods;
 #[path = "real_cluster/objects.rs"]
 mod objects;
+#[path = "real_cluster/placed.rs"]
+mod placed;
+#[path = "real_cluster/queues.rs"]
+mod queues;
 #[path = "real_cluster/refusals.rs"]
 mod refusals;
 #[path = "real_cluster/replacements.rs"]
 mod replacements;
 #[path = "real_cluster/restricted.rs"]
 mod restricted;
+#[path = "real_cluster/reviewed.rs"]
+mod reviewed;
 #[path = "real_cluster/scheduler.rs"]
 mod scheduler;
 #[path = "real_cluster/units.rs"]
@@ -132,11 +141,29 @@ fn pods_of_a_real_cluster_run_in_the_slices_of_their_units() {
 #[ignore = "needs a real cluster in KUBECONFIG"]
 fn pods_of_a_real_cluster_are_placed_by_the_scheduler() {
     on_the_cluster(UNITS, |tests| {
-        let _scheduler = tests.deploy_scheduler();
-        tests.halves_fill_all_devices_and_one_more_waits();
-        tests.a_gang_starts_when_all_of_it_has_room();
-        tests.another_replica_goes_on_when_the_leader_is_killed();
-        tests.the_urgent_gets_the_room_of_others();
+        let _scheduler = tests.deploy_scheduler(&["webhook"]);
+        tests.the_webhook_refuses_and_fills_in();
+        tests.pods_are_placed();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn claims_of_a_real_cluster_are_allocated_by_the_scheduler() {
+    on_the_cluster(CLAIMS, |tests| {
+        let _scheduler = tests.deploy_scheduler(&[]);
+        tests.pods_are_placed();
+    });
+}
+
+#[test]
+#[ignore = "needs a real cluster in KUBECONFIG"]
+fn kube_scheduler_of_a_real_cluster_asks_about_devices() {
+    let Some(command) = kube_scheduler::command() else { return };
+    on_the_cluster(UNITS, |tests| {
+        let certificates = tests.extender_certificates();
+        let _scheduler = tests.deploy_scheduler(&["extender"]);
+        tests.kube_scheduler_asks_about_devices(&command, certificates.path());
     });
 }
 

@@ -222,10 +222,13 @@ impl Manager<'_> {
         self.pods().into_iter().map(|pod| self.cluster.kubectl(&["get", "--raw", &path(pod)], "")).collect()
     }
 
+    /// The slices that the managers say, each with the pod of its manager: simulated devices of two nodes have the same UUIDs.
     fn ask(&self, arguments: &[&str]) -> Vec<Value> {
         let slices = |pod: String| {
             let mut said: Value = serde_json::from_str(&self.aliquot(&pod, arguments)).unwrap();
-            serde_json::from_value::<Vec<Value>>(said["slices"].take()).unwrap()
+            let mut slices: Vec<Value> = serde_json::from_value(said["slices"].take()).unwrap();
+            slices.iter_mut().for_each(|slice| slice["manager"] = pod.as_str().into());
+            slices
         };
         self.pods().into_iter().flat_map(slices).collect()
     }

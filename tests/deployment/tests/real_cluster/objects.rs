@@ -51,6 +51,11 @@ pub(crate) fn pod_with(name: &str, image: &str, command: &[String], resources: &
     })
 }
 
+/// What makes a pod a member of a gang.
+pub(crate) fn gang(name: &str, size: usize) -> Value {
+    json!({"metadata": {"annotations": {"aliquot.dev/gang": name, "aliquot.dev/gang-size": size.to_string()}}})
+}
+
 /// Gives the pods among these objects a label.
 pub(crate) fn label(objects: &mut [Value], label: &str) {
     for pod in objects.iter_mut().filter(|object| object["kind"] == "Pod") {
