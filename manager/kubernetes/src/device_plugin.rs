@@ -43,6 +43,7 @@ mod choice;
 mod cluster;
 mod counted;
 mod decided;
+mod given;
 mod held;
 mod inventory;
 mod listeners;
@@ -71,6 +72,7 @@ pub use cluster::{ApiServer, Cluster, KnownPod};
 pub use settings::{Config, Settings, SettingsError};
 pub use unit_id::CdiName;
 
+pub(crate) use given::{Given, Ids};
 pub(crate) use listeners::Listeners;
 #[cfg(test)]
 pub(crate) use registration::keep_serving_unregistered;
@@ -288,6 +290,7 @@ impl Plugin {
             preparer: Arc::clone(&self.preparer),
             changed: Arc::clone(&self.changed),
             listeners: Listeners::default(),
+            given: matches!(self.serves, Serves::Kubelet(_)).then(Given::default),
         });
         match &self.serves {
             Serves::Kubelet(kubelet_dir) => {

@@ -1,6 +1,5 @@
 //! What kubelet asks about one resource.
 
-use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
+use super::given::{Given, Ids};
 use super::listeners::Listeners;
 use super::preferred::preferred;
 use super::prepare::Preparer;
@@ -36,6 +36,8 @@ pub(super) struct Server {
     pub(super) changed: Arc<Notify>,
     /// How many times kubelet, or a relay for it, is listening.
     pub(super) listeners: Listeners,
+    /// Served to kubelet itself. A relay waits with what was given until the container starts, and tells it then.
+    pub(super) given: Option<Given>,
 }
 
 /// What the plugin can do.
@@ -85,8 +87,12 @@ impl DevicePlugin for Server {
     ) -> Result<Response<proto::AllocateResponse>, Status> {
         let mut container_responses = Vec::new();
         for container in request.into_inner().container_requests {
-            let name = CdiName::of_units(&self.resource.name, &container.device_ids.into_iter().collect());
-            self.preparer.retire(&name).await?;
+            let ids: Ids = container.device_ids.into_iter().collect();
+            let name = CdiName::of_units(&self.resource.name, &ids);
+            match &self.given {
+                Some(given) => given.note(ids),
+                None => self.preparer.retire(&name).await?,
+            }
             let cdi_devices = vec![proto::CdiDevice { name: name.as_str().to_owned() }];
             container_responses
                 .push(proto::ContainerAllocateResponse { cdi_devices, ..proto::ContainerAllocateResponse::default() });
@@ -98,7 +104,13 @@ impl DevicePlugin for Server {
         &self,
         request: Request<proto::PreStartContainerRequest>,
     ) -> Result<Response<proto::PreStartContainerResponse>, Status> {
-        let ids: BTreeSet<String> = request.into_inner().device_ids.into_iter().collect();
+        let ids: Ids = request.into_inner().device_ids.into_iter().collect();
+        if let Some(given) = &self.given {
+            for units in given.among(&ids) {
+                self.preparer.retire(&CdiName::of_units(&self.resource.name, &units)).await?;
+                given.forget(&units);
+            }
+        }
         let outcome = self.preparer.prepare(&self.resource, &ids).await.inspect_err(|error| {
             warn!(resource = self.resource.name, "a container cannot start: {error}");
         });

@@ -253,7 +253,6 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     let limit = || world.slice("a").unwrap().content.parts[0].core_limit_percent;
     comes_again("uid-2", "40");
     world.allocate("a", MEMORY, &units[MEMORY]).await;
-    assert_eq!(world.node.list(), []);
     world.start("a").await.unwrap();
     assert_eq!(limit(), 40);
     // And the one after that, of which nothing was told before it starts.

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use aliquot_proto::kubelet::device_plugin as proto;
-use parking_lot::Mutex;
 use proto::device_plugin_client::DevicePluginClient;
 use proto::device_plugin_server::DevicePlugin;
 use tokio::net::UnixStream;
@@ -22,7 +21,8 @@ use tracing::{info, warn};
 use super::Meeting;
 use super::ask::{PAUSE, ask, is_away};
 use crate::device_plugin::{
-    CdiName, Listeners, MESSAGE_BYTES_MAX, RegisteredPlugin, SOCKET_PREFIX, UNHEALTHY, keep_serving, options,
+    CdiName, Given, Ids, Listeners, MESSAGE_BYTES_MAX, RegisteredPlugin, SOCKET_PREFIX, UNHEALTHY, keep_serving,
+    options,
 };
 use crate::unix_socket::{channel, remove_dead};
 
@@ -34,9 +34,6 @@ const START_MAX: Duration = Duration::from_secs(5);
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(1);
 /// Kubelet gives up after 30 s and then waits for ten seconds and more.
 const START_PATIENCE: Duration = Duration::from_secs(25);
-
-/// The ids of units.
-type Ids = BTreeSet<String>;
 
 /// What kubelet is told; nothing before a manager has told it.
 type Offer = Option<proto::ListAndWatchResponse>;
@@ -63,7 +60,7 @@ pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str,
                 manager,
                 offer: offer.clone(),
                 listeners: listeners.clone(),
-                untold: Mutex::default(),
+                untold: Given::default(),
             };
             let plugin =
                 RegisteredPlugin { resource, instance: Some(instance.to_owned()), service: service.into(), listeners };
@@ -135,9 +132,8 @@ struct Relayed {
     manager: DevicePluginClient<Channel>,
     offer: watch::Receiver<Offer>,
     listeners: Listeners,
-    /// The units of each container of which the manager has not been told. It is told before it is asked to start that
-    /// container: slices of the containers that had these units before are to go.
-    untold: Mutex<BTreeSet<Ids>>,
+    /// Units of which the manager has not been told. It is told before it is asked to start their container.
+    untold: Given,
 }
 
 impl Relayed {
@@ -153,20 +149,9 @@ impl Relayed {
         proto::AllocateResponse { container_responses: request.container_requests.iter().map(allocated).collect() }
     }
 
-    /// Notes to which containers units were given. It need not be told any more who had them before.
-    fn note(&self, request: &proto::AllocateRequest) {
-        let mut untold = self.untold.lock();
-        for container in &request.container_requests {
-            let ids: Ids = container.device_ids.iter().cloned().collect();
-            untold.retain(|known| known.is_disjoint(&ids));
-            untold.insert(ids);
-        }
-    }
-
     /// Tells the manager what was given to a container with some of these units.
     async fn catch_up(&self, ids: &Ids, end: Instant) -> Result<(), Status> {
-        let untold: Vec<Ids> = self.untold.lock().iter().filter(|known| !known.is_disjoint(ids)).cloned().collect();
-        for units in untold {
+        for units in self.untold.among(ids) {
             let device_ids = units.iter().cloned().collect();
             let container_requests = vec![proto::ContainerAllocateRequest { device_ids }];
             let request = proto::AllocateRequest { container_requests };
@@ -175,7 +160,7 @@ impl Relayed {
                 async move { manager.allocate(request).await }
             })
             .await?;
-            self.untold.lock().remove(&units);
+            self.untold.forget(&units);
         }
         Ok(())
     }
@@ -218,14 +203,15 @@ impl DevicePlugin for Relayed {
         }
     }
 
-    /// Answers at once. If a question about who has what reaches kubelet while it waits for this answer, kubelet may
-    /// forget that it has given the units away, and gives them to the next pod as well (Kubernetes PR 137534).
+    /// Answers at once, see [`Given`].
     async fn allocate(
         &self,
         request: Request<proto::AllocateRequest>,
     ) -> Result<Response<proto::AllocateResponse>, Status> {
         let request = request.into_inner();
-        self.note(&request);
+        for container in &request.container_requests {
+            self.untold.note(container.device_ids.iter().cloned().collect());
+        }
         Ok(Response::new(self.allocated(&request)))
     }
 
