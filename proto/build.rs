@@ -9,6 +9,8 @@ const OWN: [(&str, &str); 3] = [
     ("agent", "aliquot/agent/v1/agent.proto"),
     ("scheduler", "aliquot/scheduler/v1/scheduler.proto"),
 ];
+/// Between programs of ours alone: without reflection.
+const REPORTS: &str = "aliquot/reports/v1/reports.proto";
 /// Imported by several of our own.
 const SHARED: &str = "aliquot/stream/v1/stream.proto";
 /// Messages with the value of a secret, which `src/secret.rs` shows without it.
@@ -24,7 +26,7 @@ const KUBELET: [&str; 5] = [
 
 fn main() -> Result<(), Box<dyn error::Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
-    for contract in OWN.iter().map(|(_, contract)| contract).chain(&KUBELET).chain([&SHARED]) {
+    for contract in OWN.iter().map(|(_, contract)| contract).chain(&KUBELET).chain([&SHARED, &REPORTS]) {
         println!("cargo::rerun-if-changed={contract}");
     }
     for (name, contract) in OWN {
@@ -33,6 +35,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         fs::write(PathBuf::from(env::var("OUT_DIR")?).join(format!("{name}.bin")), encoded)?;
         tonic_prost_build::configure().skip_debug(SECRET).compile_fds(descriptors)?;
     }
+    tonic_prost_build::configure().compile_fds(protox::compile([root.join(REPORTS)], [&root])?)?;
     let kubelet = protox::compile(KUBELET.map(|contract| root.join(contract)), [&root])?;
     tonic_prost_build::configure().compile_fds(kubelet)?;
     Ok(())

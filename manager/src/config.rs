@@ -28,7 +28,8 @@ mod sharing;
 pub use audit::AuditSettings;
 pub use joining::Joining;
 pub use kubernetes::{
-    DevicePluginError, DevicePluginSettings, KubernetesConfig, KubernetesMode, KubernetesSettings, MigMode,
+    DevicePluginError, DevicePluginSettings, KubernetesConfig, KubernetesFlags, KubernetesMode, KubernetesSettings,
+    MigMode,
 };
 pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
 
@@ -87,6 +88,10 @@ pub struct Settings {
     /// How pods get slices, on a node of Kubernetes; in the file only.
     #[arg(skip)]
     pub kubernetes: Option<KubernetesSettings>,
+    /// The flags for that.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub kubernetes_flags: KubernetesFlags,
     /// How the node takes part in a cluster without Kubernetes; in the file only.
     #[arg(skip)]
     pub cluster: Option<cluster::Settings>,
@@ -330,6 +335,12 @@ pub enum ConfigError {
         /// The value of `cdi.preload` with which this entry could stay.
         instead: &'static str,
     },
+    /// The place for reports is none.
+    #[error("kubernetes.reports_to is {text:?}, which is no HOST:PORT; write for example scheduler.example.com:9410")]
+    ReportsTo {
+        /// What it says.
+        text: String,
+    },
     /// The table `[kubernetes.device_plugin]` is wrong.
     #[error("kubernetes.{0}")]
     DevicePlugin(#[source] DevicePluginError),
@@ -428,8 +439,9 @@ impl Config {
         if cluster.is_some() && file.kubernetes.is_some() {
             return Err(ConfigError::ClusterAndKubernetes);
         }
-        let kubernetes =
-            file.kubernetes.map(|settings| settings.completed(&runtime_dir, &state_dir, cdi_dir.is_some()));
+        let kubernetes = file
+            .kubernetes
+            .map(|settings| settings.completed(flags.kubernetes_flags, &runtime_dir, &state_dir, cdi_dir.is_some()));
         Ok(Config {
             socket: absolute("socket", socket)?,
             runtime_dir,
@@ -548,6 +560,9 @@ mod tests {
             ("[sharing]\ndevices = [{ uuid = '0', mode = 'mps' }]", "sharing.devices"),
             ("[kubernetes]\nmode = 'dra'\nkubelet_dir = 'kubelet'", "kubernetes.kubelet_dir"),
             ("[kubernetes]\nmode = 'dra'\nkubeconfig = 'config'", "kubernetes.kubeconfig"),
+            ("[kubernetes]\nmode = 'dra'\nreports_to = 'scheduler'", "kubernetes.reports_to"),
+            ("[kubernetes]\nmode = 'dra'\nreports_to = 'a:1,:1'", "kubernetes.reports_to"),
+            ("[kubernetes]\nmode = 'dra'\nreports_dir = 'secrets'", "kubernetes.reports_dir"),
             ("[kubernetes]\nmode = 'device-plugin'\nmig = 'dynamic'", "kubernetes.mig"),
             ("[kubernetes]\nmode = 'dra'\n[kubernetes.device_plugin]\ndialects = ['x']", "device_plugin"),
             ("cdi_dir = 'off'\n[kubernetes]\nmode = 'dra'", "cdi_dir"),
@@ -586,6 +601,7 @@ mod tests {
             audit,
             sharing,
             kubernetes,
+            kubernetes_flags: _,
             cluster,
             joining: _,
         } = settings;
@@ -600,8 +616,20 @@ mod tests {
         let SharingSettings { mode, devices, mps } = sharing.unwrap();
         assert_eq!((mode, mps), (SharingMode::default(), MpsSettings::default()));
         assert!(!devices.is_empty());
-        let KubernetesSettings { mode, node_name, kubelet_dir, kubeconfig, mig, relay, device_plugin } =
-            kubernetes.unwrap();
+        let KubernetesSettings {
+            mode,
+            node_name,
+            kubelet_dir,
+            kubeconfig,
+            mig,
+            relay,
+            reports_to,
+            reports_name,
+            reports_dir,
+            device_plugin,
+        } = kubernetes.unwrap();
+        assert!(reports_to.is_some() && reports_name.is_some());
+        assert_eq!(reports_dir, PathBuf::from("/var/run/secrets/aliquot.dev/reports"));
         assert_eq!((mode, mig), (KubernetesMode::Dra, MigMode::default()));
         assert_eq!(kubelet_dir, PathBuf::from("/var/lib/kubelet"));
         assert!(node_name.is_some() && kubeconfig.is_some() && relay);

@@ -73,7 +73,7 @@ fn at_work(manager: &Manager, names: &[String]) -> Result<Vec<Arc<LiveSlice>>, S
 
 fn usage_of(manager: &Manager, names: &[String]) -> Result<proto::GetUsageResponse, Status> {
     let (slices, inventory, now) = (at_work(manager, names)?, manager.devices().known().inventory, Now::read());
-    let usage = slices.iter().map(|live| measure::usage_of(live, &inventory, now)).collect();
+    let usage = measure::usage(&slices, &inventory, now);
     Ok(convert::usage::usage(now.time, usage, &manager.audit().findings()))
 }
 

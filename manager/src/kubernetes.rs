@@ -6,7 +6,7 @@ use std::time::Duration;
 use aliquot_kubernetes::device_plugin::Serves;
 use aliquot_kubernetes::dra::{DraDriver, Settings};
 use aliquot_kubernetes::pod_resources::{Has, PodResources, keep_consumers};
-use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra, health};
+use aliquot_kubernetes::{Client, ConnectError, device_plugin, dra, health, reports};
 use aliquot_node::Node;
 use tokio::sync::watch;
 
@@ -33,6 +33,7 @@ pub(crate) struct Kubernetes {
     client: Client,
     adapter: Adapter,
     pod_resources: Arc<PodResources>,
+    reports: Option<reports::Settings>,
 }
 
 /// The way in which pods get slices.
@@ -68,12 +69,13 @@ impl Kubernetes {
             },
         };
         let pod_resources = Arc::new(PodResources::new(&config.kubelet_dir));
-        Ok(Kubernetes { node, node_name: config.node_name.clone(), client, adapter, pod_resources })
+        let (node_name, reports) = (config.node_name.clone(), config.reports.clone());
+        Ok(Kubernetes { node, node_name, client, adapter, pod_resources, reports })
     }
 
     /// Serves until `end` is true.
     pub(crate) async fn run(self, end: watch::Receiver<bool>) {
-        let Kubernetes { node, node_name, client, adapter, pod_resources } = self;
+        let Kubernetes { node, node_name, client, adapter, pod_resources, reports } = self;
         let told = Arc::clone(&node) as Arc<dyn Node>;
         let has: Has = match &adapter {
             Adapter::Dra(driver) => driver.has(),
@@ -83,6 +85,12 @@ impl Kubernetes {
         let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources), has));
         let cluster = Arc::new(device_plugin::ApiServer::new(client.clone(), node_name.clone()));
         let health = until(end.clone(), health::tell(Arc::clone(&told), client, node_name));
+        let reporting = reports.map(|settings| until(end.clone(), reports::report(settings, Arc::clone(&told))));
+        let reporting = async {
+            if let Some(reporting) = reporting {
+                reporting.await;
+            }
+        };
         let adapter = async {
             match adapter {
                 Adapter::Dra(driver) => {
@@ -97,7 +105,7 @@ impl Kubernetes {
                 }
             }
         };
-        tokio::join!(adapter, consumers, health, node.follow_devices(end.clone()));
+        tokio::join!(adapter, consumers, health, reporting, node.follow_devices(end.clone()));
     }
 }
 

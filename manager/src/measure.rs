@@ -1,5 +1,6 @@
 //! Reads from regions and counters what slices use. What follows from these figures, [`usage`] computes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -31,9 +32,13 @@ impl Now {
     }
 }
 
-/// What a slice uses now.
+/// What each of these slices uses now.
 #[must_use]
-pub(crate) fn usage_of(live: &LiveSlice, inventory: &Inventory, now: Now) -> SliceUsage {
+pub(crate) fn usage(slices: &[Arc<LiveSlice>], inventory: &Inventory, now: Now) -> Vec<SliceUsage> {
+    slices.iter().map(|live| usage_of(live, inventory, now)).collect()
+}
+
+fn usage_of(live: &LiveSlice, inventory: &Inventory, now: Now) -> SliceUsage {
     let damage = live.damage();
     // The numbers of a damaged ledger are not trusted, so they stay 0.
     let is_trusted = damage.is_none();

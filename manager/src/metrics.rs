@@ -89,8 +89,7 @@ pub(crate) fn text(manager: &Manager) -> String {
 fn slices(registry: &mut Registry, manager: &Manager) {
     let inventory = manager.devices().known().inventory;
     let now = Now::read();
-    let usage: Vec<SliceUsage> =
-        manager.live().all().iter().map(|live| measure::usage_of(live, &inventory, now)).collect();
+    let usage: Vec<SliceUsage> = measure::usage(&manager.live().all(), &inventory, now);
     let parts: Vec<(OfPart, &PartUsage)> = usage
         .iter()
         .flat_map(|slice| slice.parts.iter().map(move |part| (slice, part)))

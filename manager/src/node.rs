@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_node::{Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, Slice, SliceRequest};
+use aliquot_node::{
+    Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, Slice, SliceRequest, SliceUsage,
+};
 use tokio::sync::watch;
 
 use crate::attribution;
 use crate::inventory::DeviceUuid;
 use crate::manager::{CreateSliceError, Manager, RemoveSliceError, SliceView};
+use crate::measure::{self, Now};
 use crate::slices::{self, CreateRequest, PartRequest, Published, RemoveError};
 
 mod devices;
@@ -133,6 +136,10 @@ impl Node for ManagedNode {
 
     fn list_beginning_with(&self, prefix: &str) -> Vec<Slice> {
         self.manager.list_beginning_with(prefix).into_iter().map(slice).collect()
+    }
+
+    fn usage(&self) -> Vec<SliceUsage> {
+        measure::usage(&self.manager.live().all(), &self.manager.devices().known().inventory, Now::read())
     }
 
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {

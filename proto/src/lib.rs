@@ -38,6 +38,21 @@ pub mod agent {
     }
 }
 
+/// What managers report to the scheduler of a Kubernetes cluster, `aliquot/reports/v1/reports.proto`.
+pub mod reports {
+    /// Version 1.
+    #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
+    pub mod v1 {
+        tonic::include_proto!("aliquot.reports.v1");
+
+        /// Service account tokens by which managers join are for this audience alone.
+        pub const AUDIENCE: &str = "reports.aliquot.dev";
+
+        /// Maximum length of a message. A slice takes a few hundred bytes.
+        pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
+    }
+}
+
 /// The scheduler's API, `aliquot/scheduler/v1/scheduler.proto`.
 pub mod scheduler {
     /// Version 1.

@@ -5,7 +5,8 @@
 //! id. Both are adapters: they speak with kubelet and the API server on the one side, and on the other with the node
 //! through the trait [`Node`](aliquot_node::Node), which the manager implements. Which slices may be made is the node's to
 //! decide; nothing here knows. In a cluster a [`relay`] stands between kubelet and either of them, so that kubelet
-//! does not notice when a manager is replaced.
+//! does not notice when a manager is replaced. Beside either of them the manager [reports] to the cluster's scheduler, if the
+//! configuration says where that is.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod dra;
 pub mod health;
 pub mod pod_resources;
 pub mod relay;
+pub mod reports;
 mod unix_socket;
 
 pub use aliquot_api_server::{Client, ConnectError, INVENTORY, connect};

@@ -89,6 +89,9 @@ pub trait Node: Send + Sync + 'static {
     /// The slices whose names begin so, by name. Others are not looked at, however many there are.
     fn list_beginning_with(&self, prefix: &str) -> Vec<Slice>;
 
+    /// What each slice uses now.
+    fn usage(&self) -> Vec<SliceUsage>;
+
     /// Says who runs in a slice, for people and metrics to read. It is forgotten when the manager ends. No slice of
     /// that name is no error.
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>);

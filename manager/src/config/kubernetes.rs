@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use aliquot_kubernetes::device_plugin;
 pub use aliquot_kubernetes::device_plugin::{Settings as DevicePluginSettings, SettingsError as DevicePluginError};
 use aliquot_kubernetes::relay::Meeting;
+use aliquot_kubernetes::reports;
+use clap::Args;
 use serde::Deserialize;
 
 use crate::config::{ConfigError, absolute};
@@ -33,6 +35,14 @@ pub struct KubernetesSettings {
     /// Whether kubelet speaks to relays, which speak to this manager.
     #[serde(default)]
     pub relay: bool,
+    /// The replicas of the cluster's scheduler that take reports, as `HOST:PORT`, several separated by commas [default:
+    /// nothing is reported].
+    pub reports_to: Option<String>,
+    /// The name in the scheduler's certificate [default: the first host].
+    pub reports_name: Option<String>,
+    /// The directory with the token and the authority for reports.
+    #[serde(default = "default_reports_dir")]
+    pub reports_dir: PathBuf,
     /// What the device plugin offers, in that mode.
     #[serde(default)]
     pub device_plugin: DevicePluginSettings,
@@ -80,18 +90,46 @@ pub struct KubernetesConfig {
     pub meeting: Meeting,
     /// Whether kubelet speaks to relays, and not to this manager.
     pub relay: bool,
+    /// How the manager reports to the cluster's scheduler; `None`: it does not.
+    pub reports: Option<reports::Settings>,
     /// What the device plugin offers, in that mode.
     pub device_plugin: device_plugin::Config,
+}
+
+/// The flags that change these settings.
+#[derive(Args, Clone, Debug, Default)]
+pub struct KubernetesFlags {
+    /// Where the replicas of the cluster's scheduler take reports of what slices use, several separated by commas; in place
+    /// of reports_to in the configuration's table [kubernetes] [default: nothing is reported]
+    #[arg(long, value_name = "HOST:PORT")]
+    reports_to: Option<String>,
 }
 
 fn default_kubelet_dir() -> PathBuf {
     "/var/lib/kubelet".into()
 }
 
+fn default_reports_dir() -> PathBuf {
+    "/var/run/secrets/aliquot.dev/reports".into()
+}
+
+/// The hosts with their ports, and the first host.
+fn addresses(text: &str) -> Result<(Vec<String>, String), ConfigError> {
+    let read = |address: &str| {
+        let (host, port) = address.trim().rsplit_once(':')?;
+        let is_one = !host.is_empty() && port.parse().is_ok_and(|port: u16| port > 0);
+        is_one.then(|| (address.trim().to_owned(), host.to_owned()))
+    };
+    let all: Option<(Vec<String>, Vec<String>)> = text.split(',').map(read).collect();
+    let (all, mut hosts) = all.ok_or_else(|| ConfigError::ReportsTo { text: text.to_owned() })?;
+    Ok((all, hosts.swap_remove(0)))
+}
+
 impl KubernetesSettings {
     /// Fills in defaults and checks the settings against the manager's others.
     pub(super) fn completed(
         self,
+        flags: KubernetesFlags,
         runtime_dir: &Path,
         state_dir: &Path,
         is_published: bool,
@@ -103,10 +141,18 @@ impl KubernetesSettings {
             return Err(ConfigError::DynamicMigWithoutDra);
         }
         let node_name = self.node_name.or_else(|| env::var(NODE_NAME_VARIABLE).ok()).filter(|name| !name.is_empty());
+        // Kubelet's default: the host's name in lower case.
+        let node_name = node_name.unwrap_or_else(|| procfs::host_name().to_lowercase());
+        let dir = absolute("kubernetes.reports_dir", self.reports_dir)?;
+        let addresses = flags.reports_to.or(self.reports_to).map(|text| addresses(&text)).transpose()?;
+        let reports = addresses.map(|(schedulers, host)| {
+            let server_name = self.reports_name.unwrap_or(host);
+            reports::Settings { schedulers, server_name, dir, node_name: node_name.clone() }
+        });
         Ok(KubernetesConfig {
             mode: self.mode,
-            // Kubelet's default: the host's name in lower case.
-            node_name: node_name.unwrap_or_else(|| procfs::host_name().to_lowercase()),
+            node_name,
+            reports,
             kubelet_dir: absolute("kubernetes.kubelet_dir", self.kubelet_dir)?,
             kubeconfig: self.kubeconfig.map(|path| absolute("kubernetes.kubeconfig", path)).transpose()?,
             mig: self.mig,

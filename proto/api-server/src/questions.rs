@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `GET /v1/queues` | [`Queues`] |
 //! | `GET /v1/pods/NAMESPACE/NAME` | [`PodAnswer`] |
+//! | `GET /v1/usage` | [`UsageAnswer`] |
 //! | `POST /v1/what-if` with a [`WhatIf`] | [`WhatIfAnswer`] |
 //!
 //! Any other outcome is a [`Problem`], with the status 404 (no such pod), 422 (the question makes no sense) or 503
@@ -68,6 +69,63 @@ pub struct Queue {
     pub first: Option<String>,
     /// Why that one waits.
     pub first_waits_because: Option<String>,
+}
+
+/// What is used of devices, as the managers of nodes report it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageAnswer {
+    /// The nodes that were heard of lately.
+    pub nodes: Vec<NodeUsage>,
+    /// The queues of the pods that have parts of devices.
+    pub queues: Vec<PodQueue>,
+}
+
+/// What is used on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeUsage {
+    /// Its name.
+    pub node: String,
+    /// How long ago its manager has said this.
+    pub age_ms: u64,
+    /// What slices use of devices.
+    pub parts: Vec<PartUsage>,
+}
+
+/// What a slice uses of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartUsage {
+    /// The id of the slice.
+    pub slice: String,
+    /// The UUID of the device.
+    pub device: String,
+    /// The containers that run in the slice.
+    pub consumers: Vec<ContainerName>,
+    /// The part of the device's time that was used in the last 10 seconds, in thousandths.
+    pub core_thousandths: u32,
+    /// The memory that is in use.
+    pub memory_bytes: u64,
+}
+
+/// Names a container of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ContainerName {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's own name.
+    pub container: String,
+}
+
+/// The queue of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodQueue {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The queue's name.
+    pub queue: String,
 }
 
 /// What the scheduler knows of a pod.

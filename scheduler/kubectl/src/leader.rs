@@ -65,7 +65,15 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     }
 }
 
-async fn ask_once<T: DeserializeOwned>(cluster: &Cluster, path: &str, body: Option<Vec<u8>>) -> Result<T, NoAnswer> {
+/// Asks the leading scheduler once: whoever does so can do without it.
+///
+/// # Errors
+/// Why it has not answered.
+pub(crate) async fn ask_once<T: DeserializeOwned>(
+    cluster: &Cluster,
+    path: &str,
+    body: Option<Vec<u8>>,
+) -> Result<T, NoAnswer> {
     let namespace = &cluster.system_namespace;
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), namespace);
     let lease = leases.get_opt(LEASE).await.map_err(refused)?;

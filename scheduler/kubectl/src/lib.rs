@@ -17,6 +17,7 @@ mod managers;
 mod port;
 mod queues;
 mod slices;
+mod usage;
 mod what_if;
 
 pub use args::Cli;

@@ -1,8 +1,9 @@
-//! What is used, as the nodes' managers measure it.
+//! What is used, as the nodes' managers say it when they are asked one by one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aliquot_api_server::questions::ContainerName;
 use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Pod;
@@ -11,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, is_forbidden};
 use crate::port::{Port, Unreached};
+use crate::usage::{PartKey, Used};
 
 /// The managers' pods.
 const MANAGERS: &str = "app.kubernetes.io/name=aliquot-manager";
@@ -24,52 +26,15 @@ const AT_ONCE: usize = 16;
 const CORE_USED: &str = "aliquot_slice_core_used_seconds_total";
 const MEMORY_USED: &str = "aliquot_slice_memory_used_bytes";
 
-/// A container's part of a device: its namespace, pod and container, and the device's UUID.
-type Key = (String, String, String, String);
-
-/// What is used of parts.
-#[derive(Debug, Default)]
-pub(crate) struct Usage {
-    used: BTreeMap<Key, Used>,
-    /// Which managers could not be asked, and why.
-    pub(crate) notes: Vec<String>,
-}
-
-/// What is used of a part.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Used {
-    /// Thousandths of the device's time.
-    pub(crate) core_thousandths: Option<u32>,
-    pub(crate) memory_bytes: Option<u64>,
-}
-
-impl Usage {
-    /// What is used of a part. `container` is empty for a claim: then all containers of the pod count.
-    pub(crate) fn of(&self, namespace: &str, pod: &str, container: &str, device: &str) -> Option<Used> {
-        let is_it = |(of_namespace, of_pod, of_container, of_device): &Key| {
-            let is_container = container.is_empty() || of_container == container;
-            of_namespace == namespace && of_pod == pod && is_container && of_device == device
-        };
-        let found = self.used.iter().filter(|(key, _)| is_it(key)).map(|(_, used)| *used);
-        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b).or(a).or(b);
-        found.reduce(|a, b| Used {
-            core_thousandths: sum(a.core_thousandths.map(u64::from), b.core_thousandths.map(u64::from))
-                .and_then(|sum| u32::try_from(sum).ok()),
-            memory_bytes: sum(a.memory_bytes, b.memory_bytes),
-        })
-    }
-}
-
-/// Asks the managers of these nodes.
-pub(crate) async fn usage(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> Usage {
+/// Asks the managers of these nodes. Answers what is used, and which of them could not be asked.
+pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (BTreeMap<PartKey, Used>, Vec<String>) {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
-    let mut usage = Usage::default();
+    let (mut used, mut notes) = (BTreeMap::new(), Vec::new());
     let managers = match pods.list(&ListParams::default().labels(MANAGERS)).await {
         Ok(managers) => managers.items,
         Err(error) => {
             let why = aliquot_api_server::message(&error);
-            usage.notes.push(format!("what is used is not known: the managers cannot be found: {why}"));
-            return usage;
+            return (used, vec![format!("what is used is not known: the managers cannot be found: {why}")]);
         }
     };
     let managers: Vec<Manager> = managers.iter().filter_map(Manager::of).filter(|of| is_asked(&of.node)).collect();
@@ -77,20 +42,20 @@ pub(crate) async fn usage(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) ->
     let answers: Vec<_> = asked.buffer_unordered(AT_ONCE).collect().await;
     for (manager, answer) in answers {
         match answer {
-            Ok(used) => usage.used.extend(used),
+            Ok(of_manager) => used.extend(of_manager),
             // It is so for all of them.
             Err(Unreached::NotForwarded(error)) if is_forbidden(&error) => {
                 let why = aliquot_api_server::message(&error);
-                usage.notes = vec![format!("what is used is not known: you have no right to ask the managers ({why})")];
-                return usage;
+                return (
+                    used,
+                    vec![format!("what is used is not known: you have no right to ask the managers ({why})")],
+                );
             }
-            Err(why) => {
-                usage.notes.push(format!("the manager on node {} cannot be asked: {}", manager.node, why.why()))
-            }
+            Err(why) => notes.push(format!("the manager on node {} cannot be asked: {}", manager.node, why.why())),
         }
     }
-    usage.notes.sort();
-    usage
+    notes.sort();
+    (used, notes)
 }
 
 /// A manager that can be asked.
@@ -112,7 +77,7 @@ impl Manager {
         })
     }
 
-    async fn used(&self, pods: &Api<Pod>) -> Result<BTreeMap<Key, Used>, Unreached> {
+    async fn used(&self, pods: &Api<Pod>) -> Result<BTreeMap<PartKey, Used>, Unreached> {
         let port = Port { pods, pod: &self.pod, port: self.port };
         let (first, before) = (Instant::now(), port.ask("/metrics", None).await?.1);
         sleep(SPAN).await;
@@ -123,8 +88,8 @@ impl Manager {
 }
 
 /// What was used between two pages of metrics.
-fn between(before: &str, after: &str, span: Duration) -> BTreeMap<Key, Used> {
-    let mut used: BTreeMap<Key, Used> = BTreeMap::new();
+fn between(before: &str, after: &str, span: Duration) -> BTreeMap<PartKey, Used> {
+    let mut used: BTreeMap<PartKey, Used> = BTreeMap::new();
     let seconds_before = samples(before, CORE_USED);
     for (key, seconds) in samples(after, CORE_USED) {
         let since = seconds_before.get(&key).map(|before| (seconds - before).max(0.0));
@@ -138,13 +103,15 @@ fn between(before: &str, after: &str, span: Duration) -> BTreeMap<Key, Used> {
 }
 
 /// The samples of a metric that are of one container.
-fn samples(page: &str, metric: &str) -> BTreeMap<Key, f64> {
+fn samples(page: &str, metric: &str) -> BTreeMap<PartKey, f64> {
     let lines = page.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
     lines
         .filter_map(|line| {
             let (labels, value) = labels(line)?;
             let label = |name: &str| labels.get(name).cloned();
-            let key = (label("namespace")?, label("pod")?, label("container")?, label("device")?);
+            let container =
+                ContainerName { namespace: label("namespace")?, pod: label("pod")?, container: label("container")? };
+            let key = PartKey { slice: label("slice")?, device: label("device")?, container };
             Some((key, value.trim().parse().ok()?))
         })
         .collect()
@@ -193,12 +160,10 @@ mod tests {
             )
         };
         let used = between(&page(10.0, 1), &page(10.6, 1 << 30), Duration::from_secs(2));
-        let usage = Usage { used, notes: Vec::new() };
+        let container = ContainerName { namespace: "team".into(), pod: "a".into(), container: "main".into() };
+        let key = PartKey { slice: "s".into(), device: "GPU-1".into(), container };
         let expected = Used { core_thousandths: Some(300), memory_bytes: Some(1 << 30) };
-        assert_eq!(usage.of("team", "a", "main", "GPU-1"), Some(expected));
-        assert_eq!(usage.of("team", "a", "", "GPU-1"), Some(expected));
-        assert_eq!(usage.of("team", "a", "other", "GPU-1"), None);
-        assert_eq!(usage.used.len(), 1);
+        assert_eq!(used, BTreeMap::from([(key, expected)]));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::cluster::Cluster;
 use crate::explain::percent;
 use crate::failure::Failure;
 use crate::holdings::{self, Holding, Objects};
-use crate::managers::{self, Usage, Used};
 use crate::queues::json;
+use crate::usage::{self, Usage, Used};
 
 pub(crate) async fn slices(cluster: &Cluster, args: &SlicesArgs, look: Look) -> Result<Printed, Failure> {
     let objects = holdings::read(cluster, args.all_namespaces).await?;
@@ -24,7 +24,7 @@ pub(crate) async fn slices(cluster: &Cluster, args: &SlicesArgs, look: Look) -> 
 pub(crate) async fn top(cluster: &Cluster, args: &SlicesArgs, look: Look) -> Result<Printed, Failure> {
     let objects = holdings::read(cluster, args.all_namespaces).await?;
     let nodes: BTreeSet<&String> = objects.holdings.iter().map(|holding| &holding.node).collect();
-    let usage = managers::usage(cluster, |node| nodes.iter().any(|of| *of == node)).await;
+    let usage = usage::usage(cluster, |node| nodes.iter().any(|of| *of == node)).await;
     show(objects, Some(usage), args, look)
 }
 
@@ -41,6 +41,10 @@ struct Row {
     core_used_thousandths: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_used_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report_age_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -81,6 +85,8 @@ fn rows(objects: &Objects, usage: Option<&Usage>, with_idle: bool) -> Vec<Row> {
             problem: known.and_then(|known| known.problem.clone()),
             core_used_thousandths: core_thousandths,
             memory_used_bytes: memory_bytes,
+            report_age_ms: usage.and_then(|usage| usage.age_ms(&holding.node)),
+            queue: usage.and_then(|usage| usage.queue(namespace, pod)).cloned(),
         }
     };
     let held: BTreeSet<&String> = objects.holdings.iter().map(|holding| &holding.device).collect();
@@ -102,10 +108,12 @@ fn table(rows: &[Row], args: &SlicesArgs, with_usage: bool, look: Look) -> Strin
     };
     more(&mut columns, is_wide, &[("MODEL", Align::Left)]);
     more(&mut columns, args.all_namespaces, &[("NAMESPACE", Align::Left)]);
-    more(&mut columns, true, &[("POD", Align::Left), ("CONTAINER", Align::Left), ("CORE", Align::Right)]);
+    more(&mut columns, true, &[("POD", Align::Left), ("CONTAINER", Align::Left)]);
+    more(&mut columns, with_usage, &[("QUEUE", Align::Left)]);
+    more(&mut columns, true, &[("CORE", Align::Right)]);
     more(&mut columns, with_usage, &[("USED", Align::Right)]);
     more(&mut columns, true, &[("MEMORY", Align::Right)]);
-    more(&mut columns, with_usage, &[("USED", Align::Right)]);
+    more(&mut columns, with_usage, &[("USED", Align::Right), ("AGE", Align::Right)]);
     more(&mut columns, is_wide, &[("UUID", Align::Left), ("PROBLEM", Align::Left)]);
     let mut table = Table::new(columns);
     for row in rows {
@@ -130,6 +138,9 @@ fn cells(row: &Row, args: &SlicesArgs, with_usage: bool, is_wide: bool) -> Vec<C
         cells.push(or_dash(Some(namespace.clone())));
     }
     cells.extend([or_dash(Some(pod.clone())), or_dash(Some(container))]);
+    if with_usage {
+        cells.push(or_dash(row.queue.clone()));
+    }
     cells.push(or_dash(core_thousandths.map(percent)));
     if with_usage {
         cells.push(or_dash(row.core_used_thousandths.map(percent)));
@@ -140,6 +151,7 @@ fn cells(row: &Row, args: &SlicesArgs, with_usage: bool, is_wide: bool) -> Vec<C
         let is_full = row.memory_used_bytes.zip(*memory_bytes).is_some_and(|(used, of)| used > of / 10 * 9);
         let text = row.memory_used_bytes.map_or_else(|| "-".to_owned(), bytes_human);
         cells.push(Cell::coloured(text, is_full.then_some(Colour::Yellow)));
+        cells.push(or_dash(row.report_age_ms.map(|age_ms| format!("{} s", age_ms / 1000))));
     }
     if is_wide {
         cells.push(Cell::from(device.clone()));
@@ -191,9 +203,9 @@ mod tests {
         );
         assert_eq!(
             text(&args(true, Format::Table), Some(Usage::default())),
-            "NODE  DEVICE  NAMESPACE  POD  CONTAINER  CORE  USED  MEMORY  USED\n\
-             n     gpu 0   team       a    main       30 %     -   8 GiB     -\n\
-             n     gpu 1   -          -    -             -     -       -     -\n"
+            "NODE  DEVICE  NAMESPACE  POD  CONTAINER  QUEUE  CORE  USED  MEMORY  USED  AGE\n\
+             n     gpu 0   team       a    main       -      30 %     -   8 GiB     -    -\n\
+             n     gpu 1   -          -    -          -         -     -       -     -    -\n"
         );
         let wide = text(&args(false, Format::Wide), None);
         assert!(wide.contains("MODEL") && wide.contains("GPU-1  -\n"), "{wide}");

@@ -16,6 +16,9 @@
 //!
 //! Each replica also reviews objects when they are made (`webhook`): what could never be given is refused at once.
 //!
+//! The nodes' managers report what slices use and how devices are (`reports`), where they are told to. Everything works on
+//! without a report.
+//!
 //! # One leader
 //!
 //! Replicas elect a leader by a Lease. A leader's term is greater than all before. It begins no write after its lease. A
@@ -24,6 +27,7 @@
 
 #![forbid(unsafe_code)]
 
+mod certificates;
 mod claim_report;
 mod devices;
 mod dra;
@@ -41,6 +45,7 @@ mod questions;
 mod queue;
 mod queue_status;
 mod report;
+mod reports;
 mod reservation;
 mod resources;
 mod scheduling_policy;

@@ -1,6 +1,7 @@
 //! Answers what operators ask: see [`aliquot_api_server::questions`].
 
 mod explain;
+mod usage;
 mod what_if;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) async fn serve(listener: TcpListener, status: Arc<Status>) {
     let router = Router::new()
         .route("/v1/queues", get(queues))
         .route("/v1/pods/{namespace}/{name}", get(pod))
+        .route("/v1/usage", get(usage))
         .route("/v1/what-if", post(what_if));
     let office = Office { status, places: Arc::new(Semaphore::new(AT_ONCE)) };
     let _ = axum::serve(listener, router.with_state(office)).await;
@@ -91,6 +93,10 @@ fn json(status: StatusCode, answer: &impl Serialize) -> Response {
 
 async fn queues(State(office): State<Office>) -> Response {
     office.answer(|_, view| Ok(Queues { queues: all_queues(view) })).await
+}
+
+async fn usage(State(office): State<Office>) -> Response {
+    office.answer(|shared, _| Ok(usage::answer(shared))).await
 }
 
 async fn pod(State(office): State<Office>, Path((namespace, name)): Path<(String, String)>) -> Response {

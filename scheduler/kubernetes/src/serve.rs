@@ -23,7 +23,7 @@ use crate::mirror::{Choice, Mirror, Write};
 use crate::telemetry::{Leading, Status};
 use crate::tls::TlsFiles;
 use crate::webhook::Webhook;
-use crate::{claim_report, left_over, questions, queue_status, report, volumes, watches, writer};
+use crate::{claim_report, left_over, questions, queue_status, report, reports, volumes, watches, writer};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -38,7 +38,7 @@ pub struct Config {
     pub kubeconfig: Option<PathBuf>,
     /// Pods with this `schedulerName` are scheduled.
     pub name: String,
-    /// The namespace of the Lease, and of the Secret with the webhook's certificate.
+    /// The namespace of the Lease, of the Secrets with certificates, and of the nodes' managers.
     pub namespace: String,
     /// Names this replica: no other one has this name at the same time.
     pub identity: String,
@@ -60,6 +60,8 @@ pub struct Listeners {
     pub extender: Option<ExtenderListener>,
     /// For the API server, which has objects reviewed when they are made.
     pub webhook: Option<TcpListener>,
+    /// For the nodes' managers, which report what slices use.
+    pub reports: Option<TcpListener>,
 }
 
 /// Where kube-scheduler's extender answers.
@@ -99,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) fence: Fence,
     pub(crate) status: Arc<Status>,
+    /// What the nodes' managers report.
+    pub(crate) reports: reports::Known,
     topology: Vec<String>,
     mirror: Mutex<Mirror>,
     /// The engine; `None`: it does not run yet, and what is new is told when it begins.
@@ -112,8 +116,11 @@ impl Shared {
     fn new(config: &Config, fence: Fence, status: Arc<Status>, term: u64) -> Arc<Shared> {
         let (name, topology) = (config.name.clone(), config.topology.clone());
         let (mirror, engine) = (Mutex::new(Mirror::new(&name, term, &topology)), Mutex::new(None));
-        let waiters = Waiters::default();
-        Arc::new_cyclic(|this| Shared { name, fence, status, topology, mirror, engine, waiters, this: this.clone() })
+        let (waiters, reports) = (Waiters::default(), reports::Known::default());
+        Arc::new_cyclic(|this| {
+            let this = this.clone();
+            Shared { name, fence, status, reports, topology, mirror, engine, waiters, this }
+        })
     }
 
     /// Tells the engine what it knows already, to hear that it answers.
@@ -275,6 +282,10 @@ pub async fn serve(
     if let Some(listener) = listeners.webhook {
         let webhook = Webhook::new(client.clone(), &config.namespace, &config.name, Arc::clone(&status));
         servers.spawn(webhook.serve(for_tokio(listener)?));
+    }
+    if let Some(listener) = listeners.reports {
+        let (namespace, status) = (config.namespace.clone(), Arc::clone(&status));
+        servers.spawn(reports::serve(for_tokio(listener)?, client.clone(), namespace, status));
     }
     let candidate = Candidate::new(client.clone(), &config, Arc::clone(&status));
     let mut stop = std::pin::pin!(stop);

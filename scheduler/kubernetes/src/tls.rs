@@ -73,6 +73,12 @@ pub(crate) fn for_http(mut config: ServerConfig) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
+/// The configuration of a server of gRPC.
+pub(crate) fn for_grpc(mut config: ServerConfig) -> Arc<ServerConfig> {
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
+}
+
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{} cannot be used: {error}", file.display());
     let certificates = CertificateDer::pem_file_iter(file).map_err(|error| wrong(&error))?;

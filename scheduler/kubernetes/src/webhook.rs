@@ -10,15 +10,14 @@
 //! Every replica answers, whoever leads. An answer depends on the object, and the names of queues and policies, alone.
 //! Nothing is written, so a trial (`dryRun`) is reviewed as all else. What is filled in already is not changed again.
 //!
-//! The replicas share a certificate, which they make and renew themselves ([`keeper`]).
+//! The replicas share a certificate, which they make and renew themselves ([`trust`]).
 
-mod certificates;
 mod claims;
 mod defaults;
-mod keeper;
 mod known;
 mod pods;
 mod review;
+mod trust;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,11 +34,12 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tracing::debug;
 
+use crate::certificates::Keeper;
 use crate::telemetry::Status;
 use crate::tls::TlsListener;
-use keeper::Keeper;
 use known::Known;
 use review::{Answer, Request, Review};
+use trust::Trust;
 
 /// Objects have less than 2 MiB, and a review has the old one beside the new one.
 const BODY_MAX: usize = 8 << 20;
@@ -51,7 +51,7 @@ const AT_ONCE: usize = 16;
 /// The webhook of one replica: it answers reviews, and keeps the certificate that it is served with.
 pub(crate) struct Webhook {
     desk: Desk,
-    keeper: Keeper,
+    keeper: Keeper<Trust>,
     client: Client,
 }
 
@@ -66,7 +66,8 @@ struct Desk {
 impl Webhook {
     /// `scheduler` is the name of this scheduler, and `namespace` where its Secret is.
     pub(crate) fn new(client: Client, namespace: &str, scheduler: &str, status: Arc<Status>) -> Webhook {
-        let keeper = Keeper::new(client.clone(), namespace);
+        let trust = Trust::new(client.clone(), namespace, Arc::clone(&status));
+        let keeper = Keeper::new(client.clone(), namespace, trust);
         let places = Arc::new(Semaphore::new(AT_ONCE));
         Webhook { desk: Desk { scheduler: scheduler.into(), status, known: Known::default(), places }, keeper, client }
     }
@@ -75,13 +76,12 @@ impl Webhook {
     pub(crate) async fn serve(self, listener: TcpListener) {
         let Webhook { desk, keeper, client } = self;
         let known = desk.known.clone();
-        let certificate = keeper.first(desk.status.reviews()).await;
+        let certificate = keeper.first().await;
         let current = certificate.clone();
-        let status = Arc::clone(&desk.status);
         let listener = TlsListener::new(listener, move || current.borrow().clone());
         tokio::join!(
             async { _ = axum::serve(listener, router(desk)).await },
-            keeper.keep(&certificate, status.reviews()),
+            keeper.keep(&certificate),
             known.watch(client),
         );
     }

@@ -24,7 +24,7 @@ pub(crate) struct KubernetesArgs {
     /// Pods with this schedulerName are scheduled
     #[arg(long, value_name = "NAME", default_value = "aliquot")]
     scheduler_name: String,
-    /// The namespace of the Lease by which replicas elect a leader, and of the webhook's Secret [default: the pod's own, or aliquot-system]
+    /// The namespace of the Lease by which replicas elect a leader, of Secrets with certificates, and of the managers [default: the pod's own, or aliquot-system]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// The placement policy
@@ -44,6 +44,10 @@ pub(crate) struct KubernetesArgs {
     /// themselves. It reaches them by the Service aliquot-scheduler-webhook [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     webhook_address: Option<SocketAddr>,
+    /// Where the nodes' managers report what slices use and how devices are, over TLS with certificates that replicas make
+    /// themselves. Managers reach replicas by the Service aliquot-scheduler-reports [default: nowhere]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    reports_address: Option<SocketAddr>,
     #[command(flatten)]
     extender: ExtenderArgs,
     /// What to log, as for RUST_LOG
@@ -119,6 +123,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         questions: args.questions_address.map(listen_on_loopback).transpose()?,
         extender: args.extender.listen()?,
         webhook: args.webhook_address.map(listen).transpose()?,
+        reports: args.reports_address.map(listen).transpose()?,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

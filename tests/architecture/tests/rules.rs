@@ -88,6 +88,7 @@ const RULES: &[Rule] = &[
         ours: &[
             "aliquot-api-server",
             "aliquot-dialects",
+            "aliquot-proto",
             "aliquot-scheduler-core",
             "aliquot-scheduler-engine",
             "aliquot-telemetry",

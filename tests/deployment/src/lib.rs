@@ -178,14 +178,24 @@ pub fn documents(file: &Path) -> Vec<Value> {
 /// The scheduler's deployment with a component laid over it, as kustomize does it.
 ///
 /// # Panics
-/// The component does anything but adding to the deployment.
+/// See [`with_component`].
 #[must_use]
 pub fn scheduler_with(component: &str) -> Deployment {
-    let mut deployment = object_content("scheduler", "Deployment", "aliquot-scheduler");
+    with_component("scheduler", "aliquot-scheduler", component)
+}
+
+/// An object of a part of the manifests with a component laid over it, as kustomize does it.
+///
+/// # Panics
+/// The component does anything but adding to the object.
+#[must_use]
+pub fn with_component<K: Resource + DeserializeOwned>(part: &str, name: &str, component: &str) -> K {
+    let mut object = object_content(part, K::KIND, name);
     let file = directory().join("components").join(component).join("kustomization.yaml");
     let component = documents(&file).remove(0);
-    let patch = &component["patches"][0];
-    assert_eq!(patch["target"], serde_json::json!({"kind": "Deployment", "name": "aliquot-scheduler"}));
+    let target = serde_json::json!({"kind": K::KIND, "name": name});
+    let mut patches = component["patches"].as_array().expect("patches").iter();
+    let patch = patches.find(|patch| patch["target"] == target).expect("a patch for the object");
     let operations = patch["patch"].as_str().expect("a patch of operations");
     let operations: Vec<Value> = serde_saphyr::from_str(operations).expect("operations as YAML");
     for operation in operations {
@@ -193,13 +203,13 @@ pub fn scheduler_with(component: &str) -> Deployment {
         let path = operation["path"].as_str().expect("an operation has a path");
         let (place, key) = path.rsplit_once('/').expect("a path begins with a slash");
         let value = operation["value"].clone();
-        match deployment.pointer_mut(place).unwrap_or_else(|| panic!("{place} is there")) {
+        match object.pointer_mut(place).unwrap_or_else(|| panic!("{place} is there")) {
             Value::Array(items) if key == "-" => items.push(value),
             Value::Object(fields) => assert!(fields.insert(key.to_owned(), value).is_none(), "{place}/{key} is new"),
             other => panic!("{place}: {other}"),
         }
     }
-    serde_json::from_value(deployment).expect("a deployment")
+    serde_json::from_value(object).expect("the object is still one of its kind")
 }
 
 fn object_content(part: &str, kind: &str, name: &str) -> Value {

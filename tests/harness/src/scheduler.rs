@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
@@ -19,14 +18,13 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::container::{GLOBAL_OPTIONS, RUN_OPTIONS};
+use crate::loopback::own_address;
 use crate::process::Process;
 use crate::{SimulatedGpu, artifacts, wait};
 
 /// A running `aliquot-scheduler serve` with directories and an address of its own. Dropping this kills it.
 pub struct Scheduler {
     dir: TempDir,
-    /// Each scheduler of this process listens at a loopback address of its own, so that it finds its port free again
-    /// after a restart.
     listen: String,
     settings: String,
     process: Option<Process>,
@@ -36,11 +34,7 @@ impl Scheduler {
     /// Starts a scheduler with the configuration keys `settings`, and waits until it answers.
     #[must_use]
     pub fn start(settings: &str) -> Scheduler {
-        static NEXT: AtomicU8 = AtomicU8::new(1);
-        let process = std::process::id().to_le_bytes();
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        // 127.0.0.1 is of everybody.
-        let listen = format!("127.{}.{}.{number}:7460", process[1] | 0x40, process[0]);
+        let listen = format!("{}:7460", own_address());
         let dir = TempDir::with_prefix("aliquot-scheduler-").expect("a temporary directory");
         let mut scheduler = Scheduler { dir, listen, settings: settings.to_owned(), process: None };
         scheduler.restart();

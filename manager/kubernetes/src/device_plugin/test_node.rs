@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use aliquot_dialects::{Container, Pod};
 use aliquot_node::{
     Consumer, CreateError, Device, Devices, MigInstance, MigProfile, Node, NodeError, Part, Partition, Partitioning,
-    Placement, Slice, SliceRequest,
+    Placement, Slice, SliceRequest, SliceUsage,
 };
 use tokio::sync::watch;
 
@@ -270,6 +270,10 @@ impl Node for TestNode {
         let slices = self.slices();
         let from = slices.range(prefix.to_owned()..);
         self.look_at(from.take_while(|(name, _)| name.starts_with(prefix)).map(|(_, slice)| slice.clone()).collect())
+    }
+
+    fn usage(&self) -> Vec<SliceUsage> {
+        Vec::new()
     }
 
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {

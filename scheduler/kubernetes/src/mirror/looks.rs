@@ -81,6 +81,13 @@ impl Mirror {
         instances.flat_map(|(facts, of)| of.amounts.devices.iter().map(move |part| (facts, of.node.as_str(), part)))
     }
 
+    /// The queues of the pods that hold parts of devices: namespace, pod and queue.
+    pub(crate) fn queues_of_holders(&self) -> impl Iterator<Item = (&str, &str, String)> {
+        let holds = |pod: &&super::KnownPod| pod.instance.as_ref().is_some_and(|of| !of.amounts.devices.is_empty());
+        let pods = self.pods.values().filter(holds).map(|pod| &pod.facts);
+        pods.map(|facts| (facts.namespace.as_str(), facts.name.as_str(), some_queue(self.queue_of(facts))))
+    }
+
     /// The bytes that one unit of memory is in `GPUShare`'s words.
     pub(crate) fn gpushare_unit_bytes(&self) -> u64 {
         self.reading.facts.gpushare_unit_bytes

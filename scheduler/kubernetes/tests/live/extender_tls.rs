@@ -12,7 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tempfile::TempDir;
 
-use crate::kit::Cluster;
+use crate::kit::{Cluster, Extras};
 
 /// The name in the extender's certificate, as the manifests have it.
 const NAME: &str = "aliquot-scheduler-extender.aliquot-system.svc";
@@ -82,7 +82,7 @@ fn only_who_has_a_certificate_may_ask() {
     let files = write(directory.path(), &authority);
     let mut cluster = Cluster::start();
     cluster.node("n", 1);
-    let scheduler = cluster.scheduler_with(Some(files), false);
+    let scheduler = cluster.scheduler_with(Extras { tls: Some(files), ..Extras::default() });
     let address = scheduler.extender_address;
     cluster.wait_until("the leader answers", |_| ask(address, &authority, Some(&authority)) == Ok(200));
     assert!(ask(address, &authority, None).is_err(), "nobody without a certificate");
@@ -103,7 +103,7 @@ fn a_renewed_certificate_is_used_without_a_restart() {
     let files = write(directory.path(), &first);
     let mut cluster = Cluster::start();
     cluster.node("n", 1);
-    let scheduler = cluster.scheduler_with(Some(files), false);
+    let scheduler = cluster.scheduler_with(Extras { tls: Some(files), ..Extras::default() });
     let address = scheduler.extender_address;
     cluster.wait_until("the leader answers", |_| ask(address, &first, Some(&first)) == Ok(200));
     // Files that cannot be read change nothing.

@@ -45,6 +45,18 @@ pub(crate) struct Scheduler {
     pub(crate) questions_address: SocketAddr,
     pub(crate) extender_address: SocketAddr,
     pub(crate) webhook_address: SocketAddr,
+    pub(crate) reports_address: SocketAddr,
+}
+
+/// What a replica has beside what all of them have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    /// Its extender speaks TLS with these files.
+    pub(crate) tls: Option<TlsFiles>,
+    /// It has a webhook. The rights of all others are without it.
+    pub(crate) webhook: bool,
+    /// It takes reports of managers. The rights of all others are without that.
+    pub(crate) reports: bool,
 }
 
 impl Cluster {
@@ -104,16 +116,15 @@ impl Cluster {
     }
 
     pub(crate) fn scheduler(&mut self) -> Scheduler {
-        self.scheduler_with(None, false)
+        self.scheduler_with(Extras::default())
     }
 
-    /// A replica whose extender speaks TLS if there are files for that, and which may have a webhook.
-    pub(crate) fn scheduler_with(&mut self, tls: Option<TlsFiles>, has_webhook: bool) -> Scheduler {
+    pub(crate) fn scheduler_with(&mut self, extras: Extras) -> Scheduler {
         self.schedulers += 1;
-        let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let listeners = [(); 5].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let addresses = listeners.each_ref().map(|of| of.local_addr().unwrap());
-        let [metrics_address, questions_address, extender_address, webhook_address] = addresses;
-        let protocol = if tls.is_some() { "https" } else { "http" };
+        let [metrics_address, questions_address, extender_address, webhook_address, reports_address] = addresses;
+        let protocol = if extras.tls.is_some() { "https" } else { "http" };
         let config = Config {
             kubeconfig: Some(self.kubeconfig()),
             name: "aliquot".into(),
@@ -128,7 +139,7 @@ impl Cluster {
             let runtime = Runtime::new().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve_until_stopped(config, listeners, tls, has_webhook, stopped, end) => {}
+                    () = serve_until_stopped(config, listeners, extras, stopped, end) => {}
                     _ = killed => {}
                 }
             });
@@ -136,7 +147,17 @@ impl Cluster {
             runtime.shutdown_background();
         });
         let (kill, thread) = (Some(kill), Some(thread));
-        Scheduler { stop, kill, ended, thread, metrics_address, questions_address, extender_address, webhook_address }
+        Scheduler {
+            stop,
+            kill,
+            ended,
+            thread,
+            metrics_address,
+            questions_address,
+            extender_address,
+            webhook_address,
+            reports_address,
+        }
     }
 
     pub(crate) fn node(&self, name: &str, devices: usize) {
@@ -297,9 +318,8 @@ impl Drop for Scheduler {
 /// Serves, and says each time how it has ended.
 async fn serve_until_stopped(
     config: Config,
-    listeners: [TcpListener; 4],
-    tls: Option<TlsFiles>,
-    has_webhook: bool,
+    listeners: [TcpListener; 5],
+    extras: Extras,
     stopped: watch::Receiver<bool>,
     end: mpsc::Sender<Result<(), ServeError>>,
 ) {
@@ -313,12 +333,11 @@ async fn serve_until_stopped(
             _ = stopped.wait_for(|stopped| *stopped).await;
             _ = stop.send(());
         });
-        let [metrics, questions, extender, webhook] =
+        let [metrics, questions, extender, webhook, reports] =
             listeners.each_ref().map(|listener| Some(listener.try_clone().unwrap()));
-        let extender = extender.map(|listener| ExtenderListener { listener, tls: tls.clone() });
-        // Replicas have a webhook where a test has its manifests applied: the rights of all others are without it.
-        let webhook = webhook.filter(|_| has_webhook);
-        let listeners = Listeners { metrics, questions, extender, webhook };
+        let extender = extender.map(|listener| ExtenderListener { listener, tls: extras.tls.clone() });
+        let (webhook, reports) = (webhook.filter(|_| extras.webhook), reports.filter(|_| extras.reports));
+        let listeners = Listeners { metrics, questions, extender, webhook, reports };
         let done = serve(config.clone(), listeners, decisions, stops).await;
         let is_done = done.is_ok();
         _ = end.send(done);

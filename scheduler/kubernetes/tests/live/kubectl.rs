@@ -30,7 +30,7 @@ fn text(cluster: &Cluster, arguments: &[&str]) -> String {
     text
 }
 
-fn json_of<T: DeserializeOwned>(cluster: &Cluster, arguments: &[&str]) -> T {
+pub(crate) fn json_of<T: DeserializeOwned>(cluster: &Cluster, arguments: &[&str]) -> T {
     let printed = ask(cluster, &[arguments, &["-o", "json"]].concat()).unwrap();
     serde_json::from_str(&printed.text).unwrap()
 }
@@ -106,7 +106,7 @@ fn queues_and_slices_say_who_has_what() {
 
     // There is no manager that could be asked.
     let top = text(&cluster, &["top"]);
-    assert!(top.starts_with("NODE  DEVICE  POD  CONTAINER  CORE  USED  MEMORY  USED\n"), "{top}");
+    assert!(top.starts_with("NODE  DEVICE  POD  CONTAINER  QUEUE  CORE  USED  MEMORY  USED  AGE\n"), "{top}");
 }
 
 /// Answers as a manager does, until the test ends: from one answer to the next the pod `a` has used half a second of a

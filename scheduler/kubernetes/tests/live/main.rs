@@ -9,6 +9,7 @@ mod kit;
 mod kubectl;
 mod objects;
 mod peers;
+mod reports;
 mod rights;
 mod scheduling;
 mod telemetry;

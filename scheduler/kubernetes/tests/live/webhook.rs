@@ -10,7 +10,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::kit::{Cluster, Scheduler};
+use crate::kit::{Cluster, Extras, Scheduler};
 use crate::rights::{allowed, used};
 
 /// The Service, the Secret and both configurations.
@@ -40,7 +40,7 @@ impl World {
         for (configuration, resource) in configurations.into_iter().zip([&MUTATING_WEBHOOKS, &VALIDATING_WEBHOOKS]) {
             cluster.objects.create(resource, "", configuration);
         }
-        let scheduler = cluster.scheduler_with(None, true);
+        let scheduler = cluster.scheduler_with(Extras { webhook: true, ..Extras::default() });
         cluster.server().serve_at("aliquot-system", NAME, 443, scheduler.webhook_address);
         let is_trusted = |cluster: &Cluster| {
             [&MUTATING_WEBHOOKS, &VALIDATING_WEBHOOKS].into_iter().all(|resource| {

@@ -22,7 +22,7 @@ use super::admission::{self, Operation};
 use super::fault::Fault;
 use super::operations::{self, Patch, Target};
 use super::request::{Address, Query, Subresource};
-use super::resource::{CLAIMS, RESOURCES, Resource};
+use super::resource::{CLAIMS, RESOURCES, Resource, TOKEN_REVIEWS};
 use super::scheduling;
 use super::selector::Selector;
 use super::status::Failure;
@@ -154,6 +154,9 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     match (parts.method.as_str(), &address.name) {
         ("GET", Some(_)) => Ok(Answer::Json(200, operations::get(objects, target)?)),
         ("GET", None) => list(shared, &address, &query),
+        ("POST", None) if target.resource.kind == TOKEN_REVIEWS.kind => {
+            Ok(Answer::Json(201, shared.tokens.review(parse(&body)?)))
+        }
         ("POST", None) => {
             json_only(&content_type)?;
             let (object, warnings) = admission::admit(shared, target, Operation::Create, parse(&body)?).await?;

@@ -16,6 +16,7 @@ mod resource;
 mod scheduling;
 mod selector;
 mod status;
+mod tokens;
 mod validation;
 mod watch;
 
@@ -40,9 +41,9 @@ pub use fault::Fault;
 pub use informer::Informer;
 pub use quantity::Quantity;
 pub use resource::{
-    BUDGETS, CLAIM_TEMPLATES, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, JOB_SETS, LEASES, MUTATING_WEBHOOKS,
-    NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, RESOURCES, Resource, SCHEDULING_POLICIES, SECRETS, SLICES,
-    STORAGE_CLASSES, VALIDATING_WEBHOOKS, VOLUME_CLAIMS, VOLUMES,
+    BUDGETS, CLAIM_TEMPLATES, CLAIMS, CONFIG_MAPS, CORE_EVENTS, DEVICE_CLASSES, EVENTS, JOB_SETS, LEASES,
+    MUTATING_WEBHOOKS, NAMESPACES, NODES, POD_GROUPS, PODS, QUEUES, RESOURCES, Resource, SCHEDULING_POLICIES, SECRETS,
+    SLICES, STORAGE_CLASSES, TOKEN_REVIEWS, VALIDATING_WEBHOOKS, VOLUME_CLAIMS, VOLUMES,
 };
 pub use status::Failure;
 
@@ -69,6 +70,7 @@ struct Shared {
     faults: fault::Faults,
     forwards: forward::Forwards,
     services: forward::Forwards,
+    tokens: tokens::Tokens,
     /// Counts outages: each ends all watches.
     outages: tokio::sync::watch::Sender<u64>,
     calls: Mutex<BTreeSet<Call>>,
@@ -102,6 +104,7 @@ impl ApiServer {
             faults: fault::Faults::default(),
             forwards: forward::Forwards::default(),
             services: forward::Forwards::default(),
+            tokens: tokens::Tokens::default(),
             outages: tokio::sync::watch::Sender::new(0),
             calls: Mutex::default(),
         });
@@ -148,6 +151,11 @@ impl ApiServer {
     /// From now on a port of a service leads there: webhooks are asked by services.
     pub fn serve_at(&self, namespace: &str, service: &str, port: u16, to: SocketAddr) {
         self.shared.services.set(namespace, service, port, to);
+    }
+
+    /// From now on this token is one of a user's for an audience, bound to a pod on a node.
+    pub fn know_token(&self, token: &str, audience: &str, user: &str, node: &str) {
+        self.shared.tokens.set(token, audience, user, node);
     }
 
     /// Ends all watches. Clients that go on where they were find nothing changed.

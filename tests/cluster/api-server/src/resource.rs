@@ -1,9 +1,10 @@
 //! What the API server serves: one line for each resource.
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ConfigMap, Event as CoreEvent, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
 };
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -45,7 +46,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 32] = [
+pub const RESOURCES: [&Resource; 34] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -60,6 +61,8 @@ pub const RESOURCES: [&Resource; 32] = [
     &DEVICE_CLASSES,
     &LEASES,
     &SECRETS,
+    &CONFIG_MAPS,
+    &TOKEN_REVIEWS,
     &MUTATING_WEBHOOKS,
     &VALIDATING_WEBHOOKS,
     &BUDGETS,
@@ -206,6 +209,20 @@ pub const SECRETS: Resource = Resource {
     decode: strictly::<Secret>,
     validate: |_, _| Ok(()),
     validate_status: |_, _| Ok(()),
+};
+
+/// `configmaps`.
+pub const CONFIG_MAPS: Resource =
+    Resource { plural: "configmaps", kind: "ConfigMap", decode: strictly::<ConfigMap>, ..SECRETS };
+
+/// `tokenreviews`, which are answered and not kept.
+pub const TOKEN_REVIEWS: Resource = Resource {
+    group: "authentication.k8s.io",
+    plural: "tokenreviews",
+    kind: "TokenReview",
+    namespaced: false,
+    decode: strictly::<TokenReview>,
+    ..SECRETS
 };
 
 /// `mutatingwebhookconfigurations`.

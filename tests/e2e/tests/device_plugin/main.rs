@@ -10,6 +10,7 @@ mod real_containers;
 mod refusals;
 mod relay;
 mod removal;
+mod reports;
 mod restarts;
 mod scheduler;
 mod stage;

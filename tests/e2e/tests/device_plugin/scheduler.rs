@@ -13,15 +13,20 @@ use crate::stage::{container, delete, on_paper, part, share_of, slice_of, spec};
 
 /// A running `aliquot-scheduler kubernetes`, which is started anew when it ends by itself, as kubelet does: a replica
 /// that could not renew its lease in time ends.
-struct Scheduler {
+pub(crate) struct Scheduler {
     child: Arc<Mutex<Option<Child>>>,
     supervisor: Option<JoinHandle<()>>,
 }
 
 impl Scheduler {
     fn start(world: &World) -> Scheduler {
+        Scheduler::with(world, &[])
+    }
+
+    /// One with further flags.
+    pub(crate) fn with(world: &World, flags: &[String]) -> Scheduler {
         let mut command = Command::new(artifacts::scheduler());
-        command.arg("kubernetes").arg("--kubeconfig").arg(world.cluster.kubeconfig());
+        command.arg("kubernetes").arg("--kubeconfig").arg(world.cluster.kubeconfig()).args(flags);
         let child = Arc::new(Mutex::new(Some(command.spawn().expect("the scheduler starts"))));
         let watched = Arc::clone(&child);
         let supervisor = thread::spawn(move || {
@@ -50,7 +55,7 @@ impl Drop for Scheduler {
 }
 
 /// What kubelet says of a node with room for some pods.
-fn make_ready(world: &World) {
+pub(crate) fn make_ready(world: &World) {
     let status = json!({"status": {
         "conditions": [{"type": "Ready", "status": "True"}],
         "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "20"},
@@ -58,7 +63,7 @@ fn make_ready(world: &World) {
     world.cluster.store().merge(&NODES, "", NODE_NAME, true, &status).unwrap();
 }
 
-fn create(world: &World, name: &str, core_percent: u32) {
+pub(crate) fn create(world: &World, name: &str, core_percent: u32) {
     let mut spec = spec(&[], &[container(world, "main", &part(core_percent, 8), &[])]);
     spec["schedulerName"] = "aliquot".into();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec});

@@ -3,12 +3,13 @@
 use aliquot_api_server::connect;
 use aliquot_test_api_server::{ApiServer, MUTATING_WEBHOOKS, SECRETS, Store, VALIDATING_WEBHOOKS};
 use serde_json::{Value, json};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-use super::super::certificates::tests::fits;
 use super::*;
+use crate::certificates::Keeper;
+use crate::certificates::tests::fits;
 
 const NAMESPACE: &str = "aliquot-system";
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -17,7 +18,7 @@ struct World {
     _server: ApiServer,
     _directory: TempDir,
     store: Store,
-    replicas: [Keeper; 2],
+    replicas: [Keeper<Trust>; 2],
 }
 
 impl World {
@@ -48,7 +49,8 @@ impl World {
                 json!({"apiVersion": api, "kind": kind, "metadata": {"name": NAME}, "webhooks": webhooks});
             store.create(resource, "", configuration).unwrap();
         }
-        let replicas = [Keeper::new(client.clone(), NAMESPACE), Keeper::new(client, NAMESPACE)];
+        let replica = || Keeper::new(client.clone(), NAMESPACE, Trust::new(client.clone(), NAMESPACE, Arc::default()));
+        let replicas = [replica(), replica()];
         World { _server: server, _directory: directory, store, replicas }
     }
 

@@ -1,9 +1,11 @@
-//! The certificates of the webhook: an authority of its own, and what it signs. What is due depends on the time that is
-//! given.
+//! Certificates of what replicas serve together: an authority of its own, and what it signs. What is due depends on the
+//! time that is given.
 //!
-//! No connection fails when they are renewed. A new authority stands beside the old one in what the API server trusts
-//! before it signs anything, and the old one stays there until it ends. So whatever certificate a replica serves with, and
-//! whichever bundle the API server knows, they fit together.
+//! No connection fails when they are renewed. A new authority stands beside the old one in what clients trust before it
+//! signs anything, and the old one stays there until it ends. So whatever certificate a replica serves with, and whichever
+//! bundle a client knows, they fit together.
+
+mod keeper;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,22 +13,25 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::ByteString;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls;
+
+pub(crate) use keeper::{Keeper, Purpose, TRIES, failed};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * DAY.as_secs());
 const CERTIFICATE_LIFE: Duration = Duration::from_secs(90 * DAY.as_secs());
 /// A certificate is valid from so long ago, for clocks that do not agree.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
-/// A new authority signs nothing for so long: until then every API server trusts it.
+/// A new authority signs no certificate of the replicas for so long: until then every client trusts it.
 const SETTLED_AFTER: Duration = Duration::from_secs(3600);
 
 /// The fields of the Secret, as cert-manager and others name them, and the authority's own key.
@@ -37,9 +42,9 @@ const KEY: &str = "tls.key";
 
 /// What the replicas share, in PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Certificates {
+pub(crate) struct Certificates {
     /// The authorities that are trusted, the newest first: it signs.
-    pub(super) bundle: String,
+    pub(crate) bundle: String,
     authority_key: String,
     certificate: String,
     key: String,
@@ -86,7 +91,7 @@ impl Certificates {
     ///
     /// # Errors
     /// A certificate cannot be made.
-    pub(super) fn new(names: &[String], now: SystemTime) -> Result<Certificates, String> {
+    pub(crate) fn new(names: &[String], now: SystemTime) -> Result<Certificates, String> {
         let (bundle, authority_key) = authority(now)?;
         let (certificate, key) = certificate(&bundle, &authority_key, names, now)?;
         Ok(Certificates { bundle, authority_key, certificate, key })
@@ -96,7 +101,7 @@ impl Certificates {
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn read(data: &BTreeMap<String, ByteString>) -> Result<Certificates, String> {
+    pub(crate) fn read(data: &BTreeMap<String, ByteString>) -> Result<Certificates, String> {
         let text = |key: &str| {
             let bytes = data.get(key).ok_or_else(|| format!("{key} is missing"))?;
             String::from_utf8(bytes.0.clone()).map_err(|_| format!("{key} is no text"))
@@ -110,7 +115,7 @@ impl Certificates {
         Ok(read)
     }
 
-    pub(super) fn data(&self) -> BTreeMap<String, ByteString> {
+    pub(crate) fn data(&self) -> BTreeMap<String, ByteString> {
         let bytes = |text: &String| ByteString(text.clone().into_bytes());
         let fields = [
             (BUNDLE, &self.bundle),
@@ -125,7 +130,7 @@ impl Certificates {
     ///
     /// # Errors
     /// A certificate cannot be read or made.
-    pub(super) fn renewed(&self, names: &[String], now: SystemTime) -> Result<Option<Certificates>, String> {
+    pub(crate) fn renewed(&self, names: &[String], now: SystemTime) -> Result<Option<Certificates>, String> {
         let authorities = self.authorities()?;
         let (_, newest) = authorities.first().ok_or("there is no authority")?;
         let serving = Validity::of(&der(&self.certificate)?)?;
@@ -148,18 +153,66 @@ impl Certificates {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn end(&self) -> Result<SystemTime, String> {
+    pub(crate) fn end(&self) -> Result<SystemTime, String> {
         Ok(Validity::of(&der(&self.certificate)?)?.end)
     }
 
-    /// How the webhook is served with them.
+    /// How HTTP is served with them to whoever connects.
     ///
     /// # Errors
     /// The certificate or its key cannot be used.
-    pub(super) fn server(&self) -> Result<Arc<ServerConfig>, String> {
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|error| format!("{KEY}: {error}"))?;
-        let config = tls::builder()?.with_no_client_auth().with_single_cert(vec![der(&self.certificate)?], key);
+    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, String> {
+        let (certificate, key) = self.serving()?;
+        let config = tls::builder()?.with_no_client_auth().with_single_cert(vec![certificate], key);
         config.map(tls::for_http).map_err(|error| format!("{CERTIFICATE}: {error}"))
+    }
+
+    /// How gRPC is served with them to clients that have a certificate of this authority, and to those that come for one.
+    ///
+    /// # Errors
+    /// The certificates or the key cannot be used.
+    pub(crate) fn server_for_clients(&self) -> Result<Arc<ServerConfig>, String> {
+        let (certificate, key) = self.serving()?;
+        let mut roots = RootCertStore::empty();
+        for (pem, _) in self.authorities()? {
+            roots.add(der(&pem)?).map_err(|error| format!("{BUNDLE}: {error}"))?;
+        }
+        let builder = tls::builder()?;
+        let provider = Arc::clone(builder.crypto_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = verifier.allow_unauthenticated().build().map_err(|error| format!("{BUNDLE}: {error}"))?;
+        let config = builder.with_client_cert_verifier(verifier).with_single_cert(vec![certificate], key);
+        config.map(tls::for_grpc).map_err(|error| format!("{CERTIFICATE}: {error}"))
+    }
+
+    /// A certificate by which replicas know a client of this name for so long, in PEM. Of the request only the public key is
+    /// used. Another replica may know a new authority a moment later; until then it refuses the certificate.
+    ///
+    /// # Errors
+    /// The request cannot be used.
+    pub(crate) fn for_client(
+        &self,
+        name: &str,
+        request_pem: &str,
+        life: Duration,
+        now: SystemTime,
+    ) -> Result<String, String> {
+        let request = CertificateSigningRequestParams::from_pem(request_pem)
+            .map_err(|error| format!("the request for a certificate cannot be used: {error}"))?;
+        let made = || -> Result<String, rcgen::Error> {
+            let authority = Issuer::from_ca_cert_pem(&self.bundle, KeyPair::from_pem(&self.authority_key)?)?;
+            let mut params = params(name, &[], life, now)?;
+            params.use_authority_key_identifier_extension = true;
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            Ok(params.signed_by(&request.public_key, &authority)?.pem())
+        };
+        made().map_err(|error| format!("no certificate can be made: {error}"))
+    }
+
+    /// What is served with.
+    fn serving(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), String> {
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|error| format!("{KEY}: {error}"))?;
+        Ok((der(&self.certificate)?, key))
     }
 
     /// The authorities, each in PEM.
@@ -169,6 +222,13 @@ impl Certificates {
         let read: Result<Vec<_>, String> = pems.map(|pem| Ok((pem.to_owned(), Validity::of(&der(pem)?)?))).collect();
         read.and_then(|read| if read.is_empty() { Err(format!("{BUNDLE} has no certificate")) } else { Ok(read) })
     }
+}
+
+/// Whom a client's certificate names, and when it ends; `None`: it is none that was made here.
+pub(crate) fn client_of(der: &[u8]) -> Option<(String, SystemTime)> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+    Some((name, Validity::of(der).ok()?.end))
 }
 
 /// The first certificate of a text.
@@ -182,7 +242,7 @@ fn authority(now: SystemTime) -> Result<(String, String), String> {
     let made = || -> Result<(String, String), rcgen::Error> {
         let key = KeyPair::generate()?;
         // Two that are trusted at the same time have different names.
-        let mut params = params(&format!("aliquot webhook authority {since}"), &[], AUTHORITY_LIFE, now)?;
+        let mut params = params(&format!("aliquot authority {since}"), &[], AUTHORITY_LIFE, now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
@@ -200,7 +260,7 @@ fn certificate(
     let made = || -> Result<(String, String), rcgen::Error> {
         let authority = Issuer::from_ca_cert_pem(bundle, KeyPair::from_pem(authority_key)?)?;
         let key = KeyPair::generate()?;
-        let mut params = params("aliquot webhook", names, CERTIFICATE_LIFE, now)?;
+        let mut params = params("aliquot scheduler", names, CERTIFICATE_LIFE, now)?;
         params.use_authority_key_identifier_extension = true;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         Ok((params.signed_by(&key, &authority)?.pem(), key.serialize_pem()))
@@ -219,4 +279,4 @@ fn params(name: &str, names: &[String], life: Duration, now: SystemTime) -> Resu
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

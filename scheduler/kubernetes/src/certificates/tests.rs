@@ -23,7 +23,7 @@ fn names() -> Vec<String> {
 }
 
 /// Whether an API server that trusts this bundle connects to a replica that serves with these certificates.
-pub(in super::super) fn fits(bundle: &str, served: &Certificates, now: SystemTime) -> Result<(), String> {
+pub(crate) fn fits(bundle: &str, served: &Certificates, now: SystemTime) -> Result<(), String> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(authority.unwrap()).unwrap();

@@ -1,0 +1,127 @@
+//! What is used of parts of devices: what the scheduler has heard of the nodes' managers, and where it has heard nothing,
+//! what managers say themselves.
+
+use std::collections::BTreeMap;
+
+use aliquot_api_server::questions::{ContainerName, NodeUsage, UsageAnswer};
+
+use crate::cluster::Cluster;
+use crate::{leader, managers};
+
+/// What a container has used of a device by a slice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PartKey {
+    /// Its name or id. Several containers of a pod may be in one slice.
+    pub(crate) slice: String,
+    /// The UUID of the device.
+    pub(crate) device: String,
+    pub(crate) container: ContainerName,
+}
+
+/// What is used of a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Used {
+    /// Thousandths of the device's time.
+    pub(crate) core_thousandths: Option<u32>,
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+/// What is used of parts.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    used: BTreeMap<PartKey, Used>,
+    /// How old the reports of nodes are that the scheduler has heard of.
+    ages_ms: BTreeMap<String, u64>,
+    /// By namespace and pod.
+    queues: BTreeMap<(String, String), String>,
+    /// Which managers could not be asked, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Usage {
+    /// What is used of a part. `container` is empty for a claim: then all containers of the pod count.
+    pub(crate) fn of(&self, namespace: &str, pod: &str, container: &str, device: &str) -> Option<Used> {
+        let is_it = |key: &PartKey| {
+            let of = &key.container;
+            let is_container = container.is_empty() || of.container == container;
+            of.namespace == namespace && of.pod == pod && is_container && key.device == device
+        };
+        let parts = self.used.iter().filter(|(key, _)| is_it(key));
+        // Containers that share a slice use the same.
+        let of_slices: BTreeMap<&str, Used> = parts.map(|(key, used)| (key.slice.as_str(), *used)).collect();
+        let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b).or(a).or(b);
+        of_slices.into_values().reduce(|a, b| Used {
+            core_thousandths: sum(a.core_thousandths.map(u64::from), b.core_thousandths.map(u64::from))
+                .and_then(|sum| u32::try_from(sum).ok()),
+            memory_bytes: sum(a.memory_bytes, b.memory_bytes),
+        })
+    }
+
+    /// How old the report of a node is; `None`: its manager was asked itself, or is silent.
+    pub(crate) fn age_ms(&self, node: &str) -> Option<u64> {
+        self.ages_ms.get(node).copied()
+    }
+
+    pub(crate) fn queue(&self, namespace: &str, pod: &str) -> Option<&String> {
+        self.queues.get(&(namespace.to_owned(), pod.to_owned()))
+    }
+
+    fn heard(answer: UsageAnswer) -> Usage {
+        let mut usage = Usage::default();
+        for NodeUsage { node, age_ms, parts } in answer.nodes {
+            usage.ages_ms.insert(node, age_ms);
+            for part in parts {
+                let used =
+                    Used { core_thousandths: Some(part.core_thousandths), memory_bytes: Some(part.memory_bytes) };
+                let key = |container| PartKey { slice: part.slice.clone(), device: part.device.clone(), container };
+                usage.used.extend(part.consumers.into_iter().map(|container| (key(container), used)));
+            }
+        }
+        let queues = answer.queues.into_iter();
+        usage.queues = queues.map(|of| ((of.namespace, of.pod), of.queue)).collect();
+        usage
+    }
+}
+
+/// What is used on nodes.
+pub(crate) async fn usage(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> Usage {
+    // A cluster may have managers and no scheduler of ours, and a user may have no right to ask it.
+    let answer = leader::ask_once::<UsageAnswer>(cluster, "/v1/usage", None).await;
+    let mut usage = answer.map(Usage::heard).unwrap_or_default();
+    let heard = &usage.ages_ms;
+    let (used, notes) = managers::ask(cluster, |node| is_asked(node) && !heard.contains_key(node)).await;
+    usage.used.extend(used);
+    usage.notes = notes;
+    usage
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_api_server::questions::{PartUsage, PodQueue};
+
+    use super::*;
+
+    #[test]
+    fn containers_that_share_a_slice_count_once() {
+        let container =
+            |name: &str| ContainerName { namespace: "team".into(), pod: "a".into(), container: name.into() };
+        let part = |slice: &str, consumers: &[&str], core_thousandths| PartUsage {
+            slice: slice.into(),
+            device: "GPU-1".into(),
+            consumers: consumers.iter().map(|name| container(name)).collect(),
+            core_thousandths,
+            memory_bytes: 1 << 30,
+        };
+        let parts = vec![part("s", &["main", "side"], 300), part("t", &["third"], 100)];
+        let usage = Usage::heard(UsageAnswer {
+            nodes: vec![NodeUsage { node: "n".into(), age_ms: 1200, parts }],
+            queues: vec![PodQueue { namespace: "team".into(), pod: "a".into(), queue: "vision".into() }],
+        });
+        let used = |core, gib: u64| Some(Used { core_thousandths: Some(core), memory_bytes: Some(gib << 30) });
+        assert_eq!(usage.of("team", "a", "main", "GPU-1"), used(300, 1));
+        assert_eq!(usage.of("team", "a", "", "GPU-1"), used(400, 2));
+        assert_eq!(usage.of("team", "a", "other", "GPU-1"), None);
+        assert_eq!((usage.age_ms("n"), usage.age_ms("m")), (Some(1200), None));
+        assert_eq!(usage.queue("team", "a"), Some(&"vision".to_owned()));
+    }
+}
