@@ -4,6 +4,7 @@
 //! Its answers feed the inventory with each device's health, and [`processes`]: the memory that slices use beyond their
 //! ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -14,8 +15,9 @@ use tracing::{info, warn};
 
 use crate::audit::Audit;
 use crate::events::{Event, Events, Kind};
-use crate::inventory::{Alert, DeviceSource, Health, Inventory};
+use crate::inventory::{Alert, DeviceSource, DeviceUuid, Health, Inventory};
 use crate::live::LiveSlices;
+use crate::measure;
 use crate::mps::Mps;
 use crate::periodic::{Periodic, Waker};
 use crate::slices::Part;
@@ -46,6 +48,8 @@ pub(crate) struct Known {
     pub inventory: Arc<Inventory>,
     /// Why the driver did not answer the last request; `None` if it did.
     pub problem: Option<String>,
+    /// Memory in use that no slice was given, of the devices of which the driver says that.
+    pub memory_outside_bytes: Arc<BTreeMap<DeviceUuid, u64>>,
 }
 
 impl Known {
@@ -256,13 +260,34 @@ impl Watch {
         let known = match self.source.inventory() {
             Ok(mut inventory) => {
                 self.mps.note(&mut inventory);
-                Known { inventory: Arc::new(inventory), problem: None }
+                let memory_outside_bytes = Arc::new(self.memory_outside(&inventory));
+                Known { inventory: Arc::new(inventory), problem: None, memory_outside_bytes }
             }
             // The known devices stay, so that slices keep theirs; no new slice is made on them.
-            Err(error) => Known { inventory: Arc::new(silent(&before.inventory, &error.0)), problem: Some(error.0) },
+            Err(error) => {
+                let inventory = Arc::new(silent(&before.inventory, &error.0));
+                Known { inventory, problem: Some(error.0), ..Known::default() }
+            }
         };
         report(&before, &known, &self.events);
         self.known.send_replace(known);
+    }
+
+    /// Memory in use that no slice was given: by programs outside of slices, and by slices beyond their limits.
+    fn memory_outside(&mut self, inventory: &Inventory) -> BTreeMap<DeviceUuid, u64> {
+        let mut within: BTreeMap<DeviceUuid, u64> = BTreeMap::new();
+        for live in self.slices.all() {
+            for (device, bytes) in measure::used_within_limits(&live) {
+                *within.entry(device).or_default() += bytes;
+            }
+        }
+        let usable = inventory.devices.iter().filter(|device| !device.mig_enabled);
+        let outside = usable.filter_map(|device| {
+            let used_bytes = self.source.used_bytes(&device.uuid).ok().flatten()?;
+            let within_bytes = within.get(&device.uuid).copied().unwrap_or(0);
+            Some((device.uuid.clone(), used_bytes.saturating_sub(within_bytes)))
+        });
+        outside.collect()
     }
 }
 

@@ -9,7 +9,7 @@ use aliquot_arbiter::WAIT_BOUNDS_NS;
 use aliquot_node::{MemoryUsage, PartHistory, PartUsage, ProcessUsage, SliceHistory, SliceUsage, WaitHistogram};
 
 use crate::clock::monotonic_ns;
-use crate::inventory::Inventory;
+use crate::inventory::{DeviceUuid, Inventory};
 use crate::live::{Attached, LiveSlice};
 use crate::region::view::{self, AccountView};
 use crate::slices::Part;
@@ -130,6 +130,19 @@ fn device_memory(live: &LiveSlice, number: usize, part: &Part, is_trusted: bool)
     } else {
         MemoryUsage { limit_bytes, ..MemoryUsage::default() }
     }
+}
+
+/// What a slice uses of the memory of its devices, as far as it was given it. Of a slice whose ledger is not believed all
+/// that it was given counts.
+#[must_use]
+pub(crate) fn used_within_limits(live: &LiveSlice) -> Vec<(DeviceUuid, u64)> {
+    let is_trusted = live.damage().is_none();
+    let parts = live.parts().into_iter().enumerate();
+    let used = parts.map(|(number, part)| {
+        let MemoryUsage { limit_bytes, used_bytes, .. } = device_memory(live, number, &part, is_trusted);
+        (part.device, if is_trusted { used_bytes.min(limit_bytes) } else { limit_bytes })
+    });
+    used.collect()
 }
 
 fn host_memory(live: &LiveSlice, is_trusted: bool) -> MemoryUsage {

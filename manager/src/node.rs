@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_node::{
-    Consumer, CreateError, Device, Devices, Node, NodeError, Part, Partition, Slice, SliceRequest, SliceUsage,
+    Consumer, CreateError, Device, Devices, Node, NodeError, NodeUsage, Part, Partition, Slice, SliceRequest,
 };
 use tokio::sync::watch;
 
@@ -138,8 +138,13 @@ impl Node for ManagedNode {
         self.manager.list_beginning_with(prefix).into_iter().map(slice).collect()
     }
 
-    fn usage(&self) -> Vec<SliceUsage> {
-        measure::usage(&self.manager.live().all(), &self.manager.devices().known().inventory, Now::read())
+    fn usage(&self) -> NodeUsage {
+        let known = self.manager.devices().known();
+        let outside = known.memory_outside_bytes.iter().map(|(device, bytes)| (device.to_string(), *bytes));
+        NodeUsage {
+            slices: measure::usage(&self.manager.live().all(), &known.inventory, Now::read()),
+            memory_outside_bytes: outside.collect(),
+        }
     }
 
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {

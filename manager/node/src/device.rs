@@ -53,6 +53,19 @@ pub struct Device {
     pub partitioning: Option<Partitioning>,
     /// If it is an instance of such a GPU: which.
     pub mig_instance: Option<MigInstance>,
+    /// By what its parts are kept.
+    pub enforcement: Enforcement,
     /// Why it cannot be given out now; `None`: it can.
     pub problem: Option<String>,
+}
+
+/// By what the parts of a device are kept, the strictest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enforcement {
+    /// NVIDIA's multi-process service: limits hold, and nothing is guaranteed.
+    Limits,
+    /// Leases of the device's time: requests are guaranteed, and limits hold.
+    Shares,
+    /// The GPU itself, of which the device is a MIG instance; its slices share by leases.
+    Hardware,
 }

@@ -23,13 +23,13 @@ mod slice;
 mod usage;
 
 pub use consumer::Consumer;
-pub use device::{Device, Devices};
+pub use device::{Device, Devices, Enforcement};
 pub use error::{CreateError, NodeError};
 pub use mig::{MigInstance, MigProfile, Partition, Partitioning, Placement};
 pub use policy::{AuditPolicy, QosClass, UnknownQosClass};
 pub use slice::{Part, Slice, SliceRequest};
 pub use usage::{
-    MemoryUsage, PartHistory, PartUsage, ProcessUsage, SliceHistory, SliceUsage, UsagePoint, WaitHistogram,
+    MemoryUsage, NodeUsage, PartHistory, PartUsage, ProcessUsage, SliceHistory, SliceUsage, UsagePoint, WaitHistogram,
 };
 
 /// A node that gives out slices of its devices.
@@ -89,8 +89,8 @@ pub trait Node: Send + Sync + 'static {
     /// The slices whose names begin so, by name. Others are not looked at, however many there are.
     fn list_beginning_with(&self, prefix: &str) -> Vec<Slice>;
 
-    /// What each slice uses now.
-    fn usage(&self) -> Vec<SliceUsage>;
+    /// What is used of its devices now.
+    fn usage(&self) -> NodeUsage;
 
     /// Says who runs in a slice, for people and metrics to read. It is forgotten when the manager ends. No slice of
     /// that name is no error.

@@ -1,10 +1,19 @@
 //! What slices use: now, and in the last hour.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use crate::consumer::Consumer;
 use crate::policy::QosClass;
+
+/// What is used of a node's devices now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeUsage {
+    /// What each slice uses.
+    pub slices: Vec<SliceUsage>,
+    /// Memory in use that no slice was given, by the UUID of the device. Devices of which that is not known are left out.
+    pub memory_outside_bytes: BTreeMap<String, u64>,
+}
 
 /// What a slice uses now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use aliquot_node::{Device, Devices, MigInstance};
+use aliquot_node::{Device, Devices, Enforcement, MigInstance};
 
 use crate::devices::Known;
-use crate::inventory::{self, Health};
+use crate::inventory::{self, Health, SharingMode};
 use crate::pci::kernel_bus_id;
 
 /// Where the kernel lists the devices of the PCI buses.
@@ -44,6 +44,11 @@ pub(super) fn device(device: &inventory::Device, may_partition: bool) -> Device 
             profile: instance.profile.clone(),
             placement: instance.placement,
         }),
+        enforcement: match (device.sharing, &device.mig_instance) {
+            (SharingMode::Mps, _) => Enforcement::Limits,
+            (SharingMode::Time, None) => Enforcement::Shares,
+            (SharingMode::Time, Some(_)) => Enforcement::Hardware,
+        },
         problem: match &device.health {
             Health::Healthy => None,
             Health::Unhealthy { reason } => Some(reason.clone()),

@@ -185,6 +185,7 @@ pub(crate) fn specs(inventory: &Inventory, may_give_out: bool) -> Vec<DeviceSpec
                 (BY_PLUGIN.to_owned(), "true".to_owned()),
                 (MIG_PROFILE.to_owned(), device.mig_profile.clone().unwrap_or_default()),
             ]),
+            ..DeviceSpec::default()
         });
     }
     specs

@@ -12,7 +12,7 @@ mod selection;
 mod take;
 
 pub(crate) use claim::{Ask, ClaimFacts, Link, RequestAsk, expressions};
-pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, uuid};
+pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use selection::{Criteria, Selection};
 pub(crate) use take::{Free, Taken, held};
 

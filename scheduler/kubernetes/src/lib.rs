@@ -60,8 +60,8 @@ mod writer;
 
 pub use queue::{Queue, QueueCondition, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
 pub use scheduling_policy::{
-    MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition, TopologyPolicy,
-    TopologyStrategy,
+    Enforcement, MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition,
+    TopologyPolicy, TopologyStrategy,
 };
 pub use serve::{Config, ExtenderListener, Listeners, ServeError, serve};
 pub use tls::TlsFiles;

@@ -18,6 +18,7 @@ mod peers;
 mod pods;
 mod policies;
 mod queues;
+mod reported;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,7 @@ pub(crate) use looks::{Imagined, Known};
 pub(crate) use nodes::Held;
 pub(crate) use policies::POLICY;
 pub(crate) use queues::QueueSaid;
+pub(crate) use reported::{DeviceSaid, DevicesSaid, IllDevice};
 pub(crate) use volumes::SELECTED_NODE;
 
 /// What is known of the cluster, and what the engine was told of it.
@@ -60,6 +62,8 @@ pub(crate) struct Mirror {
     policies: policies::Policies,
     volumes: volumes::Volumes,
     device_claims: device_claims::DeviceClaims,
+    /// By node, what its manager says of its devices, whether the node is known or not.
+    said: BTreeMap<String, DevicesSaid>,
     /// The ports of nodes that pods of ours ask for, or have asked for.
     ports: BTreeSet<String>,
     reading: Reading,
@@ -158,6 +162,7 @@ impl Mirror {
             policies: policies::Policies::default(),
             volumes: volumes::Volumes::default(),
             device_claims: device_claims::DeviceClaims::default(),
+            said: BTreeMap::new(),
             ports: BTreeSet::new(),
             reading: Reading::default(),
             is_to_read: false,

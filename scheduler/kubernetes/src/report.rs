@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aliquot_api_server::{Client, Events, message, pod_reference};
 use aliquot_scheduler_core::Toleration;
-use aliquot_scheduler_core::explain::{Change, Explanation};
+use aliquot_scheduler_core::explain::{Change, Explanation, Tier};
 use aliquot_scheduler_engine::{ClaimUid, Shown, View, Whereabouts};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::time::{Instant, interval, timeout};
 use tracing::debug;
 
+use crate::mirror::{IllDevice, Mirror};
 use crate::serve::Shared;
 use crate::telemetry::Written;
 
@@ -65,8 +66,9 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         // Those of whom nothing was said, or not for the longest time, come first.
         let mut due: Vec<&About> = waiting.values().filter(|about| is_due(&about.uid)).collect();
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
+        let ill = shared.read(Mirror::ill_devices);
         for about in due.into_iter().take(AT_A_LOOK) {
-            let Some(said) = what_to_say(&view, about) else { continue };
+            let Some(said) = what_to_say(&view, about, &ill) else { continue };
             said_at.insert(about.uid.clone(), Instant::now());
             let is_said =
                 about.before.as_ref().is_some_and(|(reason, text)| *reason == said.reason && *text == said.text);
@@ -93,8 +95,29 @@ fn waiting(shared: &Shared) -> BTreeMap<String, About> {
     })
 }
 
+/// What devices have to do with it that get nothing new, if a pod waits for room on devices.
+pub(crate) fn about_ill_devices(
+    view: &View,
+    uid: &ClaimUid,
+    explanation: &Explanation,
+    ill: &[IllDevice],
+) -> Option<String> {
+    let first = ill.first()?;
+    let claim = view.claim_id(uid).and_then(|id| view.cluster().claim(id))?;
+    let is_matter_of_room =
+        explanation.reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Model));
+    let others = match ill.len() {
+        1 => String::new(),
+        2 => "; nor does another device".to_owned(),
+        all => format!("; nor do {} other devices", all - 1),
+    };
+    let IllDevice { node, uuid, problem } = first;
+    let text = format!("device {uuid} of node {node} gets nothing new: {problem}{others}");
+    (is_matter_of_room && claim.request.device_count() > 0).then_some(text)
+}
+
 /// What is to be said of a pod; `None`: nothing yet.
-fn what_to_say(view: &View, about: &About) -> Option<Said> {
+fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
     if let Some(problem) = &about.problem {
         return Some(Said { reason: NOT_SUPPORTED, text: problem.clone() });
     }
@@ -110,10 +133,12 @@ fn what_to_say(view: &View, about: &About) -> Option<Said> {
         Whereabouts::Waiting => {
             let explanation = view.explain(&uid)?;
             let complaint = claim.complaint.map(|complaint| format!("it could not be bound: {complaint}"));
-            let reasons: Vec<String> = explanation.reasons.iter().map(ToString::to_string).chain(complaint).collect();
+            let mut reasons: Vec<String> =
+                explanation.reasons.iter().map(ToString::to_string).chain(complaint).collect();
             if reasons.is_empty() {
                 return None;
             }
+            reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
             let calls_for_nodes = explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
             let reason = if calls_for_nodes { UNSCHEDULABLE } else { WAITING };

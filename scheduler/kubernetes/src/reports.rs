@@ -13,6 +13,7 @@ mod authority;
 mod connections;
 mod identity;
 mod known;
+mod meter;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -23,13 +24,14 @@ use aliquot_proto::reports::v1::{JoinRequest, JoinResponse, MESSAGE_BYTES_MAX, N
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{interval, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status as Refusal, Streaming};
-use tracing::{info, warn};
+use tonic::{Code, Request, Response, Status as Refusal, Streaming};
+use tracing::{debug, info, warn};
 
 use crate::certificates::{Certificates, Keeper};
+use crate::serve::Shared;
 use crate::telemetry::{Leading, Status};
 use crate::tls::TlsListener;
 
@@ -37,9 +39,14 @@ use authority::Authority;
 use connections::{Caller, Connections};
 use identity::Reviewer;
 pub(crate) use known::{Known, PartUse};
+pub(crate) use meter::{Meter, count};
 
 /// Managers are asked for a report so often.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two looks at who has become silent.
+const LOOK: Duration = Duration::from_secs(1);
+/// Between two reports of a node at least: whatever they say anew is decided about anew.
+const PAUSE: Duration = Duration::from_millis(200);
 /// A call in which nothing has come for so long is ended.
 const SILENCE: Duration = Duration::from_secs(30);
 /// A certificate of a manager is valid for so long: as long as the token that it has joined with.
@@ -80,6 +87,18 @@ pub(crate) async fn serve(listener: TcpListener, client: Client, namespace: Stri
     );
 }
 
+/// Notes which nodes become silent, for as long as this replica leads.
+pub(crate) async fn notice_silence(shared: &Shared) {
+    let mut looks = interval(LOOK);
+    loop {
+        looks.tick().await;
+        shared.reports.forget_silent(|node| {
+            warn!(node, "the node's manager has become silent: what the API server says of its devices counts alone");
+            shared.change(|mirror| mirror.manager_says(node, None));
+        });
+    }
+}
+
 /// Answers managers.
 struct Desk {
     reviewer: Reviewer,
@@ -99,7 +118,11 @@ impl Reports for Desk {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Refusal> {
         let JoinRequest { token, node, certificate_request } = request.into_inner();
         if let Err(refusal) = self.reviewer.check(token, &node).await {
-            warn!(node, why = refusal.message(), "a manager gets no certificate");
+            // Strangers are not to fill the log.
+            match refusal.code() {
+                Code::PermissionDenied => warn!(why = refusal.message(), "a certificate for reports is refused"),
+                _ => debug!(why = refusal.message(), "a certificate for reports is refused"),
+            }
             return Err(refusal);
         }
         let certificates = Arc::clone(&self.served.borrow().certificates);
@@ -128,7 +151,9 @@ impl Reports for Desk {
                     Err(_) => break format!("it has said nothing for {} s", SILENCE.as_secs()),
                 };
                 let leads = status.leading().is_some_and(|now| now.term == leading.term);
-                let is_taken = leads && leading.shared.reports.take(&node, call, report);
+                let shared = &leading.shared;
+                let tell = |said| shared.change(|mirror| mirror.manager_says(&node, Some(said)));
+                let is_taken = leads && shared.reports.take(&node, call, report, tell);
                 let answer = match (leads, is_taken) {
                     (false, _) => Err(Refusal::failed_precondition("this replica leads no more")),
                     (true, false) => Err(Refusal::aborted("the node's manager has begun another call")),
@@ -138,6 +163,7 @@ impl Reports for Desk {
                 if answers.send(answer).await.is_err() || is_end {
                     break "the call is over".to_owned();
                 }
+                sleep(PAUSE).await;
             };
             info!(node, why, "a call of the node's manager has ended");
         });

@@ -17,6 +17,7 @@ use crate::queue::milliseconds;
     doc = "Says how the pods that name it by the label aliquot.dev/scheduling-policy are placed.",
     printcolumn = r#"{"name":"Strategy","type":"string","jsonPath":".spec.topologyPolicy.strategy"}"#,
     printcolumn = r#"{"name":"Memory max %","type":"integer","jsonPath":".spec.memoryPolicy.usedPercentMax"}"#,
+    printcolumn = r#"{"name":"Enforcement","type":"string","jsonPath":".spec.enforcement"}"#,
     printcolumn = r#"{"name":"GPUs per node","type":"integer","jsonPath":".spec.multiGPUPolicy.maxGPUsPerNode"}"#,
     printcolumn = r#"{"name":"Grace period","type":"string","jsonPath":".spec.preemption.gracePeriod"}"#
 )]
@@ -29,8 +30,24 @@ pub struct SchedulingPolicyDefinition {
     /// Which GPUs a pod has together, and how many GPUs of one node a gang has.
     #[serde(rename = "multiGPUPolicy")]
     pub multi_gpu_policy: MultiGpuPolicy,
+    /// By what the parts of a GPU must be kept at least, as the node's manager reports it. Where no manager reports, a pod that
+    /// asks for more than `Any` does not run.
+    pub enforcement: Enforcement,
     /// When pods are evicted for others.
     pub preemption: PreemptionPolicy,
+}
+
+/// By what the parts of a GPU are kept, the strictest last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum Enforcement {
+    /// By anything, also where that is not known.
+    #[default]
+    Any,
+    /// By leases of the GPU's time: each pod gets what it asked for. On GPUs that NVIDIA's multi-process service (MPS)
+    /// shares, only limits hold.
+    Shares,
+    /// By the GPU itself, of which a MIG instance is given out.
+    Hardware,
 }
 
 /// Where the pods of a gang are, relative to each other. What the gang's own object says goes before this.
@@ -63,7 +80,8 @@ pub enum TopologyStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemoryPolicy {
-    /// A pod is on no GPU of whose memory more than this is given out then, in percent; the pod's own part counts.
+    /// A pod is on no GPU of whose memory more than this is given out then, in percent; the pod's own part counts. So does
+    /// memory that is in use without being given out, where the node's manager reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub used_percent_max: Option<i32>,
@@ -108,13 +126,14 @@ pub struct PreemptionPolicy {
 pub(crate) struct PolicyFacts {
     pub(crate) rules: PlacementRules,
     pub(crate) spread: GroupPlacement,
+    pub(crate) enforcement: Enforcement,
     pub(crate) min_runtime_ms: u64,
     pub(crate) preemption_delay_ms: u64,
 }
 
 impl SchedulingPolicyDefinition {
     pub(crate) fn facts(&self) -> PolicyFacts {
-        let Self { topology_policy, memory_policy, multi_gpu_policy, preemption } = self;
+        let Self { topology_policy, memory_policy, multi_gpu_policy, enforcement, preemption } = self;
         let alignment = |is_preferred: bool, is_required: bool| match (is_preferred, is_required) {
             (_, true) => Alignment::Required,
             (true, false) => Alignment::Preferred,
@@ -138,6 +157,7 @@ impl SchedulingPolicyDefinition {
                 preferred_level: topology_policy.preferred_level.clone(),
                 max_devices_per_node: of.max_gpus_per_node.and_then(|count| u16::try_from(count).ok()),
             },
+            enforcement: *enforcement,
             min_runtime_ms: duration_ms(&preemption.grace_period),
             preemption_delay_ms: duration_ms(&preemption.delay),
         }
@@ -168,6 +188,7 @@ mod tests {
             "topologyPolicy": {"strategy": "SpreadEvenly", "requiredLevel": "zone", "preferredLevel": "rack"},
             "memoryPolicy": {"usedPercentMax": 90},
             "multiGPUPolicy": {"preferNVLink": true, "preferSameSwitch": true, "requireSameSwitch": true, "maxGPUsPerNode": 4},
+            "enforcement": "Hardware",
             "preemption": {"gracePeriod": "1h30m", "delay": "500ms"},
         }))
         .unwrap();
@@ -183,6 +204,7 @@ mod tests {
                 preferred_level: Some("rack".into()),
                 max_devices_per_node: Some(4),
             },
+            enforcement: Enforcement::Hardware,
             min_runtime_ms: 5_400_000,
             preemption_delay_ms: 500,
         };

@@ -103,6 +103,7 @@ pub(crate) struct Shared {
     pub(crate) status: Arc<Status>,
     /// What the nodes' managers report.
     pub(crate) reports: reports::Known,
+    pub(crate) meter: reports::Meter,
     topology: Vec<String>,
     mirror: Mutex<Mirror>,
     /// The engine; `None`: it does not run yet, and what is new is told when it begins.
@@ -116,10 +117,10 @@ impl Shared {
     fn new(config: &Config, fence: Fence, status: Arc<Status>, term: u64) -> Arc<Shared> {
         let (name, topology) = (config.name.clone(), config.topology.clone());
         let (mirror, engine) = (Mutex::new(Mirror::new(&name, term, &topology)), Mutex::new(None));
-        let (waiters, reports) = (Waiters::default(), reports::Known::default());
+        let (waiters, reports, meter) = Default::default();
         Arc::new_cyclic(|this| {
             let this = this.clone();
-            Shared { name, fence, status, reports, topology, mirror, engine, waiters, this }
+            Shared { name, fence, status, reports, meter, topology, mirror, engine, waiters, this }
         })
     }
 
@@ -373,9 +374,11 @@ async fn lead(
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events.clone()) => Ok(()),
         () = claim_report::run(Arc::clone(shared), events) => Ok(()),
-        () = queue_status::run(client, Arc::clone(shared), shown) => Ok(()),
+        () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),
         () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),
+        () = reports::notice_silence(shared) => Ok(()),
+        () = reports::count(shared, shown.clone()) => Ok(()),
         () = leading.watch_engine(&shared.status) => Ok(()),
     }
 }

@@ -235,6 +235,10 @@ impl Telemetry for Status {
         let cycles: Counter = Counter::default();
         cycles.inc_by(view.cycles());
         registry.register("cycles", "Cycles in which this leader has decided", cycles);
+        shared.meter.register(registry);
+        let reporting: Level = Gauge::default();
+        reporting.set(i64::try_from(shared.reports.fresh(|_, _, _| ()).len()).unwrap_or(i64::MAX));
+        registry.register("nodes_reporting", "Nodes whose managers have reported lately", reporting);
         pods(registry, &view, shared.read(|mirror| mirror.unsupported()));
         let not_ready = shared.read(|mirror| mirror.nodes_not_ready());
         register_view(registry, &view, |node| {

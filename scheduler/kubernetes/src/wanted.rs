@@ -50,6 +50,20 @@ impl Wanted {
         Wanted { devices, models, attributes, rules, further }
     }
 
+    /// The same of devices alone that have this attribute.
+    pub(crate) fn with_attribute(mut self, attribute: &str) -> Wanted {
+        let demand = || (attribute.to_owned(), "true".to_owned());
+        if self.devices.count > 0 {
+            self.attributes.extend([demand()]);
+        }
+        if let Some(further) = &mut self.further {
+            for request in &mut Arc::make_mut(further).requests {
+                request.attributes.extend([demand()]);
+            }
+        }
+        self
+    }
+
     /// Adds it to what a pod asks for.
     pub(crate) fn add_to(self, request: &mut Request) {
         let Wanted { devices, models, attributes, rules, further } = self;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use aliquot_dialects::{Container, Pod};
 use aliquot_node::{
-    Consumer, CreateError, Device, Devices, MigInstance, MigProfile, Node, NodeError, Part, Partition, Partitioning,
-    Placement, Slice, SliceRequest, SliceUsage,
+    Consumer, CreateError, Device, Devices, Enforcement, MigInstance, MigProfile, Node, NodeError, NodeUsage, Part,
+    Partition, Partitioning, Placement, Slice, SliceRequest,
 };
 use tokio::sync::watch;
 
@@ -31,6 +31,7 @@ pub(crate) fn device(number: u32, memory_gib: u64) -> Device {
         is_partitioned: false,
         partitioning: None,
         mig_instance: None,
+        enforcement: Enforcement::Shares,
         problem: None,
     }
 }
@@ -272,8 +273,8 @@ impl Node for TestNode {
         self.look_at(from.take_while(|(name, _)| name.starts_with(prefix)).map(|(_, slice)| slice.clone()).collect())
     }
 
-    fn usage(&self) -> Vec<SliceUsage> {
-        Vec::new()
+    fn usage(&self) -> NodeUsage {
+        NodeUsage::default()
     }
 
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>) {

@@ -51,6 +51,8 @@ pub struct Device {
     core_free: DeviceCore,
     memory_free: Bytes,
     memory: Bytes,
+    /// Memory in use that no claim was given.
+    memory_outside: Bytes,
     holders: u32,
     healthy: bool,
     usable_thousandths: u16,
@@ -62,6 +64,7 @@ impl Device {
             core_free: DeviceSpec::CORE,
             memory_free: spec.memory,
             memory: spec.memory,
+            memory_outside: spec.memory_outside,
             holders: 0,
             healthy: spec.health == Health::Healthy,
             usable_thousandths: 0,
@@ -119,13 +122,15 @@ impl Device {
         Some(usable_thousandths(core_left, memory_left, self.memory))
     }
 
-    /// Memory that can be taken while at most `threshold_percent` of it are used; `None` if more is used already.
+    /// Memory that can be taken while at most `threshold_percent` of it are given out, or in use without being given out;
+    /// `None` if it is more already.
     #[must_use]
     pub fn memory_below(&self, threshold_percent: Option<u8>) -> Option<Bytes> {
         let Some(percent) = threshold_percent else { return Some(self.memory_free) };
         // Rounded up, so that no more is used than the percentage.
         let kept = (u128::from(self.memory.get()) * u128::from(100 - percent.min(100))).div_ceil(100);
-        self.memory_free.checked_sub(Bytes::new(u64::try_from(kept).unwrap_or(u64::MAX)))
+        let kept = u64::try_from(kept).unwrap_or(u64::MAX).saturating_add(self.memory_outside.get());
+        self.memory_free.checked_sub(Bytes::new(kept))
     }
 
     fn derive(&mut self) {

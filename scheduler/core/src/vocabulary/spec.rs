@@ -41,6 +41,8 @@ pub struct DeviceSpec {
     pub model: String,
     /// Its memory.
     pub memory: Bytes,
+    /// Memory in use that no claim was given. Claims with a threshold leave room for it.
+    pub memory_outside: Bytes,
     /// Whether it may be given out.
     pub health: Health,
     /// Devices of a node with the same number reach each other by NVLink.

@@ -2,7 +2,7 @@
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, ExpectedWaste, Misfit, Mix, Spread, Weights, fits, room};
 use aliquot_scheduler_core::{
-    Alignment, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, NodeId, NodeSpec,
+    Alignment, Bytes, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, NodeId, NodeSpec,
     PlacementRules, Request, RequestError,
 };
 use aliquot_scheduler_kit::Build;
@@ -192,6 +192,22 @@ fn a_memory_threshold_counts_what_the_task_itself_takes() {
     let placed = on_one_node(node("n", 96, 2, "A"), &[ten, limited(2801, 80), limited(2800, 80), limited(0, 79)]);
     assert_eq!(placed, [Some(vec![0]), Some(vec![1]), Some(vec![0]), Some(vec![1])]);
     assert_eq!(on_one_node(node("n", 96, 1, "A"), &[limited(12_801, 80)]), [None]);
+}
+
+#[test]
+fn a_memory_threshold_leaves_room_for_what_nobody_was_given() {
+    let limited = |memory_mib| Request {
+        rules: PlacementRules { memory_threshold_percent: Some(80), ..PlacementRules::default() },
+        ..request(1, 1, 100, memory_mib, &[])
+    };
+    let mut spec = node("n", 96, 1, "A");
+    spec.devices[0].memory_outside = Bytes::from_mib(2800);
+    let unlimited = request(1, 1, 100, 5000, &[]);
+    // 12,800 of 16,000 MiB are 80 %.
+    let placed = on_one_node(spec.clone(), &[limited(10_001), limited(5000), unlimited, limited(1)]);
+    assert_eq!(placed, [None, Some(vec![0]), Some(vec![0]), None]);
+    spec.devices[0].memory_outside = Bytes::from_mib(17_000);
+    assert_eq!(on_one_node(spec, &[limited(0)]), [None]);
 }
 
 #[test]

@@ -145,6 +145,11 @@ pub(crate) fn uuid(pool: &str, device: &str) -> String {
     format!("{pool}/{device}")
 }
 
+/// The UUID of a device of our driver, if it says one.
+pub(crate) fn hardware_uuid(device: &Device) -> Option<&str> {
+    text(device, "uuid")
+}
+
 /// The devices of a pool as the books know them, with these attributes.
 pub(crate) fn device_specs(
     pool: &str,
@@ -173,6 +178,7 @@ pub(crate) fn device_specs(
             switch: number(text(device, PCIE_ROOT).and_then(|root| roots.iter().position(|of| *of == root))),
             numa: numa.and_then(|numa| u16::try_from(numa).ok()),
             attributes: attributes(name),
+            ..DeviceSpec::default()
         })
     };
     devices.iter().filter_map(spec).collect()

@@ -418,7 +418,7 @@ impl DeviceClaims {
     }
 
     /// A device of our driver on a node, by its name in the books.
-    fn device(&self, node: &str, uuid: &str) -> Option<(&PoolKey, &Device)> {
+    pub(super) fn device(&self, node: &str, uuid: &str) -> Option<(&PoolKey, &Device)> {
         self.pools.on(node).find_map(|(key, pool)| {
             let name = uuid.strip_prefix(key.1.as_str())?.strip_prefix('/')?;
             Some((key, pool.devices.get(name)?))

@@ -175,7 +175,10 @@ impl Mirror {
         let is_counted = |resource: &str| !self.reading.is_of_devices(resource);
         let claimed = self.claimed_devices(name);
         let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out, claimed) {
-            Ok(spec) => spec,
+            Ok(mut spec) => {
+                self.add_what_is_said(name, &mut spec.devices);
+                spec
+            }
             Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),
         };
         if node.told.as_ref() != Some(&spec) {

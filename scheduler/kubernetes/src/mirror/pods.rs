@@ -7,6 +7,7 @@ use aliquot_scheduler_engine::{Amounts, ClaimUid, Generation, NodeName, Observat
 
 use super::device_claims::HeldClaim;
 use super::gangs::sub_group_of;
+use super::reported::attribute_of;
 use super::{Instance, KnownPod, Means, Mirror, Told};
 use crate::devices;
 use crate::peers::PeerRules;
@@ -256,7 +257,9 @@ impl Mirror {
         constraints: Constraints,
         means: Means,
     ) -> Result<(Request, Means), String> {
-        let rules = self.policy_of(facts)?.map(|policy| policy.rules).unwrap_or_default();
+        let policy = self.policy_of(facts)?;
+        let rules = policy.map(|policy| policy.rules).unwrap_or_default();
+        let enforced = policy.and_then(|policy| attribute_of(policy.enforcement));
         let asks = self.reading.asks(&facts.words)?;
         if let Some(ask) = asks.first().filter(|_| !facts.claims.is_empty()) {
             return Err(format!(
@@ -276,6 +279,10 @@ impl Mirror {
             ..Request::default()
         };
         let wanted = if asks.is_empty() { means.claimed.devices.clone() } else { self.reading.wanted(asks) };
+        let wanted = match enforced {
+            Some(attribute) => wanted.with_attribute(attribute),
+            None => wanted,
+        };
         wanted.add_to(&mut request);
         request.validate().map_err(|error| error.to_string())?;
         Ok((request, Means { containers, ..means }))

@@ -8,6 +8,7 @@ mod nodes;
 mod peers;
 mod policies;
 mod random;
+mod reported;
 mod several_requests;
 mod situations;
 

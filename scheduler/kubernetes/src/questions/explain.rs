@@ -1,11 +1,13 @@
 //! Why a pod waits, or where it is.
 
 use aliquot_api_server::questions::{PodAnswer, PodState, Reason};
+use aliquot_scheduler_core::explain::Tier;
 use aliquot_scheduler_engine::{ClaimUid, Phase, View, Whereabouts};
+use aliquot_telemetry::tier_word;
 
 use super::{Refusal, reasons};
-use crate::mirror::Known;
-use crate::report::changes_worth_saying;
+use crate::mirror::{IllDevice, Known, Mirror};
+use crate::report::{about_ill_devices, changes_worth_saying};
 use crate::serve::Shared;
 
 /// What is known of a pod.
@@ -17,10 +19,10 @@ pub(super) fn pod(shared: &Shared, view: &View, namespace: &str, name: &str) -> 
     let Some(known) = known else {
         return Err(Refusal::not_found(format!("the scheduler knows no pod {namespace}/{name}")));
     };
-    Ok(of_known(known, view))
+    Ok(of_known(known, view, &shared.read(Mirror::ill_devices)))
 }
 
-fn of_known(known: Known, view: &View) -> PodAnswer {
+fn of_known(known: Known, view: &View, ill: &[IllDevice]) -> PodAnswer {
     let answer = PodAnswer { queue: known.queue, ..PodAnswer::default() };
     let reason = |tier: &str, text: String| Reason { tier: tier.to_owned(), text };
     if let Some(problem) = known.problem {
@@ -49,6 +51,8 @@ fn of_known(known: Known, view: &View) -> PodAnswer {
     let mut answer = PodAnswer { state, node: node.map(ToString::to_string), ..answer };
     if let Some(explanation) = view.explain(&uid) {
         answer.reasons = reasons(&explanation);
+        let ill = about_ill_devices(view, &uid, &explanation, ill);
+        answer.reasons.extend(ill.map(|text| reason(tier_word(Tier::Device), text)));
         answer.changes = changes_worth_saying(&explanation).map(ToString::to_string).collect();
         answer.evictions = explanation.evictions.iter().map(ToString::to_string).collect();
     }

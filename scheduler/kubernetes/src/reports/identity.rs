@@ -20,6 +20,8 @@ const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// No token is longer.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// No name of a node is longer.
+const NODE_NAME_BYTES_MAX: usize = 253;
 
 /// Asks the API server about tokens.
 pub(super) struct Reviewer {
@@ -38,7 +40,7 @@ impl Reviewer {
 
     /// Whether the token is that of the manager on this node.
     pub(super) async fn check(&self, token: String, node: &str) -> Result<(), Refusal> {
-        if token.is_empty() || token.len() > TOKEN_BYTES_MAX || node.is_empty() {
+        if token.is_empty() || token.len() > TOKEN_BYTES_MAX || node.is_empty() || node.len() > NODE_NAME_BYTES_MAX {
             return Err(Refusal::unauthenticated("the call has no token, or does not name a node"));
         }
         let spec = TokenReviewSpec { audiences: Some(vec![AUDIENCE.to_owned()]), token };

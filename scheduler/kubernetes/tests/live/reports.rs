@@ -1,9 +1,10 @@
 //! What managers report, as replicas take it: managers that are played here, by the true contract.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 
 use aliquot_proto::reports::v1::reports_client::ReportsClient;
-use aliquot_proto::reports::v1::{AUDIENCE, Consumer, JoinRequest, NodeReport, Part, Slice, Taken};
+use aliquot_proto::reports::v1::{AUDIENCE, Consumer, Device, JoinRequest, NodeReport, Part, Slice, Taken};
 use aliquot_test_api_server::{CONFIG_MAPS, SECRETS};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
@@ -172,6 +173,50 @@ fn strangers_and_managers_of_other_nodes_are_refused() {
     let mut late = Manager { certificate: None, ..manager };
     let refused = late.join("of-n", "n", at).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+}
+
+#[test]
+fn a_device_that_is_reported_ill_gets_no_pod_until_it_is_well() {
+    let mut cluster = cluster();
+    let scheduler = replica(&mut cluster);
+    let manager = Manager::joined(&cluster, "n", scheduler.reports_address);
+    let call = RefCell::new(manager.call(scheduler.reports_address).unwrap());
+    let say = |problem: &str| {
+        let device = Device { uuid: "GPU-n-0".into(), problem: problem.into(), ..Device::default() };
+        let report = NodeReport { devices: vec![device], ..NodeReport::default() };
+        manager.say(&mut call.borrow_mut(), report).unwrap();
+    };
+    say("XID 79");
+    cluster.pod("a", 60, json!({}));
+    let why = |cluster: &Cluster| cluster.why_waiting("a").unwrap_or_default().1;
+    cluster.wait_until("a says why it waits", |cluster| {
+        // Otherwise the manager is silent some time.
+        say("XID 79");
+        why(cluster).contains("device GPU-n-0 of node n gets nothing new: XID 79")
+    });
+    assert!(cluster.bound().is_empty());
+    say("");
+    cluster.wait_until_bound(&["a"]);
+}
+
+#[test]
+fn a_queue_s_device_time_is_counted_as_given_and_as_used() {
+    let mut cluster = cluster();
+    let scheduler = replica(&mut cluster);
+    cluster.pod("a", 60, json!({}));
+    cluster.wait_until_bound(&["a"]);
+    let manager = Manager::joined(&cluster, "n", scheduler.reports_address);
+    let call = RefCell::new(manager.call(scheduler.reports_address).unwrap());
+    let used_s = RefCell::new(0);
+    let of_default = |what: &str| scheduler.metric(&format!("queue_{what}_gpu_seconds_total{{queue=\"default\"}}"));
+    cluster.wait_until("the queue was given a second, and has used one", |_| {
+        let mut report = using("a", "GPU-n-0", 30_000);
+        report.slices[0].parts[0].core_used_ns = *used_s.borrow() * 1_000_000_000;
+        *used_s.borrow_mut() += 1;
+        manager.say(&mut call.borrow_mut(), report).unwrap();
+        of_default("given") > Some(1.0) && of_default("used") >= Some(1.0)
+    });
+    assert_eq!(scheduler.metric("nodes_reporting"), Some(1.0));
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl GpuEntry {
             switch: self.switch,
             numa: self.numa,
             attributes: self.attributes.clone(),
+            ..DeviceSpec::default()
         })
     }
 }

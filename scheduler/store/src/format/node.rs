@@ -109,7 +109,9 @@ struct DeviceForm {
 
 impl From<&DeviceSpec> for DeviceForm {
     fn from(spec: &DeviceSpec) -> Self {
-        let DeviceSpec { uuid, model, memory, health, nvlink_group, switch, numa, attributes } = spec;
+        // Of today: the next report of the node says it.
+        let DeviceSpec { uuid, model, memory, memory_outside: _, health, nvlink_group, switch, numa, attributes } =
+            spec;
         Self {
             uuid: uuid.clone(),
             model: model.clone(),
@@ -127,7 +129,7 @@ impl From<DeviceForm> for DeviceSpec {
     fn from(form: DeviceForm) -> Self {
         let DeviceForm { uuid, model, memory_bytes, health, nvlink_group, switch, numa, attributes } = form;
         let (memory, health) = (Bytes::new(memory_bytes), health.into());
-        Self { uuid, model, memory, health, nvlink_group, switch, numa, attributes }
+        Self { uuid, model, memory, memory_outside: Bytes::ZERO, health, nvlink_group, switch, numa, attributes }
     }
 }
 

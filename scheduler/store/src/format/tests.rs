@@ -153,7 +153,8 @@ prop_compose! {
         attributes in btree_map(text(), text(), 0..3),
     ) -> DeviceSpec {
         let health = if is_healthy { Health::Healthy } else { Health::Unhealthy };
-        DeviceSpec { uuid, model, memory: Bytes::new(memory), health, nvlink_group, switch, numa, attributes }
+        let (memory, memory_outside) = (Bytes::new(memory), Bytes::ZERO);
+        DeviceSpec { uuid, model, memory, memory_outside, health, nvlink_group, switch, numa, attributes }
     }
 }
 

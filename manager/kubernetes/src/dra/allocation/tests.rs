@@ -22,6 +22,7 @@ fn gpu(uuid: &str) -> Device {
         is_partitioned: false,
         partitioning: None,
         mig_instance: None,
+        enforcement: aliquot_node::Enforcement::Shares,
         problem: None,
     }
 }
