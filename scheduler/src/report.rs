@@ -22,6 +22,14 @@ pub struct Place {
     /// The indexes of the GPUs there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u16>,
+    /// Which of its choices the claim has; left out if it is the first.
+    #[serde(skip_serializing_if = "is_first")]
+    pub alternative: u16,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
+fn is_first(alternative: &u16) -> bool {
+    *alternative == 0
 }
 
 /// A step of a plan.
@@ -141,6 +149,7 @@ impl Place {
         Self {
             node: cluster.node(allocation.node).map(|node| node.spec().name.clone()).unwrap_or_default(),
             gpus: allocation.devices.iter().map(|part| part.device).collect(),
+            alternative: allocation.alternative,
         }
     }
 }
@@ -255,7 +264,8 @@ impl Display for Place {
             [] => Ok(()),
             [_] => write!(f, " gpu {}", gpus.join(",")),
             _ => write!(f, " gpus {}", gpus.join(",")),
-        }
+        }?;
+        if self.alternative == 0 { Ok(()) } else { write!(f, " as alternative {}", self.alternative) }
     }
 }
 

@@ -133,6 +133,24 @@ fn what_comes_in_addition_is_placed_too() {
 }
 
 #[test]
+fn a_claim_takes_the_first_of_its_choices_that_can_be_had() {
+    let folder = Folder::new("alternatives");
+    let half = json!({"name": "half", "request": {"gpu_core_percent": 50}});
+    let request = json!({"gpus": 2, "alternatives": {"first": "two", "others": [half]}});
+    let claim = |name: &str| json!({"name": name, "request": request});
+    let there = json!({"name": "there", "request": request, "placed": {"node": "n", "gpus": [0], "alternative": 1}});
+    let claims = json!([there, claim("a"), claim("b"), claim("c")]);
+    let snapshot =
+        json!({"version": 1, "nodes": [{"name": "n", "gpus": [{"count": 3, "memory_gib": 80}]}], "claims": claims});
+    let path = folder.file("snapshot.json", &snapshot.to_string());
+    let plan = printed(&["replay", &path]);
+    assert!(plan.contains("place a on n gpus 1,2 (allocate)"), "{plan}");
+    assert!(plan.contains("place b on n gpu 0 as alternative 1 (allocate)"), "{plan}");
+    let why = printed(&["explain", &path, "c"]);
+    assert!(why.contains("request \"two\"") && why.contains("request \"half\""), "{why}");
+}
+
+#[test]
 fn a_node_that_goes_away_displaces_what_is_on_it() {
     let folder = Folder::new("remove");
     let snapshot = folder.file("small.json", SMALL);
@@ -247,6 +265,22 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
         (
             on_node(json!([{"name": "c", "request": {"gpus": 1}, "placed": {"node": "n", "gpus": [7]}}])),
             vec!["claims[0] \"c\"", "device 7"],
+        ),
+        (
+            on_node(
+                json!([{"name": "c", "request": {"gpus": 1}, "placed": {"node": "n", "gpus": [0], "alternative": 1}}]),
+            ),
+            vec!["claims[0]", "choice 1", "1 were given"],
+        ),
+        (
+            claim(
+                json!({"name": "c", "request": {"gpus": 1, "alternatives": {"others": [{"request": {"cpu_milli": 1}}]}}}),
+            ),
+            vec!["claims[0] \"c\"", "alternatives", "says more than which GPUs"],
+        ),
+        (
+            claim(json!({"name": "c", "request": {"gpus": 1, "alternatives": {"others": []}}})),
+            vec!["claims[0] \"c\"", "1 choices", "2 to 64"],
         ),
         (
             json!({"version": 1, "nodes": [{"name": "n"}, {"name": "n"}]}).to_string(),

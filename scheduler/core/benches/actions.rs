@@ -42,7 +42,7 @@ fn fill(cluster: &mut Cluster, devices: u16, mut claim: impl FnMut(usize) -> Cla
     for (number, (node, device)) in places.enumerate() {
         let claim = cluster.add_claim(claim(number));
         let part = DeviceAllocation { device, core: DeviceCore::WHOLE, memory: DEVICE_MEMORY };
-        cluster.event(Event::ClaimPlaced(claim, Allocation { node, devices: vec![part] }));
+        cluster.event(Event::ClaimPlaced(claim, Allocation { node, devices: vec![part], alternative: 0 }));
     }
 }
 

@@ -52,6 +52,7 @@ pub use state::statement::{Savepoint, Statement};
 pub use state::topology::{Domain, DomainId, Topology};
 pub use state::usage::DecayedUsage;
 pub use vocabulary::allowance::Allowance;
+pub use vocabulary::alternatives::{Alternative, Alternatives};
 pub use vocabulary::chunks::Chunks;
 pub use vocabulary::claim::{Action, Allocation, Claim, ClaimId, DeviceAllocation, Displacement, LastEviction, NodeId};
 pub use vocabulary::device_request::{

@@ -1,6 +1,7 @@
 //! The vocabulary: values that describe requests, specifications, events, errors and dumps. No value knows a cluster.
 
 pub(crate) mod allowance;
+pub(crate) mod alternatives;
 pub(crate) mod amount;
 pub(crate) mod chunks;
 pub(crate) mod claim;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Action, Allocation, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest,
-    DeviceSpec, Displacement, Event, FurtherRequest, FurtherRequests, Health, MilliCpu, NodeId, NodeSpec, Outcome,
-    Request, Statement,
+    Action, Allocation, Alternative, Alternatives, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore,
+    DeviceMemory, DeviceRequest, DeviceSpec, Displacement, Event, FurtherRequest, FurtherRequests, Health, MilliCpu,
+    NodeId, NodeSpec, Outcome, Request, Statement,
 };
 use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
@@ -34,14 +34,33 @@ fn request() -> impl Strategy<Value = Request> {
     ];
     let amounts = (0u64..40_000, 0u64..60_000, 0u16..4, 0u32..1100, memory);
     let further = option::weighted(0.3, (1u16..3, 1u32..600));
-    (amounts, counted(), further).prop_map(|((cpu, mib, count, core, memory), counted, further)| Request {
-        cpu: MilliCpu::new(cpu),
-        memory: Bytes::from_mib(mib),
-        devices: DeviceRequest { count, core: DeviceCore::new(core), memory },
-        further: further.map(|(count, core)| further_request(count, core)),
-        counted,
-        ..Request::default()
+    let others =
+        prop_oneof![3 => Just(Vec::new()), 1 => vec((1u16..4, 1u32..1001, option::of((1u16..3, 1u32..600))), 1..3)];
+    (amounts, counted(), further, others).prop_map(|((cpu, mib, count, core, memory), counted, further, others)| {
+        Request {
+            cpu: MilliCpu::new(cpu),
+            memory: Bytes::from_mib(mib),
+            devices: DeviceRequest { count, core: DeviceCore::new(core), memory },
+            further: further.map(|(count, core)| further_request(count, core)),
+            alternatives: alternatives(&others),
+            counted,
+            ..Request::default()
+        }
     })
+}
+
+/// Number of devices, time of each, and the same of one more request.
+type Other = (u16, u32, Option<(u16, u32)>);
+
+/// Other choices than the first one, each with one more request or without.
+fn alternatives(others: &[Other]) -> Option<Arc<Alternatives>> {
+    let other = |&(count, core, further): &Other| Alternative {
+        devices: DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Thousandths(core / 2) },
+        further: further.map(|(count, core)| further_request(count, core)),
+        ..Alternative::default()
+    };
+    let others: Vec<Alternative> = others.iter().map(other).collect();
+    (!others.is_empty()).then(|| Arc::new(Alternatives { others, ..Alternatives::default() }))
 }
 
 /// One more request, which can be for the same devices.
@@ -80,7 +99,10 @@ fn moves() -> impl Strategy<Value = Move> {
 
 /// An allocation on neighbouring devices, possible or not.
 fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, first: u16) -> Option<Allocation> {
-    let wishes = cluster.claim(claim)?.request.wishes().map(|wish| *wish.devices);
+    let request = &cluster.claim(claim)?.request;
+    // The last one is of a choice that is not there.
+    let alternative = first % (request.choice_count() + 1);
+    let wishes = request.wishes_of(alternative).map(|wish| *wish.devices);
     let part = |wanted: DeviceRequest, device: u16| {
         let memory = cluster.node(node).and_then(|node| node.devices().get(usize::from(device)));
         let memory = wanted.memory.on(memory.map_or(Bytes::ZERO, |device| device.memory()));
@@ -88,7 +110,7 @@ fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, first: u16) -> Op
     };
     let devices =
         wishes.flat_map(|wanted| (first..first.saturating_add(wanted.count)).map(move |device| part(wanted, device)));
-    Some(Allocation { node, devices: devices.collect() })
+    Some(Allocation { node, devices: devices.collect(), alternative })
 }
 
 /// Everything that can be seen of the state.

@@ -114,7 +114,7 @@ fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, device: u16) -> O
     let wanted = cluster.claim(claim)?.request.devices;
     let memory = cluster.node(node)?.devices().get(usize::from(device))?.memory();
     let part = DeviceAllocation { device, core: wanted.core, memory: wanted.memory.on(memory) };
-    Some(Allocation { node, devices: vec![part] })
+    Some(Allocation { node, devices: vec![part], alternative: 0 })
 }
 
 struct World {

@@ -72,7 +72,7 @@ fn half(priority: i32) -> Claim {
 
 fn at(node: NodeId, device: u16) -> Allocation {
     let part = DeviceAllocation { device, core: DeviceCore::from_percent(50), memory: Bytes::new(40 * GIB) };
-    Allocation { node, devices: vec![part] }
+    Allocation { node, devices: vec![part], alternative: 0 }
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_claim_that_was_to_start_elsewhere_is_where_it_was_seen() {
     assert_eq!(kit.cluster.allocation(runs).map(|at| at.node), Some(second));
     kit.check(first);
     kit.check(second);
-    let wrong = Allocation { node: second, devices: Vec::new() };
+    let wrong = Allocation { node: second, devices: Vec::new(), alternative: 0 };
     let other = kit.add_claim(half(50));
     assert!(kit.cluster.apply(Event::ClaimSeen(other, wrong)).is_err(), "it is not what the claim asks for");
 }

@@ -45,7 +45,7 @@ fn run(cluster: &mut Cluster, node: NodeId, devices: std::ops::Range<u16>) -> Cl
     let claim = add(cluster, &request);
     let memory = DeviceSpec::default().memory;
     let devices = devices.map(|device| DeviceAllocation { device, core: request.devices.core, memory }).collect();
-    cluster.apply(Event::ClaimPlaced(claim, Allocation { node, devices })).expect("there is room");
+    cluster.apply(Event::ClaimPlaced(claim, Allocation { node, devices, alternative: 0 })).expect("there is room");
     claim
 }
 

@@ -115,6 +115,8 @@ pub struct Amounts {
     pub memory: Bytes,
     /// Parts of devices: in a command for each of the claim's requests in turn, in a report in any order.
     pub devices: Vec<DevicePart>,
+    /// Which of the claim's choices this is; 0 is the first one, and the only one of most claims.
+    pub alternative: u16,
     /// What is only counted of the node, by name, as a claim asks for it ([`Request::counted`]).
     ///
     /// [`Request::counted`]: aliquot_scheduler_core::Request::counted

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use claim::{ClaimEntry, LastEvictionEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
 pub(super) use constraints::{EffectName, OperatorEntry, RequirementEntry, TaintEntry, TolerationEntry};
-pub(super) use further::{FurtherEntry, LinkEntry, NamedRequestEntry};
+pub(super) use further::{AlternativeEntry, AlternativesEntry, FurtherEntry, LinkEntry, NamedRequestEntry};
 pub(super) use history::{
     BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
 };

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Bytes, Constraints, DeviceCore, DeviceLink, DeviceMemory, DeviceRequest, FurtherRequest, FurtherRequests, MilliCpu,
-    PlacementRules, Request,
+    Alternative, Alternatives, Bytes, Constraints, DeviceCore, DeviceLink, DeviceMemory, DeviceRequest, FurtherRequest,
+    FurtherRequests, MilliCpu, PlacementRules, Request,
 };
 use anyhow::{Context, Result, ensure};
 
 use crate::snapshot::amount::{memory, memory_entry, one_of};
 use crate::snapshot::constraints::{term_entry, to_term};
-use crate::snapshot::format::{FurtherEntry, LinkEntry, NamedRequestEntry, PeersEntry, RequestEntry, TolerationEntry};
+use crate::snapshot::format::{
+    AlternativeEntry, AlternativesEntry, FurtherEntry, LinkEntry, NamedRequestEntry, PeersEntry, RequestEntry,
+    TolerationEntry,
+};
 
 impl RequestEntry {
     pub(super) fn to_request(&self) -> Result<Request> {
@@ -32,10 +35,22 @@ impl RequestEntry {
                 memory_threshold_percent: self.gpu_memory_threshold_percent,
             },
             further: self.further.as_ref().map(FurtherEntry::to_further).transpose().context("further")?,
+            alternatives: self.alternatives.as_ref().map(AlternativesEntry::to_alternatives).transpose()?,
             counted: self.counted.clone(),
             peers: self.peers.as_ref().map(PeersEntry::to_peers).transpose().context("peers")?,
         };
         request.validate()?;
+        Ok(request)
+    }
+
+    /// The request of an entry that may say which GPUs, and nothing else.
+    fn of_gpus_alone(&self, name: &str) -> Result<Request> {
+        let request = self.to_request().with_context(|| format!("request {name:?}"))?;
+        let Constraints { models, attributes, .. } = request.constraints.clone();
+        let constraints = Constraints { models, attributes, ..Constraints::default() };
+        let (devices, further) = (request.devices, request.further.clone());
+        let alone = Request { devices, further, constraints, ..Request::default() };
+        ensure!(request == alone, "request {name:?} says more than which GPUs; say that of the claim itself");
         Ok(request)
     }
 
@@ -88,6 +103,7 @@ impl RequestEntry {
             switch: request.rules.switch,
             gpu_memory_threshold_percent: request.rules.memory_threshold_percent,
             further: request.further.as_deref().map(FurtherEntry::of),
+            alternatives: request.alternatives.as_deref().map(AlternativesEntry::of),
             ..Self::default()
         };
         let devices = &request.devices;
@@ -114,13 +130,10 @@ impl RequestEntry {
 impl FurtherEntry {
     fn to_further(&self) -> Result<Arc<FurtherRequests>> {
         let request = |entry: &NamedRequestEntry| {
-            let name = entry.name.clone();
-            let request = entry.request.to_request().with_context(|| format!("request {name:?}"))?;
-            let Constraints { models, attributes, .. } = request.constraints.clone();
-            let alone =
-                Constraints { models: models.clone(), attributes: attributes.clone(), ..Constraints::default() };
-            let of_gpus = Request { devices: request.devices, constraints: alone, ..Request::default() };
-            ensure!(request == of_gpus, "request {name:?} says more than which GPUs; say that of the claim itself");
+            let (name, request) = (entry.name.clone(), entry.request.of_gpus_alone(&entry.name)?);
+            let is_one = request.further.is_none();
+            ensure!(is_one, "request {name:?} has further requests; say them beside it");
+            let Constraints { models, attributes, .. } = request.constraints;
             Ok(FurtherRequest { name, devices: request.devices, models, attributes })
         };
         let link = |LinkEntry { requests, property, comparison }: &LinkEntry| DeviceLink {
@@ -152,5 +165,34 @@ impl FurtherEntry {
             requests: requests.iter().map(request).collect(),
             links: links.iter().map(link).collect(),
         }
+    }
+}
+
+impl AlternativesEntry {
+    fn to_alternatives(&self) -> Result<Arc<Alternatives>> {
+        let other = |(place, entry): (u16, &AlternativeEntry)| {
+            let request = entry.request.of_gpus_alone(&entry.name).context("alternatives")?;
+            let Constraints { models, attributes, .. } = request.constraints;
+            Ok(Alternative {
+                name: entry.name.clone(),
+                rank: entry.rank.unwrap_or(place),
+                devices: request.devices,
+                models,
+                attributes,
+                further: request.further,
+            })
+        };
+        let others = (1..).zip(&self.others).map(other).collect::<Result<_>>()?;
+        Ok(Arc::new(Alternatives { first_name: self.first.clone(), others }))
+    }
+
+    fn of(Alternatives { first_name, others }: &Alternatives) -> Self {
+        let other = |(place, other): (u16, &Alternative)| {
+            let Alternative { name, rank, devices, models, attributes, further } = other.clone();
+            let constraints = Constraints { models, attributes, ..Constraints::default() };
+            let request = RequestEntry::of(&Request { devices, further, constraints, ..Request::default() });
+            AlternativeEntry { name, rank: Some(rank).filter(|rank| *rank != place), request }
+        };
+        Self { first: first_name.clone(), others: (1..).zip(others).map(other).collect() }
     }
 }

@@ -292,12 +292,16 @@ impl ClaimEntry {
         let placed = |place: &DumpedPlace| PlacedEntry {
             node: node_name(dump, place.node),
             gpus: place.devices.clone(),
+            alternative: place.alternative,
             since_ms: dumped.started_ms.filter(|since_ms| *since_ms != dumped.added_ms),
             starts_after: dumped.starts_after.iter().map(|number| claim_name(dump, *number)).collect(),
             over_committed: place.over_committed,
         };
-        let leaving =
-            |place: &DumpedPlace| LeavingEntry { node: node_name(dump, place.node), gpus: place.devices.clone() };
+        let leaving = |DumpedPlace { node, devices, alternative, .. }: &DumpedPlace| LeavingEntry {
+            node: node_name(dump, *node),
+            gpus: devices.clone(),
+            alternative: *alternative,
+        };
         let evicted = |displaced: &DumpedDisplacement| EvictedEntry {
             action: displaced.action,
             by: displaced.by.map(|by| group(dump, by)),

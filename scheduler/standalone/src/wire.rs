@@ -75,6 +75,8 @@ pub(crate) fn amounts(from: wire::Amounts) -> Amounts {
         cpu: MilliCpu::new(from.cpu_millis),
         memory: Bytes::new(from.memory_bytes),
         devices: from.devices.into_iter().map(part).collect(),
+        // Jobs have no alternatives.
+        alternative: 0,
         counted: BTreeMap::new(),
     }
 }

@@ -118,6 +118,7 @@ fn claim(number: usize) -> (ClaimKey, Option<ClaimRecord>) {
         phase: Phase::Running,
         started_ms: 1_700_000_000_000,
         amounts: Amounts {
+            alternative: 0,
             cpu: MilliCpu::new(4000),
             memory: Bytes::new(16 << 30),
             devices: vec![part],

@@ -5,6 +5,7 @@
 //! changes only when an older program would misunderstand a record. Everything is taken apart and built without `..`, so
 //! the compiler says when the engine has a new field.
 
+mod alternatives;
 mod claim;
 mod constraints;
 mod further;
@@ -33,7 +34,7 @@ pub(crate) const MEMORY: &str = "memory";
 /// The format of each kind that is written, and the newest that is read. All before it are read, too: their fields mean
 /// the same today. Format 2 knows what is only counted of nodes, terms of a node affinity, effects of taints, and
 /// tolerations of more than one taint: without these, claims would go where they must not. Format 3 knows affinity,
-/// anti-affinity and spread, and format 4 further requests for devices, for the same reason.
+/// anti-affinity and spread, and format 4 further requests for devices and alternatives, for the same reason.
 const FORMAT: u32 = 4;
 
 /// A record as text, with its format.
@@ -92,9 +93,8 @@ pub(crate) fn read_claim_key(text: &str) -> Result<ClaimKey, String> {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "for serde")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<N: Copy + Into<u64>>(number: &N) -> bool {
+    (*number).into() == 0
 }
 
 /// The forms of a list or a set.

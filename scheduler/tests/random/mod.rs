@@ -63,6 +63,12 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
                     {"requests": [0, 2], "property": {"attribute": "architecture"}, "comparison": "same"},
                 ],
             }}),
+            json!({"gpus": 2, "alternatives": {"first": "large", "others": [
+                {"name": "small", "request": {"gpu_core_percent": 30, "models": ["A100"]}},
+                {"rank": 1, "request": {"gpu_core_percent": 20, "further": {
+                    "first": "main", "requests": [{"name": "side", "request": {"gpu_core_percent": 10}}],
+                }}},
+            ]}}),
             json!({"gpu_core_percent": 70, "further": {
                 "first": "main", "requests": [{"name": "side", "request": {"gpu_core_percent": 20}}],
             }}),

@@ -7,10 +7,11 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Allowance, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, GroupId,
-    MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, QueueSpec, Request, Resource,
+    Allowance, Alternative, Alternatives, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest,
+    DeviceSpec, Event, GroupId, MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, QueueSpec, Request, Resource,
 };
 
 /// The memory of a [`device`].
@@ -108,6 +109,24 @@ pub fn part(percent: u32) -> Request {
     let memory = DeviceMemory::Thousandths(percent * 10);
     let devices = DeviceRequest { count: 1, core: DeviceCore::from_percent(percent), memory };
     Request { devices, ..Request::default() }
+}
+
+/// What the first request asks for, or else the devices of one of the others, in this order; called `a`, `b`, and so on.
+#[must_use]
+pub fn first_of(choices: &[Request]) -> Request {
+    let mut choices = choices.iter().cloned();
+    let first = choices.next().unwrap_or_default();
+    let other = |(rank, name, choice): (u16, char, Request)| Alternative {
+        name: name.into(),
+        rank,
+        devices: choice.devices,
+        models: choice.constraints.models,
+        attributes: choice.constraints.attributes,
+        further: choice.further,
+    };
+    let others = (1..).zip('b'..).zip(choices).map(|((rank, name), choice)| other((rank, name, choice))).collect();
+    let alternatives = Some(Arc::new(Alternatives { first_name: "a".into(), others }));
+    Request { alternatives, ..first }
 }
 
 /// CPU cores, and nothing else.

@@ -325,7 +325,7 @@ mod tests {
                     let first = DEVICES_MAX * u16::try_from(number).expect("few claims");
                     let part = |device| DeviceAllocation { device, core: DeviceCore::WHOLE, memory: Bytes::ZERO };
                     let devices = (first..first + members[number].1).map(part).collect();
-                    prop_assert_eq!(cluster.place(claim, Allocation { node: NodeId(0), devices }), Ok(()));
+                    prop_assert_eq!(cluster.place(claim, Allocation { node: NodeId(0), devices, alternative: 0 }), Ok(()));
                 }
                 let before = kept.clone();
                 let others = kept.update(&cluster, &BTreeSet::from([group]));

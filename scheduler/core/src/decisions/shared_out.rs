@@ -180,6 +180,6 @@ impl Sizes<'_> {
 }
 
 fn least_core(cluster: &Cluster) -> u64 {
-    let cores = cluster.classes().map(|class| class.request().total_core()).filter(|core| *core > 0);
+    let cores = cluster.classes().map(|class| class.request().least_core()).filter(|core| *core > 0);
     cores.min().unwrap_or(0)
 }

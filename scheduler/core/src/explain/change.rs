@@ -229,7 +229,7 @@ impl Change {
     fn changed(&self, request: &Request) -> Request {
         let mut request = request.clone();
         let mut change_devices = |name: &Option<String>, change: &dyn Fn(&mut DeviceRequest)| {
-            request.devices_named(name.as_deref()).map(change);
+            request.change_devices(name.as_deref(), change);
         };
         match self {
             Self::LessCpu { to, .. } => request.cpu = *to,

@@ -128,7 +128,10 @@ impl ChangeSearch<'_> {
             }));
         }
         if request.devices.count > 0 {
-            changes.extend(request.wishes().flat_map(|wish| self.less_of_devices(wish)));
+            // A request that stands in several choices is changed in all of them.
+            let mut named = BTreeSet::new();
+            let wishes = request.all_wishes().filter(|wish| named.insert(wish.name));
+            changes.extend(wishes.flat_map(|wish| self.less_of_devices(wish)));
         }
         changes
     }
@@ -176,17 +179,17 @@ impl ChangeSearch<'_> {
     fn constraints(&mut self, request: &Request) -> Vec<Change> {
         let asked = &request.constraints;
         let mut candidates: Vec<Change> = Vec::new();
-        if request.wishes().any(|wish| !wish.models.is_empty()) {
+        if request.all_wishes().any(|wish| !wish.models.is_empty()) {
             let models: BTreeSet<&String> = self
                 .trial
                 .cluster()
                 .nodes()
                 .flat_map(|(_, node)| node.spec().devices.iter().map(|device| &device.model))
-                .filter(|model| request.wishes().any(|wish| !wish.admit_model(model)))
+                .filter(|model| request.all_wishes().any(|wish| !wish.admit_model(model)))
                 .collect();
             candidates.extend(models.into_iter().take(TRIES_MAX).cloned().map(Change::AllowModel));
         }
-        let attributes: BTreeMap<&String, &String> = request.wishes().flat_map(|wish| wish.attributes).collect();
+        let attributes: BTreeMap<&String, &String> = request.all_wishes().flat_map(|wish| wish.attributes).collect();
         candidates.extend(
             attributes.into_iter().map(|(key, value)| Change::DropAttribute { key: key.clone(), value: value.clone() }),
         );

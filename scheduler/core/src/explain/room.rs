@@ -64,7 +64,11 @@ pub(crate) fn exclusions<'a>(node: &'a Node, request: &'a Request) -> impl Itera
         let devices = spec.devices.iter().filter(|device| wish.admit_device(device));
         devices.count() < usize::from(wish.devices.count)
     };
-    let devices = request.wishes().filter(lacking).map(|wish| Exclusion::Devices {
+    let choices = 0..request.choice_count();
+    // Only if none of its choices is possible.
+    let are_lacking = choices.clone().all(|choice| request.wishes_of(choice).any(|wish| lacking(&wish)));
+    let wishes = choices.flat_map(|choice| request.wishes_of(choice)).filter(move |wish| are_lacking && lacking(wish));
+    let devices = wishes.map(|wish| Exclusion::Devices {
         request: wish.name.map(str::to_owned),
         wanted: wish.devices.count,
         models: wish.models.iter().cloned().collect(),
@@ -122,24 +126,44 @@ pub(crate) fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>
     }
     let counted = node.lacking_counted(request);
     lacks.extend(counted.map(|(name, wanted, free)| Shortage::Counted { name: name.to_owned(), wanted, free }));
-    let mut are_enough = true;
+    lacks.extend(lacks_of_devices(node, request));
+    let misfit = rules.and_then(|rules| rules.misfit(node.spec()));
+    lacks.extend(misfit.map(|misfit| Shortage::Peers(misfit.to_owned())));
+    lacks
+}
+
+/// What its devices lack; for a task with alternatives, what they lack for each of its choices if they do for all.
+fn lacks_of_devices(node: &Node, request: &Request) -> Vec<Shortage> {
+    if request.has_alternatives() {
+        let mut lacks: Vec<Shortage> = Vec::new();
+        for choice in request.choices() {
+            let of_choice = lacks_of_devices(node, &choice.request);
+            if of_choice.is_empty() {
+                return Vec::new();
+            }
+            // A request that stands in several choices lacks the same in each.
+            let of_choice = of_choice.into_iter().filter(|lack| !lacks.contains(lack)).collect::<Vec<_>>();
+            lacks.extend(of_choice);
+        }
+        return lacks;
+    }
+    let mut lacks = Vec::new();
     for wish in request.wishes() {
         let DeviceRequest { count: wanted, core, memory } = *wish.devices;
         let fitting = fitting_for(node, wish, request.rules.memory_threshold_percent).count();
         let fitting = u16::try_from(fitting).unwrap_or(u16::MAX);
         if fitting < wanted {
-            are_enough = false;
             lacks.push(Shortage::Devices { request: wish.name.map(str::to_owned), wanted, fitting, core, memory });
         }
     }
-    if are_enough && request.further.is_some() {
+    if lacks.is_empty() && request.further.is_some() {
         let crowded_out = crowded_out(node, request);
         lacks.extend(crowded_out.map(|request| Shortage::CrowdedOut { request: request.to_owned() }));
-    } else if are_enough && let Err(Misfit::Alignment { fitting }) = fits(node, request) {
+    } else if lacks.is_empty()
+        && let Err(Misfit::Alignment { fitting }) = fits(node, request)
+    {
         lacks.push(Shortage::Alignment { wanted: request.devices.count, fitting });
     }
-    let misfit = rules.and_then(|rules| rules.misfit(node.spec()));
-    lacks.extend(misfit.map(|misfit| Shortage::Peers(misfit.to_owned())));
     lacks
 }
 

@@ -112,9 +112,9 @@ impl MixCounter {
     }
 
     fn count(&mut self, request: &Request, weight: u64) {
-        match &request.further {
-            None => self.count_single(request, weight),
-            Some(_) => request.singles().iter().for_each(|single| self.count_single(single, weight)),
+        match request.has_one_wish() {
+            true => self.count_single(request, weight),
+            false => request.singles().iter().for_each(|single| self.count_single(single, weight)),
         }
     }
 

@@ -350,7 +350,7 @@ impl Node {
         let part = allocation.devices.get(number)?;
         let state = self.devices.get(usize::from(part.device))?;
         let free = (state.core_free, state.memory_free);
-        if request.further.is_none() {
+        if request.has_one_wish() {
             return Some(free);
         }
         let before = allocation.devices.iter().take(number).filter(|before| before.device == part.device);
@@ -402,12 +402,18 @@ impl Node {
 
     /// Whether an allocation is one of this node for this request, whatever is free.
     pub(crate) fn check_shape(&self, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
-        let (wanted, allocated) = (request.device_count(), allocation.devices.len());
+        let (alternative, choices) = (allocation.alternative, request.choice_count());
+        if alternative >= choices {
+            return Err(NotEnough::NoSuchChoice { alternative, choices });
+        }
+        let wishes = request.wishes_of(alternative);
+        let wanted = wishes.clone().fold(0, |sum: u16, wish| sum.saturating_add(wish.devices.count));
+        let allocated = allocation.devices.len();
         if allocated != usize::from(wanted) {
             return Err(NotEnough::DeviceCount { wanted, allocated });
         }
         let mut parts = allocation.devices.iter();
-        for wish in request.wishes() {
+        for wish in wishes {
             let mut next = 0;
             for part in parts.by_ref().take(usize::from(wish.devices.count)) {
                 let device = part.device;
@@ -439,7 +445,8 @@ impl Node {
             }
         }
         self.claims.insert(claim);
-        for devices in request.wishes().map(|wish| wish.devices).filter(|devices| devices.count > 0) {
+        let wishes = request.wishes_of(allocation.alternative);
+        for devices in wishes.map(|wish| wish.devices).filter(|devices| devices.count > 0) {
             *self.sorts.entry((devices.count, devices.core)).or_default() += 1;
         }
         self.derive();
@@ -449,7 +456,7 @@ impl Node {
     pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
         debug_assert!(self.claims.contains(&claim), "only who is here can leave");
         self.claims.remove(&claim);
-        for devices in request.wishes().map(|wish| wish.devices) {
+        for devices in request.wishes_of(allocation.alternative).map(|wish| wish.devices) {
             let sort = (devices.count, devices.core);
             if let Some(wishes) = self.sorts.get_mut(&sort) {
                 *wishes -= 1;

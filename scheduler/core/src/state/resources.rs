@@ -1,9 +1,11 @@
 //! Numbers for resources, and amounts by those numbers.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::state::node::Node;
+use crate::vocabulary::alternatives::SingleChoice;
 use crate::vocabulary::claim::Allocation;
 use crate::vocabulary::device_request::{DeviceMemory, DeviceWish};
 use crate::vocabulary::quantity::Bytes;
@@ -126,9 +128,26 @@ impl Resources {
         models.iter().for_each(|name| _ = self.model(name));
     }
 
-    /// The same request for devices of other models than those with these resources' numbers; `None`: there are none
-    /// that will do.
-    pub(crate) fn besides(&self, request: &Request, numbers: &[usize]) -> Option<Request> {
+    /// The choices of a request but for those that are left out, for devices of other models than those with these
+    /// resources' numbers; without choices for which no devices are left that will do.
+    pub(crate) fn besides(
+        &self,
+        request: &Request,
+        numbers: &[usize],
+        left_out: &BTreeSet<u16>,
+    ) -> Vec<SingleChoice<'static>> {
+        let choices = request.choices().filter(|choice| !left_out.contains(&choice.number));
+        let besides = |choice: SingleChoice<'static>| {
+            let request = Cow::Owned(self.of_other_models(&choice.request, numbers)?);
+            Some(SingleChoice { request, ..choice })
+        };
+        choices.filter_map(besides).collect()
+    }
+
+    fn of_other_models(&self, request: &Request, numbers: &[usize]) -> Option<Request> {
+        if numbers.is_empty() {
+            return Some(request.clone());
+        }
         let mut besides = request.clone();
         let models = |wish: DeviceWish<'_>| -> Option<BTreeSet<String>> {
             let kinds = (FIXED..).zip(&self.models).filter(|(number, kind)| {
@@ -149,30 +168,39 @@ impl Resources {
 
     /// The least and the most memory of a device that a request admits; `None`: no such device is known.
     pub(crate) fn memory_of(&self, request: &Request) -> Option<(Bytes, Bytes)> {
-        let is_admitted = |kind: &&ModelKind| request.wishes().any(|wish| wish.admit_model(&kind.name));
+        let is_admitted = |kind: &&ModelKind| request.all_wishes().any(|wish| wish.admit_model(&kind.name));
         let admitted = self.models.iter().filter(is_admitted);
         let sizes = admitted.filter_map(ModelKind::memory);
         sizes.reduce(|(least, most), (low, high)| (least.min(low), most.max(high)))
     }
 
-    /// What a request is charged at least, wherever it is placed.
+    /// What a request is charged at least, wherever it is placed: of its choices the least of each resource.
     pub(crate) fn least_charge(&self, request: &Request) -> Charge {
-        let mut charge = self.charge(request, |least, _| least, u64::min);
-        // Which of several models it will be is not known yet.
-        if charge.models.len() > 1 {
-            charge.models.clear();
-        }
-        charge
+        let of_choice = |choice| {
+            let mut charge = self.charge(request, choice, |least, _| least, u64::min);
+            // Which of several models it will be is not known yet.
+            if charge.models.len() > 1 {
+                charge.models.clear();
+            }
+            charge
+        };
+        let others = (1..request.choice_count()).map(of_choice);
+        others.fold(of_choice(0), |least, other| least.each_with(&other, u64::min))
     }
 
-    /// What a request is charged at most, wherever it is placed: what its queue is taken to ask for.
+    /// What a request is charged at most, wherever it is placed: what its queue is taken to ask for. Of its choices it is
+    /// the most of each resource, as quotas of Kubernetes count prioritised lists: a claim then never takes what its queue
+    /// was not taken to ask for.
     pub(crate) fn most_charge(&self, request: &Request) -> Charge {
-        self.charge(request, |_, most| most, u64::max)
+        let of_choice = |choice| self.charge(request, choice, |_, most| most, u64::max);
+        let others = (1..request.choice_count()).map(of_choice);
+        others.fold(of_choice(0), |most, other| most.each_with(&other, u64::max))
     }
 
     fn charge(
         &self,
         request: &Request,
+        choice: u16,
         of: impl Fn(Bytes, Bytes) -> Bytes,
         extreme: impl Fn(u64, u64) -> u64,
     ) -> Charge {
@@ -180,7 +208,7 @@ impl Resources {
         if request.devices.count == 0 {
             return charge;
         }
-        for wish in request.wishes() {
+        for wish in request.wishes_of(choice) {
             let devices = wish.devices;
             charge.fixed[2] = charge.fixed[2].saturating_add(devices.total_core());
             let mut memory = None;
@@ -274,6 +302,16 @@ impl Charge {
             }
         }
         beyond
+    }
+
+    /// The least or the most of both, of each resource.
+    fn each_with(&self, other: &Self, extreme: impl Fn(u64, u64) -> u64) -> Self {
+        let mut both = Self { fixed: self.fixed, models: Vec::new() };
+        both.fixed.iter_mut().zip(other.fixed).for_each(|(amount, other)| *amount = extreme(*amount, other));
+        let models: BTreeSet<usize> = self.models().chain(other.models()).collect();
+        let amount = |number| (number, extreme(self.get(number), other.get(number)));
+        both.models = models.into_iter().map(amount).filter(|(_, amount)| *amount > 0).collect();
+        both
     }
 
     /// Time of devices, in thousandths of one.

@@ -56,6 +56,15 @@ pub struct Allocation {
     /// What it holds of the node's devices: for each of its requests in turn, by ascending index; empty for a task
     /// without devices.
     pub devices: Vec<DeviceAllocation>,
+    /// Which of its choices it has; 0 is the first one.
+    pub alternative: u16,
+}
+
+impl Allocation {
+    /// Time of devices, in thousandths of one.
+    pub(crate) fn device_core(&self) -> u64 {
+        self.devices.iter().map(|part| u64::from(part.core.get())).sum()
+    }
 }
 
 /// What a claim holds of one device.

@@ -146,6 +146,13 @@ pub struct FurtherRequest {
     pub attributes: BTreeMap<String, String>,
 }
 
+impl FurtherRequest {
+    pub(crate) fn wish(&self) -> DeviceWish<'_> {
+        let Self { name, devices, models, attributes } = self;
+        DeviceWish { name: Some(name), devices, models, attributes }
+    }
+}
+
 /// What the devices of some requests of a task must have in common, or must not. A device without the property will not
 /// do.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -180,7 +187,7 @@ pub enum Comparison {
     Distinct,
 }
 
-/// One of a task's requests for devices, the first or a further one.
+/// One of a task's requests for devices: the first or a further one of one of its choices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceWish<'a> {
     /// What it is called; `None`: it is the task's only one.

@@ -156,6 +156,8 @@ pub struct DumpedPlace {
     pub node: usize,
     /// The indexes of its devices there: for each of its requests in turn, ascending.
     pub devices: Vec<u16>,
+    /// Which of its choices it has there; 0 is the first one.
+    pub alternative: u16,
     /// Whether more is held of the node than there is.
     pub over_committed: bool,
 }

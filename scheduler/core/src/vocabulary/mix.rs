@@ -24,7 +24,7 @@ impl Mix {
     }
 
     /// Takes requests that were counted already; those that differ only in the node's memory are taken as one. A task
-    /// with several requests for devices counts as one task for each of them.
+    /// with several requests for devices counts as one task for each of them, one with alternatives as its first choice.
     #[must_use]
     pub fn counted(requests: impl IntoIterator<Item = (Request, u64)>) -> Self {
         let mut counts: BTreeMap<Request, (u64, Bytes)> = BTreeMap::new();
@@ -36,9 +36,9 @@ impl Mix {
             *memory = (*memory).max(of_memory);
         };
         for (request, tasks) in requests {
-            match &request.further {
-                None => add(request, tasks),
-                Some(_) => request.singles().into_iter().for_each(|single| add(single, tasks)),
+            match request.has_one_wish() {
+                true => add(request, tasks),
+                false => request.singles().into_iter().for_each(|single| add(single, tasks)),
             }
         }
         let mut requests: Vec<(Request, u64)> =

@@ -218,11 +218,24 @@ impl NamespaceSpec {
         if request.devices.count == 0 {
             return Ok(request);
         }
-        // Each of several requests says itself what it wants.
-        if request.further.is_none() {
-            range.complete(&mut request.devices);
+        for choice in 0..request.choice_count() {
+            // Each of several requests says itself what it wants.
+            if let [devices] = &mut request.devices_mut(choice)[..] {
+                range.complete(devices);
+            }
+            self.check_devices(request.wishes_of(choice), device_memory)?;
         }
-        let core = request.total_core();
+        Ok(request)
+    }
+
+    /// Whether a claim may ask for devices like this.
+    fn check_devices<'a>(
+        &self,
+        mut wishes: impl Iterator<Item = DeviceWish<'a>> + Clone,
+        device_memory: Option<(Bytes, Bytes)>,
+    ) -> Result<(), NamespaceError> {
+        let range = &self.limit_range;
+        let core = wishes.clone().map(|wish| wish.devices.total_core()).sum();
         self.check(Resource::DeviceCore, range.device_core, core, core)?;
         let memory = |wish: DeviceWish<'_>| {
             let each = match (wish.devices.memory, device_memory) {
@@ -233,13 +246,13 @@ impl NamespaceSpec {
             let all = |each: Bytes| each.get().saturating_mul(u64::from(wish.devices.count));
             each.map(|(least, most)| (all(least), all(most)))
         };
-        let memory = request.wishes().map(memory).try_fold((0, 0), |(least, most): (u64, u64), of| {
+        let memory = wishes.by_ref().map(memory).try_fold((0, 0), |(least, most): (u64, u64), of| {
             of.map(|(of_least, of_most)| (least.saturating_add(of_least), most.saturating_add(of_most)))
         });
         if let Some((least, most)) = memory {
             self.check(Resource::DeviceMemory, range.device_memory, least, most)?;
         }
-        Ok(request)
+        Ok(())
     }
 
     /// Whether a claim may ask for an amount that is between `least` and `most`.

@@ -51,6 +51,14 @@ pub enum NotEnough {
         /// Devices that the allocation has.
         allocated: usize,
     },
+    /// The request has no such choice.
+    #[error("choice {alternative}, counted from 0, is allocated, and {choices} were given")]
+    NoSuchChoice {
+        /// The choice that the allocation names, counted from 0.
+        alternative: u16,
+        /// How many choices the request has.
+        choices: u16,
+    },
     /// Less time of the device is free.
     #[error("{} thousandths of device {device}'s time are wanted, {} are free", wanted.get(), free.get())]
     DeviceCore {

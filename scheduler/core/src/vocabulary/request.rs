@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::vocabulary::alternatives::{Alternatives, parts};
 use crate::vocabulary::counted::is_enough;
 use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish, FurtherRequests};
 use crate::vocabulary::node_term::NodeTerm;
@@ -24,6 +25,8 @@ pub struct Request {
     /// What else it asks for of devices; `None`: nothing, as most tasks. What [`Constraints`] say of models and
     /// attributes is about [`Request::devices`] alone; [`PlacementRules`] are about the devices of all its requests.
     pub further: Option<Arc<FurtherRequests>>,
+    /// What it takes of devices where it cannot have that; `None`: nothing else will do, as for most tasks.
+    pub alternatives: Option<Arc<Alternatives>>,
     /// Where it may run.
     pub constraints: Constraints,
     /// Which devices of a node it may or should have.
@@ -143,30 +146,27 @@ pub enum Alignment {
 }
 
 impl Request {
-    /// Its requests for devices, in order. A task without devices has one, of no device.
+    /// Its requests for devices in its first choice, in order. A task without devices has one, of no device.
     pub fn wishes(&self) -> impl Iterator<Item = DeviceWish<'_>> + Clone {
-        let further = self.further.iter().flat_map(|further| &further.requests).map(|of| DeviceWish {
-            name: Some(&of.name),
-            devices: &of.devices,
-            models: &of.models,
-            attributes: &of.attributes,
-        });
-        std::iter::once(self.first_wish()).chain(further)
+        self.wishes_of(0)
     }
 
     /// The first of them.
     pub(crate) fn first_wish(&self) -> DeviceWish<'_> {
         let Constraints { models, attributes, .. } = &self.constraints;
-        let name = self.further.as_ref().map(|further| further.first_name.as_str());
+        let name = match &self.further {
+            Some(further) => Some(further.first_name.as_str()),
+            None => self.alternatives.as_ref().map(|alternatives| alternatives.first_name.as_str()),
+        };
         DeviceWish { name, devices: &self.devices, models, attributes }
     }
 
-    /// What it asks for of each part of a device that it gets, in the order of allocations.
+    /// What it asks for of each part of a device that it gets as its first choice, in the order of allocations.
     pub fn parts(&self) -> impl Iterator<Item = DeviceRequest> + '_ {
-        self.wishes().flat_map(|wish| std::iter::repeat_n(*wish.devices, usize::from(wish.devices.count)))
+        parts(self.wishes())
     }
 
-    /// How many parts of devices it asks for, in all its requests together.
+    /// How many parts of devices it asks for in its first choice, in all its requests together.
     #[must_use]
     pub fn device_count(&self) -> u16 {
         match self.further {
@@ -175,7 +175,7 @@ impl Request {
         }
     }
 
-    /// Time of devices that it asks for in all its requests together, in thousandths of one.
+    /// Time of devices that it asks for in its first choice, in all its requests together, in thousandths of one.
     #[must_use]
     pub fn total_core(&self) -> u64 {
         match self.further {
@@ -184,7 +184,17 @@ impl Request {
         }
     }
 
-    /// Each of its requests for devices as the only one of a task. What is asked for of the node is in the first of
+    /// Whether something else of devices will do.
+    pub(crate) fn has_alternatives(&self) -> bool {
+        self.alternatives.is_some()
+    }
+
+    /// Whether it has one request for devices, or none, and nothing else will do.
+    pub(crate) fn has_one_wish(&self) -> bool {
+        self.further.is_none() && self.alternatives.is_none()
+    }
+
+    /// Each of its requests for devices in its first choice as the only one of a task. What is asked for of the node is in the first of
     /// them. What is said of the places of others is left out.
     pub(crate) fn singles(&self) -> Vec<Self> {
         let single = |(number, wish): (usize, DeviceWish<'_>)| {
@@ -202,29 +212,6 @@ impl Request {
         self.wishes().enumerate().map(single).collect()
     }
 
-    /// The request for devices of this name, or the only one.
-    pub(crate) fn devices_named(&mut self, name: Option<&str>) -> Option<&mut DeviceRequest> {
-        let first_name = self.further.as_ref().map(|further| further.first_name.as_str());
-        if first_name == name {
-            return Some(&mut self.devices);
-        }
-        let further = Arc::make_mut(self.further.as_mut()?);
-        let named = further.requests.iter_mut().find(|of| Some(of.name.as_str()) == name);
-        named.map(|of| &mut of.devices)
-    }
-
-    /// Changes the models and the attributes that each of its requests asks for.
-    pub(crate) fn change_device_constraints(
-        &mut self,
-        mut change: impl FnMut(&mut BTreeSet<String>, &mut BTreeMap<String, String>),
-    ) {
-        change(&mut self.constraints.models, &mut self.constraints.attributes);
-        if let Some(further) = &mut self.further {
-            let requests = &mut Arc::make_mut(further).requests;
-            requests.iter_mut().for_each(|of| change(&mut of.models, &mut of.attributes));
-        }
-    }
-
     /// Whether wherever there is room for this there is room for `other`: it asks for as much of everything, and for
     /// the same sort of place.
     pub(crate) fn covers(&self, other: &Self) -> bool {
@@ -240,6 +227,7 @@ impl Request {
             && self.memory >= other.memory
             && (other.devices.count == 0 || devices(&self.devices, &other.devices))
             && (other.further.is_none() || self.further == other.further)
+            && (self.alternatives.is_none() || self.alternatives == other.alternatives)
             && self.constraints == other.constraints
             && self.rules == other.rules
             && is_enough(&self.counted, &other.counted)
@@ -250,10 +238,15 @@ impl Request {
     /// Says what is wrong with a request that can never be met as it stands.
     ///
     /// # Errors If a part of a device is more than a device, devices are asked for of which nothing is wanted, a rule
-    /// can never be met, or further requests are not what [`FurtherRequests`] says.
+    /// can never be met, or further requests or alternatives are not what [`FurtherRequests`] and [`Alternatives`] say.
     pub fn validate(&self) -> Result<(), RequestError> {
-        if let Some(further) = &self.further {
-            self.validate_further(further)?;
+        let others = self.alternatives.as_ref().map(|alternatives| &alternatives.others);
+        if let Some(others) = others.filter(|others| !(1..Alternatives::CHOICES_MAX).contains(&others.len())) {
+            return Err(RequestError::Choices { choices: others.len() + 1 });
+        }
+        let further = others.into_iter().flatten().map(|other| other.further.as_deref());
+        for (choice, further) in (0..).zip(std::iter::once(self.further.as_deref()).chain(further)) {
+            self.validate_choice(choice, further)?;
         }
         if self.devices.count == 0 {
             return Ok(());
@@ -261,7 +254,7 @@ impl Request {
         if let Some(percent) = self.rules.memory_threshold_percent.filter(|percent| !(1..=100).contains(percent)) {
             return Err(RequestError::MemoryThreshold { percent });
         }
-        self.wishes().try_for_each(|wish| self.validate_devices(wish.devices))
+        self.all_wishes().try_for_each(|wish| self.validate_devices(wish.devices))
     }
 
     fn validate_devices(&self, devices: &DeviceRequest) -> Result<(), RequestError> {
@@ -284,9 +277,14 @@ impl Request {
         }
     }
 
-    fn validate_further(&self, further: &FurtherRequests) -> Result<(), RequestError> {
+    fn validate_choice(&self, choice: u16, further: Option<&FurtherRequests>) -> Result<(), RequestError> {
+        let Some(further) = further else {
+            let lacks_device =
+                self.alternatives.is_some() && self.wishes_of(choice).any(|wish| wish.devices.count == 0);
+            return if lacks_device { Err(RequestError::EmptyChoice { choice }) } else { Ok(()) };
+        };
         let mut names = BTreeSet::new();
-        for (number, wish) in (0u16..).zip(self.wishes()) {
+        for (number, wish) in (0u16..).zip(self.wishes_of(choice)) {
             if wish.devices.count == 0 {
                 return Err(RequestError::NoDevice { number });
             }
@@ -346,6 +344,18 @@ pub enum RequestError {
     NoDevice {
         /// The place of the request, counted from 0.
         number: u16,
+    },
+    /// An alternative is for no device, or the first choice is and there are alternatives.
+    #[error("choice {choice} of several, counted from 0, asks for no device; ask for one at least, or leave it out")]
+    EmptyChoice {
+        /// The place of the choice, counted from 0.
+        choice: u16,
+    },
+    /// Too many choices, or one alone although alternatives are given.
+    #[error("there are {choices} choices; a task with alternatives has 2 to {max}", max = Alternatives::CHOICES_MAX)]
+    Choices {
+        /// How many choices the task has, with the first one.
+        choices: usize,
     },
     /// Two requests have the same name.
     #[error("request {number} of several, counted from 0, has the name of one before it; give each its own")]

@@ -124,7 +124,7 @@ impl Situation {
                 let wanted = runner.wish.request();
                 DeviceAllocation { device: *device, core: wanted.core, memory: wanted.memory.on(memory) }
             };
-            let allocation = Allocation { node: at, devices: devices.iter().map(part).collect() };
+            let allocation = Allocation { node: at, devices: devices.iter().map(part).collect(), alternative: 0 };
             world.apply(Event::ClaimPlaced(claim, allocation));
             devices.iter().for_each(|device| free[node][usize::from(*device)] -= runner.wish.percent);
             runner.budget.into_iter().for_each(|budget| running[budget] += 1);

@@ -146,7 +146,7 @@ fn seen(has: u64) -> (World, [ClaimId; 3]) {
     let claims = [50, 10, 30].map(|priority| {
         let request = Request { counted: counted([("pods", 1), ("hca", 0)]), ..kit::cores(1) };
         let claim = world.claim(Claim { request, ..wants("default", priority, 0) });
-        world.apply(Event::ClaimSeen(claim, Allocation { node: at, devices: Vec::new() }));
+        world.apply(Event::ClaimSeen(claim, Allocation { node: at, devices: Vec::new(), alternative: 0 }));
         claim
     });
     (world, claims)

@@ -72,7 +72,7 @@ impl World {
         let part =
             |device| aliquot_scheduler_core::DeviceAllocation { device, core: request.core, memory: memory(device) };
         let devices = (first..first + request.count).map(part).collect();
-        let allocation = aliquot_scheduler_core::Allocation { node, devices };
+        let allocation = aliquot_scheduler_core::Allocation { node, devices, alternative: 0 };
         self.apply(Event::ClaimPlaced(claim, allocation));
     }
 

@@ -299,7 +299,7 @@ fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
         let spec = node.spec();
         let constraints = &claim.request.constraints;
         require(!spec.cordoned && constraints.admit(spec), || format!("{id:?} must not be on {}", spec.name))?;
-        let wishes = claim.request.wishes();
+        let wishes = claim.request.wishes_of(at.alternative);
         let of_parts = wishes.flat_map(|wish| std::iter::repeat_n(wish, usize::from(wish.devices.count)));
         for (part, wish) in at.devices.iter().zip(of_parts) {
             let (device, state) = (&spec.devices[usize::from(part.device)], &node.devices()[usize::from(part.device)]);
@@ -419,9 +419,10 @@ fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> 
         let members = group.and_then(|id| before.group(id)).into_iter().flat_map(|group| group.members());
         let members: Vec<ClaimId> = members.collect();
         // Who asks for no time of devices is measured otherwise.
-        let asked = sum(&|request| request.total_core(), &members);
+        let asked = sum(&|request| request.least_core(), &members);
         let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
-        let amount = sum(&|request| request.total_core(), &evicted);
+        let held = evicted.iter().filter_map(|claim| before.allocation(*claim)).flat_map(|at| &at.devices);
+        let amount: u64 = held.map(|part| u64::from(part.core.get())).sum();
         let groups: BTreeSet<GroupId> = evicted.iter().filter_map(|claim| before.group_of(*claim)).collect();
         require(asked == 0 || amount <= allowed || groups.len() <= members.len(), || {
             format!("{action:?} evicts {amount} thousandths of devices for {asked} of {group:?}, of {groups:?}")
@@ -495,19 +496,31 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
 
 /// The most that a claim can be charged for on a node.
 fn greatest_charge(node: &Node, claim: &Claim) -> BTreeMap<Resource, u64> {
-    let request = &claim.request;
+    let charges = (0..claim.request.choice_count()).map(|choice| charge_of_choice(node, &claim.request, choice));
+    charges.fold(BTreeMap::new(), |mut most, charge| {
+        for (resource, amount) in charge {
+            let most = most.entry(resource).or_insert(0);
+            *most = amount.max(*most);
+        }
+        most
+    })
+}
+
+fn charge_of_choice(node: &Node, request: &Request, choice: u16) -> BTreeMap<Resource, u64> {
+    let wishes = || request.wishes_of(choice);
+    let core = wishes().map(|wish| wish.devices.total_core()).sum();
     let most = |wanted: &DeviceRequest| {
         let each = node.devices().iter().map(|device| wanted.memory.on(device.memory()).get()).max();
         each.unwrap_or(0) * u64::from(wanted.count)
     };
-    let is_admitted = |device: &&DeviceSpec| request.wishes().any(|wish| wish.admit_device(device));
+    let is_admitted = |device: &&DeviceSpec| wishes().any(|wish| wish.admit_device(device));
     let devices = node.spec().devices.iter().filter(is_admitted);
-    let models = devices.map(|device| (Resource::ModelCore(device.model.clone()), request.total_core()));
+    let models = devices.map(|device| (Resource::ModelCore(device.model.clone()), core));
     let others = [
         (Resource::Cpu, request.cpu.get()),
         (Resource::Memory, request.memory.get()),
-        (Resource::DeviceCore, request.total_core()),
-        (Resource::DeviceMemory, request.wishes().map(|wish| most(wish.devices)).sum()),
+        (Resource::DeviceCore, core),
+        (Resource::DeviceMemory, wishes().map(|wish| most(wish.devices)).sum()),
     ];
     others.into_iter().chain(models).collect()
 }

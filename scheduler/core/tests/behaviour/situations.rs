@@ -1,6 +1,7 @@
 //! Situations that schedulers are known by: what is allocated, taken back, displaced and moved, and what is left alone.
 
 mod allocate;
+mod alternatives;
 mod consolidate;
 mod elastic;
 mod evictions_refused;

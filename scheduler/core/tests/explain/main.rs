@@ -1,5 +1,6 @@
 //! Why something waits, what would change that, and why it was evicted.
 
+mod alternatives;
 mod changes;
 mod constraints;
 mod evictions;

@@ -232,7 +232,7 @@ fn used(parts: &[(u32, bool)], groups: &[(u16, u16)]) -> (Cluster, NodeId) {
         let request = Request { devices: DeviceRequest::share(core), ..Request::default() };
         let claim = crate::cases::add(&mut cluster, &request);
         let part = aliquot_scheduler_core::DeviceAllocation { device, core, memory: Default::default() };
-        let at = aliquot_scheduler_core::Allocation { node: id, devices: vec![part] };
+        let at = aliquot_scheduler_core::Allocation { node: id, devices: vec![part], alternative: 0 };
         cluster.apply(Event::ClaimPlaced(claim, at)).expect("the device is free");
         let health = if *healthy { Health::Healthy } else { Health::Unhealthy };
         cluster.apply(Event::DeviceHealthChanged { node: id, device, health }).expect("there is such a device");

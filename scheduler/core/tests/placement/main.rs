@@ -1,5 +1,6 @@
 //! Placement: engine, policies, devices, topology, and how near to the optimum it comes.
 
+mod alternatives;
 mod cases;
 mod constraints;
 mod devices;

@@ -211,7 +211,7 @@ proptest! {
                 let part = aliquot_scheduler_core::DeviceAllocation {
                     device, core: holder.devices.core, memory: holder.devices.memory.on(Bytes::ZERO),
                 };
-                let at = Allocation { node: id, devices: vec![part] };
+                let at = Allocation { node: id, devices: vec![part], alternative: 0 };
                 cluster.apply(aliquot_scheduler_core::Event::ClaimPlaced(claim, at)).expect("it is free");
             }
         }

@@ -20,6 +20,11 @@ pub(super) fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &Node
         && arranged(&claim.request, amounts, node).is_some()
 }
 
+/// Which of its choices a claim has that holds this. A claim without alternatives has its only one.
+pub(super) fn choice_of(request: &Request, amounts: &Amounts) -> u16 {
+    if request.choice_count() == 1 { 0 } else { amounts.alternative }
+}
+
 /// The parts of devices that an instance holds, in the order of allocations for what its claim asks for; `None`: they are
 /// not what it asks for. Nodes name them in any order.
 pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) -> Option<Vec<DeviceAllocation>> {
@@ -29,7 +34,9 @@ pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) ->
     let mut parts: Vec<DeviceAllocation> = amounts.devices.iter().map(part).collect::<Option<_>>()?;
     parts.sort_by_key(|part| part.device);
     let memory = |device: u16| node.devices.get(usize::from(device)).map(|device| device.memory);
-    let mut wishes: Vec<(usize, &DeviceRequest)> = request.wishes().map(|wish| wish.devices).enumerate().collect();
+    let choice = choice_of(request, amounts);
+    let wishes = (choice < request.choice_count()).then(|| request.wishes_of(choice))?;
+    let mut wishes: Vec<(usize, &DeviceRequest)> = wishes.map(|wish| wish.devices).enumerate().collect();
     // Of requests that ask for the same, the largest has the fewest ways to be met by different devices.
     wishes.sort_by_key(|(_, devices)| Reverse(devices.count));
     let mut arranged: BTreeMap<usize, Vec<DeviceAllocation>> = BTreeMap::new();
@@ -67,7 +74,9 @@ pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
     if memory == Bytes::ZERO {
         memory = amounts.memory;
     }
-    if let Some(part) = amounts.devices.first().filter(|_| claim.request.further.is_none()) {
+    if let Some(part) =
+        amounts.devices.first().filter(|_| claim.request.further.is_none() && claim.request.choice_count() == 1)
+    {
         if devices.core == DeviceCore::ZERO {
             devices.core = part.core;
         }

@@ -3,7 +3,7 @@
 use aliquot_scheduler_core::{Allocation, Claim, ClaimId, Event, NodeId, Outcome, Request};
 
 use super::Engine;
-use super::holdings::{arranged, is_what_is_asked_for, known, request_of};
+use super::holdings::{arranged, choice_of, is_what_is_asked_for, known, request_of};
 use super::steps::Loss;
 use crate::command::Amounts;
 use crate::entries::{Entry, Instance};
@@ -123,7 +123,7 @@ impl Engine {
     /// What a node says that something holds which asks for this, in the words of the books.
     pub(super) fn allocation(&self, node: NodeId, request: &Request, amounts: &Amounts) -> Option<Allocation> {
         let devices = arranged(request, amounts, self.cluster.node(node)?.spec())?;
-        Some(Allocation { node, devices })
+        Some(Allocation { node, devices, alternative: choice_of(request, amounts) })
     }
 }
 

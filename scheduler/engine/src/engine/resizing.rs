@@ -4,8 +4,6 @@
 //! So the books are true whether the node has carried out the command or not. They hold the new amounts when the node
 //! has confirmed, and the old ones when it has refused. A command that is not answered is repeated.
 
-use std::sync::Arc;
-
 use aliquot_scheduler_core::{Allocation, ClaimId, DeviceMemory, DeviceRequest, Event, EventError, Request};
 
 use super::{Engine, Timer};
@@ -86,10 +84,9 @@ impl Engine {
             };
             DeviceRequest { count: to.count, core: from.core.max(to.core), memory }
         };
-        held.devices = larger(&from.devices, &to.devices);
-        if let Some((held, from)) = held.further.as_mut().zip(from.further.as_ref()) {
-            let further = Arc::make_mut(held).requests.iter_mut().zip(&from.requests);
-            further.for_each(|(held, from)| held.devices = larger(&from.devices, &held.devices));
+        for choice in 0..held.choice_count() {
+            let devices = held.devices_mut(choice).into_iter().zip(from.wishes_of(choice));
+            devices.for_each(|(held, from)| *held = larger(from.devices, held));
         }
         held
     }
@@ -125,7 +122,7 @@ impl Engine {
         (amounts.cpu, amounts.memory) = (request.cpu, request.memory);
         amounts.counted.clone_from(&request.counted);
         let node = self.cluster.node(at.node)?;
-        for ((part, held), wanted) in amounts.devices.iter_mut().zip(&at.devices).zip(request.parts()) {
+        for ((part, held), wanted) in amounts.devices.iter_mut().zip(&at.devices).zip(request.parts_of(at)) {
             let device = node.devices().get(usize::from(held.device))?;
             (part.core, part.memory) = (wanted.core, wanted.memory.on(device.memory()));
         }

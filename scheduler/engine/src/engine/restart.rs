@@ -10,7 +10,7 @@ use aliquot_scheduler_core::{
 };
 
 use super::collected::Collected;
-use super::holdings::{arranged, as_given, is_what_is_asked_for, known, request_of};
+use super::holdings::{arranged, as_given, choice_of, is_what_is_asked_for, known, request_of};
 use super::reports::running_instance;
 use super::{Decisions, Engine, Timer, Unsaved};
 use crate::entries::{Entry, Instance, NodeState, Resize};
@@ -384,7 +384,9 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
         let spec = &nodes.get(&instance.node)?.spec;
         let parts = arranged(&restored.claim.request, &instance.amounts, spec)?;
         let devices = parts.into_iter().map(|part| part.device).collect();
-        Some(DumpedPlace { node: *numbers.nodes.get(&instance.node)?, devices, over_committed: true })
+        let alternative = choice_of(&restored.claim.request, &instance.amounts);
+        let node = *numbers.nodes.get(&instance.node)?;
+        Some(DumpedPlace { node, devices, alternative, over_committed: true })
     });
     let is_stopping = instance.is_some_and(|instance| instance.phase == Phase::Stopping);
     let is_leaving = is_stopping || record.is_ended;

@@ -258,5 +258,5 @@ pub(crate) fn amounts_in(cluster: &Cluster, claim: ClaimId, at: &Allocation) -> 
         Some(DevicePart { uuid: device.uuid.clone(), core: part.core, memory: part.memory })
     });
     let (cpu, memory, counted) = (of.request.cpu, of.request.memory, of.request.counted.clone());
-    Amounts { cpu, memory, devices: parts.collect(), counted }
+    Amounts { cpu, memory, devices: parts.collect(), alternative: at.alternative, counted }
 }

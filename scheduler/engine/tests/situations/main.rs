@@ -1,5 +1,6 @@
 //! Single situations, message by message.
 
+mod alternatives;
 mod chosen;
 mod configuration;
 mod devices;

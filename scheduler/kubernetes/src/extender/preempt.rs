@@ -25,6 +25,7 @@ pub(super) fn answer(shared: &Shared, view: &View, args: PreemptionArgs) -> Resu
     let request = Request {
         devices: claim.request.devices,
         further: claim.request.further.clone(),
+        alternatives: claim.request.alternatives.clone(),
         constraints: claim.request.constraints.clone(),
         ..Request::default()
     };

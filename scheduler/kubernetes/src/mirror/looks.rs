@@ -108,7 +108,7 @@ impl Mirror {
         let facts = PodFacts { gang: None, ..facts.clone() };
         let (mut request, _) = self.request_of(&facts)?;
         if let Some(devices) = devices {
-            (request.devices, request.further) = (devices, None);
+            (request.devices, request.further, request.alternatives) = (devices, None, None);
             request.validate().map_err(|error| error.to_string())?;
         }
         let queue = self.queue_of(&facts);

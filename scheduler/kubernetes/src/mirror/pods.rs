@@ -215,6 +215,8 @@ impl Mirror {
             cpu: MilliCpu::new(of_node.cpu_millis),
             memory: Bytes::new(of_node.memory_bytes),
             devices: if claims.is_empty() { devices::decided(parts) } else { claimed },
+            // A pod that another leader has bound asks for what it has, and for nothing else.
+            alternative: 0,
             counted: of_node.counted,
         };
         (amounts, claims)
@@ -242,7 +244,7 @@ impl Mirror {
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         let means = Means { containers: Vec::new(), volume_claims, claimed };
         let (request, means) = self.with_devices(facts, amounts, constraints, means)?;
-        self.check_devices_per_node(facts, request.device_count())?;
+        self.check_devices_per_node(facts, request.device_count_max())?;
         Ok((request, means))
     }
 

@@ -6,7 +6,9 @@ use aliquot_scheduler_core::{Alignment, PriorityClass};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::snapshot::format::{EvictedEntry, FurtherEntry, PeersEntry, RequirementEntry, TolerationEntry, is_default};
+use crate::snapshot::format::{
+    AlternativesEntry, EvictedEntry, FurtherEntry, PeersEntry, RequirementEntry, TolerationEntry, is_default,
+};
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -107,6 +109,9 @@ pub(in crate::snapshot) struct RequestEntry {
     /// What else it asks for of GPUs.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) further: Option<FurtherEntry>,
+    /// What it takes of GPUs where it cannot have that.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) alternatives: Option<AlternativesEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,6 +129,9 @@ pub(in crate::snapshot) struct PlacedEntry {
     /// Their indexes on the node.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpus: Vec<u16>,
+    /// Which of its choices it has; 0 is the first one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) alternative: u16,
     /// Since when it runs, if it waits for nobody to leave; since it was added, if it is left out.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) since_ms: Option<u64>,
@@ -140,6 +148,9 @@ pub(in crate::snapshot) struct LeavingEntry {
     pub(in crate::snapshot) node: String,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpus: Vec<u16>,
+    /// Which of its choices it has there; 0 is the first one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) alternative: u16,
 }
 
 /// What is known of an eviction that is under way or was refused.

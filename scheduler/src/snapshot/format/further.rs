@@ -1,4 +1,4 @@
-//! Further requests of claims for GPUs.
+//! Further requests of claims for GPUs, and their alternatives.
 
 use std::collections::BTreeSet;
 
@@ -24,6 +24,28 @@ pub(in crate::snapshot) struct FurtherEntry {
 pub(in crate::snapshot) struct NamedRequestEntry {
     pub(in crate::snapshot) name: String,
     /// GPUs alone, with their models and attributes.
+    pub(in crate::snapshot) request: RequestEntry,
+}
+
+/// What a claim takes of GPUs in place of its first choice.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct AlternativesEntry {
+    /// What the only request of the first choice is called.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) first: String,
+    pub(in crate::snapshot) others: Vec<AlternativeEntry>,
+}
+
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::snapshot) struct AlternativeEntry {
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) name: String,
+    /// Its place in the order, if it is left out; the first choice has rank 0.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) rank: Option<u16>,
+    /// GPUs alone, with their models and attributes, and further requests for them.
     pub(in crate::snapshot) request: RequestEntry,
 }
 

@@ -81,7 +81,7 @@ impl ClaimEntry {
             ..DumpedClaim::default()
         };
         if let Some(placed) = &self.placed {
-            let place = names.place(&placed.node, &placed.gpus).context("placed")?;
+            let place = names.place(&placed.node, &placed.gpus, placed.alternative).context("placed")?;
             dumped.place = Some(DumpedPlace { over_committed: placed.over_committed, ..place });
             let starts_after: Result<_> = placed.starts_after.iter().map(|name| names.claim(name)).collect();
             dumped.starts_after = starts_after.context("placed.starts_after")?;
@@ -89,7 +89,7 @@ impl ClaimEntry {
             dumped.started_ms = runs.then(|| placed.since_ms.unwrap_or(self.added_ms));
         }
         if let Some(leaving) = &self.leaving {
-            dumped.leaving = Some(names.place(&leaving.node, &leaving.gpus).context("leaving")?);
+            dumped.leaving = Some(names.place(&leaving.node, &leaving.gpus, leaving.alternative).context("leaving")?);
         }
         let displaced = self.evicted.as_ref().map(|evicted| evicted.to_dumped(names)).transpose();
         dumped.displaced = displaced.context("evicted")?;

@@ -45,7 +45,7 @@ impl Names {
         }
     }
 
-    pub(super) fn place(&self, node: &str, devices: &[u16]) -> Result<DumpedPlace> {
-        Ok(DumpedPlace { node: self.node(node)?, devices: devices.to_vec(), over_committed: false })
+    pub(super) fn place(&self, node: &str, devices: &[u16], alternative: u16) -> Result<DumpedPlace> {
+        Ok(DumpedPlace { node: self.node(node)?, devices: devices.to_vec(), alternative, over_committed: false })
     }
 }

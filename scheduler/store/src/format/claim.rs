@@ -205,23 +205,26 @@ struct AmountsForm {
     memory_bytes: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     devices: Vec<DevicePartForm>,
+    #[serde(skip_serializing_if = "super::is_zero")]
+    alternative: u16,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     counted: BTreeMap<String, u64>,
 }
 
 impl From<&Amounts> for AmountsForm {
     fn from(amounts: &Amounts) -> Self {
-        let Amounts { cpu, memory, devices, counted } = amounts;
+        let Amounts { cpu, memory, devices, alternative, counted } = amounts;
         let (cpu_millis, memory_bytes) = (cpu.get(), memory.get());
-        Self { cpu_millis, memory_bytes, devices: forms(devices), counted: counted.clone() }
+        let (devices, alternative, counted) = (forms(devices), *alternative, counted.clone());
+        Self { cpu_millis, memory_bytes, devices, alternative, counted }
     }
 }
 
 impl From<AmountsForm> for Amounts {
     fn from(form: AmountsForm) -> Self {
-        let AmountsForm { cpu_millis, memory_bytes, devices, counted } = form;
+        let AmountsForm { cpu_millis, memory_bytes, devices, alternative, counted } = form;
         let (cpu, memory) = (MilliCpu::new(cpu_millis), Bytes::new(memory_bytes));
-        Self { cpu, memory, devices: values(devices), counted }
+        Self { cpu, memory, devices: values(devices), alternative, counted }
     }
 }
 

@@ -8,6 +8,7 @@ use aliquot_scheduler_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::alternatives::AlternativesForm;
 use super::constraints::{NodeTermForm, TolerationForm};
 use super::further::FurtherForm;
 use super::peers::PeersForm;
@@ -22,6 +23,8 @@ pub(super) struct RequestForm {
     devices: DevicesForm,
     #[serde(skip_serializing_if = "Option::is_none")]
     further: Option<FurtherForm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alternatives: Option<AlternativesForm>,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     models: BTreeSet<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -44,7 +47,7 @@ pub(super) struct RequestForm {
 
 impl From<&Request> for RequestForm {
     fn from(request: &Request) -> Self {
-        let Request { cpu, memory, devices, further, constraints, rules, counted, peers } = request;
+        let Request { cpu, memory, devices, further, alternatives, constraints, rules, counted, peers } = request;
         let Constraints { models, attributes, labels, tolerations, node_terms } = constraints;
         let PlacementRules { nvlink, switch, memory_threshold_percent } = rules;
         Self {
@@ -52,6 +55,7 @@ impl From<&Request> for RequestForm {
             memory_bytes: memory.get(),
             devices: devices.into(),
             further: further.as_deref().map(FurtherForm::from),
+            alternatives: alternatives.as_deref().map(AlternativesForm::from),
             models: models.clone(),
             attributes: attributes.clone(),
             labels: labels.clone(),
@@ -73,6 +77,7 @@ impl From<RequestForm> for Request {
             memory: Bytes::new(form.memory_bytes),
             devices: form.devices.into(),
             further: form.further.map(|further| Arc::new(further.into())),
+            alternatives: form.alternatives.map(|alternatives| Arc::new(alternatives.into())),
             constraints: Constraints {
                 models: form.models,
                 attributes: form.attributes,

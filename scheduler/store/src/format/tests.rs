@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{
-    Action, Affinity, Alignment, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore, DeviceLink, DeviceMemory,
-    DeviceProperty, DeviceRequest, DeviceSpec, DumpedMixCounter, DumpedTurnover, DumpedUsage, FurtherRequest,
-    FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm, PeerGroup,
-    Peers, PlacementRules, Request, Resource, Taint, TaintEffect, Toleration, TopologySpread,
+    Action, Affinity, Alignment, Alternative, Alternatives, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore,
+    DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, DeviceSpec, DumpedMixCounter, DumpedTurnover, DumpedUsage,
+    FurtherRequest, FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm,
+    PeerGroup, Peers, PlacementRules, Request, Resource, Taint, TaintEffect, Toleration, TopologySpread,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
@@ -105,13 +105,14 @@ prop_compose! {
 prop_compose! {
     fn instance()(
         node in node_name(),
-        (session, started_ms, cpu, memory) in any::<(u64, u64, u64, u64)>(),
+        (session, started_ms, cpu, memory, alternative) in any::<(u64, u64, u64, u64, u16)>(),
         generation in generation(),
         phase in prop::sample::select(vec![Phase::Starting, Phase::Running, Phase::Stopping]),
         devices in vec(device_part(), 0..3),
         counted in counted(),
     ) -> InstanceRecord {
-        let amounts = Amounts { cpu: MilliCpu::new(cpu), memory: Bytes::new(memory), devices, counted };
+        let (cpu, memory) = (MilliCpu::new(cpu), Bytes::new(memory));
+        let amounts = Amounts { cpu, memory, devices, alternative, counted };
         InstanceRecord { node, session, generation, phase, started_ms, amounts }
     }
 }
@@ -219,7 +220,8 @@ prop_compose! {
         (attributes, labels) in (btree_map(text(), text(), 0..3), btree_map(text(), text(), 0..3)),
         (tolerations, node_terms) in (btree_set(toleration(), 0..3), btree_set(node_term(), 0..3)),
         (nvlink, switch) in (alignment(), alignment()),
-        (counted, peers, further) in (counted(), option::of(peers()), option::of(further())),
+        (counted, peers) in (counted(), option::of(peers())),
+        (further, alternatives) in (option::of(further()), option::of(alternatives())),
     ) -> Request {
         Request {
             cpu: MilliCpu::new(cpu),
@@ -230,7 +232,23 @@ prop_compose! {
             counted,
             peers,
             further: further.map(Arc::new),
+            alternatives: alternatives.map(Arc::new),
         }
+    }
+}
+
+prop_compose! {
+    fn alternatives()(
+        first_name in text(),
+        others in vec((text(), any::<(u16, u16, u32)>(), device_memory(), option::of(further())), 0..3),
+        (models, attributes) in (btree_set(text(), 0..3), btree_map(text(), text(), 0..3)),
+    ) -> Alternatives {
+        let other = |(name, (rank, count, core), memory, further): (_, _, _, Option<_>)| {
+            let devices = DeviceRequest { count, core: DeviceCore::new(core), memory };
+            let (models, attributes, further) = (models.clone(), attributes.clone(), further.map(Arc::new));
+            Alternative { name, rank, devices, models, attributes, further }
+        };
+        Alternatives { first_name, others: others.into_iter().map(other).collect() }
     }
 }
 
@@ -359,6 +377,7 @@ fn a_claim_of_today_looks_so_in_the_file() {
             cpu: MilliCpu::new(12),
             memory: Bytes::new(13),
             devices: vec![part],
+            alternative: 0,
             counted: BTreeMap::new(),
         },
     };
@@ -445,6 +464,16 @@ fn what_came_with_format_4_looks_so_in_the_file() {
     assert_eq!((request.name.as_str(), request.devices.count), ("b", 2));
     assert_eq!(further.links.len(), 2);
     assert_eq!(write_claim(&claim), (4, CLAIM_4.to_owned()));
+}
+
+/// Alternatives, which format 4 knows, too.
+const CLAIM_4_ALTERNATIVES: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"instance":{"node":"n","session":1,"term":1,"number":2,"phase":"running","started_ms":3,"amounts":{"cpu_millis":0,"memory_bytes":0,"alternative":1}}}"#;
+
+#[test]
+fn the_choice_that_an_instance_has_looks_so_in_the_file() {
+    let claim = read_claim(4, CLAIM_4_ALTERNATIVES).expect("it can be read");
+    assert_eq!(claim.instance.as_ref().map(|instance| instance.amounts.alternative), Some(1));
+    assert_eq!(write_claim(&claim), (4, CLAIM_4_ALTERNATIVES.to_owned()));
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
         let Some(request) = cluster.class(class).map(|class| class.request()) else { return false };
         let (mut core, mut cpu) = (0, 0_u64);
         for (id, node) in cluster.nodes() {
-            let enough = core >= request.total_core().saturating_mul(members)
+            let enough = core >= request.least_core().saturating_mul(members)
                 && cpu >= request.cpu.get().saturating_mul(members);
             if enough {
                 return true;
@@ -98,7 +98,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
                 cpu = cpu.saturating_add(node.cpu_free().get());
             }
         }
-        core >= request.total_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)
+        core >= request.least_core().saturating_mul(members) && cpu >= request.cpu.get().saturating_mul(members)
     }) && enough_counted_is_free(cluster, unit)
 }
 

@@ -225,7 +225,7 @@ mod tests {
             let claim = Claim { queue, priority, request, preemptible: true, ..Claim::default() };
             let Outcome::Claim(claim) = apply(Event::ClaimAdded(claim)) else { panic!("not a claim") };
             let devices = vec![DeviceAllocation { device, core: DeviceCore::WHOLE, memory: Bytes::ZERO }];
-            apply(Event::ClaimPlaced(claim, Allocation { node, devices }));
+            apply(Event::ClaimPlaced(claim, Allocation { node, devices, alternative: 0 }));
         }
         let queues = (0..QUEUES).map(|queue| cluster.queue_named(&queue.to_string()).expect("it was added"));
         let queues = queues.collect();

@@ -52,7 +52,7 @@ impl Leeway {
             }
         }
         let has_counted = counted.iter().all(|(name, amount)| *amount >= counted::amount(&request.counted, name));
-        has_counted && core >= request.total_core() && cpu >= request.cpu.get() && memory >= request.memory.get()
+        has_counted && core >= request.least_core() && cpu >= request.cpu.get() && memory >= request.memory.get()
     }
 
     fn has_room(&mut self, cluster: &Cluster, engine: &mut Engine<Box<dyn Policy>>, class: ClassId) -> bool {

@@ -61,16 +61,32 @@ pub(crate) enum Unplaceable {
     TooManyWays,
 }
 
+/// What a queue may have no more of.
+#[derive(Default)]
+pub(super) struct Spent {
+    /// Models, as the numbers of their resources.
+    pub(super) models: Vec<usize>,
+    /// Choices of the claim.
+    pub(super) choices: BTreeSet<u16>,
+}
+
+impl Spent {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.models.is_empty() && self.choices.is_empty()
+    }
+}
+
 /// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory
-/// than the queue may have. `place` says where it would go without devices of models that are spent.
+/// than the queue may have, nor as one of its choices that is more than the queue may have. `place` says where it would
+/// go without what is spent.
 pub(super) fn place_within_bounds(
     cluster: &Cluster,
     queue: QueueId,
     claim: ClaimId,
     preemptible: bool,
-    mut place: impl FnMut(&[usize]) -> Option<Allocation>,
+    mut place: impl FnMut(&Spent) -> Option<Allocation>,
 ) -> Result<Option<Allocation>, Unplaceable> {
-    let mut spent: Vec<usize> = Vec::new();
+    let mut spent = Spent::default();
     let mut best = place(&spent);
     while let Some(allocation) = best {
         let charge = cluster.charge_at(claim, &allocation).unwrap_or_default();
@@ -78,20 +94,33 @@ pub(super) fn place_within_bounds(
             return Ok(Some(allocation));
         };
         // Another model can only help against a bound on this one, or on memory of which a part was asked for.
-        if !charge.depends_on_model(exceeded.resource) {
-            return Err(Unplaceable::Limit(exceeded));
-        }
         let bounded = charge.models().find(|model| *model == exceeded.resource);
-        let Some(model) = bounded.or_else(|| largest_model(cluster, &allocation)) else {
-            return Err(Unplaceable::Limit(exceeded));
-        };
-        spent.push(model);
+        let model = bounded.or_else(|| largest_model(cluster, &allocation));
+        match model.filter(|_| charge.depends_on_model(exceeded.resource)) {
+            Some(model) => spent.models.push(model),
+            None if !spend_choice(cluster, claim, &allocation, &mut spent) => {
+                return Err(Unplaceable::Limit(exceeded));
+            }
+            None => {}
+        }
         best = place(&spent);
+        // Less may be asked for of these models in another choice.
+        if best.is_none() && !spent.models.is_empty() && spend_choice(cluster, claim, &allocation, &mut spent) {
+            best = place(&spent);
+        }
         if best.is_none() {
             return Err(Unplaceable::Limit(exceeded));
         }
     }
     Ok(None)
+}
+
+/// Takes in that a claim is not to have the choice that an allocation has. Says whether it has any other left.
+fn spend_choice(cluster: &Cluster, claim: ClaimId, allocation: &Allocation, spent: &mut Spent) -> bool {
+    let choices = cluster.claim(claim).map_or(1, |claim| claim.request.choice_count());
+    spent.choices.insert(allocation.alternative);
+    spent.models.clear();
+    spent.choices.len() < usize::from(choices)
 }
 
 /// Of the models that an allocation is of, the one of which it takes the most memory of a device, as the number of its
@@ -101,24 +130,33 @@ fn largest_model(cluster: &Cluster, allocation: &Allocation) -> Option<usize> {
     cluster.node(allocation.node)?.model_resource(largest.device)
 }
 
-/// Where a task of a class fits without devices of models that are spent.
+/// Where a task of a class fits without what is spent, on nodes that are `open` to it.
 pub(super) fn place_besides(
     cluster: &Cluster,
     engine: &mut Engine<Box<dyn Policy>>,
     class: ClassId,
-    spent: &[usize],
+    spent: &Spent,
+    open: impl Fn(NodeId) -> bool,
 ) -> Option<Allocation> {
     let request = cluster.class(class)?.request();
-    let besides = cluster.resources().besides(request, spent)?;
-    let (mixed, others): (Vec<_>, Vec<_>) = cluster.nodes().partition(|(_, node)| node.has_model_of(spent));
+    let Spent { models, choices } = spent;
+    let besides = cluster.resources().besides(request, models, choices);
+    if besides.is_empty() {
+        return None;
+    }
+    let is_mixed = |node: &Node| !choices.is_empty() || node.has_model_of(models);
+    let nodes = cluster.nodes().filter(|(id, _)| open(*id));
+    let (mixed, others): (Vec<_>, Vec<_>) = nodes.partition(|(_, node)| is_mixed(node));
     let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
     let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
-    // What is kept of bids is for all devices of a node.
+    // What is kept of bids is for all devices of a node and all choices.
     let rules = PeerRules::of(cluster, request);
     let is_open = |node: &Node| rules.as_ref().is_none_or(|rules| rules.admit(node.spec()));
     let mixed = mixed.into_iter().filter(|(id, _)| !cluster.is_held(*id));
-    let mixed = mixed.filter(|(_, node)| fits(node, &besides).is_ok() && is_open(node));
-    let mixed = mixed.filter_map(|(id, node)| engine.choose_if(id, node, &besides));
+    let mixed = mixed.filter(|(_, node)| is_open(node)).filter_map(|(id, node)| {
+        let choice = besides.iter().find(|choice| fits(node, &choice.request).is_ok())?;
+        engine.choose(id, node, choice)
+    });
     best.into_iter().chain(mixed).min_by_key(|(cost, at)| (*cost, at.node)).map(|(_, at)| at)
 }
 

@@ -111,13 +111,11 @@ fn place_each(
         let open: Option<Vec<NodeId>> = within
             .filter(is_member)
             .map(|within| cluster.nodes().map(|(id, _)| id).filter(|node| within.holds(cluster, *node)).collect());
-        let free = place_within_bounds(cluster, unit.queue, claim, preemptible, |spent| match (spent, &open) {
-            ([], None) => engine.place(cluster, class),
-            ([], Some(open)) => engine.place_among(cluster, class, open.iter().copied()),
-            (spent, None) => place_besides(cluster, engine, class, spent),
-            (spent, Some(open)) => {
-                place_besides(cluster, engine, class, spent).filter(|allocation| open.contains(&allocation.node))
-            }
+        let free = place_within_bounds(cluster, unit.queue, claim, preemptible, |spent| match &open {
+            None if spent.is_nothing() => engine.place(cluster, class),
+            Some(open) if spent.is_nothing() => engine.place_among(cluster, class, open.iter().copied()),
+            None => place_besides(cluster, engine, class, spent, |_| true),
+            Some(open) => place_besides(cluster, engine, class, spent, |node| open.contains(&node)),
         });
         let allocation = match free {
             Ok(Some(allocation)) => Some(allocation),

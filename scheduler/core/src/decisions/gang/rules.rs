@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::IntoIter;
 
-use super::member::{MakeRoom, Unplaceable, demanding_first, place_within_bounds};
+use super::member::{MakeRoom, Spent, Unplaceable, demanding_first, place_besides, place_within_bounds};
 use crate::decisions::placement::{Engine, GroupScope, MemberNodes, Policy, room};
 use crate::decisions::unit::Unit;
 use crate::state::class::ClassId;
@@ -323,10 +323,21 @@ impl Rules {
             let class = cluster.class_of(claim).ok_or(no_room)?;
             let scope = GroupScope { placement: &self.spread, members: &members, within };
             let engine = &mut *trial.engine;
-            let open = |node: NodeId, spent: &[usize]| cluster.node(node).is_some_and(|node| !node.has_model_of(spent));
+            let open =
+                |node: NodeId, spent: &Spent| cluster.node(node).is_some_and(|node| !node.has_model_of(&spent.models));
             let free = place_within_bounds(cluster, self.queue, claim, self.preemptible, |spent| match only {
+                // Bids are kept for all choices together; so nodes are asked about those that are left, and of several
+                // that have room the cheapest is taken, however members are to be spread.
+                _ if !spent.choices.is_empty() => {
+                    let request = cluster.class(class)?.request();
+                    let nodes: BTreeSet<NodeId> = match only {
+                        Some(node) => BTreeSet::from([node]),
+                        None => scope.nodes(cluster).filter(|node| scope.most_on(*node, request) > 0).collect(),
+                    };
+                    place_besides(cluster, engine, class, spent, |node| nodes.contains(&node))
+                }
                 Some(node) => engine.place_among(cluster, class, [node].into_iter().filter(|node| open(*node, spent))),
-                None if spent.is_empty() => engine.place_member(cluster, class, &scope),
+                None if spent.is_nothing() => engine.place_member(cluster, class, &scope),
                 None => engine.place_member_on(cluster, class, &scope, |node| open(node, spent)),
             });
             let allocation = match free {

@@ -216,6 +216,10 @@ impl Choice {
 
 /// How far a node is from having room for as many tasks.
 fn missing(node: &Node, request: &Request, tasks: u32) -> Missing {
+    if request.has_alternatives() {
+        let choices = request.choices().map(|choice| missing(node, &choice.request, tasks));
+        return choices.min().unwrap_or_default();
+    }
     let beyond = |each: u64, free: u64| each.saturating_mul(u64::from(tasks)).saturating_sub(free);
     let lacking = |request: &Request| {
         let fitting = fitting_devices(node, request).map(|(_, device, _)| u64::from(parts(device, request).min(tasks)));

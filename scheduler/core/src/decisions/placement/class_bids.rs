@@ -1,14 +1,17 @@
 //! One class's bids, brought up to what the cluster is now.
 
+use std::collections::BTreeMap;
+
 use crate::decisions::placement::devices;
 use crate::decisions::placement::filter::has_room;
 use crate::decisions::placement::index::BidIndex;
-use crate::decisions::placement::misfit::admits;
+use crate::decisions::placement::misfit::{admits, admits_devices};
 use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::policy::{Bid, Policy};
 use crate::decisions::placement::several;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
+use crate::vocabulary::alternatives::SingleChoice;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
@@ -27,6 +30,8 @@ const PART_IN_ORDER: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct ClassBids {
     index: BidIndex,
+    /// Of tasks with alternatives the bids on nodes whose first choice that fits is of a rank above 0, by this rank.
+    others: BTreeMap<u16, BidIndex>,
     /// Nodes on which the class's tasks may run at all and that are not held, one bit each.
     admitted: Vec<u64>,
     /// How far the admitted nodes follow the cluster's changes.
@@ -38,9 +43,25 @@ pub(crate) struct ClassBids {
 }
 
 impl ClassBids {
-    /// The costs by node.
+    /// The costs by node, of the nodes whose rank is the least that there is.
     pub(crate) fn index(&self) -> &BidIndex {
-        &self.index
+        if self.others.is_empty() || !self.index.is_empty() {
+            return &self.index;
+        }
+        self.others.values().find(|index| !index.is_empty()).unwrap_or(&self.index)
+    }
+
+    /// A node's bid: the rank of the choice that fits there, its cost, and what is forgone.
+    pub(crate) fn get(&self, node: usize) -> Option<(u16, (i32, u8))> {
+        if let Some(bid) = self.index.get(node) {
+            return Some((0, bid));
+        }
+        self.others.iter().find_map(|(rank, index)| Some((*rank, index.get(node)?)))
+    }
+
+    /// Number of nodes with a bid.
+    pub(crate) fn count(&self) -> usize {
+        self.others.values().map(BidIndex::count).fold(self.index.count(), usize::saturating_add)
     }
 
     /// The decision for which the bids were last asked.
@@ -51,13 +72,14 @@ impl ClassBids {
     /// The nodes that have a bid.
     pub(crate) fn fitting(&self, cluster: &Cluster) -> impl Iterator<Item = NodeId> {
         let nodes = cluster.nodes().map(|(id, _)| id);
-        nodes.filter(|id| self.index.get(id.index()).is_some())
+        nodes.filter(|id| self.get(id.index()).is_some())
     }
 
     /// Takes in that the policy has changed its mind about all nodes.
     pub(crate) fn forget_costs(&mut self) {
         self.read = None;
         self.index.clear();
+        self.others.clear();
     }
 
     /// Makes the bids anew on what has changed, for a decision. The table knows all changes of the cluster.
@@ -71,6 +93,10 @@ impl ClassBids {
     ) {
         self.used = decision;
         self.index.grow(cluster.node_slots());
+        self.others.values_mut().for_each(|index| index.grow(cluster.node_slots()));
+        let choices: Vec<SingleChoice<'_>> =
+            request.has_alternatives().then(|| request.choices()).into_iter().flatten().collect();
+        let asked = Asked { request, choices: &choices };
         self.admit(cluster, table, request);
         let end = cluster.changes().end();
         let changes = self.read.filter(|read| (end - read) * PART_IN_ORDER <= cluster.node_slots() as u64);
@@ -78,13 +104,13 @@ impl ClassBids {
             Some((read, changes)) => {
                 for (position, change) in (read + 1..).zip(changes) {
                     if table.is_last_change(change.node, position) {
-                        self.bid(cluster, table, change.node, request, policy);
+                        self.bid(cluster, table, change.node, asked, policy);
                     }
                 }
             }
             None => {
                 for node in table.changed_since(self.read.unwrap_or(0)) {
-                    self.bid(cluster, table, node, request, policy);
+                    self.bid(cluster, table, node, asked, policy);
                 }
             }
         }
@@ -105,20 +131,64 @@ impl ClassBids {
         self.admitted_read = cluster.changes().end();
     }
 
-    fn bid(&mut self, cluster: &Cluster, table: &NodeTable, id: NodeId, request: &Request, policy: &impl Policy) {
+    fn bid(&mut self, cluster: &Cluster, table: &NodeTable, id: NodeId, asked: Asked<'_>, policy: &impl Policy) {
         let is_admitted = self.admitted[id.index() / 64] >> (id.index() % 64) & 1 == 1;
+        let request = asked.request;
+        if !asked.choices.is_empty() {
+            let node = cluster.node(id).filter(|_| is_admitted);
+            let offer = node.and_then(|node| ranked_bid(table, id, node, asked.choices, policy));
+            return self.set(id, cluster.node_slots(), offer);
+        }
         let node = match is_admitted && table.may_have_room(id, request) {
             true => cluster.node(id).filter(|node| has_room(node, request)),
             false => None,
         };
-        let bid = node.map(|node| {
-            let bid = several::bid(policy, id, node, request);
-            match request.rules.align() {
-                true => (aligned_cost(&bid, node, request), bid.forgone),
-                false => (bid.cost, bid.forgone),
-            }
-        });
-        self.index.set(id.index(), bid);
+        self.index.set(id.index(), node.map(|node| cost(policy, id, node, request)));
+    }
+
+    /// Sets the bid of a task with alternatives on a node: its rank, its cost, and what is forgone.
+    fn set(&mut self, id: NodeId, slots: usize, bid: Option<(u16, (i32, u8))>) {
+        self.index.set(id.index(), None);
+        self.others.values_mut().for_each(|index| index.set(id.index(), None));
+        let Some((rank, bid)) = bid else { return };
+        let index = match rank {
+            0 => &mut self.index,
+            rank => self.others.entry(rank).or_default(),
+        };
+        index.grow(slots);
+        index.set(id.index(), Some(bid));
+    }
+}
+
+/// The bid of a task with alternatives on a node, with the rank of the first of its choices that fits there.
+fn ranked_bid(
+    table: &NodeTable,
+    id: NodeId,
+    node: &Node,
+    choices: &[SingleChoice<'_>],
+    policy: &impl Policy,
+) -> Option<(u16, (i32, u8))> {
+    let fits = |choice: &&SingleChoice<'_>| {
+        let request = &choice.request;
+        table.may_have_room(id, request) && admits_devices(node.spec(), request).is_ok() && has_room(node, request)
+    };
+    let choice = choices.iter().find(fits)?;
+    Some((choice.rank, cost(policy, id, node, &choice.request)))
+}
+
+/// What tasks of a class ask for, and their choices if they have alternatives.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    request: &'a Request,
+    choices: &'a [SingleChoice<'a>],
+}
+
+/// What it costs to place a task on a node, and what is forgone by it.
+fn cost(policy: &impl Policy, id: NodeId, node: &Node, request: &Request) -> (i32, u8) {
+    let bid = several::bid(policy, id, node, request);
+    match request.rules.align() {
+        true => (aligned_cost(&bid, node, request), bid.forgone),
+        false => (bid.cost, bid.forgone),
     }
 }
 

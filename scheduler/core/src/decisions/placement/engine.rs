@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::decisions::placement::class_bids::ClassBids;
 use crate::decisions::placement::devices;
+use crate::decisions::placement::filter::first_fitting;
 use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::peer_rules::PeerRules;
 use crate::decisions::placement::policy::{NodeChange, Policy, Selection};
@@ -13,6 +14,7 @@ use crate::decisions::placement::several;
 use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
+use crate::vocabulary::alternatives::SingleChoice;
 use crate::vocabulary::claim::{Allocation, NodeId};
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::request::Request;
@@ -134,12 +136,13 @@ impl<P: Policy> Engine<P> {
         nodes: impl Iterator<Item = NodeId>,
         rank: impl Fn(NodeId) -> u32,
     ) -> Option<Placement> {
-        let index = self.classes.get(&class)?.index();
-        let fitting = nodes.filter_map(|id| Some((rank(id), index.get(id.index())?, id)));
+        let bids = self.classes.get(&class)?;
+        let fitting = nodes.filter_map(|id| Some(((rank(id), bids.get(id.index())?), id)));
+        let fitting = fitting.map(|((rank, (of_choice, bid)), id)| ((rank, of_choice), bid, id));
         let node = match self.policy.selection() {
             Selection::Least => fitting.map(|(rank, bid, id)| (rank, total(&self.policy, bid), id)).min()?.2,
             Selection::Uniform => {
-                let fitting: BTreeSet<(u32, NodeId)> = fitting.map(|(rank, _, id)| (rank, id)).collect();
+                let fitting: BTreeSet<((u32, u16), NodeId)> = fitting.map(|(rank, _, id)| (rank, id)).collect();
                 let least = fitting.first()?.0;
                 let count = fitting.iter().take_while(|(rank, _)| *rank == least).count();
                 let drawn = self.policy.draw(u64::try_from(count).ok()?);
@@ -153,7 +156,7 @@ impl<P: Policy> Engine<P> {
     pub fn choices(&mut self, cluster: &Cluster, class: ClassId) -> usize {
         let Some((request, bids)) = self.bids(cluster, class) else { return 0 };
         match PeerRules::of(cluster, request) {
-            None => bids.index().count(),
+            None => bids.count(),
             rules => bids.fitting(cluster).filter(|id| allow(&rules, cluster, *id)).count(),
         }
     }
@@ -180,7 +183,7 @@ impl<P: Policy> Engine<P> {
         let rules = PeerRules::of(cluster, request);
         let is_closed = |node: &Node| rules.as_ref().is_some_and(|rules| rules.lasting_misfit(node.spec()).is_some());
         // Most nodes have no bid because they have no room: that is known without looking at their devices.
-        let fitting = nodes.into_iter().filter(|node| bids.index().get(node.index()).is_some());
+        let fitting = nodes.into_iter().filter(|node| bids.get(node.index()).is_some());
         let open = fitting.filter_map(|id| Some((id, cluster.node(id).filter(|node| !is_closed(node))?)));
         let rooms = open.map(|(id, node)| u64::from(room(node, request).min(most(id))));
         rooms.fold(0, u64::saturating_add)
@@ -190,19 +193,25 @@ impl<P: Policy> Engine<P> {
     /// if it does not fit there or the node is held.
     pub fn cost_on(&mut self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<i64> {
         let request = self.make_bids(cluster, class)?;
-        let bid = self.classes.get(&class)?.index().get(node.index())?;
+        let (rank, bid) = self.classes.get(&class)?.get(node.index())?;
         if !allow(&PeerRules::of(cluster, request), cluster, node) {
             return None;
         }
-        Some(total(&self.policy, bid))
+        Some(of_rank(rank) + total(&self.policy, bid))
     }
 
     /// What it would cost to place a task of this request on a node, if the node were `as_if`, in the unit of
     /// [`Engine::cost_on`], and where it would be; `None` if it would not fit.
     pub(crate) fn choose_if(&self, node: NodeId, as_if: &Node, request: &Request) -> Option<(i64, Allocation)> {
-        let bid = several::bid(&self.policy, node, as_if, request);
-        let devices = devices::chosen(as_if, request, bid.choice)?;
-        Some((total(&self.policy, (bid.cost, bid.forgone)), Allocation { node, devices }))
+        self.choose(node, as_if, &first_fitting(as_if, request)?)
+    }
+
+    /// The same for one of a task's choices.
+    pub(crate) fn choose(&self, node: NodeId, as_if: &Node, choice: &SingleChoice<'_>) -> Option<(i64, Allocation)> {
+        let bid = several::bid(&self.policy, node, as_if, &choice.request);
+        let devices = devices::chosen(as_if, &choice.request, bid.choice)?;
+        let cost = of_rank(choice.rank) + total(&self.policy, (bid.cost, bid.forgone));
+        Some((cost, Allocation { node, devices, alternative: choice.number }))
     }
 
     /// A class's request, and its bids as the cluster is now.
@@ -236,8 +245,7 @@ impl<P: Policy> Engine<P> {
     /// The devices that the policy takes on a node.
     fn placement_on(&self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<Placement> {
         let (books, request) = (cluster.node(node)?, cluster.class(class)?.request());
-        let choice = several::bid(&self.policy, node, books, request).choice;
-        Some(Allocation { node, devices: devices::chosen(books, request, choice)? })
+        self.choose(node, books, &first_fitting(books, request)?).map(|(_, allocation)| allocation)
     }
 
     /// Tells the policy and the table what has changed.
@@ -292,6 +300,11 @@ impl<P: Policy> Engine<P> {
 /// Whether rules about peers, if there are any, let a task be on a node.
 fn allow(rules: &Option<PeerRules<'_>>, cluster: &Cluster, id: NodeId) -> bool {
     rules.as_ref().is_none_or(|rules| cluster.node(id).is_some_and(|node| rules.admit(node.spec())))
+}
+
+/// What the rank of a choice adds to costs: more than any difference between those of a policy.
+fn of_rank(rank: u16) -> i64 {
+    i64::from(rank) << 40
 }
 
 /// A bid's cost with what is added for what is forgone.

@@ -1,16 +1,22 @@
 //! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
 
+use std::borrow::Cow;
+
 use crate::decisions::placement::fitting::{fitting_devices, fitting_for};
-use crate::decisions::placement::misfit::{Misfit, admits};
+use crate::decisions::placement::misfit::{Misfit, admits, admits_devices};
 use crate::decisions::placement::policy::Choice;
-use crate::decisions::placement::room::room;
+use crate::decisions::placement::room::{on_devices, room};
 use crate::decisions::placement::several;
 use crate::state::node::Node;
+use crate::vocabulary::alternatives::SingleChoice;
 use crate::vocabulary::request::Request;
 
 /// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and
 /// looking at the devices last.
 pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
+    if request.has_alternatives() {
+        return first_fitting(node, request).is_some();
+    }
     let devices = &request.devices;
     if node.cpu_free() < request.cpu || node.memory_free() < request.memory || !node.has_counted(request) {
         return false;
@@ -31,12 +37,33 @@ pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
     !request.rules.require_alignment() || room(node, request) > 0
 }
 
+/// The first choice of a task for which a node has enough free, if it admits such tasks. Without alternatives that is
+/// the request itself, whatever is free.
+pub(crate) fn first_fitting<'a>(node: &Node, request: &'a Request) -> Option<SingleChoice<'a>> {
+    if !request.has_alternatives() {
+        return Some(SingleChoice { number: 0, rank: 0, request: Cow::Borrowed(request) });
+    }
+    let fits = |choice: &SingleChoice<'_>| {
+        admits_devices(node.spec(), &choice.request).is_ok() && has_room(node, &choice.request)
+    };
+    request.choices().find(fits)
+}
+
 /// Whether one more task of this request can run on a node now.
 ///
 /// # Errors
-/// With the first reason why not.
+/// With the first reason why not; of a task with alternatives, why not as its first choice.
 pub fn fits<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> {
     admits(node.spec(), request)?;
+    let first = fits_as_first_choice(node, request);
+    match first.is_err() && request.has_alternatives() && first_fitting(node, request).is_some() {
+        true => Ok(()),
+        false => first,
+    }
+}
+
+fn fits_as_first_choice<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> {
+    admits_devices(node.spec(), request)?;
     if node.cpu_free() < request.cpu {
         return Err(Misfit::Cpu { free: node.cpu_free() });
     }
@@ -52,7 +79,7 @@ pub fn fits<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> 
         if fitting < wish.devices.count {
             return Err(Misfit::Devices { request: wish.name, fitting });
         }
-        if request.further.is_none() && request.rules.require_alignment() && room(node, request) == 0 {
+        if request.further.is_none() && request.rules.require_alignment() && on_devices(node, request) == 0 {
             return Err(Misfit::Alignment { fitting });
         }
     }
@@ -121,7 +148,7 @@ mod tests {
             for (device, (core, memory)) in (0u16..).zip(held) {
                 let (core, memory) = (DeviceCore::from_percent(core * 25), Bytes::new(memory));
                 let devices = DeviceRequest { count: 1, core, memory: DeviceMemory::Bytes(memory) };
-                let allocation = Allocation { node: NodeId(0), devices: vec![DeviceAllocation { device, core, memory }] };
+                let allocation = Allocation { node: NodeId(0), devices: vec![DeviceAllocation { device, core, memory }], alternative: 0 };
                 let held = Request { devices, ..Request::default() };
                 prop_assert_eq!(node.take(claims.insert(Claim::default()), &held, &allocation), Ok(()));
             }

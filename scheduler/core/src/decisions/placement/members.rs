@@ -66,7 +66,8 @@ pub struct GroupScope<'a> {
 }
 
 impl GroupScope<'_> {
-    /// How many more members with this request the group's rules allow on a node, whatever is free there.
+    /// How many more members with this request the group's rules allow on a node, whatever is free there. Of
+    /// alternatives the one with most devices counts.
     #[must_use]
     pub fn most_on(&self, node: NodeId, request: &Request) -> u32 {
         let elsewhere = !self.members.nodes.is_empty() && !self.members.nodes.contains_key(&node);
@@ -75,7 +76,7 @@ impl GroupScope<'_> {
         }
         let Some(most) = self.placement.max_devices_per_node else { return u32::MAX };
         let left = u32::from(most).saturating_sub(self.members.devices_on(node));
-        left.checked_div(u32::from(request.device_count())).unwrap_or(u32::MAX)
+        left.checked_div(u32::from(request.device_count_max())).unwrap_or(u32::MAX)
     }
 
     /// The nodes of the domain, or all.

@@ -1,11 +1,12 @@
 //! Reasons why a task cannot run on a node. Some of them hold whatever is free on the node.
 
+use crate::vocabulary::alternatives::SingleChoice;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::NodeSpec;
 use crate::vocabulary::taint::Taint;
 
-/// Why a task cannot run on a node.
+/// Why a task cannot run on a node. Of a task with alternatives: why not as its first choice, when no other fits either.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Misfit<'a> {
     /// The node takes nothing new.
@@ -81,6 +82,16 @@ pub(crate) fn admits<'a>(node: &'a NodeSpec, request: &'a Request) -> Result<(),
     if let Some(taint) = request.constraints.untolerated(node).next() {
         return Err(Misfit::Taint(taint));
     }
+    let first = admits_devices(node, request);
+    let will_do = |choice: SingleChoice<'_>| admits_devices(node, &choice.request).is_ok();
+    match first.is_err() && request.has_alternatives() && request.choices().any(will_do) {
+        true => Ok(()),
+        false => first,
+    }
+}
+
+/// Whether a node has enough devices, used or not, that will do for a task's first choice.
+pub(crate) fn admits_devices<'a>(node: &NodeSpec, request: &'a Request) -> Result<(), Misfit<'a>> {
     for wish in request.wishes() {
         let admitted = match wish.admit_any_device() {
             true => node.devices.len(),

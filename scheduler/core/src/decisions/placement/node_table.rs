@@ -74,7 +74,7 @@ impl NodeTable {
         since(changed_at, position)
     }
 
-    /// Whether there can be room on a node for a task of this request. A necessary condition that is found quickly.
+    /// Whether there can be room on a node for the first choice of a task. A necessary condition that is found quickly.
     pub(crate) fn may_have_room(&self, node: NodeId, request: &Request) -> bool {
         let Some(free) = self.free.get(node.index()) else { return false };
         let devices = &request.devices;

@@ -9,8 +9,8 @@ use crate::state::node::{Device, Node};
 use crate::vocabulary::request::{Alignment, Request};
 
 /// How many tasks of this request fit on a node as it is now, one beside the other: exactly, for requests that are all
-/// alike. Beside other requests it is a necessary condition, and so it is for tasks with several requests for devices:
-/// of those there is room for one if it is not 0, and for so many at most.
+/// alike. Beside other requests it is a necessary condition, and so it is for tasks with several requests for devices or
+/// with alternatives: of those there is room for one if it is not 0, and for so many at most.
 #[must_use]
 pub fn room(node: &Node, request: &Request) -> u32 {
     if admits(node.spec(), request).is_err() {
@@ -23,6 +23,10 @@ pub fn room(node: &Node, request: &Request) -> u32 {
     let on_node = u32::try_from(by_cpu.min(by_memory).min(by_counted)).unwrap_or(u32::MAX);
     if request.devices.count == 0 || on_node == 0 {
         return on_node;
+    }
+    if request.has_alternatives() {
+        let rooms = request.choices().map(|choice| room(node, &choice.request));
+        return on_node.min(rooms.fold(0, u32::saturating_add));
     }
     if request.further.is_some() {
         return on_node.min(of_several(node, request));
@@ -42,7 +46,8 @@ fn of_several(node: &Node, request: &Request) -> u32 {
     by_core.unwrap_or(u32::MAX).min(by_request.unwrap_or(u32::MAX))
 }
 
-fn on_devices(node: &Node, request: &Request) -> u32 {
+/// As many as there is room for on the devices of a node that admits them, as their first choice.
+pub(crate) fn on_devices(node: &Node, request: &Request) -> u32 {
     let specs = || node.devices().iter().zip(&node.spec().devices);
     let wanted = || specs().filter(|(_, spec)| request.constraints.admit_device(spec));
     let count = request.devices.count;

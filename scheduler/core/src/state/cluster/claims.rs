@@ -76,7 +76,7 @@ impl Cluster {
         let state = self.claim_state(id)?;
         let is_placed = state.allocation.is_some();
         if is_placed && state.started_ms.is_some() {
-            let device_core = state.claim.request.total_core();
+            let device_core = state.allocation.as_ref().map_or(0, Allocation::device_core);
             self.turnover.note_end(device_core);
         }
         let mut displaced = if is_placed { self.stop(id)? } else { Vec::new() };
@@ -168,11 +168,11 @@ impl Cluster {
         let books = self.nodes.get_mut(node.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(node))?;
         let taken = take(books, id, &state.claim.request, &allocation);
         taken.map_err(|reason| EventError::NotEnough { node, reason })?;
+        self.turnover.place(allocation.device_core());
         state.allocation = Some(allocation);
         if let Some(peers) = &state.claim.request.peers {
             self.peers.note(node, peers, true);
         }
-        self.turnover.place(state.claim.request.total_core());
         self.note(node, false);
         self.book_placed(id, true);
         Ok(())
@@ -186,7 +186,7 @@ impl Cluster {
         self.book_placed(id, false);
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
         let allocation = state.allocation.take().ok_or(EventError::NotPlaced(id))?;
-        self.turnover.displace(state.claim.request.total_core());
+        self.turnover.displace(allocation.device_core());
         let node = allocation.node;
         if let Some(peers) = &state.claim.request.peers {
             self.peers.note(node, peers, false);

@@ -8,6 +8,7 @@ use crate::state::group::Group;
 use crate::state::mix_counter::MixCounter;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId, DeviceAllocation, Displacement, NodeId};
+use crate::vocabulary::device_request::DeviceRequest;
 use crate::vocabulary::dump::{
     Dump, DumpEntry, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode, DumpedPlace,
     DumpedQueue, RestoreError, RestoreReason,
@@ -15,6 +16,7 @@ use crate::vocabulary::dump::{
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::not_enough::NotEnough;
 use crate::vocabulary::pod_group::GroupId;
+use crate::vocabulary::quantity::{Bytes, DeviceCore};
 use crate::vocabulary::queue_spec::DEFAULT_QUEUE;
 use crate::vocabulary::request::Request;
 
@@ -76,6 +78,7 @@ impl Cluster {
         let place = |allocation: &Allocation| DumpedPlace {
             node: numbers.nodes.get(&allocation.node).copied().unwrap_or(usize::MAX),
             devices: allocation.devices.iter().map(|part| part.device).collect(),
+            alternative: allocation.alternative,
             over_committed: self.over_committed.contains(&allocation.node),
         };
         let displaced = |displaced: &Displacement| DumpedDisplacement {
@@ -300,17 +303,28 @@ impl Restored {
     fn allocation(&self, entry: DumpEntry, request: &Request, place: &DumpedPlace) -> Result<Allocation, RestoreError> {
         let id = self.node(entry, place.node)?;
         let devices = self.cluster.node(id).map_or(&[][..], |node| node.devices());
-        if place.devices.len() != usize::from(request.device_count()) {
-            let (wanted, allocated) = (request.device_count(), place.devices.len());
+        let part = |device: u16| DeviceAllocation { device, core: DeviceCore::ZERO, memory: Bytes::ZERO };
+        let parts = place.devices.iter().copied().map(part).collect();
+        let mut allocation = Allocation { node: id, devices: parts, alternative: place.alternative };
+        let wanted: Vec<DeviceRequest> = request.parts_of(&allocation).collect();
+        let choices = request.choice_count();
+        let reason = if place.alternative >= choices {
+            Some(NotEnough::NoSuchChoice { alternative: place.alternative, choices })
+        } else if place.devices.len() != wanted.len() {
+            let (wanted, allocated) = (u16::try_from(wanted.len()).unwrap_or(u16::MAX), place.devices.len());
+            Some(NotEnough::DeviceCount { wanted, allocated })
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
             let node = self.cluster.node(id).map_or("", |node| &node.spec().name).to_owned();
-            let reason = NotEnough::DeviceCount { wanted, allocated };
             return Err(at(entry, RestoreReason::NotEnough { node, reason }));
         }
-        let parts = place.devices.iter().zip(request.parts()).map(|(&device, wanted)| {
-            let memory = devices.get(usize::from(device)).map(|device| device.memory()).unwrap_or_default();
-            DeviceAllocation { device, core: wanted.core, memory: wanted.memory.on(memory) }
-        });
-        Ok(Allocation { node: id, devices: parts.collect() })
+        for (part, wanted) in allocation.devices.iter_mut().zip(wanted) {
+            let memory = devices.get(usize::from(part.device)).map(|device| device.memory()).unwrap_or_default();
+            (part.core, part.memory) = (wanted.core, wanted.memory.on(memory));
+        }
+        Ok(allocation)
     }
 
     /// Restores what a claim has to do with time and with other claims.

@@ -48,7 +48,7 @@ impl Cluster {
         let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
         let mut resized = allocation.clone();
         // Where the numbers of devices differ, the node says so.
-        for (part, wanted) in resized.devices.iter_mut().zip(request.parts()) {
+        for (part, wanted) in resized.devices.iter_mut().zip(request.parts_of(allocation)) {
             let memory = node.devices().get(usize::from(part.device)).map_or(part.memory, |device| device.memory());
             (part.core, part.memory) = (wanted.core, wanted.memory.on(memory));
         }

@@ -5,7 +5,7 @@
 //! share, no demand and no budget, and no action can choose it.
 
 use super::Cluster;
-use crate::vocabulary::claim::ClaimId;
+use crate::vocabulary::claim::{Allocation, ClaimId};
 use crate::vocabulary::event::EventError;
 
 impl Cluster {
@@ -19,7 +19,7 @@ impl Cluster {
         let is_placed = state.allocation.is_some();
         // One that was being moved runs, too.
         if from.is_some() || (is_placed && state.leaving.is_some()) {
-            let device_core = state.claim.request.total_core();
+            let device_core = state.allocation.as_ref().map_or(0, Allocation::device_core);
             self.turnover.note_end(device_core);
         }
         let was_full = from.as_ref().is_some_and(|from| self.over_committed.contains(&from.node));

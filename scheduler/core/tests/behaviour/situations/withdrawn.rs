@@ -62,8 +62,11 @@ fn a_withdrawn_claim_waits_for_nothing_and_says_so() {
     assert!(explained(&kit).is_ok_and(|text| text.contains("holds no room any more")));
     let again = kit.try_event(Event::ClaimResized(running, part(50)));
     assert_eq!(again, Err(EventError::Withdrawn(running)));
-    let at =
-        aliquot_scheduler_core::Allocation { node: kit.cluster.node_named("node-0").expect("a node"), devices: vec![] };
+    let at = aliquot_scheduler_core::Allocation {
+        node: kit.cluster.node_named("node-0").expect("a node"),
+        devices: vec![],
+        alternative: 0,
+    };
     assert_eq!(kit.try_event(Event::ClaimPlaced(running, at)), Err(EventError::Withdrawn(running)));
 }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Affinity, Allowance, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore, DeviceLink, DeviceMemory,
-    DeviceProperty, DeviceRequest, FurtherRequest, FurtherRequests, MilliCpu, PeerGroup, Peers, Request,
-    TopologySpread,
+    Affinity, Allowance, Alternative, Alternatives, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore,
+    DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, FurtherRequest, FurtherRequests, MilliCpu, PeerGroup,
+    Peers, Request, TopologySpread,
 };
 
 use crate::random::Random;
@@ -305,8 +305,10 @@ fn request(random: &mut Random) -> Request {
         },
     };
     let further = (devices.count > 0 && random.one_in(6)).then(|| further(random));
+    let alternatives = (devices.count > 0 && random.one_in(5)).then(|| alternatives(random));
     Request {
         further,
+        alternatives,
         cpu: MilliCpu::new(random.one_of(&[0, 1000, 4000, 9000])),
         memory: Bytes::from_mib(random.one_of(&[0, 1000, 16_000])),
         devices,
@@ -320,6 +322,27 @@ fn request(random: &mut Random) -> Request {
         },
         ..Request::default()
     }
+}
+
+/// One or two other choices: less of a device, or more devices than the first choice.
+fn alternatives(random: &mut Random) -> Arc<Alternatives> {
+    let other = |(rank, name): (u16, &str), random: &mut Random| Alternative {
+        name: name.into(),
+        rank,
+        devices: DeviceRequest {
+            count: random.one_of(&[1, 1, 2, 3]),
+            core: DeviceCore::from_percent(random.one_of(&[10, 40, 100])),
+            memory: DeviceMemory::Thousandths(random.one_of(&[0, 300, 1000])),
+        },
+        models: random.one_of(&[&[][..], &["A"], &["B"]]).iter().map(|model| (*model).to_owned()).collect(),
+        further: random.one_in(5).then(|| further(random)),
+        ..Alternative::default()
+    };
+    let mut others = vec![other((1, "second"), random)];
+    if random.one_in(3) {
+        others.push(other((random.one_of(&[1, 2]), "third"), random));
+    }
+    Arc::new(Alternatives { first_name: "first".into(), others })
 }
 
 /// One more request for devices, which may be the first one's, or must be others.
