@@ -10,7 +10,7 @@ use aliquot_scheduler_core::{
 };
 use aliquot_scheduler_engine::DevicePart;
 
-use crate::wanted::Wanted;
+use crate::wanted::{self, Wanted};
 
 /// The attribute of a device that holds its UUID.
 const UUID: &str = "uuid";
@@ -74,15 +74,16 @@ impl Reading {
     }
 
     /// What containers ask for, in the words of the books.
-    pub(crate) fn wanted(&self, asks: Vec<Ask>) -> Wanted {
-        let wish = |ask: &Ask| {
+    pub(crate) fn wanted(&self, asks: &[Ask]) -> Result<Wanted, String> {
+        let of_container = |ask: &Ask| {
             let mut attributes = ask.attributes.clone();
             if self.has_claimed_devices {
                 attributes.insert(BY_PLUGIN.to_owned(), "true".to_owned());
             }
             FurtherRequest { name: String::new(), devices: ask.devices, models: ask.models.clone(), attributes }
         };
-        Wanted::of(asks.iter().map(|ask| (ask.container.as_str(), wish(ask))).collect(), Vec::new())
+        let wishes = asks.iter().map(|ask| wanted::Wish { of: &ask.container, choices: vec![of_container(ask)] });
+        Wanted::of(wishes.collect(), Vec::new())
     }
 
     fn of_wish(&self, container: &str, wish: &Wish) -> Result<Ask, String> {
@@ -318,7 +319,7 @@ mod tests {
             asks.iter().map(|ask| (ask.container.clone(), ask.devices.count.into())).collect();
         assert_eq!(containers, [("c0".to_owned(), 1), ("c2".to_owned(), 2)]);
         let mut request = Request::default();
-        reading().wanted(asks).add_to(&mut request);
+        reading().wanted(&asks).unwrap().add_to(&mut request);
         assert_eq!((request.device_count(), request.total_core()), (3, 2300));
         let part =
             |uuid: &str, core| DevicePart { uuid: uuid.into(), core: DeviceCore::new(core), memory: Bytes::ZERO };

@@ -11,7 +11,7 @@ mod pools;
 mod selection;
 mod take;
 
-pub(crate) use claim::{Ask, ClaimFacts, Link, RequestAsk, expressions};
+pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use selection::{Criteria, Selection};
 pub(crate) use take::{Free, Taken, held};

@@ -1,14 +1,14 @@
-//! What a pod asks for of devices, in the words of the books: one request, or several.
+//! What a pod asks for of devices, in the words of the books: one request, or several, and what will do in their place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Alignment, Comparison, DeviceLink, DeviceProperty, DeviceRequest, FurtherRequest, FurtherRequests, PlacementRules,
-    Request,
+    Alignment, Alternative, Alternatives, Comparison, DeviceLink, DeviceProperty, DeviceRequest, FurtherRequest,
+    FurtherRequests, PlacementRules, Request,
 };
 
-use crate::dra::Link;
+use crate::dra::{Link, Linked};
 
 /// The devices that a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,60 +18,130 @@ pub(crate) struct Wanted {
     attributes: BTreeMap<String, String>,
     rules: PlacementRules,
     further: Option<Arc<FurtherRequests>>,
+    alternatives: Option<Arc<Alternatives>>,
+}
+
+/// One request of a pod for devices.
+pub(crate) struct Wish<'a> {
+    /// What it is a part of: a claim, or a container.
+    pub(crate) of: &'a str,
+    /// What it asks for, or the choices of its prioritised list.
+    pub(crate) choices: Vec<FurtherRequest>,
 }
 
 impl Wanted {
-    /// These requests, each with what it is a part of: a claim, or a container. A single one has no need of a name.
-    pub(crate) fn of(wishes: Vec<(&str, FurtherRequest)>, links: Vec<Link>) -> Wanted {
-        let are_several = wishes.len() > 1;
-        let mut links: Vec<Link> = links;
-        let mut rules = PlacementRules::default();
-        if !are_several {
+    /// These requests. A single one has no need of a name. Lists of several requests are combined: in order of
+    /// preference, each later list varies before the earlier ones do, as Kubernetes tries them.
+    ///
+    /// # Errors
+    /// There are more combinations than a task may have choices.
+    pub(crate) fn of(wishes: Vec<Wish<'_>>, links: Vec<Link>) -> Result<Wanted, String> {
+        let lists = Lists::of(wishes.iter().map(|wish| wish.choices.len()));
+        if lists.combinations() > Alternatives::CHOICES_MAX {
+            return Err(format!(
+                "its prioritised lists have {} combinations, and Aliquot's scheduler tries {} at most; give shorter lists",
+                lists.combinations(),
+                Alternatives::CHOICES_MAX
+            ));
+        }
+        let (mut links, mut rules) = (links, PlacementRules::default());
+        if wishes.len() == 1 && lists.combinations() == 1 {
             links.retain(|link| !is_rule(link, &mut rules));
         }
-        let of_one = wishes.iter().all(|(of, _)| wishes.first().is_some_and(|(first, _)| first == of));
-        let named = wishes.into_iter().map(|(of, wish)| match (of_one, wish.name.is_empty()) {
-            (true, false) => wish,
-            (_, true) => FurtherRequest { name: of.to_owned(), ..wish },
-            (false, false) => FurtherRequest { name: format!("{of}/{}", wish.name), ..wish },
+        let wishes = named(wishes);
+        let mut choices = (0..lists.combinations()).filter_map(|number| {
+            let choice = lists.choice(number);
+            Some((choice.iter().sum::<usize>(), combined(&wishes, &links, &choice)?))
         });
-        let mut named = named.collect::<Vec<FurtherRequest>>().into_iter();
-        let Some(FurtherRequest { name, devices, models, attributes }) = named.next() else { return Wanted::default() };
-        let place = |place: &usize| u16::try_from(*place).unwrap_or(u16::MAX);
-        let further = (are_several || !links.is_empty()).then(|| {
-            let link = |link: Link| DeviceLink {
-                requests: link.requests.iter().map(place).collect(),
-                property: link.property,
-                comparison: link.comparison,
-            };
-            let links = links.into_iter().map(link).collect();
-            Arc::new(FurtherRequests { first_name: name, requests: named.collect(), links })
-        });
-        Wanted { devices, models, attributes, rules, further }
-    }
-
-    /// The same of devices alone that have this attribute.
-    pub(crate) fn with_attribute(mut self, attribute: &str) -> Wanted {
-        let demand = || (attribute.to_owned(), "true".to_owned());
-        if self.devices.count > 0 {
-            self.attributes.extend([demand()]);
-        }
-        if let Some(further) = &mut self.further {
-            for request in &mut Arc::make_mut(further).requests {
-                request.attributes.extend([demand()]);
-            }
-        }
-        self
+        let Some((_, (FurtherRequest { name, devices, models, attributes }, further))) = choices.next() else {
+            return Ok(Wanted::default());
+        };
+        let other = |(rank, (first, further)): (usize, (FurtherRequest, _))| Alternative {
+            rank: u16::try_from(rank).unwrap_or(u16::MAX),
+            name: first.name,
+            devices: first.devices,
+            models: first.models,
+            attributes: first.attributes,
+            further,
+        };
+        let others: Vec<Alternative> = choices.map(other).collect();
+        let alternatives = (!others.is_empty()).then(|| Arc::new(Alternatives { first_name: name, others }));
+        Ok(Wanted { devices, models, attributes, rules, further, alternatives })
     }
 
     /// Adds it to what a pod asks for.
     pub(crate) fn add_to(self, request: &mut Request) {
-        let Wanted { devices, models, attributes, rules, further } = self;
-        (request.devices, request.further) = (devices, further);
+        let Wanted { devices, models, attributes, rules, further, alternatives } = self;
+        (request.devices, request.further, request.alternatives) = (devices, further, alternatives);
         request.constraints.models.extend(models);
         request.constraints.attributes.extend(attributes);
         request.rules = request.rules.stricter(rules);
     }
+}
+
+/// How many choices each of several requests has, of which one is taken of each.
+pub(crate) struct Lists(Vec<usize>);
+
+impl Lists {
+    pub(crate) fn of(lengths: impl Iterator<Item = usize>) -> Self {
+        Self(lengths.collect())
+    }
+
+    fn combinations(&self) -> usize {
+        if self.0.is_empty() { 0 } else { self.0.iter().fold(1, |all, length| all.saturating_mul(*length)) }
+    }
+
+    /// The place that is taken in each list by the combination of this number.
+    pub(crate) fn choice(&self, number: usize) -> Vec<usize> {
+        let mut left = number;
+        let mut places: Vec<usize> = self
+            .0
+            .iter()
+            .rev()
+            .map(|length| {
+                let place = left.checked_rem(*length).unwrap_or(0);
+                left = left.checked_div(*length).unwrap_or(0);
+                place
+            })
+            .collect();
+        places.reverse();
+        places
+    }
+}
+
+/// The choices of each request, with names that tell them apart.
+fn named(wishes: Vec<Wish<'_>>) -> Vec<Vec<FurtherRequest>> {
+    let of_one = wishes.iter().all(|wish| wishes.first().is_some_and(|first| first.of == wish.of));
+    let name = |of: &str, wish: FurtherRequest| match (of_one, wish.name.is_empty()) {
+        (true, false) => wish,
+        (_, true) => FurtherRequest { name: of.to_owned(), ..wish },
+        (false, false) => FurtherRequest { name: format!("{of}/{}", wish.name), ..wish },
+    };
+    let named = |Wish { of, choices }| choices.into_iter().map(|wish| name(of, wish)).collect();
+    wishes.into_iter().map(named).collect()
+}
+
+/// What is asked for by these places of the requests' choices: first and further requests. `None`: there is no request.
+fn combined(
+    wishes: &[Vec<FurtherRequest>],
+    links: &[Link],
+    choice: &[usize],
+) -> Option<(FurtherRequest, Option<Arc<FurtherRequests>>)> {
+    let taken = wishes.iter().zip(choice).map(|(choices, place)| choices.get(*place).cloned());
+    let mut taken = taken.collect::<Option<Vec<FurtherRequest>>>()?.into_iter();
+    let first = taken.next()?;
+    let is_meant = |linked: &&Linked| linked.choice.is_none_or(|of| choice.get(linked.request) == Some(&of));
+    let links = links.iter().filter_map(|link| {
+        let requests = link.requests.iter().filter(is_meant);
+        let requests: BTreeSet<u16> = requests.filter_map(|linked| u16::try_from(linked.request).ok()).collect();
+        let (property, comparison) = (link.property.clone(), link.comparison);
+        (!requests.is_empty()).then_some(DeviceLink { requests, property, comparison })
+    });
+    let links: BTreeSet<DeviceLink> = links.collect();
+    let are_several = wishes.len() > 1 || !links.is_empty();
+    let further = are_several
+        .then(|| Arc::new(FurtherRequests { first_name: first.name.clone(), requests: taken.collect(), links }));
+    Some((first, further))
 }
 
 /// Whether a link of the only request says what a rule can say, which is added to the rules then.
@@ -84,4 +154,94 @@ fn is_rule(link: &Link, rules: &mut PlacementRules) -> bool {
         _ => return false,
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish<'a>(of: &'a str, choices: &[(&str, u16)]) -> Wish<'a> {
+        let choice = |(name, devices): &(&str, u16)| FurtherRequest {
+            name: (*name).to_owned(),
+            devices: DeviceRequest::whole(*devices),
+            ..FurtherRequest::default()
+        };
+        Wish { of, choices: choices.iter().map(choice).collect() }
+    }
+
+    fn request(wishes: Vec<Wish<'_>>, links: Vec<Link>) -> Request {
+        let mut request = Request::default();
+        Wanted::of(wishes, links).unwrap().add_to(&mut request);
+        assert_eq!(request.validate(), Ok(()));
+        request
+    }
+
+    /// What each choice asks for: names, and numbers of devices.
+    fn choices(request: &Request) -> Vec<Vec<(String, u16)>> {
+        let wishes = |choice| request.wishes_of(choice);
+        let named = |choice| {
+            wishes(choice).map(|wish| (wish.name.unwrap_or_default().to_owned(), wish.devices.count)).collect()
+        };
+        (0..request.choice_count()).map(named).collect()
+    }
+
+    fn of(names: &[(&str, u16)]) -> Vec<(String, u16)> {
+        names.iter().map(|(name, devices)| ((*name).to_owned(), *devices)).collect()
+    }
+
+    #[test]
+    fn a_single_list_is_the_choices_of_a_task() {
+        let request = request(vec![wish("gpu", &[("a/x", 2), ("a/y", 1)])], Vec::new());
+        assert_eq!(choices(&request), [of(&[("a/x", 2)]), of(&[("a/y", 1)])]);
+        assert_eq!(request.further, None);
+    }
+
+    #[test]
+    fn lists_are_combined_and_the_last_varies_first() {
+        let wishes =
+            vec![wish("c", &[("a/x", 3), ("a/y", 1)]), wish("c", &[("b", 1)]), wish("d", &[("e/x", 2), ("e/y", 1)])];
+        let request = request(wishes, Vec::new());
+        assert_eq!(
+            choices(&request),
+            [
+                of(&[("c/a/x", 3), ("c/b", 1), ("d/e/x", 2)]),
+                of(&[("c/a/x", 3), ("c/b", 1), ("d/e/y", 1)]),
+                of(&[("c/a/y", 1), ("c/b", 1), ("d/e/x", 2)]),
+                of(&[("c/a/y", 1), ("c/b", 1), ("d/e/y", 1)]),
+            ]
+        );
+        let ranks: Vec<u16> = request.alternatives.unwrap().others.iter().map(|other| other.rank).collect();
+        assert_eq!(ranks, [1, 1, 2]);
+        let lists = Lists::of([2, 1, 2].into_iter());
+        assert_eq!([lists.choice(1), lists.choice(2)], [[0, 0, 1], [1, 0, 0]]);
+    }
+
+    #[test]
+    fn a_link_on_one_of_a_list_holds_only_if_that_is_taken() {
+        let wishes = || vec![wish("c", &[("a/x", 2), ("a/y", 2)]), wish("c", &[("b", 1)])];
+        let link = |choice| Link {
+            requests: vec![Linked { request: 0, choice }],
+            property: DeviceProperty::Switch,
+            comparison: Comparison::Same,
+        };
+        let links = |request: &Request| {
+            let others = request.alternatives.as_ref().map(|all| all.others.clone()).unwrap_or_default();
+            let others = others.into_iter().map(|other| other.further);
+            let further = std::iter::once(request.further.clone()).chain(others);
+            further.map(|further| further.map_or(0, |further| further.links.len())).collect::<Vec<usize>>()
+        };
+        assert_eq!(links(&request(wishes(), vec![link(Some(1))])), [0, 1]);
+        assert_eq!(links(&request(wishes(), vec![link(None)])), [1, 1]);
+        let alone = request(vec![wish("c", &[("a/x", 2), ("a/y", 2)])], vec![link(Some(0))]);
+        assert_eq!((links(&alone), alone.rules), (vec![1, 0], PlacementRules::default()));
+    }
+
+    #[test]
+    fn more_combinations_than_are_tried_are_refused() {
+        let list: Vec<(String, u16)> = (0..8).map(|number| (format!("r/{number}"), 1)).collect();
+        let list: Vec<(&str, u16)> = list.iter().map(|(name, devices)| (name.as_str(), *devices)).collect();
+        assert!(Wanted::of(vec![wish("c", &list), wish("d", &list)], Vec::new()).is_ok());
+        let refused = Wanted::of(vec![wish("c", &list), wish("d", &list), wish("e", &list[..2])], Vec::new());
+        assert!(refused.unwrap_err().contains("128 combinations"));
+    }
 }

@@ -157,7 +157,7 @@ impl Request {
     }
 
     /// Changes the models and the attributes that each of its requests asks for, in all its choices.
-    pub(crate) fn change_device_constraints(
+    pub fn change_device_constraints(
         &mut self,
         mut change: impl FnMut(&mut BTreeSet<String>, &mut BTreeMap<String, String>),
     ) {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{Comparison, DeviceProperty, NodeTerm};
 use k8s_openapi::api::resource::v1::{
     DeviceClaim, DeviceClaimConfiguration, DeviceConstraint, DeviceRequest, DeviceRequestAllocationResult,
-    DeviceSelector, DeviceToleration, ExactDeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
+    DeviceSelector, DeviceSubRequest, DeviceToleration, ExactDeviceRequest, ResourceClaim,
+    ResourceClaimConsumerReference,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -38,9 +39,18 @@ pub(crate) struct Ask {
     pub(crate) config: Vec<DeviceClaimConfiguration>,
 }
 
-/// What one request of a claim asks for: equal parts of a number of devices.
+/// A request of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RequestAsk {
+    pub(crate) name: String,
+    /// At least one: of a prioritised list the first is taken that can be had.
+    pub(crate) choices: Vec<DevicesAsk>,
+}
+
+/// What a request, or one of its list, asks for: equal parts of a number of devices.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DevicesAsk {
+    /// As allocations name it: `request`, or `request/subrequest`.
     pub(crate) name: String,
     pub(crate) class: String,
     pub(crate) selectors: Vec<String>,
@@ -52,13 +62,26 @@ pub(crate) struct RequestAsk {
 /// What devices of a claim must have in common, or must not.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Link {
-    /// The places of the requests in the claim.
-    pub(crate) requests: Vec<usize>,
+    pub(crate) requests: Vec<Linked>,
     pub(crate) property: DeviceProperty,
     pub(crate) comparison: Comparison,
 }
 
+/// A request that a link is about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Linked {
+    /// Its place among the requests.
+    pub(crate) request: usize,
+    /// The only one of its choices that is meant; `None`: all are.
+    pub(crate) choice: Option<usize>,
+}
+
 impl Ask {
+    /// What each of its requests asks for, if it has these of its choices.
+    pub(crate) fn taken<'a>(&'a self, choices: &'a [usize]) -> impl Iterator<Item = &'a DevicesAsk> {
+        self.requests.iter().zip(choices).filter_map(|(request, choice)| request.choices.get(*choice))
+    }
+
     /// The attributes of devices that constraints compare, and that the books know no other word for.
     pub(crate) fn compared(&self) -> impl Iterator<Item = &str> {
         self.links.iter().filter_map(|link| match &link.property {
@@ -136,27 +159,38 @@ fn ask(devices: DeviceClaim) -> Result<Ask, String> {
 }
 
 fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
-    let name = request.name;
-    let Some(exactly) = request.exactly else {
-        return Err(format!("request {name:?} has a list firstAvailable, which Aliquot's scheduler does not support"));
+    let DeviceRequest { name, exactly, first_available } = request;
+    let choices = match exactly {
+        Some(exactly) if exactly.admin_access == Some(true) => {
+            return Err(format!("request {name:?} asks for adminAccess, which Aliquot's scheduler does not give"));
+        }
+        Some(exactly) => vec![devices(name.clone(), as_listed(exactly))?],
+        None => {
+            let of_list = |of: DeviceSubRequest| devices(format!("{name}/{}", of.name), of);
+            first_available.unwrap_or_default().into_iter().map(of_list).collect::<Result<_, _>>()?
+        }
     };
-    let ExactDeviceRequest {
-        admin_access,
-        allocation_mode,
-        capacity,
-        count,
-        device_class_name,
-        selectors,
-        tolerations,
-    } = exactly;
-    if admin_access == Some(true) {
-        return Err(format!("request {name:?} asks for adminAccess, which Aliquot's scheduler does not give"));
+    match choices.is_empty() {
+        true => Err(format!("request {name:?} has neither exactly nor firstAvailable")),
+        false => Ok(RequestAsk { name, choices }),
     }
+}
+
+/// What a request says itself, as one of a list would say it.
+fn as_listed(exactly: ExactDeviceRequest) -> DeviceSubRequest {
+    let ExactDeviceRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } =
+        exactly;
+    let name = String::new();
+    DeviceSubRequest { allocation_mode, capacity, count, device_class_name, name, selectors, tolerations }
+}
+
+fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> {
+    let DeviceSubRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } = asked;
     if let Some(mode) = allocation_mode.filter(|mode| mode != "ExactCount") {
         return Err(format!("request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount"));
     }
     let count = count.unwrap_or(1);
-    Ok(RequestAsk {
+    Ok(DevicesAsk {
         count: u16::try_from(count)
             .map_err(|_| format!("request {name:?} asks for {count} devices, which is too many"))?,
         name,
@@ -192,13 +226,22 @@ fn link(constraint: &DeviceConstraint, requests: &[RequestAsk]) -> Result<Link, 
         other => DeviceProperty::Attribute(other.to_owned()),
     };
     let named = constraint.requests.iter().flatten();
-    let place = |name: &String| {
-        let place = requests.iter().position(|request| request.name == *name);
-        place.ok_or_else(|| format!("it has a constraint on the request {name:?}, which it does not have"))
+    let all = || requests.iter().enumerate();
+    let linked = |name: &String| {
+        let whole = all().find(|(_, of)| of.name == *name).map(|(request, _)| Linked { request, choice: None });
+        let one = || {
+            all().find_map(|(request, of)| {
+                let choice = of.choices.iter().position(|choice| choice.name == *name)?;
+                Some(Linked { request, choice: Some(choice) })
+            })
+        };
+        let linked = whole.or_else(one);
+        linked.ok_or_else(|| format!("it has a constraint on the request {name:?}, which it does not have"))
     };
-    let places: Vec<usize> = named.map(place).collect::<Result<_, _>>()?;
-    let places = if places.is_empty() { (0..requests.len()).collect() } else { places };
-    Ok(Link { requests: places, property, comparison })
+    let linked: Vec<Linked> = named.map(linked).collect::<Result<_, _>>()?;
+    let all = all().map(|(request, _)| Linked { request, choice: None });
+    let requests = if linked.is_empty() { all.collect() } else { linked };
+    Ok(Link { requests, property, comparison })
 }
 
 /// The CEL expressions of selectors.
@@ -227,9 +270,12 @@ mod tests {
         let exactly = json!({"deviceClassName": "gpu.aliquot.dev"});
         for (devices, named) in [
             (json!({"requests": []}), "one request"),
+            (json!({"requests": [{"name": "a"}]}), "neither exactly nor firstAvailable"),
             (
-                json!({"requests": [{"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}),
-                "firstAvailable",
+                json!({"requests": [{"name": "a", "firstAvailable": [
+                    {"name": "x", "deviceClassName": "c"}, {"name": "y", "deviceClassName": "c", "allocationMode": "All"},
+                ]}]}),
+                "\"a/y\" has allocationMode \"All\"",
             ),
             (
                 json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "allocationMode": "All"}}]}),
@@ -260,9 +306,32 @@ mod tests {
             "selectors": [{"cel": {"expression": "true"}}], "capacity": {"requests": {"core": "25"}},
         }}]}))
         .unwrap();
-        let [request] = <[RequestAsk; 1]>::try_from(ask.requests).unwrap();
-        assert_eq!((request.name.as_str(), request.count, request.selectors), ("gpu", 2, vec!["true".to_owned()]));
-        assert_eq!(request.capacity["core"].0, "25");
+        let [RequestAsk { name, choices }] = <[RequestAsk; 1]>::try_from(ask.requests).unwrap();
+        let [of] = <[DevicesAsk; 1]>::try_from(choices).unwrap();
+        assert_eq!((name.as_str(), of.name.as_str(), of.count), ("gpu", "gpu", 2));
+        assert_eq!((of.selectors, of.capacity["core"].0.as_str()), (vec!["true".to_owned()], "25"));
+    }
+
+    #[test]
+    fn a_prioritised_list_is_read_in_its_order() {
+        let list = json!([
+            {"name": "large", "deviceClassName": "big", "count": 2, "tolerations": [{"key": "k", "operator": "Exists"}]},
+            {"name": "small", "deviceClassName": "gpu", "capacity": {"requests": {"core": "25"}}},
+        ]);
+        let exactly = json!({"deviceClassName": "gpu"});
+        let requests = json!([{"name": "a", "firstAvailable": list}, {"name": "b", "exactly": exactly}]);
+        let near = "gpu.aliquot.dev/nvlinkClique";
+        let ask = ask_of(json!({"requests": requests, "constraints": [
+            {"requests": ["a/large", "b"], "matchAttribute": near}, {"requests": ["a"], "matchAttribute": near},
+        ]}))
+        .unwrap();
+        let names = |choices: &[usize]| ask.taken(choices).map(|of| of.name.clone()).collect::<Vec<_>>();
+        assert_eq!([names(&[0, 0]), names(&[1, 0])], [["a/large", "b"], ["a/small", "b"]]);
+        let large = &ask.requests[0].choices[0];
+        assert_eq!((large.class.as_str(), large.count, large.tolerations.len()), ("big", 2, 1));
+        let linked = |request, choice| Linked { request, choice };
+        assert_eq!(ask.links[0].requests, [linked(0, Some(0)), linked(1, None)]);
+        assert_eq!(ask.links[1].requests, [linked(0, None)]);
     }
 
     #[test]
@@ -272,7 +341,8 @@ mod tests {
         let link = |constraint: Value| {
             let ask = ask_of(json!({"requests": requests, "constraints": [constraint]})).unwrap();
             let [link] = <[Link; 1]>::try_from(ask.links).unwrap();
-            (link.requests, link.property, link.comparison)
+            let requests: Vec<usize> = link.requests.iter().map(|linked| linked.request).collect();
+            (requests, link.property, link.comparison)
         };
         let linked = json!({"matchAttribute": "gpu.aliquot.dev/nvlinkClique"});
         assert_eq!(link(linked), (vec![0, 1], DeviceProperty::NvlinkGroup, Comparison::Same));

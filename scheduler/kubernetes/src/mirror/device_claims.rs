@@ -19,7 +19,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::{KnownPod, Mirror};
-use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, PoolKey, Pools, RequestAsk, Selection};
+use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection};
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
 
@@ -285,7 +285,8 @@ impl Mirror {
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name));
         let to_allocate = claims.filter(|claim| claim.allocation.is_none());
         let requests = to_allocate.filter_map(|claim| claim.ask.as_ref().ok()).flat_map(|ask| &ask.requests);
-        requests.filter_map(|request| self.device_claims.criteria(request).ok()).collect()
+        let choices = requests.flat_map(|request| &request.choices);
+        choices.filter_map(|request| self.device_claims.criteria(request).ok()).collect()
     }
 
     /// The devices of our driver on a node, as the books know them.
@@ -357,7 +358,7 @@ impl DeviceClaims {
     ///
     /// # Errors
     /// Its class is not there, or not supported.
-    fn criteria(&self, ask: &RequestAsk) -> Result<Criteria, String> {
+    fn criteria(&self, ask: &DevicesAsk) -> Result<Criteria, String> {
         let class = self.classes.get(&ask.class).ok_or_else(|| format!("there is no DeviceClass {:?}", ask.class))?;
         let of_class = class.expressions.as_ref().map_err(|why| format!("DeviceClass {:?}: {why}", ask.class))?;
         Ok(Criteria {

@@ -280,12 +280,13 @@ impl Mirror {
             peers: self.pods.get(&facts.uid).and_then(|known| known.peers.clone()),
             ..Request::default()
         };
-        let wanted = if asks.is_empty() { means.claimed.devices.clone() } else { self.reading.wanted(asks) };
-        let wanted = match enforced {
-            Some(attribute) => wanted.with_attribute(attribute),
-            None => wanted,
-        };
+        let wanted = if asks.is_empty() { means.claimed.devices.clone() } else { self.reading.wanted(&asks)? };
         wanted.add_to(&mut request);
+        if let Some(attribute) = enforced.filter(|_| request.device_count_max() > 0) {
+            request.change_device_constraints(|_, attributes| {
+                attributes.insert(attribute.to_owned(), "true".to_owned());
+            });
+        }
         request.validate().map_err(|error| error.to_string())?;
         Ok((request, Means { containers, ..means }))
     }

@@ -255,6 +255,50 @@ fn each_container_gets_its_request_of_a_claim() {
     assert_eq!(cluster.wait_until_it_says("more", "request \"train\""), "Unschedulable");
 }
 
+/// The example, with claims made by hand, as Kubernetes' controller makes them.
+#[test]
+fn a_pod_takes_the_first_of_its_list_that_can_be_had() {
+    let (mut cluster, leader) = with_devices(&["H100", "H100", "H100"]);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let path = path.join("../../deploy/kubernetes/examples/scheduler/first-available.yaml");
+    let example = std::fs::read_to_string(path).unwrap();
+    let [template, _] = serde_saphyr::from_multiple::<Value>(&example).unwrap().try_into().expect("two objects");
+    let add = |cluster: &Cluster, name: &str| {
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
+            "spec": template["spec"]["spec"],
+        });
+        cluster.objects.create(&CLAIMS, "default", claim);
+        cluster.pod_with_claim(name, name, json!({}));
+    };
+    cluster.claim("busy", "10", json!({}));
+    cluster.pod_with_claim("busy", "busy", json!({}));
+    cluster.wait_until_bound(&["busy"]);
+    add(&cluster, "a");
+    cluster.wait_until_bound(&["a", "busy"]);
+    add(&cluster, "b");
+    cluster.wait_until_bound(&["a", "b", "busy"]);
+    add(&cluster, "c");
+    for request in ["\"gpus/two\"", "\"gpus/one\"", "\"gpus/half\""] {
+        assert_eq!(cluster.wait_until_it_says("c", request), "Unschedulable");
+    }
+    let devices =
+        |claim: &str| cluster.objects.get(&CLAIMS, "default", claim)["status"]["allocation"]["devices"].clone();
+    let taken = |claim: &str| {
+        let results = devices(claim)["results"].as_array().cloned().unwrap_or_default();
+        results.iter().map(|result| result["request"].clone()).collect::<Vec<Value>>()
+    };
+    assert_eq!((taken("a"), taken("b")), (vec![json!("gpus/two"), json!("gpus/two")], vec![json!("gpus/half")]));
+    assert_eq!(devices("a")["config"], Value::Null, "what is said of half a GPU is not about two");
+    assert_eq!(devices("b")["config"][0]["requests"], json!(["gpus/half"]));
+    // Another leader finds what they have, and goes on.
+    leader.kill();
+    let _next = cluster.scheduler();
+    cluster.objects.delete(&PODS, "default", "b");
+    cluster.collect_claims();
+    cluster.wait_until_bound(&["a", "busy", "c"]);
+}
+
 #[test]
 fn a_pod_gets_several_claims_or_none() {
     let (cluster, _scheduler) = with_devices(&["H100"]);

@@ -6,10 +6,10 @@ use aliquot_scheduler_core::{Constraints, DeviceRequest, FurtherRequest};
 
 use super::super::Mirror;
 use super::{Claimed, USABLE, USERS_MAX, containers};
-use crate::dra::{Ask, ClaimFacts, DRIVER, Link, RequestAsk};
+use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk};
 use crate::placement;
 use crate::pod::PodFacts;
-use crate::wanted::Wanted;
+use crate::wanted::{Wanted, Wish};
 
 impl Mirror {
     /// Adds the nodes where a pod's claims can be used to where it may run. Answers what it has by claims.
@@ -64,27 +64,29 @@ impl Mirror {
                 None => {
                     let (ask, of_requests) = self.devices_of(facts, claim).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
-                    links.extend(ask.links.iter().map(|link| Link {
-                        requests: link.requests.iter().map(|place| before + place).collect(),
-                        ..link.clone()
-                    }));
-                    wishes.extend(of_requests.into_iter().map(|wish| (of_pod.name.as_str(), wish)));
+                    let after = |of: &Linked| Linked { request: before + of.request, ..*of };
+                    let moved =
+                        |link: &Link| Link { requests: link.requests.iter().map(after).collect(), ..link.clone() };
+                    links.extend(ask.links.iter().map(moved));
+                    let of = of_pod.name.as_str();
+                    wishes.extend(of_requests.into_iter().map(|choices| Wish { of, choices }));
                     claimed.allocate.push(name.clone());
                     ours.push((&of_pod.name, claim));
                 }
             }
         }
         containers::check(&facts.spec, &ours)?;
-        claimed.devices = Wanted::of(wishes, links);
+        claimed.devices = Wanted::of(wishes, links)?;
         Ok(claimed)
     }
 
-    /// What a claim that is to be allocated with a pod asks for, and what each of its requests means to the books.
+    /// What a claim that is to be allocated with a pod asks for, and what the choices of each of its requests mean to the
+    /// books.
     fn devices_of<'a>(
         &self,
         facts: &PodFacts,
         claim: &'a ClaimFacts,
-    ) -> Result<(&'a Ask, Vec<FurtherRequest>), String> {
+    ) -> Result<(&'a Ask, Vec<Vec<FurtherRequest>>), String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
         let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
         if let Some(first) = first {
@@ -98,7 +100,7 @@ impl Mirror {
             );
         }
         let claims = &self.device_claims;
-        let of_request = |request: &RequestAsk| {
+        let of_choice = |request: &DevicesAsk| {
             let key = claims.criteria(request)?.key();
             let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
             let (core, memory) = selection.part(&claims.pools)?;
@@ -109,13 +111,15 @@ impl Mirror {
                 attributes: BTreeMap::from([(selection.attribute.clone(), USABLE.to_owned())]),
             })
         };
-        let named = |request: &RequestAsk| {
-            of_request(request).map_err(|problem: String| match ask.requests.len() {
-                1 => problem,
-                _ => format!("request {:?}: {problem}", request.name),
+        let is_only_one = matches!(&ask.requests[..], [request] if request.choices.len() == 1);
+        let named = |request: &DevicesAsk| {
+            of_choice(request).map_err(|problem: String| match is_only_one {
+                true => problem,
+                false => format!("request {:?}: {problem}", request.name),
             })
         };
-        Ok((ask, ask.requests.iter().map(named).collect::<Result<_, _>>()?))
+        let of_request = |request: &RequestAsk| request.choices.iter().map(named).collect::<Result<_, _>>();
+        Ok((ask, ask.requests.iter().map(of_request).collect::<Result<_, _>>()?))
     }
 
     fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &PodFacts> {

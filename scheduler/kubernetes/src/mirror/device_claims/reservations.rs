@@ -1,19 +1,22 @@
 //! What is written to claims before a pod is bound.
 
+use std::collections::BTreeSet;
+
 use aliquot_scheduler_core::{Bytes, DeviceCore};
 use aliquot_scheduler_engine::DevicePart;
 use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
-    AllocationResult, Device, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceRequestAllocationResult,
-    ResourceClaimConsumerReference,
+    AllocationResult, Device, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceClaimConfiguration,
+    DeviceRequestAllocationResult, ResourceClaimConsumerReference,
 };
 use serde_json::json;
 
 use super::super::{Instance, Means, Mirror};
 use super::{HeldClaim, held_claim};
-use crate::dra::{self, ClaimFacts, DRIVER, RequestAsk};
+use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk};
 use crate::placement::NODE_NAME;
 use crate::pod::PodFacts;
+use crate::wanted::Lists;
 
 /// What a pod that is to be bound is given of devices, as far as it was looked at.
 struct Given<'a> {
@@ -57,6 +60,9 @@ impl Mirror {
                 reservations.push(Reservation { claim: claim.clone(), allocation: None });
             }
         }
+        let asks = means.claimed.allocate.iter().filter_map(|name| claim(name).ok()?.ask.as_ref().ok());
+        let lists = Lists::of(asks.flat_map(|ask| &ask.requests).map(|request| request.choices.len()));
+        let mut choices = lists.choice(usize::from(start.amounts.alternative)).into_iter();
         let mut parts = start.amounts.devices.iter();
         let mut given = Given { start, pod: facts, parts: Vec::new() };
         let mut held = Vec::new();
@@ -66,7 +72,9 @@ impl Mirror {
                 return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
             }
             let before = parts.len();
-            let allocation = self.allocation(claim, &mut parts, &mut given)?;
+            let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+            let choices: Vec<usize> = choices.by_ref().take(ask.requests.len()).collect();
+            let allocation = self.allocation(ask, &choices, &mut parts, &mut given)?;
             reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation) });
             held.push(held_claim(claim, before - parts.len()));
         }
@@ -76,16 +84,18 @@ impl Mirror {
         }
     }
 
-    /// The allocation that a decision means for a claim. Its parts are the next ones.
+    /// The allocation that a decision means for a claim of which each request has this of its choices. Its parts are the
+    /// next ones.
     fn allocation<'a>(
         &'a self,
-        claim: &ClaimFacts,
+        ask: &Ask,
+        choices: &[usize],
         parts: &mut impl Iterator<Item = &'a DevicePart>,
         given: &mut Given<'a>,
     ) -> Result<AllocationResult, String> {
-        let ask = claim.ask.as_ref().map_err(Clone::clone)?;
+        let taken: Vec<&DevicesAsk> = ask.taken(choices).collect();
         let mut results = Vec::new();
-        for request in &ask.requests {
+        for request in &taken {
             let before = results.len();
             for part in parts.by_ref().take(usize::from(request.count)) {
                 results.push(self.result(request, part, given)?);
@@ -94,7 +104,7 @@ impl Mirror {
                 return Err(format!("request {:?} asks for more devices by now", request.name));
             }
         }
-        let of_class = ask.requests.iter().flat_map(|request| {
+        let of_class = taken.iter().flat_map(|request| {
             let class = self.device_claims.classes.get(&request.class);
             let configs = class.into_iter().flat_map(|class| &class.config);
             configs.map(|config| DeviceAllocationConfiguration {
@@ -103,7 +113,14 @@ impl Mirror {
                 opaque: config.opaque.clone(),
             })
         });
-        let of_claim = ask.config.iter().map(|config| DeviceAllocationConfiguration {
+        let names: BTreeSet<&String> =
+            ask.requests.iter().map(|request| &request.name).chain(taken.iter().map(|of| &of.name)).collect();
+        // What is said of requests of a list that were not taken is left out.
+        let is_meant = |config: &&DeviceClaimConfiguration| {
+            let named = config.requests.as_deref().unwrap_or_default();
+            named.is_empty() || named.iter().any(|name| names.contains(name))
+        };
+        let of_claim = ask.config.iter().filter(is_meant).map(|config| DeviceAllocationConfiguration {
             source: "FromClaim".to_owned(),
             requests: config.requests.clone(),
             opaque: config.opaque.clone(),
@@ -120,7 +137,7 @@ impl Mirror {
     /// What one part of a device is in the allocation of a request. It is added to what the pod is given.
     fn result(
         &self,
-        request: &RequestAsk,
+        request: &DevicesAsk,
         part: &DevicePart,
         given: &mut Given<'_>,
     ) -> Result<DeviceRequestAllocationResult, String> {

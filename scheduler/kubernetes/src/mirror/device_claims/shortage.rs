@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::{DeviceClaims, Mirror, Name};
-use crate::dra::{ClaimFacts, Free, PoolKey, RequestAsk, Selection, Taken, device_specs};
+use crate::dra::{ClaimFacts, DevicesAsk, Free, PoolKey, Selection, Taken, device_specs};
 
 /// Devices that are named with what is free of them.
 const NAMED: usize = 3;
@@ -49,7 +49,8 @@ impl Mirror {
             let Some(ask) = claim.ask.as_ref().ok().filter(|_| self.is_waited_for_by_others(name, claim)) else {
                 continue;
             };
-            let text = ask.requests.iter().find_map(|request| {
+            let is_only_one = matches!(&ask.requests[..], [request] if request.choices.len() == 1);
+            let mut of_choice = |request: &DevicesAsk| {
                 // What is wrong with a class, or selects another driver's devices, others say.
                 let criteria = claims.criteria(request).ok()?;
                 let selection = selections.entry(criteria.key()).or_insert_with(|| {
@@ -59,10 +60,15 @@ impl Mirror {
                 });
                 selection.part(&claims.pools).ok()?;
                 let of_request = claims.shortage(request, selection)?;
-                Some(match ask.requests.len() {
-                    1 => of_request,
-                    _ => format!("request {:?}: {of_request}", request.name),
+                Some(match is_only_one {
+                    true => of_request,
+                    false => format!("request {:?}: {of_request}", request.name),
                 })
+            };
+            // Of a list none can be had.
+            let text = ask.requests.iter().find_map(|request| {
+                let of_choices: Option<Vec<String>> = request.choices.iter().map(&mut of_choice).collect();
+                of_choices.map(|texts| texts.join("; "))
             });
             shortages.extend(text.map(|text| Shortage {
                 namespace: claim.namespace.clone(),
@@ -86,7 +92,7 @@ impl Mirror {
 
 impl DeviceClaims {
     /// Why a request fits nowhere; `None`: it does, as far as its devices are concerned.
-    fn shortage(&self, ask: &RequestAsk, selection: &Selection) -> Option<String> {
+    fn shortage(&self, ask: &DevicesAsk, selection: &Selection) -> Option<String> {
         let mut candidates: Vec<Candidate<'_>> =
             self.pools.all().flat_map(|(key, _)| self.candidates(key, selection)).collect();
         let mut enough_on: BTreeMap<&str, u16> = BTreeMap::new();

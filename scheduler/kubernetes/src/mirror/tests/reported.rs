@@ -111,3 +111,21 @@ fn who_wants_parts_to_be_kept_strictly_gets_only_such_devices() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b", "c"]);
 }
+
+#[test]
+fn each_choice_of_a_list_is_kept_as_strictly() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.publish("n", 1, json!({"attributes": {"uuid": {"string": "GPU-n"}}}));
+    policy(&mut world, "exact", json!({"enforcement": "Shares"}));
+    world.claim_of_list("a", &[("large", 60), ("small", 20)]);
+    world.pod_with_claim("a", "a", with_policy("exact", json!({})));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), [""; 0]);
+    world.mirror.manager_says(
+        "n",
+        said("GPU-n", DeviceSaid { enforcement: Enforcement::Shares, ..DeviceSaid::default() }),
+    );
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}

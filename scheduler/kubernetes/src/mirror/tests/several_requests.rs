@@ -21,7 +21,7 @@ impl World {
     }
 
     /// What a claim was allocated: request, device and percent.
-    fn results(&self, claim: &str) -> Vec<(String, String, String)> {
+    pub(super) fn results(&self, claim: &str) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let results = self.claims[claim]["status"]["allocation"]["devices"]["results"].as_array();
         let result = |of: &Value| (text(&of["request"]), text(&of["device"]), text(&of["consumedCapacity"]["core"]));

@@ -1,0 +1,78 @@
+//! Random changes.
+
+use serde_json::json;
+
+use super::super::{World, Write};
+use super::BYTES;
+
+/// Whatever happens in whichever order, no device is given out twice, and nothing is left.
+#[test]
+fn random_changes_never_give_a_device_out_twice() {
+    for seed in 0..40_u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
+        let mut random = |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % below
+        };
+        let mut world = World::new();
+        for node in ["n", "m"] {
+            world.node_with_driver(node, 2);
+        }
+        world.claim("shared", 30, None, json!({}));
+        for step in 0..60 {
+            match random(11) {
+                10 => {
+                    let (name, claim) = (format!("l{step}"), format!("l{step}-gpus"));
+                    world.claim_of_list(&claim, &[("whole", 100), ("half", 50), ("tenth", 10)]);
+                    world.pod_with_claim(&name, &claim, json!({}));
+                }
+                9 => {
+                    let (name, claim) = (format!("m{step}"), format!("m{step}-gpus"));
+                    world.claim_of_several(&claim, &[("a", 40), ("b", 70)], json!([]));
+                    world.pod_with_claim(&name, &claim, json!({}));
+                }
+                0..=2 => {
+                    let name = format!("p{step}");
+                    world.pod_with_part(&name, [20, 50, 100][random(3) as usize], json!({}));
+                }
+                3 => world.pod_with_claim(&format!("s{step}"), "shared", json!({})),
+                4 => {
+                    let names: Vec<String> = world.pods.keys().cloned().collect();
+                    if let Some(name) = names.get(random(names.len().max(1) as u64) as usize) {
+                        world.delete(name);
+                    }
+                }
+                5 => world.collect_claims(),
+                6 => world.change_leader(),
+                7 => {
+                    // A leader dies with a claim allocated, and its pod not bound.
+                    world.hear();
+                    world.poll();
+                    if let Some(Write::Bind(binding)) = world.writes.pop() {
+                        world.reserve(&binding);
+                    }
+                    world.change_leader();
+                }
+                _ => world.reconcile(),
+            }
+            for (device, (core, memory)) in world.allocated() {
+                assert!(core <= 100 && memory <= BYTES, "seed {seed}, step {step}: {device} {core} {memory}");
+            }
+        }
+        let errors: Vec<&String> = world.log.iter().filter(|line| line.starts_with("error")).collect();
+        assert!(errors.is_empty(), "seed {seed}: {errors:?}");
+        for name in world.pods.keys().cloned().collect::<Vec<String>>() {
+            world.delete(&name);
+        }
+        world.collect_claims();
+        world.reconcile();
+        // All is free again.
+        for number in 0..4 {
+            world.pod_with_part(&format!("whole{number}"), 100, json!({}));
+        }
+        world.reconcile();
+        assert_eq!(world.bound().len(), 4, "seed {seed}: {:?}", world.log);
+    }
+}
