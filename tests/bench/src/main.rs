@@ -1,10 +1,11 @@
 //! Every figure of BENCHMARKS.md about nodes, measured on the simulated GPU with the real shim and the real node
-//! manager.
+//! manager, and those about jobs on a cluster of played nodes with the real scheduler.
 //!
 //! ```text
 //! cargo run --release -p aliquot-bench              all of them
 //! cargo run --release -p aliquot-bench -- launch    some of them
 //! cargo run --release -p aliquot-bench -- shares --quick
+//! cargo run --release -p aliquot-bench -- jobs --nodes 100 --jobs 10000
 //! ```
 //!
 //! Runs with and without the shim alternate, and their medians count, so that other load of the machine affects both
@@ -13,6 +14,7 @@
 mod client;
 mod deaths;
 mod idle_process;
+mod jobs;
 mod kubernetes;
 mod launches;
 mod library;
@@ -45,6 +47,12 @@ struct Args {
     /// Measure shares in short windows and with few cases of each group
     #[arg(long)]
     quick: bool,
+    /// Nodes of the cluster for jobs
+    #[arg(long, default_value_t = 1000)]
+    nodes: usize,
+    /// Jobs of that cluster
+    #[arg(long, default_value_t = 100_000)]
+    jobs: usize,
 }
 
 /// What can be measured.
@@ -70,6 +78,8 @@ enum What {
     Manager,
     /// Claims of pods on Kubernetes, one after the other and two hundred at once.
     Kubernetes,
+    /// Jobs on a cluster without Kubernetes.
+    Jobs,
     /// Shares of device time: all of the following.
     Shares,
     /// One container alone under a cap.
@@ -142,6 +152,7 @@ fn main() -> ExitCode {
             What::Deaths => Some(deaths::measure(runs)),
             What::Manager => Some(manager_cost::measure()),
             What::Kubernetes => Some(kubernetes::measure()),
+            What::Jobs => Some(jobs::measure(jobs::Size { nodes: args.nodes, jobs: args.jobs })),
             other => other.shares().map(|case| shares::measure(case, &client, depth)),
         };
         table.into_iter().for_each(|table| print!("{table}"));

@@ -1,0 +1,199 @@
+//! A scheduler for machines without Kubernetes: a real one in its own process, and nodes that play their part in this one.
+//! So the scheduler shares the machine with a thousand nodes, and would be somewhat faster without them.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use aliquot_harness::{Jobs, PlayedNodes, PostgreSql, Scheduler, spec_of_today};
+use aliquot_proto::scheduler::v1::{JobSpec, NodeState};
+
+use crate::manager_cost::rollup_mib;
+use crate::statistics::{median, quantile};
+use crate::table::{Table, yes_or_no};
+
+/// Devices of each node.
+const DEVICES: usize = 8;
+/// Jobs of which each is submitted when the one before runs.
+const ONE_BY_ONE: usize = 200;
+/// Tasks of one job at most.
+const ARRAY: usize = 10_000;
+/// No figure takes longer, or it is none.
+const PATIENCE: Duration = Duration::from_secs(1800);
+const PAUSE: Duration = Duration::from_millis(5);
+/// The aims for a restart and for a failover.
+const RESTART_AIM_S: f64 = 5.0;
+const FAILOVER_AIM_S: f64 = 15.0;
+
+/// How large the cluster is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub(crate) nodes: usize,
+    pub(crate) jobs: usize,
+}
+
+/// Measures a cluster with SQLite, and then the failover of two schedulers on PostgreSQL.
+pub(crate) fn measure(size: Size) -> Table {
+    let mut table = Table::new(&["what", "found", "aim", "met"]);
+    let Size { nodes, jobs } = size;
+    let settings = "start_deadline_ms = 300000\n";
+    let mut scheduler = Scheduler::start(settings);
+    let mut figure = |what: String, found: String, met: Option<(&'static str, bool)>| {
+        let (aim, met) = met.map_or(("", String::new()), |(aim, met)| (aim, yes_or_no(met)));
+        println!("{what}: {found}");
+        table.row(vec![what, found, aim.to_owned(), met]);
+    };
+    let begun = Instant::now();
+    let played = join(&scheduler, &[scheduler.address().to_owned()], nodes);
+    wait_for_nodes(&scheduler.socket(), nodes);
+    figure(format!("{nodes} nodes of {DEVICES} devices join"), seconds(begun.elapsed()), None);
+
+    let idle = one_by_one(&scheduler, &played);
+    figure("from submitting to starting, nothing else: median, p99".to_owned(), milliseconds(idle), None);
+
+    // A tenth of a device each: all of them fill the cluster, and the rest waits.
+    let (running, before) = ((nodes * DEVICES * 10).min(jobs), played.start_count());
+    let begun = Instant::now();
+    submit_arrays(&scheduler, jobs);
+    let submitted = begun.elapsed();
+    wait_until(|| played.start_count() >= before + running);
+    let filled = begun.elapsed();
+    let per_second = running as f64 / filled.as_secs_f64();
+    figure(format!("{jobs} tasks in arrays of {ARRAY} are taken in"), seconds(submitted), None);
+    figure(
+        format!("{running} of them are commanded to start"),
+        format!("{}, {per_second:.0} a second", seconds(filled)),
+        None,
+    );
+    figure("memory of the scheduler then".to_owned(), memory(&scheduler), None);
+
+    let full = one_by_one_when_full(&scheduler, &played);
+    figure(
+        "from submitting to starting, full, ahead of those who wait: median, p99".to_owned(),
+        milliseconds(full),
+        None,
+    );
+
+    scheduler.kill();
+    let begun = Instant::now();
+    scheduler.restart();
+    wait_for_nodes(&scheduler.socket(), nodes);
+    let restart = begun.elapsed();
+    let is_met = restart.as_secs_f64() < RESTART_AIM_S;
+    figure("killed, and started anew until all nodes are up".to_owned(), seconds(restart), Some(("< 5 s", is_met)));
+    let again = one_by_one_when_full(&scheduler, &played);
+    figure("from submitting to starting after that: median, p99".to_owned(), milliseconds(again), None);
+    figure("memory of the scheduler then".to_owned(), memory(&scheduler), None);
+    drop((played, scheduler));
+
+    let failover = failover(size);
+    let is_met = failover.as_secs_f64() < FAILOVER_AIM_S;
+    figure(
+        "PostgreSQL: the leader is killed, until another one has all nodes up".to_owned(),
+        seconds(failover),
+        Some(("< 15 s", is_met)),
+    );
+    table
+}
+
+/// Two schedulers share a database; the first is killed with all jobs in it.
+fn failover(Size { nodes, jobs }: Size) -> Duration {
+    let server = PostgreSql::start();
+    let settings =
+        format!("lease_ms = 60000\nstart_deadline_ms = 300000\n[postgresql]\nurl = {:?}\n", server.database());
+    let (mut first, second) = (Scheduler::start(&settings), Scheduler::start(&settings));
+    let addresses = [first.address().to_owned(), second.address().to_owned()];
+    let played = join(&first, &addresses, nodes);
+    wait_for_nodes(&first.socket(), nodes);
+    submit_arrays(&first, jobs);
+    let running = (nodes * DEVICES * 10).min(jobs);
+    wait_until(|| played.start_count() >= running);
+    first.kill();
+    let begun = Instant::now();
+    wait_for_nodes(&second.socket(), nodes);
+    begun.elapsed()
+}
+
+fn join(scheduler: &Scheduler, addresses: &[String], nodes: usize) -> PlayedNodes {
+    let token = scheduler.client().token_for(u32::try_from(nodes).expect("a few nodes"));
+    let names: Vec<String> = (0..nodes).map(|number| format!("node-{number}")).collect();
+    PlayedNodes::join(addresses, &token, &names, &spec_of_today(DEVICES), None)
+}
+
+/// A job of one task with a tenth of a device.
+fn job(priority: i32, array: Vec<u32>) -> JobSpec {
+    JobSpec {
+        command: vec!["train".to_owned()],
+        work_dir: "/".to_owned(),
+        gpu_core_percent: 10,
+        priority,
+        array,
+        ..JobSpec::default()
+    }
+}
+
+fn submit_arrays(scheduler: &Scheduler, jobs: usize) {
+    let mut left = jobs;
+    let mut client = scheduler.client();
+    while left > 0 {
+        let tasks = left.min(ARRAY);
+        let array = (0..u32::try_from(tasks).expect("a few tasks")).collect();
+        client.submit(job(0, array)).unwrap_or_else(|status| panic!("{}", status.message()));
+        left -= tasks;
+    }
+}
+
+/// Submits jobs, each when a node has heard of the one before, and cancels them.
+fn one_by_one(scheduler: &Scheduler, played: &PlayedNodes) -> Vec<Duration> {
+    let mut client = scheduler.client();
+    (0..ONE_BY_ONE).map(|_| submit_and_wait(&mut client, played)).collect()
+}
+
+/// The same where there is no room: one of those that run makes way each time, because the new job is more urgent.
+fn one_by_one_when_full(scheduler: &Scheduler, played: &PlayedNodes) -> Vec<Duration> {
+    let mut client = scheduler.client();
+    (0..ONE_BY_ONE / 10).map(|_| submit_and_wait(&mut client, played)).collect()
+}
+
+fn submit_and_wait(client: &mut Jobs, played: &PlayedNodes) -> Duration {
+    let begun = Instant::now();
+    let id = client.submit(job(100, Vec::new())).unwrap_or_else(|status| panic!("{}", status.message())).id;
+    let claim = format!("{id}.0.0.");
+    let mut started = None;
+    wait_until(|| {
+        started = played.start_of(&claim).map(|at| at.saturating_duration_since(begun));
+        started.is_some()
+    });
+    client.cancel(id).unwrap_or_else(|status| panic!("{}", status.message()));
+    started.expect("it has started")
+}
+
+fn wait_for_nodes(socket: &Path, count: usize) {
+    wait_until(|| {
+        let nodes = Jobs::connect(socket).and_then(|mut jobs| jobs.nodes().ok()).unwrap_or_default();
+        nodes.iter().filter(|node| node.state() == NodeState::Up).count() == count
+    });
+}
+
+#[track_caller]
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "this has taken longer than {} s", PATIENCE.as_secs());
+        thread::sleep(PAUSE);
+    }
+}
+
+/// The resident memory of the scheduler.
+fn memory(scheduler: &Scheduler) -> String {
+    format!("{:.0} MiB", rollup_mib(scheduler.process_id(), "Rss:"))
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+fn milliseconds(times: Vec<Duration>) -> String {
+    let ms: Vec<f64> = times.into_iter().map(|time| time.as_secs_f64() * 1e3).collect();
+    format!("{:.1}, {:.1} ms", median(ms.clone()), quantile(ms, 0.99))
+}
