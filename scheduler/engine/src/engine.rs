@@ -21,9 +21,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::Policy;
-use aliquot_scheduler_core::{ClaimId, Cluster, Event, EventError, NodeId, Outcome, Plan, Scheduler};
+use aliquot_scheduler_core::{ClaimId, Cluster, Event, EventError, NodeId, Outcome, Scheduler};
 
 use crate::command::{Command, Order};
+use crate::decided::Decided;
 use crate::entries::{Entries, EntryId, NodeStates};
 use crate::names::{Generation, NodeName};
 use crate::observation::Observation;
@@ -77,7 +78,7 @@ pub struct Engine {
     generation: Generation,
     timers: BTreeSet<(u64, Timer)>,
     pacing: Pacing,
-    plan: Arc<Plan>,
+    decided: Arc<Decided>,
     /// Claims whose instance may not be what the books say.
     touched: VecDeque<ClaimId>,
     commands: Vec<Command>,
@@ -143,7 +144,7 @@ impl Engine {
             generation: Generation { term, number: 0 },
             timers: BTreeSet::new(),
             pacing: Pacing::default(),
-            plan: Arc::default(),
+            decided: Arc::default(),
             touched: VecDeque::new(),
             commands: Vec::new(),
             unsaved: Unsaved::default(),

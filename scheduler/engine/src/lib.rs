@@ -84,6 +84,7 @@
 mod at_once;
 mod command;
 pub mod conformance;
+mod decided;
 mod engine;
 mod entries;
 mod ids;

@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aliquot_scheduler_core::explain::{Explanation, QueueReport};
-use aliquot_scheduler_core::{ClaimId, Cluster, EventError, Plan, Scheduler};
+use aliquot_scheduler_core::{ClaimId, Cluster, EventError, GroupId, Pending, Plan, Scheduler};
 
 use crate::command::Amounts;
+use crate::decided::Decided;
 use crate::engine::amounts_in;
 use crate::entries::{Entries, Entry, NodeStates};
 use crate::names::{ClaimUid, Generation, NodeName};
@@ -19,7 +20,7 @@ pub struct View {
     pub(crate) cycles: u64,
     pub(crate) cluster: Cluster,
     pub(crate) scheduler: Arc<Scheduler>,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) decided: Arc<Decided>,
     pub(crate) entries: Entries,
     pub(crate) nodes: NodeStates,
 }
@@ -110,7 +111,13 @@ impl View {
     /// What the last cycle decided, and who waits.
     #[must_use]
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        self.decided.plan()
+    }
+
+    /// What the last cycle says of a group; `None`: nothing of it waits. This does not go through all that waits.
+    #[must_use]
+    pub fn pending(&self, group: GroupId) -> Option<&Pending> {
+        self.decided.pending(group)
     }
 
     /// A claim's name in the books.
@@ -137,6 +144,12 @@ impl View {
         self.entries.iter().map(|(_, entry)| (&entry.key.uid, self.of_entry(entry)))
     }
 
+    /// The claims that run, as their nodes say.
+    pub fn running(&self) -> impl Iterator<Item = ClaimId> {
+        let runs = |entry: &&Entry| entry.instance.is_some_and(|instance| instance.phase == Phase::Running);
+        self.entries.iter().map(|(_, entry)| entry).filter(runs).filter_map(|entry| entry.id)
+    }
+
     /// All nodes that the engine knows.
     pub fn nodes(&self) -> impl Iterator<Item = NodeView> {
         self.nodes.iter().map(|state| NodeView {
@@ -157,7 +170,7 @@ impl View {
     /// All queues with what they hold and may have.
     #[must_use]
     pub fn queues(&self) -> Vec<QueueReport> {
-        self.scheduler.queue_reports(&self.cluster, &self.plan)
+        self.scheduler.queue_reports(&self.cluster, self.plan())
     }
 
     fn of_entry(&self, entry: &Entry) -> ClaimView {

@@ -1,9 +1,7 @@
 //! Jobs, nodes and queues as users see them.
 
-use std::collections::BTreeMap;
-
 use aliquot_proto::scheduler::v1 as wire;
-use aliquot_scheduler_core::{DEFAULT_QUEUE, GroupId, Pending};
+use aliquot_scheduler_core::DEFAULT_QUEUE;
 use aliquot_scheduler_engine::{NodeView, Phase, View, Whereabouts};
 use aliquot_telemetry::{NodeState, device_uses, queue_uses};
 
@@ -12,22 +10,10 @@ use crate::jobs::{
 };
 use crate::sessions::Sessions;
 
-/// A view, with what waits in it by its group.
-pub(crate) struct Waiting<'view> {
-    view: &'view View,
-    pending: BTreeMap<GroupId, &'view Pending>,
-}
-
-impl<'view> Waiting<'view> {
-    pub(crate) fn of(view: &'view View) -> Self {
-        Self { view, pending: view.plan().pending.iter().map(|pending| (pending.group, pending)).collect() }
-    }
-}
-
 /// A job; `is_private`: without what others may not see.
-pub(crate) fn job(entry: &Entry, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Job {
+pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
     let job = &entry.job;
-    let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, waiting, is_private)).collect();
+    let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, view, is_private)).collect();
     let state = state(entry);
     let reason = tasks.iter().filter(|task| task.state() == state).map(|task| task.reason.clone());
     wire::Job {
@@ -77,14 +63,14 @@ fn of_end(end: End) -> wire::JobState {
     }
 }
 
-fn task(entry: &Entry, task: &Task, waiting: Option<&Waiting<'_>>, is_private: bool) -> wire::Task {
+fn task(entry: &Entry, task: &Task, view: Option<&View>, is_private: bool) -> wire::Task {
     let state = task_state(task);
     let claims = task.claims(entry.job.id).zip(&task.members).enumerate();
     let members = claims.map(|(rank, (_, of))| member(rank, of, task.state)).collect();
     let reason = match (state, task.state) {
-        (wire::JobState::Pending, TaskState::Active) => waiting
-            .and_then(|waiting| waits_for(waiting, task.claims(entry.job.id)))
-            .unwrap_or_else(|| task.reason.clone()),
+        (wire::JobState::Pending, TaskState::Active) => {
+            view.and_then(|view| waits_for(view, task.claims(entry.job.id))).unwrap_or_else(|| task.reason.clone())
+        }
         // It may be what a node says, with the command in it.
         _ if is_private => String::new(),
         _ => task.reason.clone(),
@@ -105,9 +91,10 @@ fn task(entry: &Entry, task: &Task, waiting: Option<&Waiting<'_>>, is_private: b
 }
 
 /// Why a task waits, as the last cycle has said: cheap, and without what would help.
-fn waits_for(Waiting { view, pending }: &Waiting<'_>, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
+fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
     claims.find_map(|claim| {
-        let known = view.claim(&claim.to_string().into())?;
+        let uid = claim.to_string().into();
+        let known = view.claim(&uid)?;
         match known.whereabouts {
             Whereabouts::Refused(why) => Some(why.to_string()),
             Whereabouts::Placed(node) => {
@@ -117,9 +104,9 @@ fn waits_for(Waiting { view, pending }: &Waiting<'_>, mut claims: impl Iterator<
             Whereabouts::There { node, phase: Phase::Stopping, .. } => Some(format!("it makes way on node {node}")),
             Whereabouts::There { .. } => None,
             Whereabouts::Waiting => {
-                let group = view.cluster().group_of(view.claim_id(&claim.to_string().into())?)?;
+                let group = view.cluster().group_of(view.claim_id(&uid)?)?;
                 let complaint = known.complaint.map(|complaint| complaint.to_string());
-                complaint.or_else(|| Some(pending.get(&group)?.reason(view.cluster()).to_string()))
+                complaint.or_else(|| Some(view.pending(group)?.reason(view.cluster()).to_string()))
             }
         }
     })

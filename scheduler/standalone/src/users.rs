@@ -28,7 +28,7 @@ use crate::gate::About;
 use crate::grants::number_for_jobs;
 use crate::jobs::{ClaimName, Entry, Job, JobId, JobSpec, Task};
 use crate::membership::{Invitation, Inviter, Membership, TOKEN_VALID_MS};
-use crate::present::{self, Waiting};
+use crate::present;
 use crate::queues;
 use crate::registrar::Registrar;
 use crate::secrets::{Holder, Secrets};
@@ -123,9 +123,8 @@ impl UserService {
 
     fn job(&self, id: JobId, caller: &Caller) -> Result<wire::Job, Status> {
         let view = self.shown.get();
-        let waiting = view.as_deref().map(Waiting::of);
         let entry = self.entry(id)?;
-        Ok(present::job(&entry, waiting.as_ref(), !caller.may_inspect(entry.job.owned())))
+        Ok(present::job(&entry, view.as_deref(), !caller.may_inspect(entry.job.owned())))
     }
 
     /// Refuses a job whose queue can never take it.
@@ -211,7 +210,6 @@ impl Scheduler for UserService {
         let wire::ListJobsRequest { active, user, queue, count_max } = request.into_inner();
         let count = if count_max == 0 { LISTED } else { count_max } as usize;
         let view = self.shown.get();
-        let waiting = view.as_deref().map(Waiting::of);
         let is_wanted = |entry: &&Entry| {
             let of = if entry.job.spec.queue.is_empty() { DEFAULT_QUEUE } else { &entry.job.spec.queue };
             (!active || entry.end().is_none())
@@ -225,7 +223,7 @@ impl Scheduler for UserService {
             (entries, wanted.next().is_some())
         };
         let listed =
-            entries.iter().map(|entry| present::job(entry, waiting.as_ref(), !caller.may_inspect(entry.job.owned())));
+            entries.iter().map(|entry| present::job(entry, view.as_deref(), !caller.may_inspect(entry.job.owned())));
         Ok(Response::new(wire::ListJobsResponse { jobs: listed.collect(), truncated }))
     }
 
@@ -268,10 +266,8 @@ impl Scheduler for UserService {
                     }
                     let now = {
                         let view = shown.get();
-                        let waiting = view.as_deref().map(Waiting::of);
                         let entry = seen.book.read().entry(id).cloned();
-                        entry
-                            .map(|entry| present::job(&entry, waiting.as_ref(), !caller.may_inspect(entry.job.owned())))
+                        entry.map(|entry| present::job(&entry, view.as_deref(), !caller.may_inspect(entry.job.owned())))
                     };
                     match now {
                         None => return,

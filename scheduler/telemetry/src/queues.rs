@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_scheduler_core::Resource;
-use aliquot_scheduler_engine::{Phase, View, Whereabouts};
+use aliquot_scheduler_core::{QueueId, Resource};
+use aliquot_scheduler_engine::View;
 
 /// A queue, with all queues below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,18 +36,18 @@ pub struct QueueUse {
 #[must_use]
 pub fn queue_uses(view: &View) -> Vec<QueueUse> {
     let cluster = view.cluster();
-    let mut running: BTreeMap<String, u32> = BTreeMap::new();
-    for (uid, claim) in view.claims() {
-        let runs = matches!(claim.whereabouts, Whereabouts::There { phase: Phase::Running, .. });
-        let group = view.claim_id(uid).filter(|_| runs).and_then(|id| cluster.group_of(id));
-        let mut queue = group.and_then(|group| cluster.group(group)).map(|group| group.queue());
-        while let Some(of) = queue.and_then(|id| cluster.queue(id)) {
-            *running.entry(of.spec().name.clone()).or_default() += 1;
+    let mut running: BTreeMap<QueueId, u32> = BTreeMap::new();
+    for claim in view.running() {
+        let group = cluster.group_of(claim).and_then(|group| cluster.group(group));
+        let mut queue = group.map(|group| group.queue());
+        while let Some((id, of)) = queue.and_then(|id| Some((id, cluster.queue(id)?))) {
+            *running.entry(id).or_default() += 1;
             queue = of.parent();
         }
     }
     let uses = view.queues().into_iter().map(|report| {
-        let spec = cluster.queue_named(&report.queue).and_then(|id| cluster.queue(id)).map(|queue| queue.spec());
+        let id = cluster.queue_named(&report.queue);
+        let spec = id.and_then(|id| cluster.queue(id)).map(|queue| queue.spec());
         let time = report.resources.iter().find(|of| of.resource == Resource::DeviceCore);
         let allowance = spec.and_then(|spec| spec.allowances.get(&Resource::DeviceCore));
         QueueUse {
@@ -58,7 +58,7 @@ pub fn queue_uses(view: &View) -> Vec<QueueUse> {
             fair_share_gpu_millis: time.and_then(|of| of.fair_share).unwrap_or(0),
             held_gpu_millis: time.map_or(0, |of| of.held),
             pending_gpu_millis: time.map_or(0, |of| of.requested.saturating_sub(of.held)),
-            running: running.get(&report.queue).copied().unwrap_or(0),
+            running: id.and_then(|id| running.get(&id)).copied().unwrap_or(0),
             waiting: report.waiting,
             head: report.head.map(|(name, reason)| (name, reason.to_string())),
             name: report.queue,

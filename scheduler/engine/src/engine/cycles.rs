@@ -6,6 +6,7 @@ use std::sync::Arc;
 use aliquot_scheduler_core::ClaimId;
 
 use super::Engine;
+use crate::decided::Decided;
 
 /// When the next cycle is due.
 #[derive(Debug, Default)]
@@ -55,7 +56,7 @@ impl Engine {
             // One more cycle says whether this was all.
             self.pacing.note_change(self.now_ms);
         }
-        self.plan = Arc::new(plan);
+        self.decided = Arc::new(Decided::new(plan));
         self.published.note_cycle();
         self.issue_commands();
     }

@@ -60,7 +60,7 @@ impl Engine {
             cycles: self.pacing.cycles,
             cluster: self.cluster.clone(),
             scheduler,
-            plan: Arc::clone(&self.plan),
+            decided: Arc::clone(&self.decided),
             entries: self.entries.clone(),
             nodes: self.nodes.clone(),
         })
