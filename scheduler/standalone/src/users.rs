@@ -1,6 +1,7 @@
 //! The API for users, `aliquot/scheduler/v1/scheduler.proto`.
 
 mod about;
+mod list;
 mod secrets;
 mod streams;
 
@@ -41,8 +42,6 @@ const WATCH_GAP: Duration = Duration::from_millis(200);
 const WATCH_LOOK: Duration = Duration::from_secs(1);
 /// Bytes of the name of a request at most.
 const REQUEST_ID_BYTES_MAX: usize = 64;
-/// Jobs that a list has at most, where the caller does not say.
-const LISTED: u32 = 1000;
 
 type StreamOf<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -205,26 +204,10 @@ impl Scheduler for UserService {
         &self,
         request: Request<wire::ListJobsRequest>,
     ) -> Result<Response<wire::ListJobsResponse>, Status> {
-        let caller = caller(&request)?;
-        check(&request, &Action::Look)?;
-        let wire::ListJobsRequest { active, user, queue, count_max } = request.into_inner();
-        let count = if count_max == 0 { LISTED } else { count_max } as usize;
-        let view = self.shown.get();
-        let is_wanted = |entry: &&Entry| {
-            let of = if entry.job.spec.queue.is_empty() { DEFAULT_QUEUE } else { &entry.job.spec.queue };
-            (!active || entry.end().is_none())
-                && (user.is_empty() || entry.job.user == user)
-                && (queue.is_empty() || of == queue)
-        };
-        let (entries, truncated) = {
-            let book = self.seen.book.read();
-            let mut wanted = book.entries().filter(is_wanted);
-            let entries: Vec<Entry> = wanted.by_ref().take(count).cloned().collect();
-            (entries, wanted.next().is_some())
-        };
-        let listed =
-            entries.iter().map(|entry| present::job(entry, view.as_deref(), !caller.may_inspect(entry.job.owned())));
-        Ok(Response::new(wire::ListJobsResponse { jobs: listed.collect(), truncated }))
+        let service = self.clone();
+        // Many jobs are many tasks.
+        let listed = tokio::task::spawn_blocking(move || list::list(&service, request)).await;
+        listed.map_err(|error| Status::internal(error.to_string()))?.map(Response::new)
     }
 
     async fn get_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<wire::Job>, Status> {

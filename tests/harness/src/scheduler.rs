@@ -7,7 +7,8 @@ use std::time::Duration;
 use aliquot_proto::scheduler::v1::scheduler_client::SchedulerClient;
 use aliquot_proto::scheduler::v1::{
     CancelJobRequest, CreateJoinTokenRequest, ExplainRequest, ExplainResponse, GetJobRequest, Job, JobSpec,
-    ListNodesRequest, ListQueuesRequest, Node, Queue, ReadLogRequest, Secret, SetSecretRequest, SubmitJobRequest,
+    ListJobsRequest, ListJobsResponse, ListNodesRequest, ListQueuesRequest, Node, Queue, ReadLogRequest, Secret,
+    SetSecretRequest, SubmitJobRequest,
 };
 use hyper_util::rt::TokioIo;
 use rustix::process::Signal;
@@ -206,6 +207,14 @@ impl Jobs {
     /// The scheduler's answer.
     pub fn job(&mut self, id: u64) -> Result<Job, Status> {
         Ok(self.runtime.block_on(self.api.get_job(GetJobRequest { id }))?.into_inner())
+    }
+
+    /// `ListJobs`.
+    ///
+    /// # Errors
+    /// The scheduler's answer.
+    pub fn list(&mut self, request: ListJobsRequest) -> Result<ListJobsResponse, Status> {
+        Ok(self.runtime.block_on(self.api.list_jobs(request))?.into_inner())
     }
 
     /// `CancelJob`.

@@ -77,9 +77,9 @@ pub(crate) struct JobsArgs {
     /// Only jobs in this queue
     #[arg(long, short, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) queue: Option<String>,
-    /// At most this many [default: 1000]
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) count: Option<u32>,
+    /// At most this many
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: u32,
     /// Print JSON, with exact figures
     #[arg(long)]
     pub(crate) json: bool,

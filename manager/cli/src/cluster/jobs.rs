@@ -6,7 +6,7 @@ use aliquot_proto::scheduler::v1::{Job, ListJobsRequest, ListJobsResponse};
 use serde_json::json;
 
 use super::state::{self, Tally};
-use super::{age_human, connect_to_running, demand, failed, json, now_unix_ms};
+use super::{Client, age_human, connect_to_running, demand, failed, json, now_unix_ms};
 use crate::args::JobsArgs;
 use crate::error::Result;
 use crate::output::{self, Look};
@@ -20,19 +20,33 @@ const OPTIONAL: [&str; 4] = ["QUEUE", "USER", "GPU", "RUN/WAIT/DONE"];
 
 /// Prints the jobs, the newest first.
 pub(crate) async fn jobs(socket: Option<&Path>, args: &JobsArgs) -> Result<()> {
-    let mut client = connect_to_running(socket).await?;
-    let request = ListJobsRequest {
-        active: !args.all,
-        user: args.user.clone().unwrap_or_default(),
-        queue: args.queue.clone().unwrap_or_default(),
-        count_max: args.count.unwrap_or(0),
-    };
-    let answer = client.list_jobs(request).await.map_err(failed)?.into_inner();
+    let answer = list(&mut connect_to_running(socket).await?, args).await?;
     if args.json {
         let jobs: Vec<_> = answer.jobs.iter().map(json::job).collect();
         return output::print_json(&json!({ "jobs": jobs, "truncated": answer.truncated }));
     }
     output::print(&text(&answer, args, Look::of_stdout(), now_unix_ms()))
+}
+
+/// Asks as often as it takes: an answer has only so many jobs.
+async fn list(client: &mut Client, args: &JobsArgs) -> Result<ListJobsResponse> {
+    let mut listed = ListJobsResponse::default();
+    loop {
+        let request = ListJobsRequest {
+            active: !args.all,
+            user: args.user.clone().unwrap_or_default(),
+            queue: args.queue.clone().unwrap_or_default(),
+            count_max: args.count.saturating_sub(u32::try_from(listed.jobs.len()).unwrap_or(u32::MAX)),
+            before: listed.jobs.last().map_or(0, |job| job.id),
+        };
+        let ListJobsResponse { jobs, truncated } = client.list_jobs(request).await.map_err(failed)?.into_inner();
+        let is_last = !truncated || jobs.is_empty();
+        listed.jobs.extend(jobs);
+        listed.truncated = truncated;
+        if is_last || listed.jobs.len() >= args.count as usize {
+            return Ok(listed);
+        }
+    }
 }
 
 fn text(answer: &ListJobsResponse, args: &JobsArgs, look: Look, now_unix_ms: u64) -> String {
@@ -107,7 +121,7 @@ mod tests {
     use super::*;
 
     fn args(all: bool, user: Option<&str>) -> JobsArgs {
-        JobsArgs { all, user: user.map(ToOwned::to_owned), queue: None, count: None, json: false }
+        JobsArgs { all, user: user.map(ToOwned::to_owned), queue: None, count: 1000, json: false }
     }
 
     fn task(state: JobState, node: &str) -> Task {

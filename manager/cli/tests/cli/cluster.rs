@@ -10,7 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
 use aliquot_proto::scheduler::v1::{
-    CancelJobRequest, CreateJoinTokenRequest, ExplainResponse, JobState, ListJobsRequest, Node, NodeState, Queue,
+    CancelJobRequest, CreateJoinTokenRequest, ExplainResponse, Job, JobState, ListJobsRequest, Node, NodeState, Queue,
     ReadLogRequest,
 };
 use nix::sys::signal::{Signal, kill};
@@ -227,7 +227,8 @@ fn jobs_are_listed_and_shown() {
     let list = output(&mut scheduler.aliquot(&["jobs", "--user", "ada", "--queue", "team-a", "-n", "5"]));
     let row: Vec<String> = stdout(&list).lines().nth(1).unwrap().split_whitespace().map(ToOwned::to_owned).collect();
     assert_eq!(row[..7], ["17", "train", "ada", "team-a", "running", "1/0/0", "-"]);
-    let request = ListJobsRequest { active: true, user: "ada".to_owned(), queue: "team-a".to_owned(), count_max: 5 };
+    let request =
+        ListJobsRequest { active: true, user: "ada".to_owned(), queue: "team-a".to_owned(), count_max: 5, before: 0 };
     assert_eq!(scheduler.asked(), [Asked::List(request)]);
     assert!(stdout(&output(&mut scheduler.aliquot(&["job", "17"]))).contains("Queue:      team-a\n"));
     let json: serde_json::Value =
@@ -245,6 +246,22 @@ fn jobs_are_listed_and_shown() {
         assert_eq!(refused.status.code(), Some(1), "{args:?}");
         assert!(stderr(&refused).contains(words), "{args:?}: {}", stderr(&refused));
     }
+}
+
+#[test]
+fn a_list_is_asked_for_until_it_has_all_that_are_wanted() {
+    let older = (1..17).rev().map(|id| Job { id, ..job(JobState::Pending) }).collect();
+    let scheduler = Played::new(Scene { job: job(JobState::Running), older, ..Scene::default() });
+    let rows = |args: &[&str]| {
+        let list = stdout(&output(&mut scheduler.aliquot(args)));
+        let number = |line: &str| line.split_whitespace().next()?.parse::<u64>().ok();
+        (list.lines().filter_map(number).collect::<Vec<u64>>(), list.contains("and older ones"))
+    };
+    let all = std::iter::once(17).chain((1..17).rev()).collect::<Vec<u64>>();
+    assert_eq!(rows(&["jobs"]), (all.clone(), false));
+    assert_eq!(rows(&["jobs", "-n", "3"]), (all[..3].to_vec(), true));
+    let Some(Asked::List(last)) = scheduler.asked().pop() else { panic!("a list was asked for") };
+    assert_eq!((last.count_max, last.before), (1, 16));
 }
 
 #[test]

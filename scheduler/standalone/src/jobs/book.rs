@@ -1,6 +1,7 @@
 //! The book of jobs: what is known of them, and how it is saved.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use aliquot_scheduler_engine::Observation;
 use aliquot_scheduler_store::Change;
@@ -252,7 +253,13 @@ impl Book {
 
     /// All jobs, the newest first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.values().rev()
+        self.entries_before(0)
+    }
+
+    /// The jobs with smaller numbers than `before`, the newest first; 0: all of them.
+    pub(crate) fn entries_before(&self, before: JobId) -> impl Iterator<Item = &Entry> {
+        let end = if before == 0 { Bound::Unbounded } else { Bound::Excluded(before) };
+        self.entries.range((Bound::Unbounded, end)).rev().map(|(_, entry)| entry)
     }
 
     /// Whether a job that has not ended is in this queue.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use aliquot_harness::GIB;
-use aliquot_proto::scheduler::v1::{JobSpec, JobState, Queue};
+use aliquot_harness::{GIB, Scheduler};
+use aliquot_proto::scheduler::v1::{JobSpec, JobState, ListJobsRequest, Queue};
 
 use crate::{Cluster, endless, shell};
 
@@ -136,6 +136,27 @@ fn an_array_has_a_task_for_each_index() {
     let failed: Vec<u32> =
         job.tasks.iter().filter(|task| task.state() == JobState::Failed).map(|task| task.index).collect();
     assert_eq!((job.tasks.len(), failed), (6, vec![5]));
+}
+
+#[test]
+fn a_long_list_comes_in_answers_that_clients_take_in() {
+    let scheduler = Scheduler::start("");
+    let mut client = scheduler.client();
+    let long = JobSpec { command: vec!["x".repeat(100 << 10)], ..endless() };
+    let mut ids: Vec<u64> = (0..45).map(|_| client.submit(long.clone()).expect("it is taken").id).collect();
+    ids.reverse();
+    let (mut listed, mut answers) = (Vec::new(), 0);
+    loop {
+        let request = ListJobsRequest { before: listed.last().copied().unwrap_or(0), ..ListJobsRequest::default() };
+        let answer = client.list(request).expect("it has fewer than 4 MiB");
+        answers += 1;
+        listed.extend(answer.jobs.iter().map(|job| job.id));
+        if !answer.truncated {
+            break;
+        }
+    }
+    assert_eq!(listed, ids);
+    assert!(answers > 1, "all of it is 4.4 MiB");
 }
 
 #[test]

@@ -29,6 +29,8 @@ use crate::support::aliquot;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scene {
     pub(crate) job: Job,
+    /// Jobs that are listed behind it.
+    pub(crate) older: Vec<Job>,
     pub(crate) log: Vec<u8>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) nodes: Vec<Node>,
@@ -177,9 +179,17 @@ impl Scheduler for Player {
     }
 
     async fn list_jobs(&self, request: Request<ListJobsRequest>) -> Result<Response<ListJobsResponse>, Status> {
-        self.note(Asked::List(request.into_inner()));
-        let jobs = vec![self.scene.borrow().job.clone()];
-        Ok(Response::new(ListJobsResponse { jobs, truncated: false }))
+        let request = request.into_inner();
+        let mut jobs: Vec<Job> = {
+            let scene = self.scene.borrow();
+            let jobs = std::iter::once(&scene.job).chain(&scene.older);
+            jobs.filter(|job| request.before == 0 || job.id < request.before).cloned().collect()
+        };
+        self.note(Asked::List(request));
+        // A real one has more than one in an answer, but not always all.
+        let truncated = jobs.len() > 1;
+        jobs.truncate(1);
+        Ok(Response::new(ListJobsResponse { jobs, truncated }))
     }
 
     async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<Job>, Status> {
