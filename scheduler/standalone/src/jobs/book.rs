@@ -14,8 +14,10 @@ use crate::access::Identity;
 pub(crate) const JOBS: &str = "job";
 pub(crate) const TASKS: &str = "task";
 
-/// Ended jobs that are kept at most, so that people can look at them.
+/// Ended jobs that are kept at most, so that people can look at them, and members of their tasks: a job may have 100 000,
+/// of which each takes half a KiB of memory.
 const ENDED_MAX: usize = 10_000;
+pub(super) const ENDED_MEMBERS_MAX: u64 = 200_000;
 
 /// Members of one user's tasks that have not ended at most, and of all users.
 const OF_USER_MAX: u64 = 200_000;
@@ -45,6 +47,10 @@ impl Entry {
     /// Members of tasks that have not ended.
     fn open_members(&self) -> u64 {
         (self.open as u64).saturating_mul(self.job.spec.gang.into())
+    }
+
+    fn members(&self) -> u64 {
+        (self.tasks.len() as u64).saturating_mul(self.job.spec.gang.into())
     }
 
     /// How the job has ended; `None`: it has not.
@@ -112,7 +118,9 @@ pub(crate) struct Book {
     /// When tasks are tried again.
     pub(super) retries: BTreeSet<(u64, JobId, u32)>,
     /// Ended jobs by the time of their end.
-    pub(super) ended: BTreeSet<(u64, JobId)>,
+    ended: BTreeSet<(u64, JobId)>,
+    /// Members of the tasks of those.
+    ended_members: u64,
     /// Gangs whose members must learn where the first of them is, before they start.
     pub(super) gathering: BTreeMap<(JobId, u32), Vec<StartOrder>>,
     /// Members of tasks that have not ended, by user.
@@ -151,6 +159,7 @@ impl Book {
             }
             book.insert(Entry::new(job, tasks));
         }
+        let mut ended = Vec::new();
         for (id, entry) in &book.entries {
             for task in entry.tasks.values() {
                 match task.state {
@@ -164,10 +173,10 @@ impl Book {
                 }
             }
             if entry.end().is_some() {
-                let at_ms = entry.tasks.values().filter_map(|task| task.ended_ms).max().unwrap_or(0);
-                book.ended.insert((at_ms, *id));
+                ended.push((entry.tasks.values().filter_map(|task| task.ended_ms).max().unwrap_or(0), *id));
             }
         }
+        ended.into_iter().for_each(|(at_ms, id)| book.note_ended(at_ms, id));
         Ok(book)
     }
 
@@ -311,10 +320,19 @@ impl Book {
         effects.touched.insert(id);
     }
 
-    /// Forgets the oldest jobs that have ended, where there are too many.
+    /// Notes that all of a job has ended.
+    pub(super) fn note_ended(&mut self, at_ms: u64, id: JobId) {
+        if self.ended.insert((at_ms, id)) {
+            self.ended_members += self.entries.get(&id).map_or(0, Entry::members);
+        }
+    }
+
+    /// Forgets the oldest jobs that have ended, where there are too many. The newest one is kept, however large it is.
     pub(super) fn prune(&mut self, effects: &mut Effects) {
         let mut kept = Vec::new();
-        while self.ended.len() + kept.len() > ENDED_MAX {
+        while self.ended.len() + kept.len() > ENDED_MAX
+            || (self.ended_members > ENDED_MEMBERS_MAX && self.ended.len() > 1)
+        {
             let Some((ended_ms, id)) = self.ended.pop_first() else { break };
             if self.is_waited_for(id) {
                 kept.push((ended_ms, id));
@@ -322,6 +340,7 @@ impl Book {
             }
             self.dependents.remove(&id);
             let Some(entry) = self.entries.remove(&id) else { continue };
+            self.ended_members = self.ended_members.saturating_sub(entry.members());
             if let Some(request) = request_of(&entry.job) {
                 self.requests.remove(&request);
             }

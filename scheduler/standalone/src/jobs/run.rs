@@ -424,7 +424,7 @@ impl Book {
         if self.entries.get(&id).and_then(Entry::end).is_none() {
             return;
         }
-        self.ended.insert((now_ms, id));
+        self.note_ended(now_ms, id);
         for other in self.dependents.get(&id).cloned().unwrap_or_default() {
             self.unblock(now_ms, other, effects);
         }

@@ -6,9 +6,9 @@ use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_engine::{Amounts, Generation, Observation, StepOutcome};
 use proptest::prelude::*;
 
-use super::book::{Book, Effects, Ended, StartOrder};
+use super::book::{Book, ENDED_MEMBERS_MAX, Effects, Ended, Entry, StartOrder};
 use super::run::{Fault, Instance};
-use super::task::TaskState;
+use super::task::{Task, TaskState};
 use super::{ClaimName, End, Job, JobId, JobSpec};
 use crate::access::Identity;
 
@@ -298,6 +298,29 @@ fn nobody_has_more_tasks_than_can_be_kept() {
     assert_eq!(world.book.too_many(&Identity::Local(1001), 199_971), None);
     world.act(|book, now_ms, effects| book.cancel(now_ms, id, &[], effects)).expect("there is such a job");
     assert_eq!(world.book.too_many(&Identity::Local(1000), 200_000), None);
+}
+
+#[test]
+fn old_jobs_with_many_members_are_forgotten_when_others_end() {
+    let mut world = World::default();
+    let id = world.submit(wire::JobSpec { gang: 10_000, ..Default::default() });
+    let small = world.book.entry(id).expect("known").clone();
+    let (mut book, mut effects) = (Book::default(), Effects::default());
+    let mut end = |id: JobId, tasks: u32| {
+        let task = |index| Task { index, state: TaskState::Ended(End::Cancelled), ..small.tasks[&0].clone() };
+        let job = Job { id, ..small.job.clone() };
+        book.insert(Entry::new(job, (0..tasks).map(|index| (index, task(index))).collect()));
+        book.note_ended(id, id);
+        book.prune(&mut effects);
+        book.entries().map(|entry| entry.job.id).collect::<Vec<_>>()
+    };
+    assert_eq!(end(1, 8), [1]);
+    assert_eq!(end(2, 8), [2, 1]);
+    assert_eq!(end(3, 8), [3, 2], "three of them have more than {ENDED_MEMBERS_MAX} members");
+    assert_eq!(end(4, 4), [4, 3, 2]);
+    assert_eq!(end(5, 30), [5], "the newest is kept, however large it is");
+    let removed = effects.changes.iter().filter(|change| change.value.is_none()).count();
+    assert_eq!(removed, 4 + 8 + 8 + 8 + 4, "what is forgotten is not saved any more");
 }
 
 #[test]
