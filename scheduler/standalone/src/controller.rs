@@ -1,6 +1,8 @@
 //! The one thread that owns the job book and the queues: it changes them, saves what has changed, and then tells the engine
 //! and the nodes.
 
+mod leaving;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -22,12 +24,10 @@ use crate::secrets::Secrets;
 use crate::sessions::Sessions;
 use crate::wire;
 
+use leaving::{Attempt, Leaving};
+
 /// Messages that are taken in before what they lead to is saved and sent, at most.
 const BATCH: usize = 1024;
-/// Time between two looks whether what is to leave is gone.
-const LEAVING_LOOK: Duration = Duration::from_millis(100);
-/// After so long, a view shows all that the engine had heard before.
-const VIEW_PATIENCE_MS: u64 = 2_000;
 /// The kind of records that numbers are saved as.
 const NUMBERS: &str = "number";
 /// What the counter of jobs is called in the store.
@@ -95,7 +95,7 @@ pub(crate) enum Inbox {
     NodeLost(String),
     /// The engine has heard that the claims of this attempt are not wanted any more, when readers saw its view of this
     /// version.
-    Left((JobId, u32, u32), u64),
+    Left(Attempt, u64),
     /// The engine cannot go on from what was saved.
     NotRestored(String),
     /// The process ends.
@@ -121,8 +121,7 @@ pub(crate) struct Controller {
     pub(crate) shown: Shown,
     pub(crate) sessions: Sessions,
     pub(crate) clock: Arc<Clock>,
-    /// Attempts that the engine knows not to be wanted.
-    pub(crate) left: BTreeMap<(JobId, u32, u32), Left>,
+    pub(crate) leaving: Leaving,
     /// Members that were started, with the version of the view that readers saw then: later ones show them.
     pub(crate) there: BTreeMap<ClaimName, u64>,
     /// The version of the view in which it was looked for lost members last, and when.
@@ -142,14 +141,6 @@ pub(crate) fn next_id(database: &Database, book: &Book) -> Result<JobId, StoreEr
     let saved = saved.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
     // The store's own counter is far ahead of everything after a restore.
     Ok(database.next_number(JOB_NUMBERS)?.max(saved).max(book.next_id()))
-}
-
-/// When the engine has heard that an attempt is not wanted any more.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
-    /// The version of the view that readers saw then. A later one shows what has become of the attempt.
-    version: u64,
-    at_ms: u64,
 }
 
 /// What is to be done when all that a batch of messages has changed is durable.
@@ -217,10 +208,10 @@ impl Controller {
 
     /// How long nothing has to be done if nothing comes.
     fn wait(&self) -> Option<Duration> {
-        let retry_ms = self.seen.book.read().next_ms().map(|at_ms| at_ms.saturating_sub(self.clock.now_ms()));
-        let look = (!self.left.is_empty()).then_some(LEAVING_LOOK);
+        let now_ms = self.clock.now_ms();
+        let retry_ms = self.seen.book.read().next_ms().map(|at_ms| at_ms.saturating_sub(now_ms));
         let lost = (!self.there.is_empty()).then_some(Duration::from_millis(LOST_LOOK_MS));
-        retry_ms.map(Duration::from_millis).into_iter().chain(look).chain(lost).min()
+        retry_ms.map(Duration::from_millis).into_iter().chain(self.leaving.wait(now_ms)).chain(lost).min()
     }
 
     fn take(&mut self, message: Inbox, batch: &mut Batch) {
@@ -273,7 +264,7 @@ impl Controller {
             }
             Inbox::Node { node, message } => self.take_from_node(now_ms, &node, message, batch),
             Inbox::NodeLost(node) => effects.observations.push(Observation::NodeLost(node.into())),
-            Inbox::Left(attempt, version) => _ = self.left.insert(attempt, Left { version, at_ms: now_ms }),
+            Inbox::Left(attempt, version) => self.leaving.add(now_ms, attempt, version),
             Inbox::Stopped | Inbox::NotRestored(_) => {}
         }
     }
@@ -347,23 +338,12 @@ impl Controller {
         batch.effects.observations.push(Observation::Outcome(report));
     }
 
-    /// Looks whether the engine knows of nothing more that runs of what is to leave.
+    /// Looks from time to time whether what is to leave is gone.
     fn look_at_what_leaves(&mut self, now_ms: u64, batch: &mut Batch) {
-        if self.left.is_empty() {
-            return;
+        if self.leaving.is_due(now_ms) {
+            let view = self.shown.get();
+            self.leaving.look(now_ms, view.as_deref(), &mut self.seen.book.write(), &mut batch.effects);
         }
-        let Some(view) = self.shown.get() else { return };
-        let mut book = self.seen.book.write();
-        self.left.retain(|attempt, left| {
-            let claims = book.leaving_claims(*attempt);
-            // If nothing has changed since, there is no later view. Changes are shown long before this time is over.
-            if view.version() > left.version || now_ms >= left.at_ms.saturating_add(VIEW_PATIENCE_MS) {
-                for claim in claims.iter().filter(|claim| !view.may_run(&claim.to_string().into())) {
-                    book.gone(now_ms, *claim, &mut batch.effects);
-                }
-            }
-            !book.leaving_claims(*attempt).is_empty()
-        });
     }
 
     /// Looks whether members of which the book takes an instance to be there have none any more: their nodes were lost.
@@ -424,7 +404,7 @@ impl Controller {
 
     /// Waits until the engine has heard that attempts are not wanted any more: from then on its views tell when they are
     /// gone. The message that is sent for that says nothing new.
-    fn note_left(&self, leaving: Vec<(JobId, u32, u32)>) {
+    fn note_left(&self, leaving: Vec<Attempt>) {
         for attempt in leaving {
             let (own, shown) = (self.own.clone(), self.shown.clone());
             let acknowledge = Box::new(move |_| {

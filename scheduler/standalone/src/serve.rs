@@ -240,7 +240,7 @@ impl Server {
                 shown: shown.clone(),
                 sessions: sessions.clone(),
                 clock: Arc::clone(&clock),
-                left: Default::default(),
+                leaving: Default::default(),
                 there: Default::default(),
                 looked: (0, 0),
                 next_id,
