@@ -40,7 +40,7 @@ impl Engine {
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn record_of(&self, entry: &Entry) -> ClaimRecord {
+    pub(super) fn record_of(&self, entry: &Entry) -> ClaimRecord {
         let (failures, retry_at_ms) = entry.id.map_or((0, 0), |id| self.cluster.failures(id));
         let evicted = entry.id.and_then(|id| self.cluster.displaced(id)).map(|displaced| self.eviction(displaced));
         ClaimRecord {

@@ -1,6 +1,6 @@
 //! A start: what was saved and what was told become the books.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
@@ -13,7 +13,7 @@ use super::collected::Collected;
 use super::holdings::{arranged, as_given, choice_of, is_what_is_asked_for, known, request_of};
 use super::reports::running_instance;
 use super::{Decisions, Engine, Timer, Unsaved};
-use crate::entries::{Entry, Instance, NodeState, Resize};
+use crate::entries::{Entry, EntryId, Instance, NodeState, Resize};
 use crate::names::{ClaimUid, NodeName};
 use crate::observation::Observation;
 use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase, ResizeRecord};
@@ -82,7 +82,20 @@ impl Engine {
             self.issue_commands();
             reported = reported.and(done);
         }
+        self.leave_what_is_saved(&collected.saved.claims);
         configured.and(reported)
+    }
+
+    /// What is still as it was read need not be saved again: after most starts that is nearly everything.
+    fn leave_what_is_saved(&mut self, read: &[(ClaimKey, ClaimRecord)]) {
+        let removed: BTreeSet<&ClaimKey> = self.unsaved.removed.iter().collect();
+        for (key, record) in read.iter().filter(|(key, _)| key.stray.is_none() && !removed.contains(key)) {
+            let id = self.entries.of_uid(&key.uid);
+            let is_same = |id: &EntryId| self.entries.get(*id).is_some_and(|entry| self.record_of(entry) == *record);
+            if let Some(id) = id.filter(is_same) {
+                self.unsaved.entries.remove(&id);
+            }
+        }
     }
 
     /// Applies what administrators want, in any order that is possible.

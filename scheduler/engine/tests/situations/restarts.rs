@@ -60,3 +60,26 @@ fn a_parked_claim_of_which_something_ran_is_saved_without_it() {
     let holders = saved.iter().filter(|(_, record)| record.instance.is_some()).map(|(key, _)| key.stray);
     assert_eq!(holders.collect::<Vec<_>>(), [Some(instance)], "the stray alone has it");
 }
+
+#[test]
+fn what_is_still_as_it_was_saved_is_not_saved_again() {
+    let mut kit = Kit::new(3, Vec::new());
+    for name in ["one", "two", "unwanted"] {
+        kit.runs(name, 100, 50);
+    }
+    kit.want("waits", 100, 50);
+    kit.pass(100);
+    let mut kit = kit.restart();
+    for name in ["one", "two", "waits"] {
+        want_again(&mut kit, name, 100);
+    }
+    want_again(&mut kit, "new", 100);
+    kit.tell(Observation::Synced);
+    let saved = kit.engine.poll(kit.now_ms).save.expect("something is new").claims;
+    let is_there =
+        |(key, record): &(ClaimKey, Option<ClaimRecord>)| (key.uid.to_string(), key.stray.is_some(), record.is_some());
+    let mut saved: Vec<(String, bool, bool)> = saved.iter().map(is_there).collect();
+    saved.sort_unstable();
+    let of = |name: &str, is_stray, is_there| (name.to_owned(), is_stray, is_there);
+    assert_eq!(saved, [of("new", false, true), of("unwanted", false, false), of("unwanted", true, true)]);
+}
