@@ -82,12 +82,10 @@ impl Drop for Place {
         counts.all = counts.all.saturating_sub(1);
         match self.holder.get() {
             None => counts.strangers = counts.strangers.saturating_sub(1),
-            Some(Holder::Caller(caller)) => {
-                if let Some(count) = counts.callers.get_mut(caller) {
-                    *count = count.saturating_sub(1);
-                }
-                counts.callers.retain(|_, count| *count > 0);
-            }
+            Some(Holder::Caller(caller)) => match counts.callers.get_mut(caller) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => _ = counts.callers.remove(caller),
+            },
             Some(Holder::Scheduler | Holder::TooMany) => {}
         }
     }

@@ -108,6 +108,9 @@ impl Inviter {
 #[derive(Debug)]
 pub(crate) struct Membership {
     database: Database,
+    /// Whoever makes a change holds this until it is saved, so that changes follow each other.
+    changes: Mutex<()>,
+    /// As it was saved. Nobody holds this while the disk works: each call of a node looks here.
     state: Mutex<State>,
 }
 
@@ -130,7 +133,7 @@ impl Membership {
             Ok((key.clone(), member.map_err(|error| LoadError::Record(format!("node {key}: {error}")))?))
         };
         let members = database.records(NODES)?.into_iter().map(read).collect::<Result<_, LoadError>>()?;
-        Ok(Self { database, state: Mutex::new(State { tokens, members }) })
+        Ok(Self { database, changes: Mutex::new(()), state: Mutex::new(State { tokens, members }) })
     }
 
     /// Whether no node has ever joined, and none was invited.
@@ -151,15 +154,18 @@ impl Membership {
         let secret = hex(&random::<24>());
         let expires_ms = now_ms.saturating_add(valid_ms);
         let token = Token { expires_ms, uses_left: uses, replace };
-        let mut state = self.state.lock();
+        let _change = self.changes.lock();
+        let is_expired = |(_, token): &(&String, &Token)| token.expires_ms <= now_ms;
         let expired: Vec<String> =
-            state.tokens.iter().filter(|(_, token)| token.expires_ms <= now_ms).map(|(key, _)| key.clone()).collect();
+            self.state.lock().tokens.iter().filter(is_expired).map(|(key, _)| key.clone()).collect();
         let mut changes: Vec<Change> =
             expired.iter().map(|key| Change { kind: TOKENS, key: key.clone(), value: None }).collect();
         changes.push(record(TOKENS, &hash(&secret), &token));
         self.database.save(&changes)?;
-        state.tokens.retain(|key, _| !expired.contains(key));
+        let mut state = self.state.lock();
+        expired.iter().for_each(|key| _ = state.tokens.remove(key));
         state.tokens.insert(hash(&secret), token);
+        drop(state);
         let text = TokenText { secret, authority: authority_pem.to_owned() };
         let text = serde_json::to_vec(&text).unwrap_or_default();
         Ok((format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(text)), expires_ms))
@@ -177,8 +183,12 @@ impl Membership {
             return Ok(Err(Denied::Name(why)));
         }
         let key = hash(secret);
-        let mut state = self.state.lock();
-        let Some(token) = state.tokens.get(&key).filter(|token| token.uses_left > 0) else {
+        let _change = self.changes.lock();
+        let (token, has_joined) = {
+            let state = self.state.lock();
+            (state.tokens.get(&key).cloned(), state.members.contains_key(node))
+        };
+        let Some(token) = token.filter(|token| token.uses_left > 0) else {
             let why = "the join token is not known here, or used up; make a new one with: aliquot token";
             return Ok(Err(Denied::Token(why.to_owned())));
         };
@@ -186,17 +196,18 @@ impl Membership {
             let why = "the join token has expired; make a new one with: aliquot token";
             return Ok(Err(Denied::Token(why.to_owned())));
         }
-        if state.members.contains_key(node) && !token.replace {
+        if has_joined && !token.replace {
             let why = format!(
                 "a node named {node:?} has joined; choose another name, or make a token that replaces it with: \
                  aliquot token --replace"
             );
             return Ok(Err(Denied::Exists(why)));
         }
-        let token = Token { uses_left: token.uses_left - 1, ..token.clone() };
+        let token = Token { uses_left: token.uses_left - 1, ..token };
         let (certificate, serial) = issue()?;
         let member = Member { serials: vec![serial] };
         self.database.save(&[record(TOKENS, &key, &token), record(NODES, node, &member)])?;
+        let mut state = self.state.lock();
         state.tokens.insert(key, token);
         state.members.insert(node.to_owned(), member);
         Ok(Ok(certificate))
@@ -205,14 +216,15 @@ impl Membership {
     /// Notes that a node has a new certificate in place of the one with this serial; whether that was one of its own
     /// until now.
     pub(crate) fn renewed(&self, node: &str, of: &str, serial: String) -> Result<bool, StoreError> {
-        let mut state = self.state.lock();
-        let member = state.members.get(node).filter(|member| member.serials.iter().any(|known| known == of));
-        let Some(mut member) = member.cloned() else { return Ok(false) };
+        let _change = self.changes.lock();
+        let member = self.state.lock().members.get(node).cloned();
+        let is_its_own = |member: &Member| member.serials.iter().any(|known| known == of);
+        let Some(mut member) = member.filter(is_its_own) else { return Ok(false) };
         member.serials.push(serial);
         let excess = member.serials.len().saturating_sub(SERIALS_MAX);
         member.serials.drain(..excess);
         self.database.save(&[record(NODES, node, &member)])?;
-        state.members.insert(node.to_owned(), member);
+        self.state.lock().members.insert(node.to_owned(), member);
         Ok(true)
     }
 
@@ -223,12 +235,12 @@ impl Membership {
 
     /// Takes a node out of the cluster; whether there was one. Its certificates are worth nothing from then on.
     pub(crate) fn remove(&self, node: &str) -> Result<bool, StoreError> {
-        let mut state = self.state.lock();
-        if !state.members.contains_key(node) {
+        let _change = self.changes.lock();
+        if !self.state.lock().members.contains_key(node) {
             return Ok(false);
         }
         self.database.save(&[Change { kind: NODES, key: node.to_owned(), value: None }])?;
-        state.members.remove(node);
+        self.state.lock().members.remove(node);
         Ok(true)
     }
 }
@@ -306,6 +318,18 @@ mod tests {
         join(&membership, 1, &secret, "b").unwrap();
         assert!(matches!(join(&membership, 1, &secret, "c"), Err(Denied::Token(_))));
         assert!(membership.is_member("a", "serial-a") && !membership.is_member("a", "serial-b"));
+    }
+
+    #[test]
+    fn nodes_are_known_while_another_one_joins() {
+        let dir = tempfile::tempdir().unwrap();
+        let membership = open(&dir);
+        let (token, _) = membership.new_token(0, 1000, 1, false, "authority").unwrap();
+        let joined = membership.join(1, &secret_of(&token), "a", || {
+            assert!(membership.state.try_lock().is_some(), "those who call wait until the new node is saved");
+            Ok::<_, StoreError>(("pem".into(), "serial".into()))
+        });
+        assert!(joined.unwrap().is_ok() && membership.is_member("a", "serial"));
     }
 
     #[test]
