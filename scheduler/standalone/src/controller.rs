@@ -2,6 +2,7 @@
 //! and the nodes.
 
 mod leaving;
+mod queue;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,9 +26,8 @@ use crate::sessions::Sessions;
 use crate::wire;
 
 use leaving::{Attempt, Leaving};
+use queue::Queue;
 
-/// Messages that are taken in before what they lead to is saved and sent, at most.
-const BATCH: usize = 1024;
 /// The kind of records that numbers are saved as.
 const NUMBERS: &str = "number";
 /// What the counter of jobs is called in the store.
@@ -179,18 +179,22 @@ impl Controller {
     /// # Errors
     /// If what must be saved cannot be. Nothing that depends on it was told to anybody then.
     pub(crate) fn run(mut self, inbox: &Receiver<Inbox>) -> Result<(), ControllerError> {
+        let mut queue = Queue::default();
         loop {
-            let first = match self.wait() {
-                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(wait) => inbox.recv_timeout(wait),
-            };
-            let first = match first {
-                Ok(message) => Some(message),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            };
+            if queue.is_empty() {
+                let first = match self.wait() {
+                    None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                    Some(wait) => inbox.recv_timeout(wait),
+                };
+                match first {
+                    Ok(message) => queue.add(message),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                }
+            }
+            inbox.try_iter().for_each(|message| queue.add(message));
             let mut batch = Batch::default();
-            for message in first.into_iter().chain(inbox.try_iter()).take(BATCH) {
+            for message in queue.take() {
                 match message {
                     Inbox::Stopped => return Ok(()),
                     Inbox::NotRestored(why) => return Err(ControllerError::NotRestored(why)),
