@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aliquot_harness::{Jobs, PlayedNodes, PostgreSql, Scheduler, spec_of_today};
-use aliquot_proto::scheduler::v1::{JobSpec, NodeState};
+use aliquot_proto::scheduler::v1::{JobSpec, JobState, ListJobsRequest, NodeState};
 
 use crate::manager_cost::rollup_mib;
 use crate::statistics::{median, quantile};
@@ -18,9 +18,13 @@ const DEVICES: usize = 8;
 const ONE_BY_ONE: usize = 200;
 /// Tasks of one job at most.
 const ARRAY: usize = 10_000;
+/// How often a question is asked of which the median counts.
+const QUESTIONS: usize = 9;
 /// No figure takes longer, or it is none.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Between two looks at what the nodes have heard, and between two questions to the scheduler, which cost it something.
 const PAUSE: Duration = Duration::from_millis(5);
+const QUESTION_PAUSE: Duration = Duration::from_millis(100);
 /// The aims for a restart and for a failover.
 const RESTART_AIM_S: f64 = 5.0;
 const FAILOVER_AIM_S: f64 = 15.0;
@@ -54,9 +58,9 @@ pub(crate) fn measure(size: Size) -> Table {
     // A tenth of a device each: all of them fill the cluster, and the rest waits.
     let (running, before) = ((nodes * DEVICES * 10).min(jobs), played.start_count());
     let begun = Instant::now();
-    submit_arrays(&scheduler, jobs);
+    let arrays = submit_arrays(&scheduler, jobs);
     let submitted = begun.elapsed();
-    wait_until(|| played.start_count() >= before + running);
+    wait_until(PAUSE, || played.start_count() >= before + running);
     let filled = begun.elapsed();
     let per_second = running as f64 / filled.as_secs_f64();
     figure(format!("{jobs} tasks in arrays of {ARRAY} are taken in"), seconds(submitted), None);
@@ -66,6 +70,9 @@ pub(crate) fn measure(size: Size) -> Table {
         None,
     );
     figure("memory of the scheduler then".to_owned(), memory(&scheduler), None);
+    for (what, took) in questions(&scheduler) {
+        figure(what.to_owned(), milliseconds(took), None);
+    }
 
     let full = one_by_one_when_full(&scheduler, &played);
     figure(
@@ -84,6 +91,13 @@ pub(crate) fn measure(size: Size) -> Table {
     let again = one_by_one_when_full(&scheduler, &played);
     figure("from submitting to starting after that: median, p99".to_owned(), milliseconds(again), None);
     figure("memory of the scheduler then".to_owned(), memory(&scheduler), None);
+    if let Some(first) = arrays.first() {
+        figure(
+            "the first array is cancelled, until all of it has ended".to_owned(),
+            seconds(cancel(&scheduler, *first)),
+            None,
+        );
+    }
     drop((played, scheduler));
 
     let failover = failover(size);
@@ -107,7 +121,7 @@ fn failover(Size { nodes, jobs }: Size) -> Duration {
     wait_for_nodes(&first.socket(), nodes);
     submit_arrays(&first, jobs);
     let running = (nodes * DEVICES * 10).min(jobs);
-    wait_until(|| played.start_count() >= running);
+    wait_until(PAUSE, || played.start_count() >= running);
     first.kill();
     let begun = Instant::now();
     wait_for_nodes(&second.socket(), nodes);
@@ -132,15 +146,66 @@ fn job(priority: i32, array: Vec<u32>) -> JobSpec {
     }
 }
 
-fn submit_arrays(scheduler: &Scheduler, jobs: usize) {
-    let mut left = jobs;
+/// Answers the numbers of the jobs.
+fn submit_arrays(scheduler: &Scheduler, jobs: usize) -> Vec<u64> {
+    let (mut left, mut ids) = (jobs, Vec::new());
     let mut client = scheduler.client();
     while left > 0 {
         let tasks = left.min(ARRAY);
         let array = (0..u32::try_from(tasks).expect("a few tasks")).collect();
-        client.submit(job(0, array)).unwrap_or_else(|status| panic!("{}", status.message()));
+        ids.push(client.submit(job(0, array)).unwrap_or_else(|status| panic!("{}", status.message())).id);
         left -= tasks;
     }
+    ids
+}
+
+/// What people ask while all is full, and how long each answer took.
+fn questions(scheduler: &Scheduler) -> [(&'static str, Vec<Duration>); 4] {
+    let mut client = scheduler.client();
+    let waits = client.submit(job(-1, Vec::new())).unwrap_or_else(|status| panic!("{}", status.message())).id;
+    // The scheduler says why it waits when it has decided.
+    wait_until(QUESTION_PAUSE, || client.explain(waits).is_ok_and(|explained| !explained.reasons.is_empty()));
+    let mut median_of = |ask: &dyn Fn(&mut Jobs)| -> Vec<Duration> {
+        let mut one = || {
+            let begun = Instant::now();
+            ask(&mut client);
+            begun.elapsed()
+        };
+        (0..QUESTIONS).map(|_| one()).collect()
+    };
+    let answered = "the scheduler answers";
+    let figures = [
+        (
+            "why the last job in turn waits: median, p99",
+            median_of(&|client| _ = client.explain(waits).expect(answered)),
+        ),
+        ("all jobs", median_of(&|client| list(client))),
+        ("all queues", median_of(&|client| _ = client.queues().expect(answered))),
+        ("all nodes", median_of(&|client| _ = client.nodes().expect(answered))),
+    ];
+    client.cancel(waits).unwrap_or_else(|status| panic!("{}", status.message()));
+    figures
+}
+
+/// All parts of the list of jobs.
+fn list(client: &mut Jobs) {
+    let mut before = 0;
+    loop {
+        let answer = client.list(ListJobsRequest { active: true, before, ..ListJobsRequest::default() });
+        let answer = answer.unwrap_or_else(|status| panic!("{}", status.message()));
+        before = answer.jobs.last().map_or(0, |job| job.id);
+        if !answer.truncated {
+            return;
+        }
+    }
+}
+
+/// Cancels a job, of which a part runs.
+fn cancel(scheduler: &Scheduler, id: u64) -> Duration {
+    let (begun, mut client) = (Instant::now(), scheduler.client());
+    client.cancel(id).unwrap_or_else(|status| panic!("{}", status.message()));
+    wait_until(QUESTION_PAUSE, || client.job(id).is_ok_and(|job| job.state() == JobState::Cancelled));
+    begun.elapsed()
 }
 
 /// Submits jobs, each when a node has heard of the one before, and cancels them.
@@ -160,7 +225,7 @@ fn submit_and_wait(client: &mut Jobs, played: &PlayedNodes) -> Duration {
     let id = client.submit(job(100, Vec::new())).unwrap_or_else(|status| panic!("{}", status.message())).id;
     let claim = format!("{id}.0.0.");
     let mut started = None;
-    wait_until(|| {
+    wait_until(PAUSE, || {
         started = played.start_of(&claim).map(|at| at.saturating_duration_since(begun));
         started.is_some()
     });
@@ -169,18 +234,18 @@ fn submit_and_wait(client: &mut Jobs, played: &PlayedNodes) -> Duration {
 }
 
 fn wait_for_nodes(socket: &Path, count: usize) {
-    wait_until(|| {
+    wait_until(QUESTION_PAUSE, || {
         let nodes = Jobs::connect(socket).and_then(|mut jobs| jobs.nodes().ok()).unwrap_or_default();
         nodes.iter().filter(|node| node.state() == NodeState::Up).count() == count
     });
 }
 
 #[track_caller]
-fn wait_until(mut is_so: impl FnMut() -> bool) {
+fn wait_until(pause: Duration, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < until, "this has taken longer than {} s", PATIENCE.as_secs());
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
     }
 }
 

@@ -27,6 +27,7 @@ mod statistics;
 mod table;
 mod together;
 
+use std::cell::LazyCell;
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
@@ -137,7 +138,8 @@ impl What {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let (client, runs) = (Client::build(), usize::from(args.runs));
+    // Jobs do not need it, and it takes all programs along.
+    let (client, runs) = (LazyCell::new(Client::build), usize::from(args.runs));
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     table::print_machine();
     for what in What::value_variants().iter().filter(|what| what.is_wanted(&args)) {
