@@ -4,11 +4,11 @@ mod about;
 mod list;
 mod secrets;
 mod streams;
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use aliquot_proto::agent::v1::ReadLog;
 use aliquot_proto::scheduler::v1 as wire;
@@ -36,10 +36,6 @@ use crate::secrets::{Holder, Secrets};
 use crate::sessions::Sessions;
 use crate::streams::Streams;
 
-/// The shortest time between two answers to who watches a job.
-const WATCH_GAP: Duration = Duration::from_millis(200);
-/// A job that is watched is looked at so often although nothing has happened to it.
-const WATCH_LOOK: Duration = Duration::from_secs(1);
 /// Bytes of the name of a request at most.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
@@ -219,51 +215,7 @@ impl Scheduler for UserService {
     type WatchJobStream = StreamOf<wire::Job>;
 
     async fn watch_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
-        let caller = caller(&request)?;
-        check(&request, &Action::Look)?;
-        let id = request.into_inner().id;
-        let mut touched = self.seen.touched.subscribe();
-        let mut last = self.job(id, &caller)?;
-        let (seen, shown) = (self.seen.clone(), self.shown.clone());
-        let (sender, receiver) = tokio::sync::mpsc::channel(16);
-        tokio::spawn(async move {
-            use tokio::sync::broadcast::error::RecvError;
-            loop {
-                let has_ended = has_ended(&last);
-                if sender.send(Ok(last.clone())).await.is_err() || has_ended {
-                    return;
-                }
-                // Changes that come in quick succession are one.
-                tokio::time::sleep(WATCH_GAP).await;
-                loop {
-                    let news = tokio::select! {
-                        news = touched.recv() => news,
-                        // Why it waits is not in the book.
-                        () = tokio::time::sleep(WATCH_LOOK) => Ok(id),
-                        () = sender.closed() => return,
-                    };
-                    match news {
-                        Ok(of) if of != id => continue,
-                        Ok(_) | Err(RecvError::Lagged(_)) => {}
-                        Err(RecvError::Closed) => return,
-                    }
-                    let now = {
-                        let view = shown.get();
-                        let entry = seen.book.read().entry(id).cloned();
-                        entry.map(|entry| present::job(&entry, view.as_deref(), !caller.may_inspect(entry.job.owned())))
-                    };
-                    match now {
-                        None => return,
-                        Some(now) if now != last => {
-                            last = now;
-                            break;
-                        }
-                        Some(_) => {}
-                    }
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+        watch::watch(self, &request).map(Response::new)
     }
 
     async fn cancel_job(&self, request: Request<wire::CancelJobRequest>) -> Result<Response<wire::Job>, Status> {
@@ -496,8 +448,4 @@ impl Scheduler for UserService {
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unavailable(error: StoreError) -> Status {
     Status::unavailable(error.to_string())
-}
-
-fn has_ended(job: &wire::Job) -> bool {
-    matches!(job.state(), wire::JobState::Succeeded | wire::JobState::Failed | wire::JobState::Cancelled)
 }
