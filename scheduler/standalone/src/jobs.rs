@@ -7,8 +7,10 @@
 //! The [`Book`] is a state machine without I/O: each call changes jobs, and leaves behind what is to be saved, told to the
 //! engine and told to nodes, in this order.
 
+mod attempts;
 mod book;
 mod claims;
+mod image;
 mod member;
 mod process;
 mod run;
@@ -18,9 +20,10 @@ mod task;
 mod worlds;
 
 pub(crate) use book::{Book, Effects, Ended, Entry, JOBS, StartOrder, TASKS, Unknown};
+pub(crate) use image::{Image, Mount};
 pub(crate) use member::{Exit, Member};
 pub(crate) use run::{Fault, Instance};
-pub(crate) use spec::{Image, JobSpec, Mount, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse};
+pub(crate) use spec::{JobSpec, NODE_LABEL, Restart, SECRETS_LABEL, SecretUse};
 pub(crate) use task::{Task, TaskState, Then};
 
 use serde::{Deserialize, Serialize};

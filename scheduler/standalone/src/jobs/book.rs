@@ -241,7 +241,7 @@ impl Book {
         for (id, entry) in &mut self.entries {
             let spec = &entry.job.spec;
             for task in entry.tasks.values_mut() {
-                let longest_ms = spec.retry_delay_ms(task.failures).max(super::run::SETBACK_MAX_MS);
+                let longest_ms = spec.retry_delay_ms(task.failures).max(super::attempts::SETBACK_MAX_MS);
                 let latest_ms = now_ms.saturating_add(longest_ms);
                 match &mut task.state {
                     TaskState::Retrying { at_ms } => {

@@ -3,16 +3,10 @@
 use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
 
 use super::book::{Book, Effects, Ended, Entry, StartOrder, Unknown};
-use super::claims::{claims, group_name};
+use super::claims::claims;
 use super::member::{Exit, Place};
 use super::task::{Task, TaskState, Then};
 use super::{ClaimName, End, Job, JobId, Restart};
-
-/// The wait before a gang starts anew that has been set back twice; it doubles with each time.
-const SETBACK_MS: u64 = 1_000;
-pub(super) const SETBACK_MAX_MS: u64 = 300_000;
-/// A gang that has run for so long is not set back again, but for the first time.
-const RUN_MS: u64 = 300_000;
 
 /// An instance that a node speaks of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -314,162 +308,15 @@ impl Book {
         self.finish_if_left(now_ms, id, index, effects);
     }
 
-    /// A member has lost its place.
-    fn displaced(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
-        let (id, index) = (claim.job, claim.index);
-        let restart = self.entries.get(&id).map(|entry| entry.job.spec.restart);
-        match restart {
-            Some(Restart::Never) => {
-                let reason = format!("{}has lost its place, and the job is never started again", self.rank_of(claim));
-                self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects);
-            }
-            Some(Restart::Always) if self.is_gang(claim) => {
-                let reason = format!("{}has lost its place", self.rank_of(claim));
-                self.set_back(now_ms, id, index, &reason, effects);
-            }
-            _ => {}
-        }
-    }
-
-    /// A gang that is not to blame starts anew as a whole: at once for the first time, and each time later, until it has
-    /// run for a while.
-    fn set_back(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
-        let Some(task) = self.task(id, index) else { return };
-        let started_ms = task.members.iter().filter_map(|member| member.started_ms).min();
-        let has_run = started_ms.is_some_and(|started_ms| now_ms.saturating_sub(started_ms) >= RUN_MS);
-        let before = if has_run { 0 } else { task.setbacks };
-        let wait_ms = match before {
-            0 => 0,
-            before => SETBACK_MS.saturating_mul(1 << (before - 1).min(10)).min(SETBACK_MAX_MS),
-        };
-        self.change(id, index, |task| task.setbacks = before.saturating_add(1));
-        self.leave(now_ms, id, index, Then::Again { at_ms: now_ms.saturating_add(wait_ms) }, reason, effects);
-    }
-
-    fn fail(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
-        let Some(spec) = self.entries.get(&id).map(|entry| &entry.job.spec) else { return };
-        let failures = self.task(id, index).map_or(0, |task| task.failures).saturating_add(1);
-        let then = match failures <= spec.retries {
-            true => Then::Again { at_ms: now_ms.saturating_add(spec.retry_delay_ms(failures)) },
-            false => Then::End(End::Failed),
-        };
-        self.change(id, index, |task| task.failures = failures);
-        self.leave(now_ms, id, index, then, reason, effects);
-    }
-
-    /// Takes a task's claims back. What comes then, comes when nothing of it runs any more.
-    fn leave(&mut self, now_ms: u64, id: JobId, index: u32, then: Then, reason: &str, effects: &mut Effects) {
-        self.gathering.remove(&(id, index));
-        let Some(task) = self.task(id, index) else { return };
-        if task.state == TaskState::Active {
-            effects.observations.extend(task.claims(id).map(|name| Observation::ClaimEnded(name.to_string().into())));
-            if task.members.len() > 1 {
-                effects.observations.push(Observation::GroupRemoved(String::new(), group_name(id, task)));
-            }
-        }
-        let attempt = task.attempt;
-        self.change(id, index, |task| {
-            task.state = TaskState::Leaving { then };
-            task.reason = reason.to_owned();
-            for member in &mut task.members {
-                member.is_leaving = member.is_there;
-            }
-        });
-        self.note_task(id, index, effects);
-        self.finish_if_left(now_ms, id, index, effects);
-        if self.task(id, index).is_some_and(|task| matches!(task.state, TaskState::Leaving { .. })) {
-            effects.leaving.push((id, index, attempt));
-        }
-    }
-
-    fn finish_if_left(&mut self, now_ms: u64, id: JobId, index: u32, effects: &mut Effects) {
-        let Some(task) = self.task(id, index) else { return };
-        let TaskState::Leaving { then } = task.state else { return };
-        if task.members.iter().any(|member| member.is_leaving) {
-            return;
-        }
-        match then {
-            Then::Again { at_ms } if at_ms > now_ms => {
-                self.change(id, index, |task| task.state = TaskState::Retrying { at_ms });
-                self.retries.insert((at_ms, id, index));
-                self.note_task(id, index, effects);
-            }
-            Then::Again { .. } => self.begin(id, index, effects),
-            Then::End(end) => {
-                self.change(id, index, |task| {
-                    task.state = TaskState::Ended(end);
-                    task.ended_ms = Some(now_ms);
-                });
-                self.count_end(id);
-                self.note_task(id, index, effects);
-                self.job_may_have_ended(now_ms, id, effects);
-            }
-        }
-    }
-
-    /// Begins a task's next attempt.
-    fn begin(&mut self, id: JobId, index: u32, effects: &mut Effects) {
-        self.change(id, index, |task| {
-            task.attempt = task.attempt.saturating_add(1);
-            task.state = TaskState::Active;
-            task.members = task.members.iter().map(super::Member::anew).collect();
-        });
-        self.note_task(id, index, effects);
-        let Some(entry) = self.entries.get(&id) else { return };
-        let Some(task) = entry.tasks.get(&index) else { return };
-        effects.observations.extend(claims(id, &entry.job.spec, task));
-    }
-
-    fn job_may_have_ended(&mut self, now_ms: u64, id: JobId, effects: &mut Effects) {
-        if self.entries.get(&id).and_then(Entry::end).is_none() {
-            return;
-        }
-        self.note_ended(now_ms, id);
-        for other in self.dependents.get(&id).cloned().unwrap_or_default() {
-            self.unblock(now_ms, other, effects);
-        }
-        self.prune(effects);
-    }
-
-    /// Begins the tasks of a job that waits for nothing more, or ends them if what they wait for has not succeeded.
-    fn unblock(&mut self, now_ms: u64, id: JobId, effects: &mut Effects) {
-        let Some(entry) = self.entries.get(&id) else { return };
-        let mut waits = Vec::new();
-        let mut lost = None;
-        for other in &entry.job.spec.after {
-            match self.entries.get(other).map(Entry::end) {
-                Some(Some(End::Succeeded)) => {}
-                Some(None) => waits.push(other.to_string()),
-                Some(Some(End::Failed)) => lost = Some(format!("job {other}, which it waits for, has failed")),
-                Some(Some(End::Cancelled)) => lost = Some(format!("job {other}, which it waits for, was cancelled")),
-                None => lost = Some(format!("there is no job {other} any more, which it waits for")),
-            }
-        }
-        let reason = lost.clone().unwrap_or_else(|| format!("it waits for job {}", waits.join(", ")));
-        for index in self.indices(id) {
-            if self.task(id, index).is_none_or(|task| task.state != TaskState::Blocked) {
-                continue;
-            }
-            match (&lost, waits.is_empty()) {
-                (Some(_), _) => self.leave(now_ms, id, index, Then::End(End::Failed), &reason, effects),
-                (None, true) => self.begin(id, index, effects),
-                (None, false) => {
-                    self.change(id, index, |task| task.reason.clone_from(&reason));
-                    self.note_task(id, index, effects);
-                }
-            }
-        }
-    }
-
-    fn indices(&self, id: JobId) -> Vec<u32> {
+    pub(super) fn indices(&self, id: JobId) -> Vec<u32> {
         self.entries.get(&id).map(|entry| entry.tasks.keys().copied().collect()).unwrap_or_default()
     }
 
-    fn task(&self, id: JobId, index: u32) -> Option<&Task> {
+    pub(super) fn task(&self, id: JobId, index: u32) -> Option<&Task> {
         self.entries.get(&id)?.tasks.get(&index)
     }
 
-    fn change(&mut self, id: JobId, index: u32, change: impl FnOnce(&mut Task)) {
+    pub(super) fn change(&mut self, id: JobId, index: u32, change: impl FnOnce(&mut Task)) {
         if let Some(task) = self.entries.get_mut(&id).and_then(|entry| entry.tasks.get_mut(&index)) {
             change(task);
         }
@@ -485,12 +332,12 @@ impl Book {
         is_it.then(|| change(task, rank))
     }
 
-    fn is_gang(&self, claim: ClaimName) -> bool {
+    pub(super) fn is_gang(&self, claim: ClaimName) -> bool {
         self.task(claim.job, claim.index).is_some_and(|task| task.members.len() > 1)
     }
 
     /// The subject of a sentence about a member.
-    fn rank_of(&self, claim: ClaimName) -> String {
+    pub(super) fn rank_of(&self, claim: ClaimName) -> String {
         if self.is_gang(claim) { format!("rank {} ", claim.rank) } else { String::new() }
     }
 }

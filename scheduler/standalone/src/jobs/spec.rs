@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_proto::agent::v1::is_image_reference;
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_proto::secret::{JOB_SECRETS_MAX, is_secret_name, is_secret_variable};
 use aliquot_scheduler_core::{
@@ -11,6 +10,7 @@ use aliquot_scheduler_core::{
 use serde::{Deserialize, Serialize};
 
 use super::JobId;
+use super::image::Image;
 
 /// Tasks of one job at most.
 const TASKS_MAX: usize = 100_000;
@@ -20,10 +20,6 @@ const GANG_MAX: u32 = 10_000;
 const COMMAND_BYTES_MAX: usize = 128 << 10;
 /// Bytes of a name at most.
 const NAME_BYTES_MAX: usize = 128;
-/// Bytes of /dev/shm at most: a tebibyte for each of a thousand processes.
-const SHM_BYTES_MAX: u64 = 1 << 50;
-/// Mounts of one image at most.
-const MOUNTS_MAX: usize = 64;
 /// The label of nodes that run images, and its value.
 const IMAGES_LABEL: (&str, &str) = ("images", "podman");
 /// The label of nodes that can give secrets to jobs, and its value. The scheduler gives it to those that say so.
@@ -76,22 +72,6 @@ pub(crate) struct SecretUse {
     pub(crate) variable: String,
 }
 
-/// What a job's containers are made of.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Image {
-    pub(crate) reference: String,
-    pub(crate) mounts: Vec<Mount>,
-    pub(crate) shm_bytes: u64,
-}
-
-/// A directory of the node that a container sees.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Mount {
-    pub(crate) source: String,
-    pub(crate) target: String,
-    pub(crate) read_only: bool,
-}
-
 /// What happens to a task that has lost its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -113,14 +93,14 @@ impl JobSpec {
             Ok(wire::Restart::Never) => Restart::Never,
             Err(_) => return Err(format!("restart {} is not known to this scheduler", spec.restart)),
         };
-        let image = image(spec.image, spec.mounts, spec.shm_bytes)?;
+        let image = Image::read(spec.image, spec.mounts, spec.shm_bytes)?;
         let asks_for_gpus = spec.gpu_core_percent > 0 || spec.gpu_memory_bytes > 0 || spec.gpus > 0;
         let indices: BTreeSet<u32> = spec.array.iter().copied().collect();
         let has_array = !indices.is_empty();
         let read = Self {
             name: match &image {
                 _ if !spec.name.is_empty() => spec.name,
-                Some(image) if spec.command.is_empty() => short(image_name(&image.reference)),
+                Some(image) if spec.command.is_empty() => short(image.name()),
                 _ => program(&spec.command),
             },
             queue: spec.queue,
@@ -160,7 +140,7 @@ impl JobSpec {
         if !self.command.first().map_or(self.image.is_some(), is_program) {
             return Err("the job has no command; name the program to run, after --, or an image".to_owned());
         }
-        self.image.as_ref().map_or(Ok(()), |image| self.check_image(image))?;
+        self.image.as_ref().map_or(Ok(()), |image| image.check(&self.environment))?;
         let variables = self.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
         let bytes = self.command.iter().map(|word| word.len() + 1).chain(variables).sum::<usize>();
         if bytes > COMMAND_BYTES_MAX {
@@ -244,45 +224,6 @@ impl JobSpec {
         Ok(())
     }
 
-    fn check_image(&self, image: &Image) -> Result<(), String> {
-        let reference = &image.reference;
-        if !is_image_reference(reference) {
-            return Err(format!(
-                "{reference:?} is no image of a registry or of the node; write for example docker.io/library/debian:12"
-            ));
-        }
-        if image.shm_bytes > SHM_BYTES_MAX {
-            return Err(format!("/dev/shm of {} bytes is more than any node has", image.shm_bytes));
-        }
-        if image.mounts.len() > MOUNTS_MAX {
-            return Err(format!("{} mounts are more than {MOUNTS_MAX}", image.mounts.len()));
-        }
-        for Mount { source, target, .. } in &image.mounts {
-            // Podman separates the parts of a mount by colons and commas.
-            let is_path = |path: &str| path.starts_with('/') && !path.contains([':', ',', '\0', '\n']);
-            if !is_path(source) && source != "~" {
-                return Err(format!(
-                    "the mount {source:?} is not an absolute path without colons and commas; write for example /data, or ~"
-                ));
-            }
-            let is_home = source == "~" && target.is_empty();
-            if !is_home && !is_path(target) {
-                return Err(format!(
-                    "{target:?}, where {source:?} is to be mounted, is not an absolute path without colons and commas"
-                ));
-            }
-        }
-        // These reach the container by a file with a line for each.
-        let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if let Some(name) = self.environment.keys().find(|name| !is_plain(name)) {
-            return Err(format!("{name:?} cannot be a variable in a container: use letters, digits and '_' only"));
-        }
-        if let Some((name, _)) = self.environment.iter().find(|(_, value)| value.contains(['\n', '\r'])) {
-            return Err(format!("the value of variable {name:?} has a line break, which no container can be given"));
-        }
-        Ok(())
-    }
-
     /// What each member asks for.
     pub(crate) fn request(&self) -> Request {
         let memory = match (self.gpu_memory_bytes, self.gpu_core_percent) {
@@ -327,34 +268,6 @@ impl JobSpec {
     }
 }
 
-/// The image of a job, if it has one.
-fn image(reference: String, mounts: Vec<wire::Mount>, shm_bytes: u64) -> Result<Option<Image>, String> {
-    if reference.is_empty() {
-        return match mounts.first() {
-            Some(mount) => Err(format!(
-                "{:?} is to be mounted, but no image is named: a command without an image sees all directories of its node",
-                mount.source
-            )),
-            None if shm_bytes > 0 => Err(format!(
-                "/dev/shm is to have {shm_bytes} bytes, but no image is named: a command without an image has that of its node"
-            )),
-            None => Ok(None),
-        };
-    }
-    let mount = |mount: wire::Mount| Mount {
-        target: if mount.target.is_empty() && mount.source != "~" { mount.source.clone() } else { mount.target },
-        source: mount.source,
-        read_only: mount.read_only,
-    };
-    Ok(Some(Image { reference, mounts: mounts.into_iter().map(mount).collect(), shm_bytes }))
-}
-
-/// The last part of an image's reference, without its tag or digest.
-fn image_name(reference: &str) -> &str {
-    let name = reference.rsplit('/').next().unwrap_or(reference);
-    name.split([':', '@']).next().unwrap_or(name)
-}
-
 /// The name of the program that a command starts.
 fn program(command: &[String]) -> String {
     let path = command.first().map_or("", String::as_str);
@@ -368,10 +281,10 @@ fn short(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn asks(spec: wire::JobSpec) -> Result<JobSpec, String> {
+    pub(crate) fn asks(spec: wire::JobSpec) -> Result<JobSpec, String> {
         JobSpec::read(wire::JobSpec { command: vec!["/usr/bin/train".into(), "--all".into()], ..spec })
     }
 
@@ -468,40 +381,6 @@ mod tests {
         assert_eq!((spec.name.as_str(), spec.command.len()), ("trainer", 0));
         assert_eq!(spec.request().constraints.labels.get("images").map(String::as_str), Some("podman"));
         assert!(!asks(wire::JobSpec::default()).unwrap().request().constraints.labels.contains_key("images"));
-    }
-
-    #[test]
-    fn a_mount_is_seen_under_its_own_path_unless_another_is_named() {
-        let mount =
-            |source: &str, target: &str| wire::Mount { source: source.into(), target: target.into(), read_only: true };
-        let mounts = vec![mount("/data", ""), mount("/scratch", "/tmp"), mount("~", "")];
-        let spec = asks(wire::JobSpec { image: "a".into(), mounts, ..Default::default() }).unwrap();
-        let targets: Vec<String> = spec.image.unwrap().mounts.into_iter().map(|mount| mount.target).collect();
-        assert_eq!(targets, ["/data", "/tmp", ""]);
-    }
-
-    #[test]
-    fn what_is_wrong_with_an_image_is_named() {
-        let mount =
-            |source: &str, target: &str| wire::Mount { source: source.into(), target: target.into(), read_only: false };
-        let wrong = |spec: wire::JobSpec, word: &str| {
-            let error = asks(spec).unwrap_err();
-            assert!(error.contains(word), "{error:?} does not name {word:?}");
-        };
-        let with = |spec: wire::JobSpec| wire::JobSpec { image: "a".into(), ..spec };
-        wrong(wire::JobSpec { mounts: vec![mount("/data", "")], ..Default::default() }, "no image");
-        wrong(wire::JobSpec { shm_bytes: 5, ..Default::default() }, "5 bytes");
-        wrong(wire::JobSpec { image: "--privileged".into(), ..Default::default() }, "--privileged");
-        wrong(wire::JobSpec { image: "oci:/home/b".into(), ..Default::default() }, "oci:/home/b");
-        wrong(with(wire::JobSpec { shm_bytes: u64::MAX, ..Default::default() }), "18446744073709551615 bytes");
-        wrong(with(wire::JobSpec { mounts: vec![mount("data", "")], ..Default::default() }), "\"data\"");
-        wrong(with(wire::JobSpec { mounts: vec![mount("/a:/b", "/c")], ..Default::default() }), "/a:/b");
-        wrong(with(wire::JobSpec { mounts: vec![mount("/a", "c")], ..Default::default() }), "\"c\"");
-        wrong(with(wire::JobSpec { environment: [("A B".into(), String::new())].into(), ..Default::default() }), "A B");
-        wrong(
-            with(wire::JobSpec { environment: [("A".into(), "1\n2".into())].into(), ..Default::default() }),
-            "line break",
-        );
     }
 
     #[test]
