@@ -69,6 +69,7 @@ pub use vocabulary::node_term::{NodeOperator, NodeRequirement, NodeTerm};
 pub use vocabulary::not_enough::NotEnough;
 pub use vocabulary::peers::{Affinity, AntiAffinity, PeerGroup, PeerMisfit, Peers, TopologySpread};
 pub use vocabulary::pod_group::{GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
+pub use vocabulary::preference::{Preference, Preferences};
 pub use vocabulary::priority::PriorityClass;
 pub use vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 pub use vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpec};

@@ -16,6 +16,7 @@ pub(crate) mod node_term;
 pub(crate) mod not_enough;
 pub(crate) mod peers;
 pub(crate) mod pod_group;
+pub(crate) mod preference;
 pub(crate) mod priority;
 pub(crate) mod protection;
 pub(crate) mod quantity;

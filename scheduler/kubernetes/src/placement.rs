@@ -1,8 +1,11 @@
 //! Where a pod may run: selectors, node affinity and tolerations in the words of the books.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm, Taint, TaintEffect, Toleration};
+use aliquot_scheduler_core::{
+    Constraints, NodeOperator, NodeRequirement, NodeTerm, Preference, Preferences, Taint, TaintEffect, Toleration,
+};
 use k8s_openapi::api::core::v1 as core;
 
 /// The field of nodes that affinity can name; the books have it as a label.
@@ -33,6 +36,21 @@ pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
 pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
     let (labels, node_terms) = selected_nodes(spec)?;
     Ok(Constraints { labels, node_terms, tolerations: tolerations(spec), ..Constraints::default() })
+}
+
+/// Which nodes a pod would rather be on.
+///
+/// # Errors
+/// What of it is not supported.
+pub(crate) fn preferences(spec: &core::PodSpec) -> Result<Option<Arc<Preferences>>, String> {
+    let of_nodes = spec.affinity.as_ref().and_then(|of| of.node_affinity.as_ref());
+    let preferred = of_nodes.and_then(|of| of.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let preference = |of: &core::PreferredSchedulingTerm| {
+        let weight = u8::try_from(of.weight.clamp(0, 100)).unwrap_or_default();
+        Ok(Preference { weight, term: term(&of.preference)? })
+    };
+    let all = preferred.into_iter().flatten().map(preference).collect::<Result<Vec<_>, String>>()?;
+    Ok((!all.is_empty()).then(|| Arc::new(Preferences(all))))
 }
 
 /// The labels of nodes that a pod may be on, and the terms of which they must match one.
@@ -124,6 +142,22 @@ mod tests {
         let mut spec = spec;
         spec["containers"] = spec.get("containers").cloned().unwrap_or(json!([]));
         constraints(&serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn preferred_nodes_are_read() {
+        let of = |terms: Value| {
+            let affinity = json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}});
+            preferences(&serde_json::from_value(json!({"containers": [], "affinity": affinity})).unwrap())
+        };
+        let zone =
+            |operator: &str| json!({"matchExpressions": [{"key": "zone", "operator": operator, "values": ["a"]}]});
+        let found = of(json!([{"weight": 30, "preference": zone("In")}])).unwrap().unwrap();
+        let requirements =
+            BTreeSet::from([NodeRequirement { key: "zone".into(), operator: NodeOperator::In(["a".into()].into()) }]);
+        assert_eq!(found.0, [Preference { weight: 30, term: NodeTerm { requirements } }]);
+        assert_eq!(of(json!([])), Ok(None));
+        assert!(of(json!([{"weight": 1, "preference": zone("Near")}])).unwrap_err().contains("\"Near\""));
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! Taints, tolerations and terms of a node affinity as they stand in a file.
 
-use aliquot_scheduler_core::{NodeOperator, NodeRequirement, NodeTerm, Taint, TaintEffect, Toleration};
+use std::sync::Arc;
+
+use aliquot_scheduler_core::{
+    NodeOperator, NodeRequirement, NodeTerm, Preference, Preferences, Taint, TaintEffect, Toleration,
+};
 use anyhow::{Result, ensure};
 
-use crate::snapshot::format::{EffectName, OperatorEntry, RequirementEntry, TaintEntry, TolerationEntry};
+use crate::snapshot::format::{
+    EffectName, OperatorEntry, PreferenceEntry, RequirementEntry, TaintEntry, TolerationEntry,
+};
 
 impl TaintEntry {
     pub(super) fn to_taint(&self) -> Taint {
@@ -61,6 +67,19 @@ impl TolerationEntry {
 /// The term that a list of requirements stands for.
 pub(super) fn to_term(entries: &[RequirementEntry]) -> NodeTerm {
     NodeTerm { requirements: entries.iter().map(RequirementEntry::to_requirement).collect() }
+}
+
+/// The preferences that stand in a list.
+pub(super) fn preferences(entries: &[PreferenceEntry]) -> Option<Arc<Preferences>> {
+    let preference = |entry: &PreferenceEntry| Preference { weight: entry.weight, term: to_term(&entry.requirements) };
+    (!entries.is_empty()).then(|| Arc::new(Preferences(entries.iter().map(preference).collect())))
+}
+
+/// The list of what is preferred.
+pub(super) fn preference_entries(Preferences(all): &Preferences) -> Vec<PreferenceEntry> {
+    let entry =
+        |Preference { weight, term }: &Preference| PreferenceEntry { weight: *weight, requirements: term_entry(term) };
+    all.iter().map(entry).collect()
 }
 
 /// The list of a term's requirements.

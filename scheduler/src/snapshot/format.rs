@@ -14,7 +14,9 @@ use aliquot_scheduler_core::PriorityClass;
 use serde::{Deserialize, Serialize};
 
 pub(super) use claim::{ClaimEntry, LastEvictionEntry, LeavingEntry, PlacedEntry, PriorityName, RequestEntry};
-pub(super) use constraints::{EffectName, OperatorEntry, RequirementEntry, TaintEntry, TolerationEntry};
+pub(super) use constraints::{
+    EffectName, OperatorEntry, PreferenceEntry, RequirementEntry, TaintEntry, TolerationEntry,
+};
 pub(super) use further::{AlternativeEntry, AlternativesEntry, FurtherEntry, LinkEntry, NamedRequestEntry};
 pub(super) use history::{
     BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,

@@ -9,7 +9,7 @@ use aliquot_scheduler_core::{
 use anyhow::{Context, Result, ensure};
 
 use crate::snapshot::amount::{memory, memory_entry, one_of};
-use crate::snapshot::constraints::{term_entry, to_term};
+use crate::snapshot::constraints::{preference_entries, preferences, term_entry, to_term};
 use crate::snapshot::format::{
     AlternativeEntry, AlternativesEntry, FurtherEntry, LinkEntry, NamedRequestEntry, PeersEntry, RequestEntry,
     TolerationEntry,
@@ -29,6 +29,7 @@ impl RequestEntry {
                 tolerations: tolerations.collect::<Result<_>>().context("tolerations")?,
                 node_terms: self.node_terms.iter().map(|entries| to_term(entries)).collect(),
             },
+            preferences: preferences(&self.preferred_nodes),
             rules: PlacementRules {
                 nvlink: self.nvlink,
                 switch: self.switch,
@@ -97,6 +98,7 @@ impl RequestEntry {
             node_labels: request.constraints.labels.clone(),
             tolerations: request.constraints.tolerations.iter().map(TolerationEntry::of).collect(),
             node_terms: request.constraints.node_terms.iter().map(term_entry).collect(),
+            preferred_nodes: request.preferences.as_deref().map(preference_entries).unwrap_or_default(),
             counted: request.counted.clone(),
             peers: request.peers.as_deref().map(PeersEntry::of),
             nvlink: request.rules.nvlink,

@@ -20,6 +20,7 @@ mod node_table;
 mod peer_rules;
 mod policies;
 mod policy;
+mod rank;
 mod room;
 mod several;
 

@@ -122,7 +122,7 @@ impl MixCounter {
         // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory,
         // what is only counted of the node, or what its place has to do with others.
         let (rules, counted) = (PlacementRules::default(), BTreeMap::new());
-        let mut key = Request { rules, counted, peers: None, ..with_memory(request, Bytes::ZERO) };
+        let mut key = Request { rules, counted, peers: None, preferences: None, ..with_memory(request, Bytes::ZERO) };
         key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
         let count = self.counts.entry(key).or_default();
         count.weight = count.weight.saturating_add(weight);

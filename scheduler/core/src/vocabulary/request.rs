@@ -8,6 +8,7 @@ use crate::vocabulary::counted::is_enough;
 use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish, FurtherRequests};
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::peers::Peers;
+use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 use crate::vocabulary::taint::{Taint, Toleration};
@@ -29,6 +30,8 @@ pub struct Request {
     pub alternatives: Option<Arc<Alternatives>>,
     /// Where it may run.
     pub constraints: Constraints,
+    /// Where it would rather run; `None`: anywhere.
+    pub preferences: Option<Arc<Preferences>>,
     /// Which devices of a node it may or should have.
     pub rules: PlacementRules,
     /// What else it takes of the node, by name; see [`NodeSpec::counted`].

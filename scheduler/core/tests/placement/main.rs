@@ -8,5 +8,6 @@ mod engine;
 mod groups;
 mod optimum;
 mod packings;
+mod preferences;
 mod several;
 mod topology;

@@ -243,7 +243,9 @@ impl Mirror {
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         let means = Means { containers: Vec::new(), volume_claims, claimed };
-        let (request, means) = self.with_devices(facts, amounts, constraints, means)?;
+        let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
+        // A kube-scheduler that asks about devices weighs what is preferred by itself.
+        request.preferences = placement::preferences(&facts.spec)?;
         self.check_devices_per_node(facts, request.device_count_max())?;
         Ok((request, means))
     }

@@ -7,7 +7,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::snapshot::format::{
-    AlternativesEntry, EvictedEntry, FurtherEntry, PeersEntry, RequirementEntry, TolerationEntry, is_default,
+    AlternativesEntry, EvictedEntry, FurtherEntry, PeersEntry, PreferenceEntry, RequirementEntry, TolerationEntry,
+    is_default,
 };
 
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -94,6 +95,9 @@ pub(in crate::snapshot) struct RequestEntry {
     /// Lists of requirements; the node meets all of at least one list.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) node_terms: Vec<Vec<RequirementEntry>>,
+    /// Where it would rather be: the node with the greatest sum of weights goes first.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) preferred_nodes: Vec<PreferenceEntry>,
     /// What is only counted of the node, by name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) counted: BTreeMap<String, u64>,

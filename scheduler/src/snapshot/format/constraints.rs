@@ -51,6 +51,15 @@ pub(in crate::snapshot) struct RequirementEntry {
     pub(in crate::snapshot) operator: OperatorEntry,
 }
 
+/// Nodes that a task would rather be on.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct PreferenceEntry {
+    pub(in crate::snapshot) weight: u8,
+    /// The node meets all of them.
+    pub(in crate::snapshot) requirements: Vec<RequirementEntry>,
+}
+
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::snapshot) enum OperatorEntry {

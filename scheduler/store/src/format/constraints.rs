@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_scheduler_core::{NodeOperator, NodeRequirement, NodeTerm, Taint, TaintEffect, Toleration};
+use aliquot_scheduler_core::{NodeOperator, NodeRequirement, NodeTerm, Preference, Taint, TaintEffect, Toleration};
 use serde::{Deserialize, Serialize};
 
 use super::{forms, values};
@@ -109,6 +109,24 @@ impl From<&NodeTerm> for NodeTermForm {
 impl From<NodeTermForm> for NodeTerm {
     fn from(NodeTermForm(requirements): NodeTermForm) -> Self {
         Self { requirements: values(requirements) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct PreferenceForm {
+    weight: u8,
+    term: NodeTermForm,
+}
+
+impl From<&Preference> for PreferenceForm {
+    fn from(Preference { weight, term }: &Preference) -> Self {
+        Self { weight: *weight, term: term.into() }
+    }
+}
+
+impl From<PreferenceForm> for Preference {
+    fn from(PreferenceForm { weight, term }: PreferenceForm) -> Self {
+        Self { weight, term: term.into() }
     }
 }
 

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Request,
+    Alignment, Bytes, Constraints, DeviceCore, DeviceMemory, DeviceRequest, MilliCpu, PlacementRules, Preferences,
+    Request,
 };
 use serde::{Deserialize, Serialize};
 
 use super::alternatives::AlternativesForm;
-use super::constraints::{NodeTermForm, TolerationForm};
+use super::constraints::{NodeTermForm, PreferenceForm, TolerationForm};
 use super::further::FurtherForm;
 use super::peers::PeersForm;
 use super::{forms, values};
@@ -35,6 +36,8 @@ pub(super) struct RequestForm {
     tolerations: Vec<TolerationForm>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     node_terms: Vec<NodeTermForm>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    preferences: Vec<PreferenceForm>,
     nvlink: AlignmentForm,
     switch: AlignmentForm,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +50,8 @@ pub(super) struct RequestForm {
 
 impl From<&Request> for RequestForm {
     fn from(request: &Request) -> Self {
-        let Request { cpu, memory, devices, further, alternatives, constraints, rules, counted, peers } = request;
+        let Request { cpu, memory, devices, further, alternatives, constraints, preferences, rules, counted, peers } =
+            request;
         let Constraints { models, attributes, labels, tolerations, node_terms } = constraints;
         let PlacementRules { nvlink, switch, memory_threshold_percent } = rules;
         Self {
@@ -61,6 +65,7 @@ impl From<&Request> for RequestForm {
             labels: labels.clone(),
             tolerations: forms(tolerations),
             node_terms: forms(node_terms),
+            preferences: preferences.as_deref().map(|all| forms(&all.0)).unwrap_or_default(),
             nvlink: (*nvlink).into(),
             switch: (*switch).into(),
             memory_threshold_percent: *memory_threshold_percent,
@@ -85,6 +90,7 @@ impl From<RequestForm> for Request {
                 tolerations: values(form.tolerations),
                 node_terms: values(form.node_terms),
             },
+            preferences: (!form.preferences.is_empty()).then(|| Arc::new(Preferences(values(form.preferences)))),
             rules: PlacementRules {
                 nvlink: form.nvlink.into(),
                 switch: form.switch.into(),

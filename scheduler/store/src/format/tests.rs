@@ -8,7 +8,8 @@ use aliquot_scheduler_core::{
     Action, Affinity, Alignment, Alternative, Alternatives, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore,
     DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, DeviceSpec, DumpedMixCounter, DumpedTurnover, DumpedUsage,
     FurtherRequest, FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm,
-    PeerGroup, Peers, PlacementRules, Request, Resource, Taint, TaintEffect, Toleration, TopologySpread,
+    PeerGroup, Peers, PlacementRules, Preference, Preferences, Request, Resource, Taint, TaintEffect, Toleration,
+    TopologySpread,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
@@ -212,6 +213,10 @@ fn device_memory() -> impl Strategy<Value = DeviceMemory> {
     ]
 }
 
+fn preference() -> impl Strategy<Value = Preference> {
+    (any::<u8>(), node_term()).prop_map(|(weight, term)| Preference { weight, term })
+}
+
 prop_compose! {
     fn request()(
         (cpu, memory, count, core, memory_threshold_percent) in any::<(u64, u64, u16, u32, Option<u8>)>(),
@@ -219,6 +224,7 @@ prop_compose! {
         models in btree_set(text(), 0..3),
         (attributes, labels) in (btree_map(text(), text(), 0..3), btree_map(text(), text(), 0..3)),
         (tolerations, node_terms) in (btree_set(toleration(), 0..3), btree_set(node_term(), 0..3)),
+        preferences in option::of(vec(preference(), 1..3)),
         (nvlink, switch) in (alignment(), alignment()),
         (counted, peers) in (counted(), option::of(peers())),
         (further, alternatives) in (option::of(further()), option::of(alternatives())),
@@ -228,6 +234,7 @@ prop_compose! {
             memory: Bytes::new(memory),
             devices: DeviceRequest { count, core: DeviceCore::new(core), memory: device_memory },
             constraints: Constraints { models, attributes, labels, tolerations, node_terms },
+            preferences: preferences.map(|all| Arc::new(Preferences(all))),
             rules: PlacementRules { nvlink, switch, memory_threshold_percent },
             counted,
             peers,

@@ -8,6 +8,7 @@ use crate::decisions::placement::index::BidIndex;
 use crate::decisions::placement::misfit::{admits, admits_devices};
 use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::policy::{Bid, Policy};
+use crate::decisions::placement::rank::{Rank, rank};
 use crate::decisions::placement::several;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
@@ -30,8 +31,8 @@ const PART_IN_ORDER: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct ClassBids {
     index: BidIndex,
-    /// Of tasks with alternatives the bids on nodes whose first choice that fits is of a rank above 0, by this rank.
-    others: BTreeMap<u16, BidIndex>,
+    /// Of tasks with alternatives or preferences the bids on nodes of a rank above 0, by rank.
+    others: BTreeMap<Rank, BidIndex>,
     /// Nodes on which the class's tasks may run at all and that are not held, one bit each.
     admitted: Vec<u64>,
     /// How far the admitted nodes follow the cluster's changes.
@@ -51,8 +52,8 @@ impl ClassBids {
         self.others.values().find(|index| !index.is_empty()).unwrap_or(&self.index)
     }
 
-    /// A node's bid: the rank of the choice that fits there, its cost, and what is forgone.
-    pub(crate) fn get(&self, node: usize) -> Option<(u16, (i32, u8))> {
+    /// A node's bid: its rank, its cost, and what is forgone.
+    pub(crate) fn get(&self, node: usize) -> Option<(Rank, (i32, u8))> {
         if let Some(bid) = self.index.get(node) {
             return Some((0, bid));
         }
@@ -136,18 +137,23 @@ impl ClassBids {
         let request = asked.request;
         if !asked.choices.is_empty() {
             let node = cluster.node(id).filter(|_| is_admitted);
-            let offer = node.and_then(|node| ranked_bid(table, id, node, asked.choices, policy));
-            return self.set(id, cluster.node_slots(), offer);
+            let bid = node.and_then(|node| ranked_bid(table, id, node, asked.choices, policy));
+            return self.set(id, cluster.node_slots(), bid);
         }
         let node = match is_admitted && table.may_have_room(id, request) {
             true => cluster.node(id).filter(|node| has_room(node, request)),
             false => None,
         };
-        self.index.set(id.index(), node.map(|node| cost(policy, id, node, request)));
+        let bid = node.map(|node| cost(policy, id, node, request));
+        if request.preferences.is_some() {
+            let bid = node.zip(bid).map(|(node, bid)| (rank(0, request, node.spec()), bid));
+            return self.set(id, cluster.node_slots(), bid);
+        }
+        self.index.set(id.index(), bid);
     }
 
-    /// Sets the bid of a task with alternatives on a node: its rank, its cost, and what is forgone.
-    fn set(&mut self, id: NodeId, slots: usize, bid: Option<(u16, (i32, u8))>) {
+    /// Sets the bid of a task with alternatives or preferences on a node: its rank, its cost, and what is forgone.
+    fn set(&mut self, id: NodeId, slots: usize, bid: Option<(Rank, (i32, u8))>) {
         self.index.set(id.index(), None);
         self.others.values_mut().for_each(|index| index.set(id.index(), None));
         let Some((rank, bid)) = bid else { return };
@@ -167,13 +173,13 @@ fn ranked_bid(
     node: &Node,
     choices: &[SingleChoice<'_>],
     policy: &impl Policy,
-) -> Option<(u16, (i32, u8))> {
+) -> Option<(Rank, (i32, u8))> {
     let fits = |choice: &&SingleChoice<'_>| {
         let request = &choice.request;
         table.may_have_room(id, request) && admits_devices(node.spec(), request).is_ok() && has_room(node, request)
     };
     let choice = choices.iter().find(fits)?;
-    Some((choice.rank, cost(policy, id, node, &choice.request)))
+    Some((rank(choice.rank, &choice.request, node.spec()), cost(policy, id, node, &choice.request)))
 }
 
 /// What tasks of a class ask for, and their choices if they have alternatives.

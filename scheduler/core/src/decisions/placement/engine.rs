@@ -9,6 +9,7 @@ use crate::decisions::placement::filter::first_fitting;
 use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::peer_rules::PeerRules;
 use crate::decisions::placement::policy::{NodeChange, Policy, Selection};
+use crate::decisions::placement::rank::{Rank, rank, surcharge};
 use crate::decisions::placement::room::room;
 use crate::decisions::placement::several;
 use crate::state::class::{Class, ClassId};
@@ -142,7 +143,7 @@ impl<P: Policy> Engine<P> {
         let node = match self.policy.selection() {
             Selection::Least => fitting.map(|(rank, bid, id)| (rank, total(&self.policy, bid), id)).min()?.2,
             Selection::Uniform => {
-                let fitting: BTreeSet<((u32, u16), NodeId)> = fitting.map(|(rank, _, id)| (rank, id)).collect();
+                let fitting: BTreeSet<((u32, Rank), NodeId)> = fitting.map(|(rank, _, id)| (rank, id)).collect();
                 let least = fitting.first()?.0;
                 let count = fitting.iter().take_while(|(rank, _)| *rank == least).count();
                 let drawn = self.policy.draw(u64::try_from(count).ok()?);
@@ -197,7 +198,7 @@ impl<P: Policy> Engine<P> {
         if !allow(&PeerRules::of(cluster, request), cluster, node) {
             return None;
         }
-        Some(of_rank(rank) + total(&self.policy, bid))
+        Some(surcharge(rank) + total(&self.policy, bid))
     }
 
     /// What it would cost to place a task of this request on a node, if the node were `as_if`, in the unit of
@@ -210,7 +211,8 @@ impl<P: Policy> Engine<P> {
     pub(crate) fn choose(&self, node: NodeId, as_if: &Node, choice: &SingleChoice<'_>) -> Option<(i64, Allocation)> {
         let bid = several::bid(&self.policy, node, as_if, &choice.request);
         let devices = devices::chosen(as_if, &choice.request, bid.choice)?;
-        let cost = of_rank(choice.rank) + total(&self.policy, (bid.cost, bid.forgone));
+        let rank = rank(choice.rank, &choice.request, as_if.spec());
+        let cost = surcharge(rank) + total(&self.policy, (bid.cost, bid.forgone));
         Some((cost, Allocation { node, devices, alternative: choice.number }))
     }
 
@@ -300,11 +302,6 @@ impl<P: Policy> Engine<P> {
 /// Whether rules about peers, if there are any, let a task be on a node.
 fn allow(rules: &Option<PeerRules<'_>>, cluster: &Cluster, id: NodeId) -> bool {
     rules.as_ref().is_none_or(|rules| cluster.node(id).is_some_and(|node| rules.admit(node.spec())))
-}
-
-/// What the rank of a choice adds to costs: more than any difference between those of a policy.
-fn of_rank(rank: u16) -> i64 {
-    i64::from(rank) << 40
 }
 
 /// A bid's cost with what is added for what is forgone.

@@ -37,6 +37,27 @@ fn devices_that_others_use_are_not_given_out() {
 }
 
 #[test]
+fn a_pod_is_on_the_node_that_it_prefers_if_there_is_room() {
+    let mut world = World::new();
+    ["m", "n", "o"].iter().for_each(|name| world.node(name, 1));
+    let prefers = |name: &str| {
+        let field = json!({"key": "metadata.name", "operator": "In", "values": [name]});
+        let term = json!({"weight": 1, "preference": {"matchFields": [field]}});
+        json!({"spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}})
+    };
+    world.pod("a", 50, json!({}));
+    world.reconcile();
+    let full = world.bound()["a"].to_owned();
+    let other = if full == "n" { "o" } else { "n" };
+    // The policy would put it beside the first one.
+    world.pod("b", 50, prefers(other));
+    world.pod("c", 60, prefers(other));
+    world.reconcile();
+    assert_eq!(world.bound()["b"], other);
+    assert_ne!(world.bound()["c"], other);
+}
+
+#[test]
 fn pods_of_a_node_that_comes_back_run_on() {
     let mut world = World::new();
     world.node("n", 1);

@@ -122,10 +122,9 @@ fn each_choice_of_a_list_is_kept_as_strictly() {
     world.pod_with_claim("a", "a", with_policy("exact", json!({})));
     world.reconcile();
     assert_eq!(world.names_of_bound(), [""; 0]);
-    world.mirror.manager_says(
-        "n",
-        said("GPU-n", DeviceSaid { enforcement: Enforcement::Shares, ..DeviceSaid::default() }),
-    );
+    world
+        .mirror
+        .manager_says("n", said("GPU-n", DeviceSaid { enforcement: Enforcement::Shares, ..DeviceSaid::default() }));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
