@@ -105,7 +105,7 @@ pub(crate) fn about_ill_devices(
     let first = ill.first()?;
     let claim = view.claim_id(uid).and_then(|id| view.cluster().claim(id))?;
     let is_matter_of_room =
-        explanation.reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Model));
+        explanation.reasons.iter().any(|reason| matches!(reason.tier(), Tier::Device | Tier::Model | Tier::Size));
     let others = match ill.len() {
         1 => String::new(),
         2 => "; nor does another device".to_owned(),

@@ -134,21 +134,29 @@ pub(crate) fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>
 
 /// What its devices lack; for a task with alternatives, what they lack for each of its choices if they do for all.
 fn lacks_of_devices(node: &Node, request: &Request) -> Vec<Shortage> {
-    if request.has_alternatives() {
-        let mut lacks: Vec<Shortage> = Vec::new();
-        for choice in request.choices() {
-            let of_choice = lacks_of_devices(node, &choice.request);
-            if of_choice.is_empty() {
-                return Vec::new();
-            }
-            // A request that stands in several choices lacks the same in each.
-            let of_choice = of_choice.into_iter().filter(|lack| !lacks.contains(lack)).collect::<Vec<_>>();
-            lacks.extend(of_choice);
-        }
-        return lacks;
+    if !request.has_alternatives() {
+        return lacks_of_choice(node, request, request.wishes());
     }
+    let mut lacks: Vec<Shortage> = Vec::new();
+    for choice in request.choices() {
+        let of_choice = lacks_of_choice(node, &choice.request, request.wishes_of(choice.number));
+        if of_choice.is_empty() {
+            return Vec::new();
+        }
+        // A request that stands in several choices lacks the same in each.
+        for lack in of_choice {
+            if !lacks.contains(&lack) {
+                lacks.push(lack);
+            }
+        }
+    }
+    lacks
+}
+
+/// What devices lack for a request without alternatives, whose `wishes` have the names that reasons give.
+fn lacks_of_choice<'a>(node: &Node, request: &Request, wishes: impl Iterator<Item = DeviceWish<'a>>) -> Vec<Shortage> {
     let mut lacks = Vec::new();
-    for wish in request.wishes() {
+    for wish in wishes {
         let DeviceRequest { count: wanted, core, memory } = *wish.devices;
         let fitting = fitting_for(node, wish, request.rules.memory_threshold_percent).count();
         let fitting = u16::try_from(fitting).unwrap_or(u16::MAX);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::state::node::Node;
-use crate::vocabulary::alternatives::SingleChoice;
+use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::claim::Allocation;
 use crate::vocabulary::device_request::{DeviceMemory, DeviceWish};
 use crate::vocabulary::quantity::Bytes;

@@ -220,3 +220,8 @@ impl DeviceWish<'_> {
         self.models.is_empty() || self.models.contains(model)
     }
 }
+
+/// Each part of a device that requests ask for.
+pub(crate) fn parts<'a>(wishes: impl Iterator<Item = DeviceWish<'a>> + 'a) -> impl Iterator<Item = DeviceRequest> + 'a {
+    wishes.flat_map(|wish| std::iter::repeat_n(*wish.devices, usize::from(wish.devices.count)))
+}

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::vocabulary::alternatives::{Alternatives, parts};
+use crate::vocabulary::alternatives::Alternatives;
 use crate::vocabulary::counted::is_enough;
-use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish, FurtherRequests};
+use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish, FurtherRequests, parts};
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::peers::Peers;
 use crate::vocabulary::preference::Preferences;

@@ -16,10 +16,9 @@ fn each_choice_is_named_with_what_it_lacks() {
     setting.add("both", part(60, 1));
     setting.add("both", part(60, 1));
     let waiting = setting.add("waiting", first_of(&[whole(2), part(50, 1)]));
-    let plan = setting.cycle();
+    setting.cycle();
     let (reason, text) = setting.reason(waiting);
     assert!(matches!(reason, Reason::NoRoom { .. }), "{reason:?}");
-    assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
     for of_choice in ["for request \"a\" (2 wanted, at most 0)", "for request \"b\" (1 wanted, at most 0)"] {
         assert!(text.contains(of_choice), "{text}");
     }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_said_of_devices_is_told_when_it_changes_by_more_than_a_little() {
+    async fn what_is_said_of_devices_is_told_when_it_really_changes() {
         let known = Known::default();
         let call = known.begin("a");
         let mut told: Vec<u8> = Vec::new();

@@ -12,7 +12,7 @@ use crate::decisions::placement::rank::{Rank, rank};
 use crate::decisions::placement::several;
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
-use crate::vocabulary::alternatives::SingleChoice;
+use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 

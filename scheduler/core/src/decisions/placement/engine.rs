@@ -15,7 +15,7 @@ use crate::decisions::placement::several;
 use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::node::Node;
-use crate::vocabulary::alternatives::SingleChoice;
+use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::claim::{Allocation, NodeId};
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::request::Request;

@@ -8,7 +8,7 @@ use crate::decisions::placement::policy::Choice;
 use crate::decisions::placement::room::{on_devices, room};
 use crate::decisions::placement::several;
 use crate::state::node::Node;
-use crate::vocabulary::alternatives::SingleChoice;
+use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::request::Request;
 
 /// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and

@@ -1,6 +1,6 @@
 //! Reasons why a task cannot run on a node. Some of them hold whatever is free on the node.
 
-use crate::vocabulary::alternatives::SingleChoice;
+use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::NodeSpec;

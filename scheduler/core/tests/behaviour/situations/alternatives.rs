@@ -27,7 +27,7 @@ fn a_choice_that_its_queue_may_not_have_is_passed_over() {
 fn a_member_of_a_gang_passes_over_what_its_queue_may_not_have() {
     let mut kit = Kit::of_nodes(2, 4);
     kit.queue("narrow", limited(0, 2));
-    let wanted = first_of(&[whole(2), whole(1)]);
+    let wanted = first_of(&[whole(3), whole(1)]);
     let members = kit.gang(crate::kit::gang("gang", "narrow", 2), 2, &wanted);
     kit.converge();
     assert_eq!(members.iter().map(|member| choice_of(&kit, *member)).collect::<Vec<_>>(), [Some(1), Some(1)]);
