@@ -58,7 +58,7 @@ fn room_is_made_for_the_choice_that_takes_fewest_from_others() {
 }
 
 #[test]
-fn what_is_borrowed_with_a_later_choice_is_reclaimed_as_it_is_held() {
+fn what_a_later_choice_has_borrowed_is_reclaimed_as_it_is_held() {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue("a", quota(2));
     kit.queue("b", quota(2));
@@ -72,7 +72,7 @@ fn what_is_borrowed_with_a_later_choice_is_reclaimed_as_it_is_held() {
 }
 
 #[test]
-fn who_has_taken_a_later_choice_keeps_it_when_the_first_gets_free() {
+fn a_later_choice_is_kept_when_the_first_gets_free() {
     let mut kit = Kit::of_nodes(1, 1);
     let other = kit.claim(train("default", part(50)));
     kit.converge();
