@@ -34,8 +34,9 @@ pub(crate) const MEMORY: &str = "memory";
 /// The format of each kind that is written, and the newest that is read. All before it are read, too: their fields mean
 /// the same today. Format 2 knows what is only counted of nodes, terms of a node affinity, effects of taints, and
 /// tolerations of more than one taint: without these, claims would go where they must not. Format 3 knows affinity,
-/// anti-affinity and spread, and format 4 further requests for devices and alternatives, for the same reason.
-const FORMAT: u32 = 4;
+/// anti-affinity and spread, format 4 further requests for devices, and format 5 alternatives and preferred nodes, for
+/// the same reason.
+const FORMAT: u32 = 5;
 
 /// A record as text, with its format.
 fn write<F: Serialize>(form: &F) -> (u32, String) {

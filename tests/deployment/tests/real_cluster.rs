@@ -56,6 +56,8 @@ mod queues;
 mod refusals;
 #[path = "real_cluster/replacements.rs"]
 mod replacements;
+#[path = "real_cluster/reports.rs"]
+mod reports;
 #[path = "real_cluster/restricted.rs"]
 mod restricted;
 #[path = "real_cluster/reviewed.rs"]
@@ -143,6 +145,7 @@ fn pods_of_a_real_cluster_are_placed_by_the_scheduler() {
     on_the_cluster(UNITS, |tests| {
         let _scheduler = tests.deploy_scheduler(&["webhook"]);
         tests.the_webhook_refuses_and_fills_in();
+        tests.the_leader_hears_what_pods_use();
         tests.pods_are_placed();
     });
 }

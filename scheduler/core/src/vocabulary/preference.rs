@@ -21,11 +21,11 @@ pub struct Preference {
 pub struct Preferences(pub Vec<Preference>);
 
 impl Preferences {
-    /// Ranks have so many bits at most.
-    pub const RANK_BITS: u32 = 12;
+    /// Ranks have so many bits at most: bids are kept for each. Kube-scheduler tells 100 apart.
+    pub const RANK_BITS: u32 = 7;
 
-    /// How far a node with these labels is from one that matches all terms, in the unit of weights; of very many terms in a
-    /// greater one. 0 is the best.
+    /// How far a node with these labels is from one that matches all terms, in the unit of weights, or in a greater one if
+    /// the sum of all weights is above 127. 0 is the best.
     #[must_use]
     pub fn rank(&self, labels: &BTreeMap<String, String>) -> u16 {
         let sum = |of: &dyn Fn(&Preference) -> bool| -> u64 {

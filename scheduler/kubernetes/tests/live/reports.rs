@@ -38,6 +38,13 @@ pub(crate) fn replica(cluster: &mut Cluster) -> Scheduler {
     cluster.scheduler_with(Extras { reports: true, ..Extras::default() })
 }
 
+/// A replica that leads.
+fn leader(cluster: &mut Cluster) -> Scheduler {
+    let leader = replica(cluster);
+    cluster.wait_until("the leader leads", |_| leader.metric("leader") == Some(1.0));
+    leader
+}
+
 /// A manager on a node.
 pub(crate) struct Manager {
     runtime: Runtime,
@@ -144,7 +151,7 @@ fn top_says_what_managers_report() {
 #[test]
 fn strangers_and_managers_of_other_nodes_are_refused() {
     let mut cluster = cluster();
-    let scheduler = replica(&mut cluster);
+    let scheduler = leader(&mut cluster);
     let at = scheduler.reports_address;
     let mut manager = Manager::new(&cluster);
     for (token, node, code, words) in [
@@ -178,7 +185,7 @@ fn strangers_and_managers_of_other_nodes_are_refused() {
 #[test]
 fn a_device_that_is_reported_ill_gets_no_pod_until_it_is_well() {
     let mut cluster = cluster();
-    let scheduler = replica(&mut cluster);
+    let scheduler = leader(&mut cluster);
     let manager = Manager::joined(&cluster, "n", scheduler.reports_address);
     let call = RefCell::new(manager.call(scheduler.reports_address).unwrap());
     let say = |problem: &str| {
@@ -222,8 +229,7 @@ fn a_queue_s_device_time_is_counted_as_given_and_as_used() {
 #[test]
 fn the_next_leader_takes_reports_by_the_same_certificate() {
     let mut cluster = cluster();
-    let leader = replica(&mut cluster);
-    cluster.wait_until("the leader leads", |_| leader.metric("leader") == Some(1.0));
+    let leader = leader(&mut cluster);
     let standby = replica(&mut cluster);
     // Any replica lets a manager in.
     let manager = Manager::joined(&cluster, "n", standby.reports_address);

@@ -397,7 +397,7 @@ fn a_claim_of_today_looks_so_in_the_file() {
         instance: Some(instance),
         ..ClaimRecord::default()
     };
-    assert_eq!(write_claim(&record), (4, CLAIM_1.to_owned()));
+    assert_eq!(write_claim(&record), (5, CLAIM_1.to_owned()));
     assert_eq!(read_claim(3, CLAIM_1), Ok(record.clone()));
     assert_eq!(read_claim(1, CLAIM_1), Ok(record));
 }
@@ -411,12 +411,12 @@ fn nodes_and_memories_of_today_look_so_in_the_file() {
     let node = read_node(1, NODE_1).expect("it can be read");
     assert_eq!(node.spec.devices[0].numa, Some(6));
     assert_eq!(node.spec.taints, [Taint { key: "k".into(), value: "v".into(), effect: TaintEffect::NoSchedule }]);
-    assert_eq!(write_node(&node), (4, NODE_1.to_owned()));
+    assert_eq!(write_node(&node), (5, NODE_1.to_owned()));
     let memory = read_memory(1, MEMORY_1).expect("it can be read");
     assert_eq!(memory.capacity.integrals, [(Resource::DeviceCore, u128::MAX)]);
     assert_eq!(memory.searches, [(Action::Preempt, Owner::Claim("c".into()), Some("n".into()), 16)]);
     assert_eq!(tolerations(&memory), [&Toleration { key: Some("k".into()), value: Some(String::new()), effect: None }]);
-    assert_eq!(write_memory(&memory), (4, MEMORY_1.to_owned()));
+    assert_eq!(write_memory(&memory), (5, MEMORY_1.to_owned()));
 }
 
 /// The tolerations of all that was counted.
@@ -434,11 +434,11 @@ fn what_came_with_format_2_looks_so_in_the_file() {
     let node = read_node(2, NODE_2).expect("it can be read");
     assert_eq!(node.spec.taints[0].effect, TaintEffect::NoExecute);
     assert_eq!(node.spec.counted, BTreeMap::from([("pods".to_owned(), 110)]));
-    assert_eq!(write_node(&node), (4, NODE_2.to_owned()));
+    assert_eq!(write_node(&node), (5, NODE_2.to_owned()));
     let memory = read_memory(2, MEMORY_2).expect("it can be read");
     let any = Toleration { effect: Some(TaintEffect::NoSchedule), ..Toleration::default() };
     assert_eq!(tolerations(&memory), [&any, &Toleration { key: Some("k".into()), ..Toleration::default() }]);
-    assert_eq!(write_memory(&memory), (4, MEMORY_2.to_owned()));
+    assert_eq!(write_memory(&memory), (5, MEMORY_2.to_owned()));
 }
 
 /// What format 2 did not know.
@@ -452,12 +452,12 @@ fn what_came_with_format_3_looks_so_in_the_file() {
     let peers =
         Peers { member_of: BTreeSet::from(["g".into()]), anti_affinity: BTreeSet::from([rule]), ..Peers::default() };
     assert_eq!(node.spec.foreign, [Arc::new(peers)]);
-    assert_eq!(write_node(&node), (4, NODE_3.to_owned()));
+    assert_eq!(write_node(&node), (5, NODE_3.to_owned()));
     let claim = read_claim(3, CLAIM_3).expect("it can be read");
     let peers = claim.resize.as_ref().and_then(|resize| resize.held.peers.as_deref()).expect("it has peers");
     let spread = peers.spread.first().expect("there is one");
     assert_eq!((spread.max_skew, spread.min_domains, &spread.tolerations), (1, 2, &Some(BTreeSet::new())));
-    assert_eq!(write_claim(&claim), (4, CLAIM_3.to_owned()));
+    assert_eq!(write_claim(&claim), (5, CLAIM_3.to_owned()));
 }
 
 /// What format 3 did not know.
@@ -470,24 +470,24 @@ fn what_came_with_format_4_looks_so_in_the_file() {
     let [request] = &further.requests[..] else { panic!("{further:?}") };
     assert_eq!((request.name.as_str(), request.devices.count), ("b", 2));
     assert_eq!(further.links.len(), 2);
-    assert_eq!(write_claim(&claim), (4, CLAIM_4.to_owned()));
+    assert_eq!(write_claim(&claim), (5, CLAIM_4.to_owned()));
 }
 
-/// Alternatives, which format 4 knows, too.
-const CLAIM_4_ALTERNATIVES: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"instance":{"node":"n","session":1,"term":1,"number":2,"phase":"running","started_ms":3,"amounts":{"cpu_millis":0,"memory_bytes":0,"alternative":1}}}"#;
+/// What format 4 did not know.
+const CLAIM_5: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"instance":{"node":"n","session":1,"generation":{"term":1,"number":2},"phase":"running","started_ms":3,"amounts":{"cpu_millis":0,"memory_bytes":0,"alternative":1}}}"#;
 
 #[test]
-fn the_choice_that_an_instance_has_looks_so_in_the_file() {
-    let claim = read_claim(4, CLAIM_4_ALTERNATIVES).expect("it can be read");
+fn what_came_with_format_5_looks_so_in_the_file() {
+    let claim = read_claim(5, CLAIM_5).expect("it can be read");
     assert_eq!(claim.instance.as_ref().map(|instance| instance.amounts.alternative), Some(1));
-    assert_eq!(write_claim(&claim), (4, CLAIM_4_ALTERNATIVES.to_owned()));
+    assert_eq!(write_claim(&claim), (5, CLAIM_5.to_owned()));
 }
 
 #[test]
 fn a_format_that_is_not_known_is_not_guessed_at() {
-    for format in [0, 5] {
+    for format in [0, 6] {
         let refused = read_node(format, NODE_1).expect_err("it is not known");
-        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 4"));
+        assert_eq!(refused, format!("it has format {format}, and this program knows 1 to 5"));
     }
 }
 

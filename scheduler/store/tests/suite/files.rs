@@ -167,7 +167,7 @@ fn a_record_of_the_engine_that_is_damaged_is_named() {
         ("claim", "[\"a\"]", 1, "{\"added_ms\": \"x\"}", "invalid type"),
         ("claim", "[\"a\"]", 1, "{\"instance\": {\"node\": \"n\"}}", "missing field `session`"),
         ("claim", "a", 1, "{}", "its key is none"),
-        ("claim", "[\"a\"]", 5, "{}", "it has format 5, and this program knows 1 to 4"),
+        ("claim", "[\"a\"]", 6, "{}", "it has format 6, and this program knows 1 to 5"),
         ("node", "a", 1, "", "EOF"),
         (
             "memory",

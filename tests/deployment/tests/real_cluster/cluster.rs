@@ -1,8 +1,10 @@
 //! A cluster, by way of `kubectl`.
 
+use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use aliquot_deployment::directory;
 use aliquot_harness::{Image, tool, wait};
 use serde_json::{Value, json};
 
@@ -66,6 +68,25 @@ impl Cluster {
         } else {
             Err(text(&output.stdout) + &text(&output.stderr))
         }
+    }
+
+    /// The objects of these directories of the manifests with components laid over them, as an administrator's own
+    /// kustomization has them.
+    pub(crate) fn kustomized(&self, directories: &[&str], components: &[&str]) -> Vec<Value> {
+        let own = tempfile::tempdir().unwrap();
+        // Kustomize takes other directories by relative paths alone.
+        let to_root: String = fs::canonicalize(own.path()).unwrap().components().skip(1).map(|_| "../").collect();
+        let manifests = fs::canonicalize(directory()).unwrap();
+        let relative = |path: &str| format!("{to_root}{}", manifests.join(path).strip_prefix("/").unwrap().display());
+        let resources: Vec<String> = directories.iter().map(|name| relative(name)).collect();
+        let components: Vec<String> = components.iter().map(|name| relative(&format!("components/{name}"))).collect();
+        let kustomization = json!({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+            "resources": resources, "components": components,
+        });
+        fs::write(own.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
+        let rendered = self.kubectl(&["kustomize", &own.path().to_string_lossy()], "");
+        serde_saphyr::from_multiple(&rendered).unwrap()
     }
 
     pub(crate) fn apply(&self, objects: &[Value]) {

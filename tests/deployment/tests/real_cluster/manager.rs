@@ -46,57 +46,65 @@ pub(crate) struct Deployment {
 
 pub(crate) struct Manager<'a> {
     cluster: &'a Cluster,
-    mode: Mode,
+    deployment: Deployment,
+    /// The simulated GPU, if there is one.
+    gpu: Option<&'a SimulatedGpu>,
     /// The image that the manager's and the scheduler's pods run.
     image: Image,
 }
 
 impl Manager<'_> {
     /// Deploys them, where `gpu` says so with a simulated one in place of NVIDIA's driver, and waits until they serve.
-    pub(crate) fn deploy<'a>(cluster: &'a Cluster, deployment: &Deployment, gpu: Option<&SimulatedGpu>) -> Manager<'a> {
-        let mode = deployment.mode;
+    pub(crate) fn deploy<'a>(
+        cluster: &'a Cluster,
+        deployment: &Deployment,
+        gpu: Option<&'a SimulatedGpu>,
+    ) -> Manager<'a> {
         let image = manager_image(artifacts::manager());
         cluster.import(&image);
-        let directory = directory().join(mode.directory());
-        let rendered = cluster.kubectl(&["kustomize", &directory.to_string_lossy()], "");
-        let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered).unwrap();
-        for object in &mut objects {
-            match object["kind"].as_str() {
-                Some("DaemonSet") => {
-                    let pod = &mut object["spec"]["template"]["spec"];
-                    for kind in ["initContainers", "containers"] {
-                        for container in pod[kind].as_array_mut().unwrap() {
-                            container["image"] = image.reference().into();
-                            container["imagePullPolicy"] = "Never".into();
-                        }
-                    }
-                    if let Some(gpu) = gpu {
-                        simulate(pod, gpu);
-                    }
-                }
-                Some("ConfigMap") => {
-                    let settings = object["data"]["manager.toml"].as_str().unwrap();
-                    // The table `kubernetes` is the last one.
-                    let mut settings = format!("{settings}{}", deployment.settings);
-                    if let Some(gpu) = gpu {
-                        let nvml = format!("nvml_library = {:?}\n", gpu.nvml_library());
-                        settings = format!("{nvml}{settings}\n{}", gpu.for_containers(""));
-                    }
-                    object["data"]["manager.toml"] = settings.into();
-                }
-                _ => {}
-            }
-        }
+        let manager = Manager { cluster, deployment: *deployment, gpu, image };
+        let mut objects = cluster.kustomized(&[deployment.mode.directory()], &[]);
+        objects.iter_mut().for_each(|object| manager.adapt(object));
         // Who is in a namespace comes after it.
         objects.sort_by_key(|object| object["kind"] != "Namespace");
         cluster.apply(&objects);
         // Pods that a former run has left are replaced: their image has another name.
-        let manager = Manager { cluster, mode, image };
         manager.wait();
         manager
     }
 
-    fn wait(&self) {
+    /// Changes an object of the manifests into what the test deploys.
+    pub(crate) fn adapt(&self, object: &mut Value) {
+        match object["kind"].as_str() {
+            Some("DaemonSet" | "Deployment") => {
+                let is_manager = object["kind"] == "DaemonSet";
+                let pod = &mut object["spec"]["template"]["spec"];
+                for kind in ["initContainers", "containers"] {
+                    for container in pod[kind].as_array_mut().into_iter().flatten() {
+                        container["image"] = self.image.reference().into();
+                        container["imagePullPolicy"] = "Never".into();
+                    }
+                }
+                if let Some(gpu) = self.gpu.filter(|_| is_manager) {
+                    simulate(pod, gpu);
+                }
+            }
+            Some("ConfigMap") => {
+                let settings = object["data"]["manager.toml"].as_str().unwrap();
+                // The table `kubernetes` is the last one.
+                let mut settings = format!("{settings}{}", self.deployment.settings);
+                if let Some(gpu) = self.gpu {
+                    let nvml = format!("nvml_library = {:?}\n", gpu.nvml_library());
+                    settings = format!("{nvml}{settings}\n{}", gpu.for_containers(""));
+                }
+                object["data"]["manager.toml"] = settings.into();
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits until all managers serve that were deployed last.
+    pub(crate) fn wait(&self) {
         let arguments = ["rollout", "status", DAEMON_SET, "--namespace", NAMESPACE, "--timeout=180s"];
         if let Err(error) = self.cluster.try_kubectl(&arguments, "") {
             let log = self.cluster.try_kubectl(&["logs", DAEMON_SET, "--namespace", NAMESPACE, "--tail=50"], "");
@@ -166,10 +174,6 @@ impl Manager<'_> {
         pods.filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "aliquot-manager").collect()
     }
 
-    pub(crate) fn image(&self) -> &Image {
-        &self.image
-    }
-
     /// The names of the managers' pods. Those that end after a rollout answer no more.
     fn pods(&self) -> Vec<String> {
         let stay = self.all_pods().into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
@@ -183,7 +187,7 @@ impl Manager<'_> {
 
     /// How many devices are published now: by claims all, by units those that are well.
     pub(crate) fn published(&self) -> usize {
-        match self.mode {
+        match self.deployment.mode {
             Mode::Claims => self.cluster.list("resourceslices", None).iter().map(devices_of).sum(),
             Mode::Units => self.cluster.list("nodes", None).iter().map(whole_cores_of).sum(),
         }

@@ -1,11 +1,8 @@
 //! The scheduler's replicas, and pods that name the scheduler: see `deploy/kubernetes/scheduler`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use aliquot_deployment::directory;
 use aliquot_harness::{artifacts, run, wait};
 use serde_json::{Value, json};
 
@@ -17,7 +14,7 @@ use super::objects::holds;
 
 const DEPLOYMENT: &str = "deployment/aliquot-scheduler";
 
-/// The scheduler's replicas, for as long as this is kept.
+/// The scheduler's replicas, or what is added to them, for as long as this is kept.
 pub(crate) struct Scheduler<'a> {
     cluster: &'a Cluster,
     objects: Value,
@@ -36,34 +33,29 @@ impl Drop for Scheduler<'_> {
 impl Tests<'_> {
     /// Deploys the scheduler with these of the directory `components` laid over it, and waits until its replicas serve.
     pub(crate) fn deploy_scheduler(&self, components: &[&str]) -> Scheduler<'_> {
-        let mut objects: Vec<Value> = serde_saphyr::from_multiple(&self.kustomized(components)).unwrap();
-        for object in objects.iter_mut().filter(|object| object["kind"] == "Deployment") {
-            let container = &mut object["spec"]["template"]["spec"]["containers"][0];
-            container["image"] = self.manager.image().reference().into();
-            container["imagePullPolicy"] = "Never".into();
-        }
+        let mut objects = self.cluster.kustomized(&["scheduler"], components);
+        objects.iter_mut().for_each(|object| self.manager.adapt(object));
         self.cluster.apply(&objects);
-        let arguments = ["rollout", "status", DEPLOYMENT, "--namespace", NAMESPACE, "--timeout=180s"];
-        self.cluster.kubectl(&arguments, "");
+        self.wait_for_scheduler();
         let objects = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         Scheduler { cluster: self.cluster, objects }
     }
 
-    /// The scheduler's manifests with components, as an administrator's own kustomization has them.
-    fn kustomized(&self, components: &[&str]) -> String {
-        let own = tempfile::tempdir().unwrap();
-        // Kustomize takes other directories by relative paths alone.
-        let to_root: String = fs::canonicalize(own.path()).unwrap().components().skip(1).map(|_| "../").collect();
-        let relative = |path: &Path| format!("{to_root}{}", path.strip_prefix("/").unwrap().display());
-        let manifests = fs::canonicalize(directory()).unwrap();
-        let components: Vec<String> =
-            components.iter().map(|name| relative(&manifests.join("components").join(name))).collect();
-        let kustomization = json!({
-            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [relative(&manifests.join("scheduler"))], "components": components,
-        });
-        fs::write(own.path().join("kustomization.yaml"), kustomization.to_string()).unwrap();
-        self.cluster.kubectl(&["kustomize", &own.path().to_string_lossy()], "")
+    fn wait_for_scheduler(&self) {
+        let arguments = ["rollout", "status", DEPLOYMENT, "--namespace", NAMESPACE, "--timeout=180s"];
+        self.cluster.kubectl(&arguments, "");
+    }
+
+    /// Has the managers report to the scheduler, by what is laid over both, and waits until both serve so.
+    pub(crate) fn have_managers_report(&self) -> Scheduler<'_> {
+        let mut objects = self.cluster.kustomized(&[self.mode.directory(), "scheduler"], &["reports"]);
+        objects.iter_mut().for_each(|object| self.manager.adapt(object));
+        self.cluster.apply(&objects);
+        self.wait_for_scheduler();
+        self.manager.wait();
+        objects.retain(|object| object["metadata"]["name"] == "aliquot-scheduler-reports");
+        let objects = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        Scheduler { cluster: self.cluster, objects }
     }
 
     /// A pod for the scheduler that asks for so much of a device, and holds memory when it runs.

@@ -88,7 +88,7 @@ fn lists_of_several_requests_and_claims_are_combined() {
         ]),
     );
     world.change_claim("c", |claim| claim["spec"]["devices"]["constraints"] = distinct);
-    world.claim_of_lists("d", json!([{"name": "z", "firstAvailable": listed(&[("more", 60), ("less", 10)])}]));
+    world.claim_of_lists("d", json!([{"name": "z", "firstAvailable": listed(&[("more", 80), ("less", 10)])}]));
     let claims = json!([{"name": "c", "resourceClaimName": "c"}, {"name": "d", "resourceClaimName": "d"}]);
     world.pod("a", 0, json!({"spec": {"resourceClaims": claims}}));
     world.reconcile();
