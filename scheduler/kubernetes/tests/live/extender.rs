@@ -307,7 +307,11 @@ fn many_bindings_at_once_give_no_device_twice() {
     let scheduler = cluster.scheduler();
     wait_until_it_answers(&cluster, &scheduler);
     let percents = [20, 30, 40, 50];
-    (0..PODS).for_each(|pod| kube_pod(&cluster, &format!("kube-{pod}"), percents[pod % percents.len()]));
+    // Otherwise one may be moved to make room in one place: then it is bound, and gone.
+    let stays = |scheduler: &str| json!({"metadata": {"labels": {"aliquot.dev/preemptible": "false"}}, "spec": {"schedulerName": scheduler}});
+    for pod in 0..PODS {
+        cluster.pod(&format!("kube-{pod}"), percents[pod % percents.len()], stays("default-scheduler"));
+    }
     let (next, bound) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -328,7 +332,7 @@ fn many_bindings_at_once_give_no_device_twice() {
                 }
             });
         }
-        scope.spawn(|| (0..60).for_each(|pod| cluster.pod(&format!("own-{pod}"), percents[pod % 4], json!({}))));
+        scope.spawn(|| (0..60).for_each(|pod| cluster.pod(&format!("own-{pod}"), percents[pod % 4], stays("aliquot"))));
     });
     let of_kube = |cluster: &Cluster| cluster.bound().keys().filter(|name| name.starts_with("kube-")).count();
     assert_eq!(of_kube(&cluster), bound.load(Ordering::SeqCst), "each answer is true");
