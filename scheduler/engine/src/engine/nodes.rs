@@ -7,9 +7,10 @@ use aliquot_scheduler_core::{DeviceSpec, Event, EventError, Health, NodeId, Node
 
 use super::Engine;
 use crate::command::Order;
-use crate::entries::NodeState;
-use crate::names::NodeName;
+use crate::entries::{EntryId, NodeState};
+use crate::names::{Generation, NodeName};
 use crate::observation::NodeReport;
+use crate::store::Phase;
 
 impl Engine {
     /// Takes in what a node says of itself, unless something newer is known. What runs there is true also if the books do
@@ -44,10 +45,27 @@ impl Engine {
             (state.sequence, state.heard_ms) = (report.sequence, now_ms);
             (state.has_reported, state.is_refused) = (true, told.is_err());
         }
+        let unheard = self.unheard_stops(id);
         self.reconcile(id, &report);
         self.renew(id, report.sequence);
         self.set_up(id, told.is_ok());
+        for (entry, command) in unheard {
+            let last = self.entries.get(entry).and_then(|entry| entry.instance).map(|instance| instance.command);
+            if last == Some(command) {
+                self.stop(entry);
+            }
+        }
         told
+    }
+
+    /// What a node was told to stop while it could not be reached, and the commands. It may not have heard of them.
+    fn unheard_stops(&self, id: NodeId) -> Vec<(EntryId, Generation)> {
+        let Some(state) = self.nodes.get(id).filter(|state| !state.is_up) else { return Vec::new() };
+        let stopping = |entry: EntryId| {
+            let instance = self.entries.get(entry)?.instance.filter(|instance| instance.phase == Phase::Stopping)?;
+            Some((entry, instance.command))
+        };
+        state.instances.iter().filter_map(|entry| stopping(*entry)).collect()
     }
 
     fn node_came(&mut self, name: &NodeName, report: &NodeReport) -> Result<NodeId, EventError> {

@@ -31,3 +31,19 @@ fn an_ended_claim_is_stopped_after_a_restart_and_holds_its_room_until_then() {
     kit.outcome("first", first, first, StepOutcome::Gone);
     assert_eq!(kit.start().0.as_str(), "next");
 }
+
+#[test]
+fn a_stop_that_was_not_heard_is_repeated_when_its_node_is_back() {
+    let mut kit = Kit::new(1, Vec::new());
+    let first = kit.runs("first", 100, 50);
+    kit.tell(Observation::ClaimEnded("first".into()));
+    kit.pass(100);
+    let mut kit = kit.restart();
+    kit.tell(Observation::Synced);
+    // The engine is there before its nodes are.
+    kit.pass(1000);
+    kit.report(node(1), 1, first, vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100) }]);
+    assert_eq!(stops(&kit.pass(100)), [("first", first)]);
+    kit.outcome("first", first, first, StepOutcome::Gone);
+    assert_eq!(kit.phase("first"), None);
+}
