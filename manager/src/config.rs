@@ -338,7 +338,7 @@ pub enum ConfigError {
     /// The place for reports is none.
     #[error("kubernetes.reports_to is {text:?}, which is no HOST:PORT; write for example scheduler.example.com:9410")]
     ReportsTo {
-        /// What it says.
+        /// The value that stands there.
         text: String,
     },
     /// The table `[kubernetes.device_plugin]` is wrong.

@@ -40,7 +40,7 @@ pub mod agent {
 
 /// What managers report to the scheduler of a Kubernetes cluster, `aliquot/reports/v1/reports.proto`.
 pub mod reports {
-    /// Version 1.
+    /// The first version of reports, which both sides speak.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.reports.v1");

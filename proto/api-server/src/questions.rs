@@ -83,7 +83,7 @@ pub struct UsageAnswer {
 /// What is used on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeUsage {
-    /// Its name.
+    /// The node, by its name.
     pub node: String,
     /// How long ago its manager has said this.
     pub age_ms: u64,
@@ -109,9 +109,9 @@ pub struct PartUsage {
 /// Names a container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerName {
-    /// The pod's namespace.
+    /// The namespace that the pod is in.
     pub namespace: String,
-    /// The pod's name.
+    /// The pod, by its name there.
     pub pod: String,
     /// The container's own name.
     pub container: String,
@@ -120,11 +120,11 @@ pub struct ContainerName {
 /// The queue of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodQueue {
-    /// The pod's namespace.
+    /// The namespace that the pod is in.
     pub namespace: String,
-    /// The pod's name.
+    /// The pod, by its name there.
     pub pod: String,
-    /// The queue's name.
+    /// The queue that it waits in, or that pays for what it has.
     pub queue: String,
 }
 

@@ -99,7 +99,7 @@ pub(crate) async fn notice_silence(shared: &Shared) {
     }
 }
 
-/// Answers managers.
+/// Answers the calls of managers, on every replica.
 struct Desk {
     reviewer: Reviewer,
     served: watch::Sender<Served>,

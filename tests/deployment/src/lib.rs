@@ -178,7 +178,7 @@ pub fn documents(file: &Path) -> Vec<Value> {
 /// The scheduler's deployment with a component laid over it, as kustomize does it.
 ///
 /// # Panics
-/// See [`with_component`].
+/// The component does anything but adding to the deployment.
 #[must_use]
 pub fn scheduler_with(component: &str) -> Deployment {
     with_component("scheduler", "aliquot-scheduler", component)

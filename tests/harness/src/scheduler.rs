@@ -209,10 +209,10 @@ impl Jobs {
         Ok(self.runtime.block_on(self.api.get_job(GetJobRequest { id }))?.into_inner())
     }
 
-    /// `ListJobs`.
+    /// One answer to `ListJobs`, of which there may be more.
     ///
     /// # Errors
-    /// The scheduler's answer.
+    /// The status that the scheduler has answered with.
     pub fn list(&mut self, request: ListJobsRequest) -> Result<ListJobsResponse, Status> {
         Ok(self.runtime.block_on(self.api.list_jobs(request))?.into_inner())
     }

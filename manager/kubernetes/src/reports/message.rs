@@ -1,4 +1,4 @@
-//! Reports as messages.
+//! What a node uses and how its devices are, in the words of a report.
 
 use aliquot_node::{Consumer, Device, Devices, Enforcement, NodeUsage, PartUsage, SliceUsage};
 use aliquot_proto::reports::v1 as proto;

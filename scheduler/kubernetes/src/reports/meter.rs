@@ -27,7 +27,7 @@ struct OfQueue {
 
 type Seconds = Family<OfQueue, Counter<f64, AtomicU64>>;
 
-/// What was counted.
+/// The GPU time of queues, counted since the replica leads.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     given: Seconds,

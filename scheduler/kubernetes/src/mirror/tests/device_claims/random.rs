@@ -1,4 +1,4 @@
-//! Random changes.
+//! Claims among random changes: no device is given out twice, and everything comes to rest.
 
 use serde_json::json;
 
