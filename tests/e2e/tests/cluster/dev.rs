@@ -36,20 +36,29 @@ impl Dev {
         run(Command::new(artifacts::cli()).args(arguments).env("ALIQUOT_SCHEDULER", &self.socket)).success()
     }
 
-    /// The daemons of this program that run now.
+    /// The daemons of this program that run now. A job's supervisor, which becomes a child of `aliquot dev` when its node
+    /// manager is killed, is the same program without a configuration.
     fn daemons(&self, program: &Path) -> Vec<i32> {
         let own = self.process.id();
         let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("the kernel lists them");
-        let runs = |pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|found| found == program);
+        let runs = |pid: &i32| {
+            fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|found| found == program)
+                && has_argument(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default(), "--config")
+        };
         children.split_whitespace().filter_map(|pid| pid.parse().ok()).filter(runs).collect()
     }
 }
 
 /// Whether a process was started with this argument.
 fn runs_with(argument: &str) -> bool {
-    let has_it = |words: Vec<u8>| words.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
     let processes = fs::read_dir("/proc").expect("the kernel lists processes").flatten();
-    processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok()).any(has_it)
+    let mut command_lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    command_lines.any(|words| has_argument(&words, argument))
+}
+
+/// Whether a command line, as the kernel shows it, has this argument.
+fn has_argument(command_line: &[u8], argument: &str) -> bool {
+    command_line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
 }
 
 #[test]
