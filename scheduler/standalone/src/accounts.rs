@@ -34,6 +34,9 @@ pub(crate) struct Signed {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     database: Database,
+    /// Whoever makes a change holds this until it is saved, so that changes follow each other.
+    changes: Mutex<()>,
+    /// As they were saved. Nobody holds this while the disk works: each call of a user looks here.
     users: Mutex<BTreeMap<String, Account>>,
     /// Says that something has changed.
     changed: watch::Sender<()>,
@@ -47,7 +50,7 @@ impl Accounts {
             Ok((name.clone(), account.map_err(|error| LoadError::Record(format!("user {name}: {error}")))?))
         };
         let users = database.records(USERS)?.into_iter().map(read).collect::<Result<_, LoadError>>()?;
-        Ok(Self { database, users: Mutex::new(users), changed: watch::Sender::new(()) })
+        Ok(Self { database, changes: Mutex::new(()), users: Mutex::new(users), changed: watch::Sender::new(()) })
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Account> {
@@ -72,15 +75,14 @@ impl Accounts {
         name: &str,
         change: impl FnOnce(Option<&Account>) -> Result<(Option<Account>, T), E>,
     ) -> Result<T, E> {
-        let mut users = self.users.lock();
-        let (account, answer) = change(users.get(name))?;
+        let _change = self.changes.lock();
+        let (account, answer) = change(self.get(name).as_ref())?;
         let value = account.as_ref().and_then(|account| serde_json::to_string(account).ok());
         self.database.save(&[Change { kind: USERS, key: name.to_owned(), value }])?;
         match account {
-            Some(account) => _ = users.insert(name.to_owned(), account),
-            None => _ = users.remove(name),
+            Some(account) => _ = self.users.lock().insert(name.to_owned(), account),
+            None => _ = self.users.lock().remove(name),
         }
-        drop(users);
         self.changed.send_replace(());
         Ok(answer)
     }
@@ -162,6 +164,19 @@ mod tests {
         let accounts = open(&dir);
         assert!(accounts.change::<(), _>("ada", |_| Err(LoadError::Record("no".to_owned()))).is_err());
         assert_eq!(accounts.all(), []);
+    }
+
+    #[test]
+    fn users_are_found_while_one_is_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let accounts = open(&dir);
+        add(&accounts, "ada", "first");
+        let looked = accounts.change("ada", |before| {
+            // As another call would: what it finds is what was saved.
+            let others_find = accounts.users.try_lock().map(|users| users.get("ada").cloned());
+            Ok::<_, StoreError>((before.cloned(), others_find))
+        });
+        assert_eq!(looked.unwrap(), Some(accounts.get("ada")));
     }
 
     #[test]
