@@ -26,6 +26,7 @@ pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire:
         state: state.into(),
         reason: reason.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default(),
         tasks,
+        changes_only: false,
     }
 }
 

@@ -214,7 +214,10 @@ impl Scheduler for UserService {
 
     type WatchJobStream = StreamOf<wire::Job>;
 
-    async fn watch_job(&self, request: Request<wire::GetJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
+    async fn watch_job(
+        &self,
+        request: Request<wire::WatchJobRequest>,
+    ) -> Result<Response<Self::WatchJobStream>, Status> {
         watch::watch(self, &request).map(Response::new)
     }
 

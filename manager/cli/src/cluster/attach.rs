@@ -35,8 +35,8 @@ pub(crate) fn attach(socket: Option<&Path>, args: &AttachArgs) -> Result<ExitCod
 
 /// How the task has ended; a job that goes on although nobody reads what it writes has no status yet.
 async fn status(socket: &Path, wanted: &Wanted) -> Result<ExitCode> {
-    let job = Watch::new(socket, wanted.task.job).await?.next().await?;
-    let (task, _) = wanted.find(&job)?;
+    let mut watch = Watch::new(socket, wanted.task.job).await?;
+    let (task, _) = wanted.find(watch.next().await?)?;
     let alone = Job { state: task.state, tasks: vec![task.clone()], ..Job::default() };
     Ok(if state::has_ended(alone.state()) { state::exit_code(&alone).into() } else { ExitCode::SUCCESS })
 }

@@ -119,7 +119,7 @@ pub(crate) async fn follow_from(socket: &Path, wanted: &Wanted, offset: Option<u
         let has_ended = loop {
             let job = watch.next().await?;
             patience.renew();
-            let (task, member) = wanted.find(&job)?;
+            let (task, member) = wanted.find(job)?;
             let has_ended = has_ended(task.state());
             match member {
                 Some(member) if has_begun(member) => {

@@ -87,7 +87,7 @@ pub(crate) async fn port_forward(socket: Option<&Path>, args: &PortForwardArgs) 
     let meant = Meant { task: args.task, rank: args.rank };
     let client = connect(&socket).await?;
     let mut watch = Watch::new(&socket, args.task.job).await?;
-    let now = meant.state(&watch.next().await?);
+    let now = meant.state(watch.next().await?);
     if now != JobState::Running {
         return Err(Failure::new(format!("job {} does not run: it is {}", args.task, state::word(now)))
             .hint(format!("see: aliquot job {}", args.task)));
@@ -102,7 +102,7 @@ pub(crate) async fn port_forward(socket: Option<&Path>, args: &PortForwardArgs) 
     }
     let ended = async {
         loop {
-            let now = meant.state(&watch.next().await?);
+            let now = meant.state(watch.next().await?);
             if has_ended(now) {
                 return Err(Failure::new(format!("job {} has ended: it {}", args.task, state::word(now))));
             }

@@ -125,7 +125,7 @@ async fn wait(socket: &Path, job: &Job, args: &SubmitArgs) -> Result<ExitCode> {
     let (mut watch, mut told) = (Watch::new(socket, id).await?, String::new());
     loop {
         let job = watch.next().await?;
-        let line = progress(&job);
+        let line = progress(job);
         let has_ended = state::has_ended(job.state());
         let is_worth_telling = if has_ended { job.state() != JobState::Succeeded } else { io::stderr().is_terminal() };
         if is_worth_telling && line != told {
@@ -133,7 +133,7 @@ async fn wait(socket: &Path, job: &Job, args: &SubmitArgs) -> Result<ExitCode> {
         }
         told = line;
         if has_ended {
-            return Ok(state::exit_code(&job).into());
+            return Ok(state::exit_code(job).into());
         }
     }
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use aliquot_proto::scheduler::v1::{GetJobRequest, Job};
+use aliquot_proto::scheduler::v1::{Job, WatchJobRequest};
 use tonic::{Code, Status, Streaming};
 
 use super::{Client, connect, credentials, failed};
@@ -52,6 +52,8 @@ pub(crate) struct Watch {
     id: u64,
     client: Client,
     changes: Option<Streaming<Job>>,
+    /// The job as it was last. Later answers of a stream are changes of it.
+    job: Job,
     patience: Patience,
 }
 
@@ -59,7 +61,14 @@ impl Watch {
     /// Watches the job `id` of the scheduler that serves `socket`.
     pub(crate) async fn new(socket: &Path, id: u64) -> Result<Watch> {
         let client = connect(socket).await?;
-        Ok(Watch { socket: socket.to_owned(), id, client, changes: None, patience: Patience::default() })
+        Ok(Watch {
+            socket: socket.to_owned(),
+            id,
+            client,
+            changes: None,
+            job: Job::default(),
+            patience: Patience::default(),
+        })
     }
 
     /// The same, also while the scheduler starts anew.
@@ -74,12 +83,13 @@ impl Watch {
     }
 
     /// The job as it is now, then at each further change. Whoever sees that it has ended asks no more.
-    pub(crate) async fn next(&mut self) -> Result<Job> {
+    pub(crate) async fn next(&mut self) -> Result<&Job> {
         loop {
             match self.try_next().await {
-                Ok(Some(job)) => {
+                Ok(Some(answer)) => {
                     self.patience.renew();
-                    return Ok(job);
+                    update(&mut self.job, answer);
+                    return Ok(&self.job);
                 }
                 // A scheduler that shuts down ends the stream.
                 Ok(None) => {}
@@ -96,11 +106,58 @@ impl Watch {
 
     async fn try_next(&mut self) -> std::result::Result<Option<Job>, Status> {
         if self.changes.is_none() {
-            self.changes = Some(self.client.watch_job(GetJobRequest { id: self.id }).await?.into_inner());
+            let request = WatchJobRequest { id: self.id, changes_only: true };
+            self.changes = Some(self.client.watch_job(request).await?.into_inner());
         }
         match &mut self.changes {
             Some(changes) => changes.message().await,
             None => Ok(None),
         }
+    }
+}
+
+/// Brings a job up to date with an answer of the scheduler.
+fn update(job: &mut Job, answer: Job) {
+    if !answer.changes_only {
+        *job = answer;
+        return;
+    }
+    let Job { tasks, spec, .. } = std::mem::replace(job, answer);
+    let changed = std::mem::replace(&mut job.tasks, tasks);
+    for task in changed {
+        match job.tasks.binary_search_by_key(&task.index, |known| known.index) {
+            Ok(place) => job.tasks[place] = task,
+            Err(place) => job.tasks.insert(place, task),
+        }
+    }
+    (job.spec, job.changes_only) = (spec, false);
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::scheduler::v1::{JobSpec, Task};
+
+    use super::*;
+
+    fn job(indices: &[u32], attempt: u32) -> Job {
+        let tasks = indices.iter().map(|index| Task { index: *index, attempt, ..Task::default() }).collect();
+        Job { id: 7, tasks, ..Job::default() }
+    }
+
+    #[test]
+    fn changes_leave_the_other_tasks_and_the_spec() {
+        let mut known = Job { spec: Some(JobSpec::default()), reason: "it waits".to_owned(), ..job(&[0, 2, 4], 1) };
+        update(&mut known, Job { changes_only: true, ..job(&[2, 3], 2) });
+        let mut expected = Job { spec: Some(JobSpec::default()), ..job(&[0, 2, 3, 4], 1) };
+        expected.tasks[1].attempt = 2;
+        expected.tasks[2].attempt = 2;
+        assert_eq!(known, expected);
+    }
+
+    #[test]
+    fn a_whole_job_takes_the_place_of_what_was_known() {
+        let mut known = job(&[0, 1, 2], 1);
+        update(&mut known, job(&[1], 3));
+        assert_eq!(known, job(&[1], 3));
     }
 }

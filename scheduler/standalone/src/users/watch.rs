@@ -1,62 +1,72 @@
 //! A job at each of its changes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aliquot_proto::scheduler::v1 as wire;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::Receiver;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status};
 
 use super::{StreamOf, UserService, caller, check};
 use crate::access::Action;
+use crate::jobs::JobId;
 
 /// The shortest time between two answers.
 const GAP: Duration = Duration::from_millis(200);
 /// The job is looked at so often although nothing has happened to it.
 const LOOK: Duration = Duration::from_secs(1);
+/// A look at a large array takes long. The time between two looks is so many times that, so that a watcher takes 5 % of a
+/// processor at most.
+const LOOK_COST_FACTOR: u32 = 20;
 /// Answers that wait for a reader.
 const ANSWERS_MAX: usize = 16;
 
 /// Answers a job now and at each change, until it has ended or the caller ends the stream.
 pub(super) fn watch(
     service: &UserService,
-    request: &Request<wire::GetJobRequest>,
+    request: &Request<wire::WatchJobRequest>,
 ) -> Result<StreamOf<wire::Job>, Status> {
     let caller = caller(request)?;
     check(request, &Action::Look)?;
-    let id = request.get_ref().id;
+    let &wire::WatchJobRequest { id, changes_only } = request.get_ref();
     let mut touched = service.seen.touched.subscribe();
     let mut last = service.job(id, &caller)?;
     let service = service.clone();
     let (sender, receiver) = tokio::sync::mpsc::channel(ANSWERS_MAX);
     tokio::spawn(async move {
+        let (mut answer, mut gap) = (last.clone(), GAP);
         loop {
-            let has_ended = has_ended(&last);
-            if sender.send(Ok(last.clone())).await.is_err() || has_ended {
+            let has_ended = has_ended(&answer);
+            if sender.send(Ok(answer)).await.is_err() || has_ended {
                 return;
             }
-            // Changes that come in quick succession are one.
-            tokio::time::sleep(GAP).await;
             loop {
-                let news = tokio::select! {
-                    news = touched.recv() => news,
+                // Changes that come in quick succession are one.
+                tokio::time::sleep(gap).await;
+                tokio::select! {
                     // Why it waits is not in the book.
-                    () = tokio::time::sleep(LOOK) => Ok(id),
+                    _ = tokio::time::timeout(LOOK, touch(&mut touched, id)) => {}
                     () = sender.closed() => return,
-                };
-                match news {
-                    Ok(of) if of != id => continue,
-                    Ok(_) | Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
                 }
-                match service.job(id, &caller) {
-                    Ok(now) if now != last => {
-                        last = now;
-                        break;
-                    }
-                    Ok(_) => {}
-                    // It is known no more.
-                    Err(_) => return,
+                let (service, caller, before) = (service.clone(), caller.clone(), last);
+                let look = move || {
+                    let begun = Instant::now();
+                    let now = service.job(id, &caller)?;
+                    let answer = if now == before {
+                        None
+                    } else if changes_only {
+                        Some(changes(&before, &now))
+                    } else {
+                        Some(now.clone())
+                    };
+                    Ok::<_, Status>((now, answer, GAP.max(begun.elapsed() * LOOK_COST_FACTOR)))
+                };
+                // It is known no more, or this process ends.
+                let Ok(Ok((now, news, cost))) = tokio::task::spawn_blocking(look).await else { return };
+                (last, gap) = (now, cost);
+                if let Some(news) = news {
+                    answer = news;
+                    break;
                 }
             }
         }
@@ -64,6 +74,48 @@ pub(super) fn watch(
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
 
+/// Returns when something may have happened to the job `id`, or this process ends.
+async fn touch(touched: &mut Receiver<JobId>, id: JobId) {
+    while touched.recv().await.is_ok_and(|of| of != id) {}
+}
+
+/// What `now` has that `before` has not. A task stays at its place in the list.
+fn changes(before: &wire::Job, now: &wire::Job) -> wire::Job {
+    let is_new = |(place, task): &(usize, &wire::Task)| before.tasks.get(*place) != Some(*task);
+    let tasks = now.tasks.iter().enumerate().filter(is_new).map(|(_, task)| task.clone()).collect();
+    wire::Job {
+        id: now.id,
+        spec: None,
+        user: now.user.clone(),
+        uid: now.uid,
+        submitted_unix_ms: now.submitted_unix_ms,
+        state: now.state,
+        tasks,
+        reason: now.reason.clone(),
+        is_remote: now.is_remote,
+        changes_only: true,
+    }
+}
+
 fn has_ended(job: &wire::Job) -> bool {
     matches!(job.state(), wire::JobState::Succeeded | wire::JobState::Failed | wire::JobState::Cancelled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_the_tasks_that_differ_without_the_spec() {
+        let task = |index, attempt| wire::Task { index, attempt, ..wire::Task::default() };
+        let job = |reason: &str, attempts: [u32; 3]| wire::Job {
+            id: 7,
+            spec: Some(wire::JobSpec::default()),
+            tasks: attempts.iter().zip(0..).map(|(attempt, index)| task(index, *attempt)).collect(),
+            reason: reason.to_owned(),
+            ..wire::Job::default()
+        };
+        let changed = changes(&job("it waits", [1, 1, 1]), &job("", [1, 2, 1]));
+        assert_eq!(changed, wire::Job { id: 7, tasks: vec![task(1, 2)], changes_only: true, ..wire::Job::default() });
+    }
 }

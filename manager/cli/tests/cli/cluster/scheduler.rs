@@ -12,7 +12,7 @@ use aliquot_proto::scheduler::v1::{
     ListSecretsResponse, ListUsersRequest, ListUsersResponse, LogChunk, Member, Node, Queue, ReadLogRequest,
     RemoveNodeRequest, RemoveNodeResponse, RemoveQueueRequest, RemoveQueueResponse, RemoveSecretRequest,
     RemoveSecretResponse, RemoveUserRequest, RemoveUserResponse, Secret, SetSecretRequest, SubmitJobRequest, Task,
-    User,
+    User, WatchJobRequest,
 };
 use aliquot_proto::stream::v1::{FromJob, FromUser, from_job};
 use tempfile::TempDir;
@@ -198,7 +198,7 @@ impl Scheduler for Player {
 
     type WatchJobStream = ReceiverStream<Result<Job, Status>>;
 
-    async fn watch_job(&self, request: Request<GetJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
+    async fn watch_job(&self, request: Request<WatchJobRequest>) -> Result<Response<Self::WatchJobStream>, Status> {
         self.job(request.into_inner().id)?;
         self.note(Asked::Watch);
         let (sender, receiver) = mpsc::channel(1);
