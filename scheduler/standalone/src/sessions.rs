@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
 use aliquot_proto::agent::v1::{LogChunk, NodeSpec, ReadLog, SchedulerMessage};
+use aliquot_scheduler_engine::Generation;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -34,10 +35,20 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// The number of the connection, and where messages for it go; `None`: there is none.
-    connection: Option<(u64, mpsc::Sender<SchedulerMessage>)>,
+    connection: Option<Connection>,
     /// What it has reported last.
     reported: NodeSpec,
+    /// The last command about each claim that the node has not said it has handled. A connection that ends may lose it.
+    unheard: BTreeMap<String, (Generation, SchedulerMessage)>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    sender: mpsc::Sender<SchedulerMessage>,
+    /// Whether the node has said on it what it has handled. Before that it gets no commands: it refuses those that a
+    /// greater generation has overtaken, so what it has not heard must come first.
+    has_reported: bool,
 }
 
 impl Sessions {
@@ -45,7 +56,8 @@ impl Sessions {
     pub(crate) fn connect(&self, node: &str) -> (u64, mpsc::Receiver<SchedulerMessage>) {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        self.0.nodes.lock().entry(node.to_owned()).or_default().connection = Some((number, sender));
+        let connection = Connection { number, sender, has_reported: false };
+        self.0.nodes.lock().entry(node.to_owned()).or_default().connection = Some(connection);
         self.end_reads(node);
         (number, receiver)
     }
@@ -54,7 +66,7 @@ impl Sessions {
     pub(crate) fn disconnect(&self, node: &str, number: u64) -> bool {
         let mut nodes = self.0.nodes.lock();
         let Some(known) = nodes.get_mut(node) else { return false };
-        if known.connection.as_ref().is_none_or(|(connection, _)| *connection != number) {
+        if known.connection.as_ref().is_none_or(|connection| connection.number != number) {
             return false;
         }
         known.connection = None;
@@ -69,9 +81,28 @@ impl Sessions {
         self.end_reads(node);
     }
 
-    pub(crate) fn note_report(&self, node: &str, spec: &NodeSpec) {
-        if let Some(known) = self.0.nodes.lock().get_mut(node) {
-            known.reported = spec.clone();
+    /// Notes what a node is, and the greatest generation that it has handled. The first report on a connection brings it
+    /// the commands that it has not heard.
+    pub(crate) fn note_report(&self, node: &str, spec: &NodeSpec, handled: Generation) {
+        let mut nodes = self.0.nodes.lock();
+        let Some(known) = nodes.get_mut(node) else { return };
+        known.reported = spec.clone();
+        known.unheard.retain(|_, (generation, _)| *generation > handled);
+        let Some(connection) = known.connection.as_mut().filter(|connection| !connection.has_reported) else { return };
+        connection.has_reported = true;
+        let mut unheard: Vec<_> = known.unheard.values().cloned().collect();
+        unheard.sort_by_key(|(generation, _)| *generation);
+        if unheard.into_iter().any(|(_, message)| connection.sender.try_send(message).is_err()) {
+            known.connection = None;
+        }
+    }
+
+    /// Notes that a node has said what became of a command.
+    pub(crate) fn note_outcome(&self, node: &str, claim: &str, command: Generation) {
+        if let Some(known) = self.0.nodes.lock().get_mut(node)
+            && known.unheard.get(claim).is_some_and(|(generation, _)| *generation <= command)
+        {
+            known.unheard.remove(claim);
         }
     }
 
@@ -84,12 +115,21 @@ impl Sessions {
         self.0.nodes.lock().get(node).is_some_and(|known| known.connection.is_some())
     }
 
-    /// Sends a message to a node. It is lost if the node cannot be reached.
+    /// Sends a message to a node; whether it can be reached. If it cannot, or if the connection loses the message, a
+    /// command comes with the next connection, and anything else is lost.
     pub(crate) fn send(&self, node: &str, message: SchedulerMessage) -> bool {
         let mut nodes = self.0.nodes.lock();
         let Some(known) = nodes.get_mut(node) else { return false };
-        let Some((_, sender)) = &known.connection else { return false };
-        let is_sent = sender.try_send(message).is_ok();
+        let command = command(&message);
+        if let Some((claim, generation)) = command {
+            known.unheard.insert(claim.to_owned(), (generation, message.clone()));
+        }
+        let is_command = command.is_some();
+        let Some(connection) = &known.connection else { return false };
+        if is_command && !connection.has_reported {
+            return true;
+        }
+        let is_sent = connection.sender.try_send(message).is_ok();
         if !is_sent {
             known.connection = None;
             drop(nodes);
@@ -129,8 +169,20 @@ impl Sessions {
     }
 }
 
+/// The claim and the generation of a command.
+fn command(message: &SchedulerMessage) -> Option<(&str, Generation)> {
+    let (claim, generation) = match message.message.as_ref()? {
+        Message::Start(start) => (&start.claim, start.generation),
+        Message::Stop(stop) => (&stop.claim, stop.generation),
+        _ => return None,
+    };
+    Some((claim, wire::generation(generation)))
+}
+
 #[cfg(test)]
 mod tests {
+    use aliquot_proto::agent::v1::{Start, Stop};
+
     use super::*;
 
     fn ping() -> SchedulerMessage {
@@ -157,6 +209,55 @@ mod tests {
         let (_, _receiver) = sessions.connect("a");
         assert_eq!((0..WAITING_MAX + 1).filter(|_| sessions.send("a", ping())).count(), WAITING_MAX);
         assert!(!sessions.is_connected("a"));
+    }
+
+    fn start(claim: &str, number: u64) -> SchedulerMessage {
+        let generation = Some(wire::to_generation(generation(number)));
+        wire::message(7, Message::Start(Start { claim: claim.to_owned(), generation, ..Start::default() }))
+    }
+
+    fn stop(claim: &str, number: u64) -> SchedulerMessage {
+        let generation = Some(wire::to_generation(generation(number)));
+        wire::message(7, Message::Stop(Stop { claim: claim.to_owned(), generation, ..Stop::default() }))
+    }
+
+    fn generation(number: u64) -> Generation {
+        Generation { term: 1, number }
+    }
+
+    fn waiting(messages: &mut mpsc::Receiver<SchedulerMessage>) -> Vec<SchedulerMessage> {
+        std::iter::from_fn(|| messages.try_recv().ok()).collect()
+    }
+
+    #[test]
+    fn commands_that_a_connection_loses_come_with_the_next() {
+        let sessions = Sessions::default();
+        let (_, mut first) = sessions.connect("a");
+        sessions.note_report("a", &NodeSpec::default(), generation(0));
+        for message in [start("1-0", 1), start("2-0", 2), start("3-0", 3), stop("2-0", 4), ping()] {
+            assert!(sessions.send("a", message));
+        }
+        assert_eq!(waiting(&mut first).len(), 5);
+        sessions.note_outcome("a", "3-0", generation(3));
+
+        let (_, mut second) = sessions.connect("a");
+        assert!(sessions.send("a", start("4-0", 5)) && sessions.send("a", ping()));
+        assert_eq!(waiting(&mut second), [ping()], "commands wait until the node says what it has handled");
+        sessions.note_report("a", &NodeSpec::default(), generation(1));
+        assert_eq!(waiting(&mut second), [stop("2-0", 4), start("4-0", 5)]);
+        sessions.note_report("a", &NodeSpec::default(), generation(1));
+        assert_eq!(waiting(&mut second), [], "a connection loses nothing while it lasts");
+    }
+
+    #[test]
+    fn commands_for_a_node_that_is_away_wait_for_it() {
+        let sessions = Sessions::default();
+        let (number, _) = sessions.connect("a");
+        assert!(sessions.disconnect("a", number));
+        assert!(!sessions.send("a", stop("1-0", 1)));
+        let (_, mut messages) = sessions.connect("a");
+        sessions.note_report("a", &NodeSpec::default(), generation(0));
+        assert_eq!(waiting(&mut messages), [stop("1-0", 1)]);
     }
 
     #[test]
