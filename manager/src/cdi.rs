@@ -302,6 +302,7 @@ mod tests {
             },
             created: SystemTime::UNIX_EPOCH,
             description: String::new(),
+            pod_uid: None,
             owner: None,
             users: BTreeSet::new(),
         };

@@ -169,6 +169,7 @@ fn create_request(request: &SliceRequest) -> CreateRequest {
         audit_policy: request.audit_policy,
         published: Published { aliases: request.aliases.clone(), environment: request.environment.clone() },
         description: request.description.clone(),
+        pod_uid: request.pod_uid.clone(),
         owner: None,
         // Containers need no right to the directories above their mounts.
         users: BTreeSet::new(),
@@ -188,6 +189,7 @@ fn slice(view: SliceView) -> Slice {
         host_memory_limit_bytes: view.slice.host_memory_limit_bytes,
         audit_policy: view.slice.audit_policy,
         description: view.slice.description,
+        pod_uid: view.slice.pod_uid,
         aliases: view.slice.published.aliases,
         environment: view.slice.published.environment,
         name: view.slice.name,

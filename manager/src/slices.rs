@@ -127,6 +127,9 @@ pub(crate) struct Slice {
     pub created: SystemTime,
     /// For people to read.
     pub description: String,
+    /// The UID of the pod that it is for, as an adapter said. Missing in checkpoints from before it was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
     /// The process with whose end the slice is removed.
     pub owner: Option<Owner>,
     /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
@@ -171,6 +174,8 @@ pub(crate) struct CreateRequest {
     pub published: Published,
     /// For people to read.
     pub description: String,
+    /// The UID of the pod that it is for, if an adapter says so.
+    pub pod_uid: Option<String>,
     /// The process with whose end the slice is to be removed.
     pub owner: Option<Owner>,
     /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
@@ -298,6 +303,7 @@ impl Slices {
             published: request.published,
             created: now,
             description: request.description,
+            pod_uid: request.pod_uid,
             owner: request.owner,
             users: request.users,
         })

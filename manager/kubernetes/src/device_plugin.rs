@@ -22,7 +22,8 @@
 //! Units do not say what the devices are like. So a scheduler that chooses devices reads them in an annotation of the node
 //! ([`aliquot_api_server::Inventory`]), and says in one of the pod which it has chosen.
 //!
-//! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps.
+//! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps, and from the pod's UID,
+//! which the slice keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;

@@ -29,6 +29,10 @@ pub struct SliceRequest {
     pub aliases: BTreeSet<String>,
     /// Variables that its containers get besides what every slice's containers get.
     pub environment: BTreeMap<String, String>,
+    /// The UID of the pod that it is for, if the adapter needs to tell it from another pod of that name. The node keeps
+    /// it and does not read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
 }
 
 /// What a slice has of one device.

@@ -23,6 +23,7 @@ fn contents() -> Contents {
         published: Published::default(),
         created: SystemTime::now(),
         description: "\"quoted\"\n".into(),
+        pod_uid: Some("uid-1".into()),
         owner: None,
         users: [7].into(),
     };
@@ -64,16 +65,17 @@ fn the_saved_state_is_loaded() {
 }
 
 #[test]
-fn a_checkpoint_of_before_there_were_host_limits_and_priorities_is_taken_up() {
+fn a_checkpoint_of_before_a_field_was_kept_is_taken_up() {
     let dir = tempfile::tempdir().unwrap();
     let (checkpoint, [path, _]) = saved(dir.path(), &contents());
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let slice = value["slices"][0].as_object_mut().unwrap();
     assert_eq!(slice.remove("priority_class").unwrap(), "latency-critical");
     slice.remove("host_memory_limit_bytes").unwrap();
+    slice.remove("pod_uid").unwrap();
     fs::write(&path, value.to_string()).unwrap();
     let loaded = loaded(&checkpoint).slices.remove(0).slice;
-    assert_eq!((loaded.qos_class, loaded.host_memory_limit_bytes), (QosClass::Standard, 0));
+    assert_eq!((loaded.qos_class, loaded.host_memory_limit_bytes, loaded.pod_uid), (QosClass::Standard, 0, None));
 }
 
 #[test]

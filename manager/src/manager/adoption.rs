@@ -114,6 +114,7 @@ fn undescribed(id: SliceId) -> Slice {
         published: Published::default(),
         created: SystemTime::now(),
         description: "known from its region only".into(),
+        pod_uid: None,
         owner: None,
         users: BTreeSet::new(),
     }

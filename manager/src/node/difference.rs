@@ -15,6 +15,7 @@ pub(super) fn difference(asked: &SliceRequest, found: &SliceRequest) -> Option<S
         .or_else(|| differs("audit policy", &asked.audit_policy, &found.audit_policy))
         .or_else(|| differs("aliases", &asked.aliases, &found.aliases))
         .or_else(|| differs("environment", &asked.environment, &found.environment))
+        .or_else(|| differs("pod", &asked.pod_uid, &found.pod_uid))
 }
 
 fn differs<T: PartialEq + Debug>(what: &str, asked: &T, found: &T) -> Option<String> {
@@ -63,5 +64,6 @@ mod tests {
         assert!(changed(&|asked| asked.audit_policy = Some(AuditPolicy::Stop)).starts_with("its audit policy"));
         assert!(changed(&|asked| _ = asked.aliases.insert("b".into())).starts_with("its aliases"));
         assert!(changed(&|asked| _ = asked.environment.insert("A".into(), "b".into())).starts_with("its environment"));
+        assert_eq!(changed(&|asked| asked.pod_uid = Some("u".into())), "its pod is None, not Some(\"u\")");
     }
 }

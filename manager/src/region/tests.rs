@@ -31,6 +31,7 @@ fn slice() -> Slice {
         published: Published::default(),
         created: SystemTime::UNIX_EPOCH,
         description: String::new(),
+        pod_uid: None,
         owner: None,
         users: BTreeSet::new(),
     }

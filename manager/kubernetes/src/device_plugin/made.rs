@@ -1,43 +1,23 @@
-//! For which pods slices were made, by UID: a pod that comes again under its name has a slice of the same name.
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! For which pod a slice was made: a pod that comes again under its name has a slice of the same name.
+//!
+//! The slice itself keeps the pod's UID, so a later process knows it, too. The slice of a pod that kubelet had not recorded
+//! has none, and neither has one that a manager of before has made.
 
 use aliquot_node::Slice;
 
 use super::unit_id::CdiName;
 use crate::pod_resources::Recorded;
 
-/// The UIDs of the pods of the slices that this process has made, by slice. An earlier process's slices are not in it.
-#[derive(Debug, Default)]
-pub(super) struct Made(Mutex<BTreeMap<String, String>>);
+/// Whether a slice was made for another pod than this one, as far as the slice says.
+#[must_use]
+pub(super) fn is_of_another(slice: &Slice, pod_uid: &str) -> bool {
+    slice.content.pod_uid.as_ref().is_some_and(|made_for| made_for != pod_uid)
+}
 
-impl Made {
-    /// Notes that a slice was made for a pod.
-    pub(super) fn note(&self, slice: String, pod_uid: String) {
-        self.lock().insert(slice, pod_uid);
-    }
-
-    /// Whether a slice was made for another pod than this one, as far as is known.
-    pub(super) fn is_of_another(&self, slice: &str, pod_uid: &str) -> bool {
-        self.lock().get(slice).is_some_and(|made_for| made_for != pod_uid)
-    }
-
-    /// Whether a slice was made for a pod to which kubelet has given the units with this name since then, as it records.
-    pub(super) fn is_rightful(&self, slice: &str, units: &CdiName, recorded: &[Recorded]) -> bool {
-        let made = self.lock();
-        let Some(pod_uid) = made.get(slice) else { return false };
-        let of_pod = recorded.iter().filter(|recorded| recorded.pod_uid == *pod_uid);
-        of_pod.flat_map(|recorded| &recorded.devices).any(|(resource, ids)| CdiName::of_units(resource, ids) == *units)
-    }
-
-    /// Forgets the slices that are gone.
-    pub(super) fn keep(&self, slices: &[Slice]) {
-        let there: BTreeSet<&str> = slices.iter().map(|slice| slice.content.name.as_str()).collect();
-        self.lock().retain(|slice, _| there.contains(slice.as_str()));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Whether a slice was made for a pod that has the units with this name, as kubelet records.
+#[must_use]
+pub(super) fn is_rightful(slice: &Slice, units: &CdiName, recorded: &[Recorded]) -> bool {
+    let Some(pod_uid) = &slice.content.pod_uid else { return false };
+    let of_pod = recorded.iter().filter(|recorded| recorded.pod_uid == *pod_uid);
+    of_pod.flat_map(|recorded| &recorded.devices).any(|(resource, ids)| CdiName::of_units(resource, ids) == *units)
 }

@@ -12,7 +12,7 @@ use tracing::info;
 use super::choice::{Hint, NoDevice, choose};
 use super::cluster::{Cluster, KnownPod, LOOK_TIMEOUT};
 use super::decided::Decided;
-use super::made::Made;
+use super::made::{is_of_another, is_rightful};
 use super::resource::{Resource, kept_percent};
 use super::slice_name::slice_name;
 use super::stale::of_nobody;
@@ -45,7 +45,6 @@ pub(super) struct Preparer {
     spoken: Spoken,
     facts: NodeFacts,
     starts: Starts,
-    made: Made,
     decided: Decided,
     waits: Waits,
     choice_lock: ChoiceLock,
@@ -71,7 +70,6 @@ impl Preparer {
             spoken,
             facts,
             starts: Starts::default(),
-            made: Made::default(),
             decided: Decided::default(),
             waits: Waits::default(),
             choice_lock,
@@ -298,12 +296,12 @@ impl Preparer {
 
     /// Whether the container's slice is there. That of an earlier pod of its name is not the container's.
     async fn is_there(&self, name: &str, starting: &Starting) -> bool {
-        if starting.pod_uid.as_ref().is_some_and(|uid| self.made.is_of_another(name, uid)) {
-            return false;
-        }
         let name = name.to_owned();
         let slice = node::blocking(&self.node, move |node| node.get(&name)).await;
-        slice.is_some_and(|slice| slice.content.aliases == starting.aliases)
+        slice.is_some_and(|slice| {
+            let is_of_another = starting.pod_uid.as_ref().is_some_and(|uid| is_of_another(&slice, uid));
+            !is_of_another && slice.content.aliases == starting.aliases
+        })
     }
 
     /// What the container asks for, in its pod's own words.
@@ -327,6 +325,7 @@ impl Preparer {
             qos_class: wish.priority.map(qos_class),
             description: starting.consumer.to_string(),
             aliases: starting.aliases.clone(),
+            pod_uid: starting.pod_uid.clone(),
             ..SliceRequest::default()
         };
         // Kubelet gives units out again as soon as their container is gone, and its slice may still be there. Such
@@ -343,9 +342,6 @@ impl Preparer {
         let consumers = BTreeSet::from([starting.consumer.clone()]);
         let devices: Vec<String> = parts.into_iter().map(|part| part.device_uuid).collect();
         info!(slice = name, container = %starting.consumer, devices = devices.join(","), "made a container's slice");
-        if let Some(uid) = &starting.pod_uid {
-            self.made.note(name.clone(), uid.clone());
-        }
         node::blocking(&self.node, move |node| node.set_consumers(&name, &consumers)).await;
         Ok(())
     }
@@ -432,8 +428,8 @@ impl Preparer {
     pub(super) async fn retire(&self, cdi_name: &CdiName) -> Result<(), PrepareError> {
         let _held = self.choice_lock.lock().await;
         let recorded = self.pod_resources.recorded().await.unwrap_or_default();
-        let is_rightful = |slice: &Slice| self.made.is_rightful(&slice.content.name, cdi_name, &recorded);
-        self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()]), is_rightful).await
+        let stays = |slice: &Slice| is_rightful(slice, cdi_name, &recorded);
+        self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()]), stays).await
     }
 
     /// Removes the slices that have one of these aliases, but those that are to stay.
@@ -443,7 +439,6 @@ impl Preparer {
         stays: impl Fn(&Slice) -> bool,
     ) -> Result<(), PrepareError> {
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        self.made.keep(&slices);
         let of_aliases = slices.iter().filter(|slice| !slice.content.aliases.is_disjoint(aliases));
         for slice in of_aliases.filter(|slice| !stays(slice)) {
             self.remove(&slice.content.name).await?;

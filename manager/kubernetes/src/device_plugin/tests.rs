@@ -113,6 +113,13 @@ impl World {
         self.plugin.spawn(run(config, serves, node, cluster, pod_resources));
     }
 
+    /// Ends the plugin and kubelet, and starts both again.
+    async fn restart(&mut self) {
+        self.plugin.shutdown().await;
+        self.kubelet.restart();
+        self.serve();
+    }
+
     async fn watch(&self, resource: &str) -> Streaming<proto::ListAndWatchResponse> {
         let mut plugin = self.kubelet.plugin(resource).await;
         plugin.list_and_watch(proto::Empty {}).await.unwrap().into_inner()
@@ -235,7 +242,7 @@ async fn a_container_starts_in_the_slice_of_both_its_resources() {
 
 #[tokio::test]
 async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
-    let world = World::new(2, &[], LONG);
+    let mut world = World::new(2, &[], LONG);
     world.admit("a", &THIRD, &[]).await;
     let units = world.kubelet.units("a");
     world.record(&[("a", "uid-1")]);
@@ -245,29 +252,32 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     world.allocate("a", MEMORY, &units[MEMORY]).await;
     assert_eq!(world.node.list(), [slice]);
     // The next pod of that name gets the same units.
-    let comes_again = |uid: &str, limit: &str| {
+    let comes_again = |world: &World, uid: &str, limit: &str| {
         let pod = pod("main", &THIRD, &[("aliquot.dev/gpu-core-limit", limit)]);
         world.cluster.pods.lock().unwrap().insert("a".into(), pod);
         world.record(&[("a", uid)]);
     };
-    let limit = || world.slice("a").unwrap().content.parts[0].core_limit_percent;
-    comes_again("uid-2", "40");
+    let limit = |world: &World| world.slice("a").unwrap().content.parts[0].core_limit_percent;
+    comes_again(&world, "uid-2", "40");
     world.allocate("a", MEMORY, &units[MEMORY]).await;
     world.start("a").await.unwrap();
-    assert_eq!(limit(), 40);
-    // And the one after that, of which nothing was told before it starts.
-    comes_again("uid-3", "50");
+    assert_eq!(limit(&world), 40);
+    // And the one after that, of which nothing was told before it starts, to a plugin that has not made the slice.
+    world.restart().await;
+    comes_again(&world, "uid-3", "50");
     world.start("a").await.unwrap();
-    assert_eq!(limit(), 50);
+    assert_eq!(limit(&world), 50);
 }
 
 #[tokio::test]
 async fn a_pod_with_another_one_s_units_waits_and_takes_no_slice() {
-    let world = World::new(2, &[], LONG);
+    let mut world = World::new(2, &[], LONG);
     world.admit("a", &THIRD, &[]).await;
     world.record(&[("a", "uid-a")]);
     world.start("a").await.unwrap();
     let slice = world.slice("a").unwrap();
+    // The next process must know for which pod this one has made the slice.
+    world.restart().await;
     // Kubelet has forgotten that it gave the memory away.
     world.admit("b", &THIRD, &[]).await;
     world.allocate("b", MEMORY, &world.kubelet.units("a")[MEMORY]).await;
@@ -442,9 +452,7 @@ async fn what_a_scheduler_has_decided_takes_nothing_off_the_offer() {
     // Its scheduler binds the next pod as soon as this one is gone, before the plugin has seen that.
     let all = 16 * usize::try_from(GIB / (256 << 20)).unwrap();
     healthy(&mut world.watch(MEMORY).await, all).await;
-    world.plugin.shutdown().await;
-    world.kubelet.restart();
-    world.serve();
+    world.restart().await;
     healthy(&mut world.watch(MEMORY).await, all).await;
     // On what no scheduler has decided, only the plugin knows that nobody can do anything with the rest of the memory.
     world.kubelet.forget("a");

@@ -267,6 +267,8 @@ impl Merged {
                 aliases: BTreeSet::new(),
                 environment: BTreeMap::new(),
                 parts: self.parts,
+                // Pods can share a claim.
+                pod_uid: None,
             },
             devices: self.devices,
             containers: BTreeSet::new(),

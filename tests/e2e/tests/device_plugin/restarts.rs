@@ -1,7 +1,10 @@
 //! Kubelet and the manager stop, are killed, and restart.
 
+use std::fs;
+
 use aliquot_harness::wait;
 use aliquot_test_cluster::World;
+use serde_json::Value;
 
 use crate::stage::{
     CORE, create, delete, on_paper, on_paper_without_grace, part, slice_of, wait_for_plugin, wait_for_units, wrong,
@@ -60,6 +63,21 @@ fn running_containers_keep_their_slices_whatever_is_restarted() {
     assert_eq!(slice_of(&world, "before", "main").unwrap(), before);
     assert_eq!(world.slices().len(), 6);
     world.assert_no_complaints();
+}
+
+#[test]
+fn the_next_manager_knows_for_which_pod_a_slice_was_made() {
+    let mut world = on_paper(1);
+    let uid = create(&world, "pod", &part(30, 8)).metadata.uid.expect("the API server gives it one");
+    assert_runs(&world, "pod", 30, 8);
+    for _ in 0..2 {
+        let checkpoint = fs::read(world.node.state_dir().join("checkpoint.json")).expect("the manager has written it");
+        let checkpoint: Value = serde_json::from_slice(&checkpoint).expect("it is JSON");
+        assert_eq!(checkpoint["slices"][0]["pod_uid"], uid.as_str(), "{checkpoint}");
+        world.kill_manager();
+        world.node.restart();
+        wait_for_plugin(&world, 1);
+    }
 }
 
 /// More steps than the handling of one container has.
