@@ -33,6 +33,8 @@ struct Known {
     answer_delay: Duration,
     /// What happens while it is asked the next time.
     meanwhile: Option<Box<dyn FnOnce() + Send>>,
+    /// What happens whenever it is asked.
+    at_questions: Option<Box<dyn FnMut() + Send>>,
     /// Listens to the plugins, in this run.
     listening: JoinSet<()>,
 }
@@ -159,6 +161,12 @@ impl TestKubelet {
         self.known.0.lock().unwrap().meanwhile = Some(Box::new(work));
     }
 
+    /// Has `work` done whenever it is asked who has what, before it looks. If there is one asker, what the answer before has
+    /// led to is done by then.
+    pub(crate) fn at_questions(&self, work: impl FnMut() + Send + 'static) {
+        self.known.0.lock().unwrap().at_questions = Some(Box::new(work));
+    }
+
     /// How often it was asked who has what.
     pub(crate) fn lists(&self) -> usize {
         self.known.0.lock().unwrap().lists
@@ -221,6 +229,9 @@ impl PodResourcesLister for Service {
         }
         let mut known = self.known.0.lock().unwrap();
         known.lists += 1;
+        if let Some(work) = &mut known.at_questions {
+            work();
+        }
         if known.rejected > 0 {
             known.rejected -= 1;
             return Err(Status::resource_exhausted("rejected by rate limit"));

@@ -146,6 +146,37 @@ async fn slices_of_a_pod_that_is_gone_for_all_are_removed_at_once() {
     assert!(world.slice("forgotten").is_some());
 }
 
+/// A question is put every two seconds, so this bounds how long a slice lingers after its pod.
+#[tokio::test]
+async fn two_answers_of_kubelet_without_a_pod_end_its_slice() {
+    let world = World::new(1, &[], LONG);
+    let pods = ["a", "b", "c"];
+    for pod in pods {
+        world.admit(pod, &THIRD, &[]).await;
+        world.start(pod).await.unwrap();
+    }
+    let (are_gone, is_late) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    world.kubelet.at_questions({
+        let (node, are_gone, is_late) = (world.node.clone(), are_gone.clone(), is_late.clone());
+        let mut questions = 0;
+        // The first answer without the pods says that they are gone, and the second that none has come again. The third
+        // question finds no slice.
+        move || {
+            questions += usize::from(are_gone.load(Ordering::Relaxed));
+            is_late.fetch_or(questions > 2 && !node.list().is_empty(), Ordering::Relaxed);
+        }
+    });
+    for pod in pods {
+        world.cluster.pods.lock().unwrap().remove(pod);
+        world.kubelet.forget(pod);
+    }
+    are_gone.store(true, Ordering::Relaxed);
+    while pods.iter().any(|pod| world.slice(pod).is_some()) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!is_late.load(Ordering::Relaxed));
+}
+
 #[tokio::test]
 async fn the_slice_of_an_earlier_pod_of_the_name_is_removed() {
     let world = World::new(1, &[], LONG);
