@@ -28,10 +28,12 @@ use crate::region::Region;
 use crate::slices::Slice;
 
 mod driver;
+mod loader_cache;
 mod stale;
 mod visible;
 
 use driver::{Finder, HostDriver};
+use loader_cache::LoaderCache;
 
 /// The CDI kind of slices.
 const KIND: &str = "aliquot.dev/slice";
@@ -65,6 +67,7 @@ pub enum CdiError {
 pub(crate) struct Cdi {
     config: Option<CdiConfig>,
     driver: DriverRoot,
+    loader_cache: LoaderCache,
     mps: Arc<Mps>,
 }
 
@@ -133,7 +136,7 @@ impl Cdi {
     /// Publishes as `config` says, with the files of `driver` and the settings that clients of `mps` need.
     #[must_use]
     pub(crate) fn new(config: Option<CdiConfig>, driver: DriverRoot, mps: Arc<Mps>) -> Cdi {
-        Cdi { config, driver, mps }
+        Cdi { config, driver, loader_cache: LoaderCache::default(), mps }
     }
 
     /// The fully qualified name of a slice's device; `None` if slices are not published.
@@ -152,7 +155,7 @@ impl Cdi {
         // and could not start without it.
         let path = region.dir().join(REGION_PRELOAD_FILE);
         write_preload_file(&path, region.preload()).map_err(|source| CdiError::Preload { path, source })?;
-        let driver = HostDriver::find(slice, inventory, &self.driver);
+        let driver = HostDriver::find(slice, inventory, &self.driver, &self.loader_cache.read(&self.driver));
         let mps = self.mps.client(&slice.parts);
         let visible = visible::variables(&slice.parts, inventory, &driver.device_nodes);
         let container = Container { visible, driver, mps };

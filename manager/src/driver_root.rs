@@ -54,11 +54,16 @@ impl DriverRoot {
             let mut command = Command::new(tool);
             command.arg("-p");
             if !self.is_own() {
-                command.arg("-C").arg(self.seen("/etc/ld.so.cache"));
+                command.arg("-C").arg(self.loader_cache_file());
             }
             command.output().ok()
         });
         output.map(|output| parse(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
+    }
+
+    /// The file of that cache, as this process sees it.
+    pub(crate) fn loader_cache_file(&self) -> PathBuf {
+        self.seen("/etc/ld.so.cache")
     }
 
     /// Resolves all links in `path`, which is below the driver's root, as they resolve there. Returns the path on the
@@ -109,6 +114,23 @@ fn parse(text: &str) -> BTreeMap<String, PathBuf> {
     cache
 }
 
+/// A node's root directory with a driver in `/drivers`, which has these libraries of this machine in its cache.
+#[cfg(test)]
+pub(crate) fn test_node(names: &[&str]) -> tempfile::TempDir {
+    let node = tempfile::tempdir().unwrap();
+    let libraries = node.path().join("drivers/usr/lib");
+    fs::create_dir_all(node.path().join("drivers/etc")).unwrap();
+    fs::create_dir_all(&libraries).unwrap();
+    let own = DriverRoot::default().loader_cache();
+    for name in names {
+        fs::copy(own[*name].canonicalize().unwrap(), libraries.join(name)).unwrap();
+    }
+    let ldconfig = LDCONFIG.iter().find(|tool| Path::new(tool).exists()).expect("the C library's ldconfig");
+    let made = Command::new(ldconfig).arg("-r").arg(node.path().join("drivers")).arg("/usr/lib").status().unwrap();
+    assert!(made.success());
+    node
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -130,15 +152,7 @@ mod tests {
 
     #[test]
     fn the_node_s_own_loader_cache_is_read_from_where_the_node_is_seen() {
-        let node = tempfile::tempdir().unwrap();
-        let libraries = node.path().join("drivers/usr/lib");
-        fs::create_dir_all(node.path().join("drivers/etc")).unwrap();
-        fs::create_dir_all(&libraries).unwrap();
-        let library = LDCONFIG.iter().find(|tool| Path::new(tool).exists()).expect("the C library's ldconfig");
-        let own = DriverRoot::default().loader_cache();
-        fs::copy(own["libc.so.6"].canonicalize().unwrap(), libraries.join("libc.so.6")).unwrap();
-        let made = Command::new(library).arg("-r").arg(node.path().join("drivers")).arg("/usr/lib").status().unwrap();
-        assert!(made.success());
+        let node = test_node(&["libc.so.6"]);
         let root = DriverRoot::new(node.path().into(), "/drivers".into());
         let expected = BTreeMap::from([("libc.so.6".to_owned(), PathBuf::from("/usr/lib/libc.so.6"))]);
         let mut found = root.loader_cache();

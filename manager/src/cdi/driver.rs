@@ -76,13 +76,18 @@ pub(super) enum Finder {
 }
 
 impl HostDriver {
-    /// Finds what the devices of `slice` need of the driver at `root`.
-    pub(super) fn find(slice: &Slice, inventory: &Inventory, root: &DriverRoot) -> HostDriver {
+    /// Finds what the devices of `slice` need of the driver at `root`, whose loader finds `loadable`.
+    pub(super) fn find(
+        slice: &Slice,
+        inventory: &Inventory,
+        root: &DriverRoot,
+        loadable: &BTreeMap<String, PathBuf>,
+    ) -> HostDriver {
         let devices: Vec<&Device> = slice.parts.iter().filter_map(|part| inventory.device(&part.device)).collect();
         let minors = fs::read_to_string(MIG_MINORS).unwrap_or_default();
         let nodes = device_nodes(&devices, &mig_minors(&minors));
         let device_nodes = nodes.into_iter().filter(|node| root.seen_on_node(node).exists()).collect();
-        let mut files = libraries(root, &root.loader_cache());
+        let mut files = libraries(root, loadable);
         let finder = (!files.is_empty()).then(|| finder(|path| root.seen_on_node(path).exists()));
         files.extend(PROGRAMS.into_iter().filter_map(|name| program(root, name)));
         let socket = Path::new(PERSISTENCE_SOCKET);
