@@ -4,10 +4,8 @@
 //! The rest of the manager sees only [`Config`].
 
 use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use aliquot_agent::settings as cluster;
 use aliquot_node::QosClass;
@@ -16,25 +14,25 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
 use crate::driver_root::DriverRoot;
-use crate::inventory::DeviceUuid;
-use crate::logging::{self, LogLevelError};
+use crate::logging;
 use crate::paths::{Paths, SOCKET_FILE};
 use crate::procfs;
 
 mod audit;
+mod cdi;
+mod error;
 mod joining;
 mod kubernetes;
 mod sharing;
 pub use audit::AuditSettings;
+pub use cdi::{CdiConfig, CdiDir, CdiSettings, ExtraMount, PRELOAD_FILE, Preload};
+pub use error::ConfigError;
 pub use joining::Joining;
 pub use kubernetes::{
     DevicePluginError, DevicePluginSettings, KubernetesConfig, KubernetesFlags, KubernetesMode, KubernetesSettings,
     MigMode,
 };
 pub use sharing::{DeviceSharing, MpsSettings, SharingSettings};
-
-/// The file that the C library's loader reads in every process: libraries to load before the program's own.
-pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
 /// Everything that can be set in the configuration file, or by flags of the same names. A setting that is missing has a
 /// default.
@@ -101,124 +99,6 @@ pub struct Settings {
     pub joining: Joining,
 }
 
-/// Where to publish slices as CDI devices.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub enum CdiDir {
-    /// Nowhere.
-    Off,
-    /// In this directory.
-    Dir(PathBuf),
-}
-
-impl FromStr for CdiDir {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<CdiDir, String> {
-        match text {
-            "" => Err("expected a directory or \"off\"".into()),
-            "off" => Ok(CdiDir::Off),
-            dir => Ok(CdiDir::Dir(dir.into())),
-        }
-    }
-}
-
-impl TryFrom<String> for CdiDir {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<CdiDir, String> {
-        text.parse()
-    }
-}
-
-/// How containers preload the shim, and what else they get, for drivers in unusual places and for simulated ones.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CdiSettings {
-    /// What makes the processes of a container load the shim.
-    #[serde(default)]
-    pub preload: Preload,
-    /// Files or directories that every slice's container gets.
-    #[serde(default)]
-    pub extra_mounts: Vec<ExtraMount>,
-    /// Variables, each as `NAME=value`, that every slice's container gets.
-    #[serde(default)]
-    pub extra_env: Vec<String>,
-}
-
-/// What makes the processes of a container load the shim.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Preload {
-    /// The file `/etc/ld.so.preload`, mounted read-only. It works for every process whatever its environment, also for
-    /// logins and set-user-ID programs, and leaves `LD_PRELOAD` to the image. It hides the image's own file.
-    #[default]
-    File,
-    /// The variable `LD_PRELOAD`, in place of the image's. A program that clears its environment runs without the shim.
-    Environment,
-    /// Both, for C libraries that look for the file elsewhere (Nix) or do not read it (musl).
-    Both,
-}
-
-impl Preload {
-    /// Whether `/etc/ld.so.preload` is mounted.
-    #[must_use]
-    pub fn by_file(self) -> bool {
-        matches!(self, Preload::File | Preload::Both)
-    }
-
-    /// Whether `LD_PRELOAD` is set.
-    #[must_use]
-    pub fn by_environment(self) -> bool {
-        matches!(self, Preload::Environment | Preload::Both)
-    }
-}
-
-/// A file or directory that every slice's container gets.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExtraMount {
-    /// Path on this machine.
-    pub host_path: PathBuf,
-    /// Path in the container; the same path if not set.
-    pub container_path: Option<PathBuf>,
-    /// Whether the container may write to it.
-    #[serde(default)]
-    pub writable: bool,
-}
-
-impl CdiSettings {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let named = |entry: &String| matches!(entry.split_once('='), Some((name, _)) if !name.is_empty());
-        if let Some(entry) = self.extra_env.iter().find(|entry| !named(entry)) {
-            return Err(ConfigError::Env { entry: entry.clone() });
-        }
-        if self.preload.by_environment() && self.extra_env.iter().any(|entry| entry.starts_with("LD_PRELOAD=")) {
-            return Err(ConfigError::PreloadTaken { key: "extra_env", what: "LD_PRELOAD", instead: "file" });
-        }
-        for mount in &self.extra_mounts {
-            absolute("cdi.extra_mounts.host_path", mount.host_path.clone())?;
-            let target = absolute("cdi.extra_mounts.container_path", mount.container_path().to_owned())?;
-            if self.preload.by_file() && target == Path::new(PRELOAD_FILE) {
-                return Err(ConfigError::PreloadTaken {
-                    key: "extra_mounts",
-                    what: PRELOAD_FILE,
-                    instead: "environment",
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-impl ExtraMount {
-    /// Its path in the container.
-    #[must_use]
-    pub fn container_path(&self) -> &Path {
-        self.container_path.as_deref().unwrap_or(&self.host_path)
-    }
-}
-
 /// Reads a priority class from a flag.
 fn priority_classes() -> impl TypedValueParser<Value = QosClass> {
     PossibleValuesParser::new(QosClass::ALL.map(QosClass::as_str)).try_map(|name| name.parse())
@@ -233,15 +113,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-}
-
-/// Where and how slices are published as CDI devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CdiConfig {
-    /// The directory that container runtimes read.
-    pub dir: PathBuf,
-    /// What containers get.
-    pub settings: CdiSettings,
 }
 
 /// The complete configuration of the manager.
@@ -277,99 +148,6 @@ pub struct Config {
     pub log_level: String,
     /// Whether it waits for the manager that uses its directories to end, instead of giving up.
     pub stands_by: bool,
-}
-
-/// Why the configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file that was named cannot be read.
-    #[error("cannot read the configuration file {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file's contents are wrong; the parser names the key and the place.
-    #[error("in the configuration file {}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: Box<toml::de::Error>,
-    },
-    /// A path that must be absolute is not.
-    #[error("{key} is {}, which is not an absolute path", path.display())]
-    Relative {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        path: PathBuf,
-    },
-    /// The log level or filter is invalid.
-    #[error(transparent)]
-    LogLevel(#[from] LogLevelError),
-    /// An entry of `cdi.extra_env` is not `NAME=value`.
-    #[error("cdi.extra_env has the entry {entry:?}, which is not of the form NAME=value")]
-    Env {
-        /// The entry.
-        entry: String,
-    },
-    /// An entry of `sharing.devices` has an invalid device name.
-    #[error(
-        "sharing.devices has the uuid {uuid}, which is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx; nvidia-smi -L lists them"
-    )]
-    SharedDevice {
-        /// The entry's.
-        uuid: DeviceUuid,
-    },
-    /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would replace the shim's preloading.
-    #[error(
-        "cdi.{key} sets {what}, by which containers preload the shim: set cdi.preload to {instead:?}, or leave the entry out"
-    )]
-    PreloadTaken {
-        /// Which list.
-        key: &'static str,
-        /// The variable or the file.
-        what: &'static str,
-        /// The value of `cdi.preload` with which this entry could stay.
-        instead: &'static str,
-    },
-    /// The place for reports is none.
-    #[error("kubernetes.reports_to is {text:?}, which is no HOST:PORT; write for example scheduler.example.com:9410")]
-    ReportsTo {
-        /// The value that stands there.
-        text: String,
-    },
-    /// The table `[kubernetes.device_plugin]` is wrong.
-    #[error("kubernetes.{0}")]
-    DevicePlugin(#[source] DevicePluginError),
-    /// MIG instances cannot be made on demand for extended resources.
-    #[error(
-        "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
-    )]
-    DynamicMigWithoutDra,
-    /// The table `[cluster]` is wrong.
-    #[error(transparent)]
-    Cluster(#[from] cluster::SettingsError),
-    /// Both would give out the same devices.
-    #[error(
-        "the node takes part in a cluster without Kubernetes, and there is a table [kubernetes]: remove one of them"
-    )]
-    ClusterAndKubernetes,
-    /// Kubernetes needs CDI: pods get their slices as CDI devices.
-    #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
-    KubernetesWithoutCdi,
-    /// The loader cannot preload a library from the runtime directory.
-    #[error(
-        "runtime_dir is {}: containers preload the shim from there, and the loader would split the path at a space or \
-         colon and end it at a #; use a path without them, or set cdi_dir to \"off\"",
-        path.display()
-    )]
-    NotPreloadable {
-        /// The runtime directory.
-        path: PathBuf,
-    },
 }
 
 impl Config {

@@ -1,0 +1,103 @@
+//! Why the configuration cannot be used.
+
+use std::io;
+use std::path::PathBuf;
+
+use aliquot_agent::settings as cluster;
+
+use super::DevicePluginError;
+use crate::inventory::DeviceUuid;
+use crate::logging::LogLevelError;
+
+/// Why the configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file that was named cannot be read.
+    #[error("cannot read the configuration file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file's contents are wrong; the parser names the key and the place.
+    #[error("in the configuration file {}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: Box<toml::de::Error>,
+    },
+    /// A path that must be absolute is not.
+    #[error("{key} is {}, which is not an absolute path", path.display())]
+    Relative {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        path: PathBuf,
+    },
+    /// The log level or filter is invalid.
+    #[error(transparent)]
+    LogLevel(#[from] LogLevelError),
+    /// An entry of `cdi.extra_env` is not `NAME=value`.
+    #[error("cdi.extra_env has the entry {entry:?}, which is not of the form NAME=value")]
+    Env {
+        /// The entry.
+        entry: String,
+    },
+    /// An entry of `sharing.devices` has an invalid device name.
+    #[error(
+        "sharing.devices has the uuid {uuid}, which is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx; nvidia-smi -L lists them"
+    )]
+    SharedDevice {
+        /// The entry's.
+        uuid: DeviceUuid,
+    },
+    /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would replace the shim's preloading.
+    #[error(
+        "cdi.{key} sets {what}, by which containers preload the shim: set cdi.preload to {instead:?}, or leave the entry out"
+    )]
+    PreloadTaken {
+        /// Which list.
+        key: &'static str,
+        /// The variable or the file.
+        what: &'static str,
+        /// The value of `cdi.preload` with which this entry could stay.
+        instead: &'static str,
+    },
+    /// The place for reports is none.
+    #[error("kubernetes.reports_to is {text:?}, which is no HOST:PORT; write for example scheduler.example.com:9410")]
+    ReportsTo {
+        /// The value that stands there.
+        text: String,
+    },
+    /// The table `[kubernetes.device_plugin]` is wrong.
+    #[error("kubernetes.{0}")]
+    DevicePlugin(#[source] DevicePluginError),
+    /// MIG instances cannot be made on demand for extended resources.
+    #[error(
+        "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
+    )]
+    DynamicMigWithoutDra,
+    /// The table `[cluster]` is wrong.
+    #[error(transparent)]
+    Cluster(#[from] cluster::SettingsError),
+    /// Both would give out the same devices.
+    #[error(
+        "the node takes part in a cluster without Kubernetes, and there is a table [kubernetes]: remove one of them"
+    )]
+    ClusterAndKubernetes,
+    /// Kubernetes needs CDI: pods get their slices as CDI devices.
+    #[error("there is a table [kubernetes], and cdi_dir is \"off\": pods get slices as CDI devices; set cdi_dir")]
+    KubernetesWithoutCdi,
+    /// The loader cannot preload a library from the runtime directory.
+    #[error(
+        "runtime_dir is {}: containers preload the shim from there, and the loader would split the path at a space or \
+         colon and end it at a #; use a path without them, or set cdi_dir to \"off\"",
+        path.display()
+    )]
+    NotPreloadable {
+        /// The runtime directory.
+        path: PathBuf,
+    },
+}
