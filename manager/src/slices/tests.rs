@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::inventory::{Device, Health, SharingMode};
 
 const GIB: u64 = 1 << 30;
 
