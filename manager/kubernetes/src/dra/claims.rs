@@ -10,13 +10,15 @@
 //! prepared. That stays, as long as it is prepared: kubelet keeps the CDI devices of each request, and does not ask
 //! again for a pod that joins later.
 
+mod error;
 mod register;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use aliquot_node::{Consumer, CreateError, Node, NodeError, Slice, blocking};
+use aliquot_node::{Consumer, CreateError, Node, Slice, blocking};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
@@ -24,16 +26,18 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
 
-use super::allocation::{AllocatedDevice, AllocationError, ClaimSlice, requests, resolve};
+use super::allocation::{AllocatedDevice, ClaimSlice, requests, resolve};
 use super::instances;
 use super::locks::Locks;
-use super::names::{ClaimUid, ClaimUidError};
+use super::names::ClaimUid;
 use super::partitions::View;
 use super::pods::{Misfit, Seen};
 use super::prepared_claims::{Phase, PreparedClaims, PreparedClaimsError, Record};
 use super::{pods, status};
 use aliquot_api_server::{Events, NOT_READ, Patience, is_not_found, message, pod_reference};
+pub(super) use error::ClaimError;
 use register::{Known, Register};
+use slices::{create, of_claim, remove_others};
 
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,53 +65,6 @@ enum Remembered {
     Prepared(Vec<Prepared>),
     /// It is not prepared, or not any more; what was remembered of it, if that can be read.
     Before(Option<Record>),
-}
-
-/// Why a claim is not prepared or given up.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ClaimError {
-    /// No claim has such a UID.
-    #[error(transparent)]
-    Uid(#[from] ClaimUidError),
-    /// The API server does not answer, or refuses.
-    #[error("cannot read {what} from the API server: {message}")]
-    Api {
-        /// Which object.
-        what: String,
-        /// What it said.
-        message: String,
-    },
-    /// The claim cannot be prepared on this node.
-    #[error(transparent)]
-    Allocation(#[from] AllocationError),
-    /// A container would be in two slices, or in one that is not what it has.
-    #[error("pod {pod}: {reason}")]
-    Pod {
-        /// Its name.
-        pod: String,
-        /// Which container, and why not.
-        reason: String,
-    },
-    /// Nobody says which pods use it.
-    #[error(
-        "the claim has several requests and is reserved for {resource} {name:?}: which of them a container has can be \
-         told only of pods; make a claim of each request"
-    )]
-    Reserved {
-        /// What it is reserved for.
-        resource: String,
-        /// Its name.
-        name: String,
-    },
-    /// The record.
-    #[error(transparent)]
-    PreparedClaims(#[from] PreparedClaimsError),
-    /// The slice.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// The slice cannot be removed.
-    #[error("cannot remove what was made for the claim: {0}")]
-    Remove(#[from] NodeError),
 }
 
 /// The claims of this node.
@@ -443,53 +400,6 @@ fn containers(slice: &ClaimSlice, seen: &[Seen]) -> BTreeSet<(String, String)> {
     let requests = slice.requests();
     let have = seen.iter().filter(|seen| seen.requests == requests);
     have.map(|seen| (seen.pod.clone(), seen.container.clone())).collect()
-}
-
-/// All slices on the node that are called as a claim's are.
-fn of_claim(node: &dyn Node, uid: &ClaimUid) -> Vec<Slice> {
-    // The UID of another claim can begin with this one.
-    let is_its = |slice: &Slice| ClaimUid::of_slice(&slice.content.name).as_ref() == Some(uid);
-    node.list_beginning_with(&uid.slice_name()).into_iter().filter(is_its).collect()
-}
-
-/// Removes slices of the claim that it is not divided into any more: they were begun for nobody. One that processes
-/// are in is somebody's, whose record was lost.
-fn remove_others(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
-    let wanted = |name: &str| record.slices.iter().any(|slice| slice.slice.name == name);
-    let others = of_claim(node, &record.uid).into_iter().filter(|slice| !wanted(&slice.content.name));
-    others.filter(|slice| slice.processes == 0).try_for_each(|slice| node.remove(&slice.content.name))
-}
-
-/// The slices of a claim that nobody was told of yet: what of them has another content was begun before, for nobody.
-/// If one cannot be made, those go again that were made here.
-fn create(node: &dyn Node, record: &Record) -> Result<Vec<Slice>, ClaimError> {
-    let mut made: Vec<Slice> = Vec::new();
-    let mut new = Vec::new();
-    for ClaimSlice { slice, .. } in &record.slices {
-        let was_there = node.get(&slice.name).is_some();
-        let outcome = match node.create(slice) {
-            Err(CreateError::Differs { difference, .. }) => {
-                warn!(claim = %record.uid, difference, "makes a slice anew that was made before it was allocated so");
-                node.remove(&slice.name).map_err(CreateError::from).and_then(|()| node.create(slice))
-            }
-            other => other,
-        };
-        match outcome {
-            Ok(slice) => {
-                new.extend((!was_there).then(|| slice.content.name.clone()));
-                made.push(slice);
-            }
-            Err(error) => {
-                for name in &new {
-                    if let Err(error) = node.remove(name) {
-                        warn!(claim = %record.uid, slice = name, %error, "cannot remove a slice that was just made");
-                    }
-                }
-                return Err(error.into());
-            }
-        }
-    }
-    Ok(made)
 }
 
 fn reference(claim: &ClaimName) -> ObjectReference {
