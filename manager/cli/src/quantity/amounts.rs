@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use super::{Decimal, Memory, QuantityError};
+use super::decimal::Decimal;
+use super::{Memory, QuantityError};
 
 const BYTES_ACCEPTED: &str = "write a number with its unit, such as 512MiB, 1.5GiB or 4GB";
 const THOUSANDTHS_ACCEPTED: &str = "write a number with at most three digits after the point, such as 2 or 0.5";

@@ -1,0 +1,94 @@
+//! Spans of time.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::QuantityError;
+
+const SPAN_ACCEPTED: &str = "write a number with its unit, such as 30s, 10m, 1h or 1h30m";
+/// A century, which is more than any manager keeps.
+const SPAN_SECONDS_MAX: u64 = 100 * 366 * 86_400;
+
+/// A span of time, in whole seconds: `90s`, `10m`, `1h`, `1h30m`, `2d`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(Duration);
+
+impl Span {
+    /// Its length.
+    pub(crate) fn duration(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for Span {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let refuse = |problem: String| QuantityError { problem, accepted: SPAN_ACCEPTED };
+        let (mut seconds, mut rest) = (0u64, text);
+        while !rest.is_empty() {
+            let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            let (number, unit) = rest.split_at(digits);
+            let unit_seconds = match unit.chars().next() {
+                Some('s') => 1,
+                Some('m') => 60,
+                Some('h') => 3600,
+                Some('d') => 86_400,
+                None => return Err(refuse(format!("{text:?} has no unit at its end"))),
+                Some(_) => return Err(refuse(format!("{text:?} is no time"))),
+            };
+            if number.is_empty() {
+                return Err(refuse(format!("{text:?} has a unit without a number")));
+            }
+            let part = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_seconds));
+            let sum = part.and_then(|part| seconds.checked_add(part)).filter(|&sum| sum <= SPAN_SECONDS_MAX);
+            seconds = sum.ok_or_else(|| refuse(format!("{text:?} is too long")))?;
+            rest = &unit[1..];
+        }
+        match seconds {
+            0 => Err(refuse(format!("{text:?} is no time"))),
+            seconds => Ok(Span(Duration::from_secs(seconds))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn spans_of_time() {
+        let span =
+            |text: &str| text.parse().map(|span: Span| span.duration().as_secs()).map_err(|error| error.to_string());
+        for (text, seconds) in [("90s", 90), ("10m", 600), ("1h", 3600), ("1h30m", 5400), ("2d", 172_800), ("0h5s", 5)]
+        {
+            assert_eq!(span(text), Ok(seconds), "{text}");
+        }
+        for (text, problem) in [
+            ("", "is no time"),
+            ("0s", "is no time"),
+            ("10", "has no unit"),
+            ("1h30", "has no unit"),
+            ("h", "without a number"),
+            ("-1h", "is no time"),
+            ("1.5h", "is no time"),
+            ("1 h", "is no time"),
+            ("10ms", "without a number"),
+            ("1µs", "is no time"),
+            ("99999999999999999999s", "is too long"),
+            ("999999999999999999d", "is too long"),
+        ] {
+            let error = span(text).expect_err(text);
+            assert!(error.contains(problem) && error.contains("10m"), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC*") {
+            let _ = text.parse::<Span>();
+        }
+    }
+}
