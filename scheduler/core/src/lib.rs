@@ -67,7 +67,7 @@ pub use vocabulary::event::{Event, EventError, Outcome};
 pub use vocabulary::namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
 pub use vocabulary::node_term::{NodeOperator, NodeRequirement, NodeTerm};
 pub use vocabulary::not_enough::NotEnough;
-pub use vocabulary::peers::{Affinity, AntiAffinity, PeerGroup, PeerMisfit, Peers, TopologySpread};
+pub use vocabulary::peers::{Affinity, AntiAffinity, PeerGroup, PeerMisfit, PeerPreference, Peers, TopologySpread};
 pub use vocabulary::pod_group::{GroupError, GroupId, GroupPlacement, PlacementStrategy, PodGroup, SubGroup};
 pub use vocabulary::preference::{Preference, Preferences};
 pub use vocabulary::priority::PriorityClass;

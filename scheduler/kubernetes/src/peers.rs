@@ -1,4 +1,4 @@
-//! Which pods a pod must be near, must not be near, or is to be spread among.
+//! Which pods a pod must be near, must not be near, or is to be spread among, and which it only would rather.
 //!
 //! Selectors are evaluated here: the books know only groups of pods, and which pods are members.
 
@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 use aliquot_scheduler_core::{
-    Affinity, AntiAffinity, NodeOperator, NodeRequirement, NodeTerm, PeerGroup, Peers, Toleration, TopologySpread,
+    Affinity, AntiAffinity, NodeOperator, NodeRequirement, NodeTerm, PeerGroup, PeerPreference, Peers, Toleration,
+    TopologySpread,
 };
-use k8s_openapi::api::core::v1::{PodAffinityTerm, PodSpec, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use crate::placement;
@@ -99,12 +100,15 @@ impl Display for Term {
     }
 }
 
-/// A pod's rules about other pods. Preferences are none.
+/// A pod's rules about other pods.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct PeerRules {
     affinity: Option<(Selection, BTreeSet<String>)>,
     anti_affinity: BTreeSet<(Selection, String)>,
     spread: Vec<(Selection, Evenness)>,
+    /// By pods and topology key, how much the pod would rather be near them: not near, if that is below 0.
+    preferences: BTreeMap<(Selection, String), i32>,
+    preferred_spread: Vec<(Selection, Evenness)>,
 }
 
 /// How even a spread is to be, and over which nodes.
@@ -124,35 +128,48 @@ impl PeerRules {
     pub(crate) fn of(spec: &PodSpec, namespace: &str, labels: &Labels) -> Result<PeerRules, String> {
         let affinity = spec.affinity.as_ref();
         let near = affinity.and_then(|of| of.pod_affinity.as_ref());
+        let preferred = near.and_then(|of| of.preferred_during_scheduling_ignored_during_execution.as_deref());
+        let mut preferences = BTreeMap::new();
+        prefer(&mut preferences, preferred.unwrap_or_default(), 1, namespace)?;
         let near = near.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
         let near: Vec<(Term, String)> =
             near.into_iter().flatten().map(|term| of_term(term, namespace)).collect::<Result<_, String>>()?;
         let apart = affinity.and_then(|of| of.pod_anti_affinity.as_ref());
+        let preferred = apart.and_then(|of| of.preferred_during_scheduling_ignored_during_execution.as_deref());
+        prefer(&mut preferences, preferred.unwrap_or_default(), -1, namespace)?;
         let apart = apart.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());
         let apart = apart.into_iter().flatten().map(|term| {
             let (term, topology_key) = of_term(term, namespace)?;
             Ok((Selection::of_all(BTreeSet::from([term])), topology_key))
         });
-        let spread = spec.topology_spread_constraints.iter().flatten();
-        let spread = spread.filter(|of| of.when_unsatisfiable == "DoNotSchedule");
+        let spread = |when_unsatisfiable: &str| {
+            let all = spec.topology_spread_constraints.iter().flatten();
+            let rules = all.filter(|of| of.when_unsatisfiable == when_unsatisfiable);
+            rules.map(|of| of_spread(of, spec, namespace, labels)).collect::<Result<Vec<_>, String>>()
+        };
         let (terms, topology_keys): (BTreeSet<Term>, BTreeSet<String>) = near.into_iter().unzip();
         Ok(PeerRules {
             affinity: (!terms.is_empty()).then(|| (Selection::of_all(terms), topology_keys)),
             anti_affinity: apart.collect::<Result<_, String>>()?,
-            spread: spread.map(|of| of_spread(of, spec, namespace, labels)).collect::<Result<_, String>>()?,
+            spread: spread("DoNotSchedule")?,
+            preferences,
+            preferred_spread: spread("ScheduleAnyway")?,
         })
     }
 
     /// What of the rules lasts when the pod is bound.
     pub(crate) fn when_bound(&self) -> PeerRules {
-        PeerRules { anti_affinity: self.anti_affinity.clone(), ..PeerRules::default() }
+        let (anti_affinity, preferences) = (self.anti_affinity.clone(), self.preferences.clone());
+        PeerRules { anti_affinity, preferences, ..PeerRules::default() }
     }
 
     /// All pods that the rules are about.
     pub(crate) fn selections(&self) -> BTreeSet<&Selection> {
         let affinity = self.affinity.iter().map(|(selection, _)| selection);
         let anti_affinity = self.anti_affinity.iter().map(|(selection, _)| selection);
-        affinity.chain(anti_affinity).chain(self.spread.iter().map(|(selection, _)| selection)).collect()
+        let spread = self.spread.iter().chain(&self.preferred_spread).map(|(selection, _)| selection);
+        let preferences = self.preferences.keys().map(|(selection, _)| selection);
+        affinity.chain(anti_affinity).chain(spread).chain(preferences).collect()
     }
 
     /// The rules in the words of the books, for a pod that is a member of these groups.
@@ -165,17 +182,43 @@ impl PeerRules {
             group: selection.group(),
             topology_key: topology_key.clone(),
         });
-        let spread = self.spread.iter().cloned().map(|(selection, of)| TopologySpread {
-            group: selection.group(),
-            topology_key: of.topology_key,
-            max_skew: of.max_skew,
-            min_domains: of.min_domains,
-            labels: of.labels,
-            node_terms: of.node_terms,
-            tolerations: of.tolerations,
-        });
-        Peers { member_of, affinity, anti_affinity: anti_affinity.collect(), spread: spread.collect() }
+        let spread = |rules: &[(Selection, Evenness)]| rules.iter().map(|(of, evenness)| evenness.rule(of)).collect();
+        let preferences =
+            self.preferences.iter().filter(|(_, weight)| **weight != 0).map(|((of, topology_key), weight)| {
+                PeerPreference { group: of.group(), topology_key: topology_key.clone(), weight: *weight }
+            });
+        Peers {
+            member_of,
+            affinity,
+            anti_affinity: anti_affinity.collect(),
+            spread: spread(&self.spread),
+            preferences: preferences.collect(),
+            preferred_spread: spread(&self.preferred_spread),
+        }
     }
+}
+
+impl Evenness {
+    /// In the words of the books.
+    fn rule(&self, of: &Selection) -> TopologySpread {
+        let Evenness { topology_key, max_skew, min_domains, labels, node_terms, tolerations } = self.clone();
+        TopologySpread { group: of.group(), topology_key, max_skew, min_domains, labels, node_terms, tolerations }
+    }
+}
+
+/// Takes in preferred terms, of which the weights count with this sign.
+fn prefer(
+    preferences: &mut BTreeMap<(Selection, String), i32>,
+    terms: &[WeightedPodAffinityTerm],
+    sign: i32,
+    namespace: &str,
+) -> Result<(), String> {
+    for WeightedPodAffinityTerm { pod_affinity_term, weight } in terms {
+        let (term, topology_key) = of_term(pod_affinity_term, namespace)?;
+        let sum = preferences.entry((Selection::of_all(BTreeSet::from([term])), topology_key)).or_default();
+        *sum = sum.saturating_add(sign * (*weight).clamp(0, 100));
+    }
+    Ok(())
 }
 
 /// The API server has merged `matchLabelKeys` and `mismatchLabelKeys` into the selector of an affinity already.
@@ -381,6 +424,41 @@ mod tests {
         );
         let (selection, _) = spread(json!({"topologyKey": "zone", "labelSelector": {}}), &[]);
         assert!(!selection.matches(seen("default", false)), "an empty selector counts nobody");
+    }
+
+    #[test]
+    fn what_is_preferred_of_pods_keeps_them_from_nowhere() {
+        let term = |weight: i32, app: &str, key: &str| {
+            let selector = json!({"matchLabels": {"app": app}});
+            json!({"weight": weight, "podAffinityTerm": {"topologyKey": key, "labelSelector": selector}})
+        };
+        let preferred = |terms: Value| json!({"preferredDuringSchedulingIgnoredDuringExecution": terms});
+        let rules = rules(
+            json!({
+                "affinity": {
+                    "podAffinity": preferred(json!([term(30, "db", "zone"), term(5, "db", "host"), term(7, "x", "zone")])),
+                    "podAntiAffinity": preferred(json!([term(10, "db", "zone"), term(7, "x", "zone")])),
+                },
+                "topologySpreadConstraints": [{
+                    "maxSkew": 3, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": {"matchLabels": {"app": "web"}},
+                }],
+            }),
+            &[],
+        );
+        let peers = rules.peers(BTreeSet::new());
+        assert!(!peers.has_rules());
+        // Terms about the same pods and domains are one, and none if they come to nothing.
+        let found = peers.preferences.iter();
+        let found = found.map(|of| (of.group.0.as_ref(), of.topology_key.as_str(), of.weight)).collect::<Vec<_>>();
+        let db = "pods with app in (db) of namespace default";
+        assert_eq!(found, [(db, "host", 5), (db, "zone", 20)]);
+        let spread: Vec<(&str, u32)> =
+            peers.preferred_spread.iter().map(|of| (of.topology_key.as_str(), of.max_skew)).collect();
+        assert_eq!(spread, [("zone", 3)]);
+        // Of a pod that is bound what it would rather have near still counts for others.
+        assert_eq!(rules.when_bound().peers(BTreeSet::new()).preferences, peers.preferences);
+        assert_eq!(rules.selections().len(), 3);
     }
 
     #[test]

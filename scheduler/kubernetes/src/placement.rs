@@ -11,16 +11,16 @@ use k8s_openapi::api::core::v1 as core;
 /// The field of nodes that affinity can name; the books have it as a label.
 pub(crate) const NODE_NAME: &str = "metadata.name";
 
-/// The effects of taints that keep pods away. `PreferNoSchedule` only asks.
-pub(crate) fn effect(name: &str) -> Option<TaintEffect> {
+fn effect(name: &str) -> Option<TaintEffect> {
     match name {
         "NoSchedule" => Some(TaintEffect::NoSchedule),
         "NoExecute" => Some(TaintEffect::NoExecute),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
         _ => None,
     }
 }
 
-/// The taints of a node that keep pods away.
+/// The taints of a node, but for those of which Kubernetes does not know the effect.
 pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
     let taint = |taint: &core::Taint| {
         let value = taint.value.clone().unwrap_or_default();
@@ -97,7 +97,7 @@ fn toleration(of: &core::Toleration) -> Option<Toleration> {
     let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let effect = match named(&of.effect) {
         None => None,
-        // It tolerates what keeps nobody away.
+        // It tolerates what nodes do not have.
         Some(name) => Some(effect(&name)?),
     };
     let exists = of.operator.as_deref() == Some("Exists");
@@ -193,6 +193,7 @@ mod tests {
         let expected = BTreeSet::from([
             Toleration { key: None, value: None, effect: None },
             Toleration { key: named("gpu"), value: None, effect: Some(TaintEffect::NoSchedule) },
+            Toleration { key: named("team"), value: named("a"), effect: Some(TaintEffect::PreferNoSchedule) },
             Toleration { key: named("team"), value: named("a"), effect: None },
         ]);
         assert_eq!(found.tolerations, expected);

@@ -26,6 +26,7 @@ impl EffectName {
         match self {
             Self::NoSchedule => TaintEffect::NoSchedule,
             Self::NoExecute => TaintEffect::NoExecute,
+            Self::PreferNoSchedule => TaintEffect::PreferNoSchedule,
         }
     }
 
@@ -33,6 +34,7 @@ impl EffectName {
         match effect {
             TaintEffect::NoSchedule => Self::NoSchedule,
             TaintEffect::NoExecute => Self::NoExecute,
+            TaintEffect::PreferNoSchedule => Self::PreferNoSchedule,
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) use history::{
     BlockedEntry, EvictedEntry, GroupEntry, HistoryEntry, SearchEntry, ShareEntry, TurnoverEntry,
 };
 pub(super) use node::{GpuEntry, NodeEntry};
-pub(super) use peers::{AffinityEntry, AntiAffinityEntry, PeersEntry, TopologySpreadEntry};
+pub(super) use peers::{AffinityEntry, AntiAffinityEntry, PeerPreferenceEntry, PeersEntry, TopologySpreadEntry};
 pub(super) use pod_group::{PodGroupEntry, Strategy, SubGroupEntry};
 pub(super) use queue::{AllowanceEntry, BoundsEntry, BudgetEntry, NamespaceEntry, QueueEntry, UsageEntry};
 pub(super) use scheduler::{MixEntry, SchedulerEntry};

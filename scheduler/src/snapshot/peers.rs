@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{Affinity, AntiAffinity, PeerGroup, Peers, Toleration, TopologySpread};
+use aliquot_scheduler_core::{Affinity, AntiAffinity, PeerGroup, PeerPreference, Peers, Toleration, TopologySpread};
 use anyhow::{Context, Result};
 
 use crate::snapshot::constraints::{term_entry, to_term};
-use crate::snapshot::format::{AffinityEntry, AntiAffinityEntry, PeersEntry, TolerationEntry, TopologySpreadEntry};
+use crate::snapshot::format::{
+    AffinityEntry, AntiAffinityEntry, PeerPreferenceEntry, PeersEntry, TolerationEntry, TopologySpreadEntry,
+};
 
 fn name(group: &PeerGroup) -> String {
     group.0.as_ref().to_owned()
@@ -15,7 +17,10 @@ fn name(group: &PeerGroup) -> String {
 
 impl PeersEntry {
     pub(super) fn to_peers(&self) -> Result<Arc<Peers>> {
-        let spread = self.topology_spread.iter().map(TopologySpreadEntry::to_spread);
+        let spread = |entries: &[TopologySpreadEntry]| {
+            let rules = entries.iter().map(TopologySpreadEntry::to_spread);
+            rules.collect::<Result<BTreeSet<TopologySpread>>>()
+        };
         let affinity = self.affinity.as_ref().map(|AffinityEntry { group, topology_keys }| Affinity {
             group: group.as_str().into(),
             topology_keys: topology_keys.clone(),
@@ -28,12 +33,14 @@ impl PeersEntry {
             member_of: self.member_of.iter().map(|group| group.as_str().into()).collect(),
             affinity,
             anti_affinity: anti_affinity.collect(),
-            spread: spread.collect::<Result<_>>().context("topology_spread")?,
+            spread: spread(&self.topology_spread).context("topology_spread")?,
+            preferences: self.preferences.iter().map(PeerPreferenceEntry::to_preference).collect(),
+            preferred_spread: spread(&self.preferred_spread).context("preferred_spread")?,
         }))
     }
 
     pub(super) fn of(peers: &Peers) -> Self {
-        let Peers { member_of, affinity, anti_affinity, spread } = peers;
+        let Peers { member_of, affinity, anti_affinity, spread, preferences, preferred_spread } = peers;
         let affinity = affinity.as_ref().map(|Affinity { group, topology_keys }| AffinityEntry {
             group: name(group),
             topology_keys: topology_keys.clone(),
@@ -47,7 +54,20 @@ impl PeersEntry {
             affinity,
             anti_affinity: anti_affinity.collect(),
             topology_spread: spread.iter().map(TopologySpreadEntry::of).collect(),
+            preferences: preferences.iter().map(PeerPreferenceEntry::of).collect(),
+            preferred_spread: preferred_spread.iter().map(TopologySpreadEntry::of).collect(),
         }
+    }
+}
+
+impl PeerPreferenceEntry {
+    fn to_preference(&self) -> PeerPreference {
+        let Self { group, topology_key, weight } = self;
+        PeerPreference { group: group.as_str().into(), topology_key: topology_key.clone(), weight: *weight }
+    }
+
+    fn of(PeerPreference { group, topology_key, weight }: &PeerPreference) -> Self {
+        Self { group: name(group), topology_key: topology_key.clone(), weight: *weight }
     }
 }
 

@@ -97,6 +97,12 @@ pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
                 {"group": "h", "topology_key": "zone", "max_skew": 2, "min_domains": 3, "node_labels": {"zone": "z"},
                  "node_terms": [[{"key": "rack", "operator": "exists"}]], "tolerations": [{"any_key": true}]},
             ]}}),
+            json!({"cpu_milli": 100, "peers": {
+                "member_of": ["h"],
+                "preferences": [{"group": "g", "topology_key": "rack", "weight": 20},
+                                {"group": "h", "topology_key": "zone", "weight": -3}],
+                "preferred_spread": [{"group": "g", "topology_key": "zone", "max_skew": 2}],
+            }}),
         ])
     };
     let claim = |number: u64, numbers: &mut Numbers| {

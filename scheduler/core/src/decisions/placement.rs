@@ -18,6 +18,7 @@ mod misfit;
 mod misses;
 mod node_table;
 mod peer_rules;
+mod peer_wishes;
 mod policies;
 mod policy;
 mod rank;
@@ -37,11 +38,13 @@ pub use members::{GroupScope, MemberNodes};
 pub use misfit::Misfit;
 pub(crate) use misfit::admits;
 pub(crate) use peer_rules::PeerRules;
+pub(crate) use peer_wishes::PeerWishes;
 pub use policies::{
     BestFit, Binpack, DotProduct, ExpectedWaste, FragmentationGradient, GpuClustering, GpuPacking, HostPrice, Random,
     Spread, TurnoverWeights, Weights,
 };
 pub use policy::{Bid, Choice, Fork, NodeChange, Policy, Selection};
+pub(crate) use rank::surcharge;
 pub(crate) use room::parts;
 pub use room::room;
 pub(crate) use several::{crowded_out, still_fits};

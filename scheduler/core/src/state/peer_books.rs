@@ -1,10 +1,10 @@
-//! Where members of peer groups are, and who must not have members near.
+//! Where members of peer groups are, and who must not have members near, or would rather have them there or elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::vocabulary::claim::NodeId;
-use crate::vocabulary::peers::{AntiAffinity, PeerGroup, Peers};
+use crate::vocabulary::peers::{AntiAffinity, PeerGroup, PeerPreference, Peers};
 
 /// How many there are on each node; a node with none is left out.
 type OnNodes = BTreeMap<NodeId, u32>;
@@ -16,6 +16,8 @@ pub(crate) struct PeerBooks {
     members: BTreeMap<PeerGroup, Arc<OnNodes>>,
     /// By rule, the tasks that have it.
     avoiding: BTreeMap<AntiAffinity, Arc<OnNodes>>,
+    /// By wish, the tasks that have it.
+    wishing: BTreeMap<PeerPreference, Arc<OnNodes>>,
 }
 
 impl PeerBooks {
@@ -23,6 +25,7 @@ impl PeerBooks {
     pub(crate) fn note(&mut self, node: NodeId, peers: &Peers, is_there: bool) {
         peers.member_of.iter().for_each(|group| count(&mut self.members, group, node, is_there));
         peers.anti_affinity.iter().for_each(|rule| count(&mut self.avoiding, rule, node, is_there));
+        peers.preferences.iter().for_each(|wish| count(&mut self.wishing, wish, node, is_there));
     }
 
     /// The nodes with members of a group, and how many are there.
@@ -36,6 +39,13 @@ impl PeerBooks {
         let first = AntiAffinity { group: group.clone(), topology_key: String::new() };
         let rules = self.avoiding.range(first..).take_while(move |(rule, _)| rule.group == *group);
         rules.map(|(rule, nodes)| (rule, &**nodes))
+    }
+
+    /// The wishes about a group that tasks on nodes have, with the nodes and how many of them are there.
+    pub(crate) fn wishing(&self, group: &PeerGroup) -> impl Iterator<Item = (&PeerPreference, &OnNodes)> {
+        let first = PeerPreference { group: group.clone(), topology_key: String::new(), weight: i32::MIN };
+        let wishes = self.wishing.range(first..).take_while(move |(wish, _)| wish.group == *group);
+        wishes.map(|(wish, nodes)| (wish, &**nodes))
     }
 }
 
@@ -67,10 +77,12 @@ mod tests {
     #[test]
     fn what_has_left_is_forgotten() {
         let rule = |key: &str| AntiAffinity { group: "g".into(), topology_key: key.into() };
+        let wish = |group: &str, weight| PeerPreference { group: group.into(), topology_key: "zone".into(), weight };
         let other = AntiAffinity { group: "h".into(), topology_key: "zone".into() };
         let peers = Peers {
             member_of: BTreeSet::from(["g".into()]),
             anti_affinity: BTreeSet::from([rule("host"), rule("zone"), other]),
+            preferences: BTreeSet::from([wish("g", -3), wish("g", 3), wish("h", 1)]),
             ..Peers::default()
         };
         let mut books = PeerBooks::default();
@@ -84,10 +96,12 @@ mod tests {
         assert_eq!(members(&copy), [(NodeId(1), 1)]);
         let keys: Vec<&str> = books.avoiding(&group).map(|(rule, _)| rule.topology_key.as_str()).collect();
         assert_eq!(keys, ["host", "zone"]);
+        let weights: Vec<i32> = books.wishing(&group).map(|(wish, _)| wish.weight).collect();
+        assert_eq!(weights, [-3, 3]);
         for node in [1, 2, 1] {
             books.note(NodeId(node), &peers, false);
         }
         assert!(members(&books).is_empty());
-        assert!(books.members.is_empty() && books.avoiding.is_empty());
+        assert!(books.members.is_empty() && books.avoiding.is_empty() && books.wishing.is_empty());
     }
 }

@@ -40,6 +40,10 @@ pub struct Peers {
     pub anti_affinity: BTreeSet<AntiAffinity>,
     /// How evenly members of groups must stand in domains when it is placed.
     pub spread: BTreeSet<TopologySpread>,
+    /// Whom it would rather be near, or not near, and who would rather be placed near it, or not near.
+    pub preferences: BTreeSet<PeerPreference>,
+    /// Groups of which it would rather be where a domain has few members.
+    pub preferred_spread: BTreeSet<TopologySpread>,
 }
 
 impl Peers {
@@ -49,7 +53,7 @@ impl Peers {
         *self == Self::default()
     }
 
-    /// Whether it has a rule of its own.
+    /// Whether it has a rule of its own that keeps it from nodes.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.affinity.is_some() || !self.anti_affinity.is_empty() || !self.spread.is_empty()
@@ -84,8 +88,20 @@ pub struct AntiAffinity {
     pub topology_key: String,
 }
 
+/// A task would rather be placed where members of the group are in the node's domain, and members in the domain of a
+/// task that has this wish: so much for each of them. If the weight is below 0, it would rather not.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PeerPreference {
+    /// Who is counted.
+    pub group: PeerGroup,
+    /// The label of nodes that makes the domains.
+    pub topology_key: String,
+    /// From -100 to 100 for one term in Kubernetes; terms about the same can be added up.
+    pub weight: i32,
+}
+
 /// A task is placed only where the node's domain then has at most `max_skew` members more than the domain that has
-/// least.
+/// least. As a preference it keeps a task from nowhere; [`Peers::preferred_spread`] says so.
 ///
 /// Only nodes that have the keys of all the task's spread rules count, and of those the ones that `labels`,
 /// `node_terms` and `tolerations` allow. A task is counted itself if it is a member.
@@ -115,7 +131,10 @@ impl TopologySpread {
         };
         self.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && (self.node_terms.is_empty() || self.node_terms.iter().any(|term| term.matches(labels)))
-            && self.tolerations.as_ref().is_none_or(|known| taints.iter().all(|taint| tolerates(taint, known)))
+            && self.tolerations.as_ref().is_none_or(|known| {
+                let mut keep_away = taints.iter().filter(|taint| taint.keeps_away());
+                keep_away.all(|taint| tolerates(taint, known))
+            })
     }
 }
 
@@ -245,6 +264,7 @@ impl Display for PeerMisfit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vocabulary::taint::TaintEffect;
 
     #[test]
     fn nodes_count_by_labels_terms_and_taints() {
@@ -264,6 +284,8 @@ mod tests {
         assert!(!spread(&[("gpu", "h200")], None).counts(&labels, &taints));
         assert!(!spread(&[], Some(BTreeSet::new())).counts(&labels, &taints));
         assert!(spread(&[], Some(BTreeSet::from([Toleration::default()]))).counts(&labels, &taints));
+        let disliked = [Taint { effect: TaintEffect::PreferNoSchedule, ..taints[0].clone() }];
+        assert!(spread(&[], Some(BTreeSet::new())).counts(&labels, &disliked), "it keeps nobody away");
         let none = TopologySpread { node_terms: BTreeSet::from([NodeTerm::default()]), ..spread(&[], None) };
         assert!(!none.counts(&labels, &[]), "an empty term matches no node");
     }

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::vocabulary::node_term::NodeTerm;
 
-const RANK_MAX: u64 = (1 << Preferences::RANK_BITS) - 1;
-
 /// A term, and how much nodes are preferred that match it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Preference {
@@ -15,26 +13,26 @@ pub struct Preference {
     pub term: NodeTerm,
 }
 
-/// What a task would rather have. A node with a greater sum of weights goes before all others that have room, whatever a
-/// placement policy says of them.
+/// Nodes that a task would rather have: those with a greater sum of weights, whatever a placement policy says of them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Preferences(pub Vec<Preference>);
 
 impl Preferences {
-    /// Ranks have so many bits at most: bids are kept for each. Kube-scheduler tells 100 apart.
-    pub const RANK_BITS: u32 = 7;
+    /// What a node is away from one that matches all terms, if it matches none of them. Bids are kept for each distance;
+    /// kube-scheduler tells 100 apart.
+    pub const FARTHEST: u32 = 127;
 
-    /// How far a node with these labels is from one that matches all terms, in the unit of weights, or in a greater one if
-    /// the sum of all weights is above 127. 0 is the best.
+    /// How far a node with these labels is from one that matches all terms: which part of all weights it misses, from 0
+    /// to [`Preferences::FARTHEST`]. Sums of weights stay apart as long as that of all is not above it.
     #[must_use]
-    pub fn rank(&self, labels: &BTreeMap<String, String>) -> u16 {
+    pub fn distance(&self, labels: &BTreeMap<String, String>) -> u32 {
         let sum = |of: &dyn Fn(&Preference) -> bool| -> u64 {
             self.0.iter().filter(|preference| of(preference)).map(|preference| u64::from(preference.weight)).sum()
         };
         let all = sum(&|_| true);
         let missed = sum(&|preference| !preference.term.matches(labels));
-        let rank = if all <= RANK_MAX { missed } else { (missed * RANK_MAX).div_ceil(all) };
-        u16::try_from(rank).unwrap_or(u16::MAX)
+        let distance = (missed * u64::from(Self::FARTHEST)).div_ceil(all.max(1));
+        u32::try_from(distance).unwrap_or(Self::FARTHEST)
     }
 }
 
@@ -58,11 +56,12 @@ mod tests {
     #[test]
     fn the_greatest_sum_of_weights_is_the_best() {
         let preferences = Preferences(vec![zone(80, "a"), zone(20, "b"), zone(20, "b")]);
-        assert_eq!(["a", "b", "c"].map(|name| preferences.rank(&labels(name))), [40, 80, 120]);
-        // A term without requirements matches no node, so it makes no difference.
+        assert_eq!(["a", "b", "c"].map(|name| preferences.distance(&labels(name))), [43, 85, 127]);
+        // A term without requirements matches no node.
         let no_op = Preference { weight: 100, term: NodeTerm::default() };
         let preferences = Preferences(vec![zone(1, "a"), no_op]);
-        assert_eq!(preferences.rank(&labels("b")) - preferences.rank(&labels("a")), 1);
+        assert_eq!(["a", "b"].map(|name| preferences.distance(&labels(name))), [126, 127]);
+        assert_eq!(Preferences(vec![zone(0, "a")]).distance(&labels("b")), 0, "it says nothing");
     }
 
     #[test]
@@ -70,7 +69,7 @@ mod tests {
         let mut many: Vec<Preference> = (0..1000).map(|_| zone(100, "b")).collect();
         many.push(zone(1, "a"));
         let preferences = Preferences(many);
-        assert_eq!(preferences.rank(&labels("b")), 1);
-        assert_eq!(u64::from(preferences.rank(&labels("c"))), RANK_MAX);
+        assert_eq!(preferences.distance(&labels("b")), 1);
+        assert_eq!(preferences.distance(&labels("c")), Preferences::FARTHEST);
     }
 }

@@ -30,7 +30,7 @@ pub struct Request {
     pub alternatives: Option<Arc<Alternatives>>,
     /// Where it may run.
     pub constraints: Constraints,
-    /// Where it would rather run; `None`: anywhere.
+    /// On which nodes it would rather run; `None`: on any.
     pub preferences: Option<Arc<Preferences>>,
     /// Which devices of a node it may or should have.
     pub rules: PlacementRules,
@@ -77,7 +77,16 @@ impl Constraints {
 
     /// The node's taints that keep the task away.
     pub(crate) fn untolerated<'a>(&'a self, node: &'a NodeSpec) -> impl Iterator<Item = &'a Taint> {
-        node.taints.iter().filter(|taint| !self.tolerations.iter().any(|toleration| toleration.tolerates(taint)))
+        node.taints.iter().filter(|taint| taint.keeps_away() && !self.tolerates(taint))
+    }
+
+    /// How many taints the node has that only ask the task to stay away.
+    pub(crate) fn disliked_taints(&self, node: &NodeSpec) -> usize {
+        node.taints.iter().filter(|taint| !taint.keeps_away() && !self.tolerates(taint)).count()
+    }
+
+    fn tolerates(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
     }
 
     /// Whether a device will do, whatever is free of it.

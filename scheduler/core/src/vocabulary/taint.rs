@@ -2,15 +2,23 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// Keeps claims away from a node.
+/// Keeps claims away from a node, or makes it one that they would rather not have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Taint {
     /// The taint's name.
     pub key: String,
     /// Its value, possibly empty.
     pub value: String,
-    /// What it does. Whatever that is, nothing that does not tolerate it is placed there.
+    /// What it does.
     pub effect: TaintEffect,
+}
+
+impl Taint {
+    /// Whether nothing that does not tolerate it is placed there.
+    #[must_use]
+    pub fn keeps_away(&self) -> bool {
+        self.effect != TaintEffect::PreferNoSchedule
+    }
 }
 
 /// What a taint does to claims that do not tolerate it.
@@ -22,9 +30,11 @@ pub enum TaintEffect {
     /// They are not placed on the node, and those that run there must go. Whoever observes the node ends them; the core
     /// does not.
     NoExecute,
+    /// They are placed there only where nothing better has room.
+    PreferNoSchedule,
 }
 
-/// Taints that do not keep a claim away: those that are as is said here. What is `None` may be anything.
+/// Taints that do not matter to a claim: those that are as is said here. What is `None` may be anything.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Toleration {
     /// The taint's name.
@@ -56,6 +66,7 @@ impl Display for TaintEffect {
         f.write_str(match self {
             Self::NoSchedule => "NoSchedule",
             Self::NoExecute => "NoExecute",
+            Self::PreferNoSchedule => "PreferNoSchedule",
         })
     }
 }

@@ -8,6 +8,7 @@ mod engine;
 mod groups;
 mod optimum;
 mod packings;
+mod peer_preferences;
 mod preferences;
 mod several;
 mod topology;

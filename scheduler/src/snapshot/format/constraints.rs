@@ -22,6 +22,7 @@ pub(in crate::snapshot) enum EffectName {
     #[default]
     NoSchedule,
     NoExecute,
+    PreferNoSchedule,
 }
 
 /// Of taints with this key and this value, which is empty if it is left out.

@@ -18,6 +18,10 @@ pub(in crate::snapshot) struct PeersEntry {
     pub(in crate::snapshot) anti_affinity: Vec<AntiAffinityEntry>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) topology_spread: Vec<TopologySpreadEntry>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) preferences: Vec<PeerPreferenceEntry>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub(in crate::snapshot) preferred_spread: Vec<TopologySpreadEntry>,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,6 +36,15 @@ pub(in crate::snapshot) struct AffinityEntry {
 pub(in crate::snapshot) struct AntiAffinityEntry {
     pub(in crate::snapshot) group: String,
     pub(in crate::snapshot) topology_key: String,
+}
+
+/// Near to members of the group, or far from them if the weight is below 0.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::snapshot) struct PeerPreferenceEntry {
+    pub(in crate::snapshot) group: String,
+    pub(in crate::snapshot) topology_key: String,
+    pub(in crate::snapshot) weight: i32,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -35,6 +35,7 @@ enum TaintEffectForm {
     #[default]
     NoSchedule,
     NoExecute,
+    PreferNoSchedule,
 }
 
 impl TaintEffectForm {
@@ -48,6 +49,7 @@ impl From<TaintEffect> for TaintEffectForm {
         match effect {
             TaintEffect::NoSchedule => Self::NoSchedule,
             TaintEffect::NoExecute => Self::NoExecute,
+            TaintEffect::PreferNoSchedule => Self::PreferNoSchedule,
         }
     }
 }
@@ -57,6 +59,7 @@ impl From<TaintEffectForm> for TaintEffect {
         match form {
             TaintEffectForm::NoSchedule => Self::NoSchedule,
             TaintEffectForm::NoExecute => Self::NoExecute,
+            TaintEffectForm::PreferNoSchedule => Self::PreferNoSchedule,
         }
     }
 }

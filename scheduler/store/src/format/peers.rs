@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{Affinity, AntiAffinity, PeerGroup, Peers, TopologySpread};
+use aliquot_scheduler_core::{Affinity, AntiAffinity, PeerGroup, PeerPreference, Peers, TopologySpread};
 use serde::{Deserialize, Serialize};
 
 use super::constraints::{NodeTermForm, TolerationForm};
@@ -19,6 +19,10 @@ pub(super) struct PeersForm {
     anti_affinity: Vec<AntiAffinityForm>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     spread: Vec<SpreadForm>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    preferences: Vec<PeerPreferenceForm>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    preferred_spread: Vec<SpreadForm>,
 }
 
 fn name(group: &PeerGroup) -> String {
@@ -30,24 +34,49 @@ fn group(name: &str) -> PeerGroup {
 }
 
 impl From<&Peers> for PeersForm {
-    fn from(Peers { member_of, affinity, anti_affinity, spread }: &Peers) -> Self {
+    fn from(peers: &Peers) -> Self {
+        let Peers { member_of, affinity, anti_affinity, spread, preferences, preferred_spread } = peers;
         Self {
             member_of: member_of.iter().map(name).collect(),
             affinity: affinity.as_ref().map(AffinityForm::from),
             anti_affinity: forms(anti_affinity),
             spread: forms(spread),
+            preferences: forms(preferences),
+            preferred_spread: forms(preferred_spread),
         }
     }
 }
 
 impl From<PeersForm> for Peers {
-    fn from(PeersForm { member_of, affinity, anti_affinity, spread }: PeersForm) -> Self {
+    fn from(form: PeersForm) -> Self {
+        let PeersForm { member_of, affinity, anti_affinity, spread, preferences, preferred_spread } = form;
         Self {
             member_of: member_of.iter().map(|name| group(name)).collect(),
             affinity: affinity.map(Affinity::from),
             anti_affinity: values(anti_affinity),
             spread: values(spread),
+            preferences: values(preferences),
+            preferred_spread: values(preferred_spread),
         }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct PeerPreferenceForm {
+    group: String,
+    topology_key: String,
+    weight: i32,
+}
+
+impl From<&PeerPreference> for PeerPreferenceForm {
+    fn from(PeerPreference { group, topology_key, weight }: &PeerPreference) -> Self {
+        Self { group: name(group), topology_key: topology_key.clone(), weight: *weight }
+    }
+}
+
+impl From<PeerPreferenceForm> for PeerPreference {
+    fn from(PeerPreferenceForm { group: of, topology_key, weight }: PeerPreferenceForm) -> Self {
+        Self { group: group(&of), topology_key, weight }
     }
 }
 

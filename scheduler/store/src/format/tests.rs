@@ -8,8 +8,8 @@ use aliquot_scheduler_core::{
     Action, Affinity, Alignment, Alternative, Alternatives, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore,
     DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, DeviceSpec, DumpedMixCounter, DumpedTurnover, DumpedUsage,
     FurtherRequest, FurtherRequests, Health, LastEviction, MilliCpu, NodeOperator, NodeRequirement, NodeSpec, NodeTerm,
-    PeerGroup, Peers, PlacementRules, Preference, Preferences, Request, Resource, Taint, TaintEffect, Toleration,
-    TopologySpread,
+    PeerGroup, PeerPreference, Peers, PlacementRules, Preference, Preferences, Request, Resource, Taint, TaintEffect,
+    Toleration, TopologySpread,
 };
 use aliquot_scheduler_engine::{
     Amounts, ClaimKey, ClaimRecord, DevicePart, EvictionRecord, Generation, InstanceRecord, Memory, NodeName,
@@ -62,7 +62,7 @@ fn owner() -> impl Strategy<Value = Owner> {
 }
 
 fn effect() -> impl Strategy<Value = TaintEffect> {
-    prop::sample::select(vec![TaintEffect::NoSchedule, TaintEffect::NoExecute])
+    prop::sample::select(vec![TaintEffect::NoSchedule, TaintEffect::NoExecute, TaintEffect::PreferNoSchedule])
 }
 
 fn taint() -> impl Strategy<Value = Taint> {
@@ -195,10 +195,14 @@ fn peers() -> impl Strategy<Value = Arc<Peers>> {
     let affinity = (group(), btree_set(text(), 0..3));
     let affinity = affinity.prop_map(|(group, topology_keys)| Affinity { group, topology_keys });
     let anti_affinity = (group(), text()).prop_map(|(group, topology_key)| AntiAffinity { group, topology_key });
-    let all =
-        (btree_set(group(), 0..3), option::of(affinity), btree_set(anti_affinity, 0..3), btree_set(spread(), 0..3));
-    all.prop_map(|(member_of, affinity, anti_affinity, spread)| {
-        Arc::new(Peers { member_of, affinity, anti_affinity, spread })
+    let preference = (group(), text(), any::<i32>());
+    let preference =
+        preference.prop_map(|(group, topology_key, weight)| PeerPreference { group, topology_key, weight });
+    let rules = (option::of(affinity), btree_set(anti_affinity, 0..3), btree_set(spread(), 0..3));
+    let wishes = (btree_set(preference, 0..3), btree_set(spread(), 0..3));
+    let all = (btree_set(group(), 0..3), rules, wishes);
+    all.prop_map(|(member_of, (affinity, anti_affinity, spread), (preferences, preferred_spread))| {
+        Arc::new(Peers { member_of, affinity, anti_affinity, spread, preferences, preferred_spread })
     })
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::decisions::placement::{Engine, PeerRules, Policy, fits};
+use crate::decisions::placement::{Engine, PeerRules, PeerWishes, Policy, fits, surcharge};
 use crate::state::class::{Class, ClassId};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::limits::{self, Exceeded};
@@ -150,12 +150,14 @@ pub(super) fn place_besides(
     let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
     let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
     // What is kept of bids is for all devices of a node and all choices.
-    let rules = PeerRules::of(cluster, request);
+    let (rules, wishes) = (PeerRules::of(cluster, request), PeerWishes::of(cluster, request));
+    let distance = |node: &Node| wishes.as_ref().map_or(0, |wishes| wishes.distance(node.spec()));
     let is_open = |node: &Node| rules.as_ref().is_none_or(|rules| rules.admit(node.spec()));
     let mixed = mixed.into_iter().filter(|(id, _)| !cluster.is_held(*id));
     let mixed = mixed.filter(|(_, node)| is_open(node)).filter_map(|(id, node)| {
         let choice = besides.iter().find(|choice| fits(node, &choice.request).is_ok())?;
-        engine.choose(id, node, choice)
+        let (cost, at) = engine.choose(id, node, choice)?;
+        Some((cost + surcharge(distance(node)), at))
     });
     best.into_iter().chain(mixed).min_by_key(|(cost, at)| (*cost, at.node)).map(|(_, at)| at)
 }

@@ -31,7 +31,7 @@ const PART_IN_ORDER: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct ClassBids {
     index: BidIndex,
-    /// Of tasks with alternatives or preferences the bids on nodes of a rank above 0, by rank.
+    /// The bids on nodes of a rank above 0, by rank.
     others: BTreeMap<Rank, BidIndex>,
     /// Nodes on which the class's tasks may run at all and that are not held, one bit each.
     admitted: Vec<u64>,
@@ -144,25 +144,20 @@ impl ClassBids {
             true => cluster.node(id).filter(|node| has_room(node, request)),
             false => None,
         };
-        let bid = node.map(|node| cost(policy, id, node, request));
-        if request.preferences.is_some() {
-            let bid = node.zip(bid).map(|(node, bid)| (rank(0, request, node.spec()), bid));
-            return self.set(id, cluster.node_slots(), bid);
-        }
-        self.index.set(id.index(), bid);
+        let bid = node.map(|node| (rank(0, request, node.spec()), cost(policy, id, node, request)));
+        self.set(id, cluster.node_slots(), bid);
     }
 
-    /// Sets the bid of a task with alternatives or preferences on a node: its rank, its cost, and what is forgone.
+    /// Sets the bid on a node: its rank, its cost, and what is forgone.
     fn set(&mut self, id: NodeId, slots: usize, bid: Option<(Rank, (i32, u8))>) {
-        self.index.set(id.index(), None);
+        let best = bid.filter(|(rank, _)| *rank == 0).map(|(_, bid)| bid);
+        self.index.set(id.index(), best);
         self.others.values_mut().for_each(|index| index.set(id.index(), None));
-        let Some((rank, bid)) = bid else { return };
-        let index = match rank {
-            0 => &mut self.index,
-            rank => self.others.entry(rank).or_default(),
-        };
-        index.grow(slots);
-        index.set(id.index(), Some(bid));
+        if let Some((rank, bid)) = bid.filter(|(rank, _)| *rank > 0) {
+            let index = self.others.entry(rank).or_default();
+            index.grow(slots);
+            index.set(id.index(), Some(bid));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::decisions::placement::devices;
 use crate::decisions::placement::filter::first_fitting;
 use crate::decisions::placement::node_table::NodeTable;
 use crate::decisions::placement::peer_rules::PeerRules;
+use crate::decisions::placement::peer_wishes::PeerWishes;
 use crate::decisions::placement::policy::{NodeChange, Policy, Selection};
 use crate::decisions::placement::rank::{Rank, rank, surcharge};
 use crate::decisions::placement::room::room;
@@ -88,9 +89,10 @@ impl<P: Policy> Engine<P> {
     /// over.
     pub fn place(&mut self, cluster: &Cluster, class: ClassId) -> Option<Placement> {
         let request = self.make_bids(cluster, class)?;
-        if let rules @ Some(_) = PeerRules::of(cluster, request) {
+        let (rules, wishes) = (PeerRules::of(cluster, request), PeerWishes::of(cluster, request));
+        if rules.is_some() || wishes.is_some() {
             let nodes = cluster.nodes().map(|(id, _)| id).filter(|id| allow(&rules, cluster, *id));
-            return self.best_of(cluster, class, nodes, |_| 0);
+            return self.best_of(cluster, class, nodes, wishes.as_ref(), |_| 0);
         }
         let index = self.classes.get(&class)?.index();
         let node = match self.policy.selection() {
@@ -125,21 +127,24 @@ impl<P: Policy> Engine<P> {
         rank: impl Fn(NodeId) -> u32,
     ) -> Option<Placement> {
         let request = self.make_bids(cluster, class)?;
-        let rules = PeerRules::of(cluster, request);
-        self.best_of(cluster, class, nodes.into_iter().filter(|id| allow(&rules, cluster, *id)), rank)
+        let (rules, wishes) = (PeerRules::of(cluster, request), PeerWishes::of(cluster, request));
+        let nodes = nodes.into_iter().filter(|id| allow(&rules, cluster, *id));
+        self.best_of(cluster, class, nodes, wishes.as_ref(), rank)
     }
 
-    /// The best of these nodes by the class's bids, which are as the cluster is now.
+    /// The best of these nodes by the class's bids, which are as the cluster is now, and by what is wished of peers.
     fn best_of(
         &mut self,
         cluster: &Cluster,
         class: ClassId,
         nodes: impl Iterator<Item = NodeId>,
+        wishes: Option<&PeerWishes<'_>>,
         rank: impl Fn(NodeId) -> u32,
     ) -> Option<Placement> {
         let bids = self.classes.get(&class)?;
-        let fitting = nodes.filter_map(|id| Some(((rank(id), bids.get(id.index())?), id)));
-        let fitting = fitting.map(|((rank, (of_choice, bid)), id)| ((rank, of_choice), bid, id));
+        let fitting = nodes.filter_map(|id| Some((id, bids.get(id.index())?)));
+        let fitting =
+            fitting.map(|(id, (of_node, bid))| ((rank(id), of_node + distance(wishes, cluster, id)), bid, id));
         let node = match self.policy.selection() {
             Selection::Least => fitting.map(|(rank, bid, id)| (rank, total(&self.policy, bid), id)).min()?.2,
             Selection::Uniform => {
@@ -198,11 +203,12 @@ impl<P: Policy> Engine<P> {
         if !allow(&PeerRules::of(cluster, request), cluster, node) {
             return None;
         }
-        Some(surcharge(rank) + total(&self.policy, bid))
+        let distance = distance(PeerWishes::of(cluster, request).as_ref(), cluster, node);
+        Some(surcharge(rank + distance) + total(&self.policy, bid))
     }
 
     /// What it would cost to place a task of this request on a node, if the node were `as_if`, in the unit of
-    /// [`Engine::cost_on`], and where it would be; `None` if it would not fit.
+    /// [`Engine::cost_on`] but without what is wished of peers, and where it would be; `None` if it would not fit.
     pub(crate) fn choose_if(&self, node: NodeId, as_if: &Node, request: &Request) -> Option<(i64, Allocation)> {
         self.choose(node, as_if, &first_fitting(as_if, request)?)
     }
@@ -302,6 +308,11 @@ impl<P: Policy> Engine<P> {
 /// Whether rules about peers, if there are any, let a task be on a node.
 fn allow(rules: &Option<PeerRules<'_>>, cluster: &Cluster, id: NodeId) -> bool {
     rules.as_ref().is_none_or(|rules| cluster.node(id).is_some_and(|node| rules.admit(node.spec())))
+}
+
+/// How far a node is from what is wished of peers, if anything is.
+fn distance(wishes: Option<&PeerWishes<'_>>, cluster: &Cluster, id: NodeId) -> Rank {
+    wishes.zip(cluster.node(id)).map_or(0, |(wishes, node)| wishes.distance(node.spec()))
 }
 
 /// A bid's cost with what is added for what is forgone.

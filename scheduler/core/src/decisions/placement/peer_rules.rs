@@ -3,7 +3,7 @@
 //! What they say depends on the whole cluster and changes with each task that comes or goes. So nothing of it is kept
 //! with bids: it is found out for a decision and asked of each node that otherwise fits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::{ClaimId, NodeId};
@@ -12,7 +12,7 @@ use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::NodeSpec;
 
 /// How many are counted in each domain, by the value of the topology key.
-type Counts<'a> = BTreeMap<&'a str, u32>;
+pub(super) type Counts<'a> = BTreeMap<&'a str, u32>;
 
 /// What keeps tasks of a request from nodes because of where others are.
 #[derive(Clone, Debug)]
@@ -36,12 +36,12 @@ struct Near<'a> {
 
 /// A spread, and how its group is spread.
 #[derive(Clone, Debug)]
-struct Even<'a> {
-    rule: &'a TopologySpread,
+pub(super) struct Even<'a> {
+    pub(super) rule: &'a TopologySpread,
     /// Of all domains that count, also of those without members.
-    members: Counts<'a>,
+    pub(super) members: Counts<'a>,
     /// What the domain with least has.
-    least: u32,
+    pub(super) least: u32,
 }
 
 impl<'a> PeerRules<'a> {
@@ -63,7 +63,7 @@ impl<'a> PeerRules<'a> {
             let keys = rule.topology_keys.iter().map(String::as_str);
             Near { rule, members: keys.map(|key| (key, members(&rule.group, key))).collect() }
         });
-        let even = peers.spread.iter().map(|rule| Even::of(cluster, peers, rule));
+        let even = peers.spread.iter().map(|rule| Even::of(cluster, &peers.spread, rule));
         Some(Self { peers, avoided: avoided.collect(), avoiding, near, even: even.collect() })
     }
 
@@ -173,7 +173,7 @@ impl<'a> PeerRules<'a> {
             near.members.iter_mut().for_each(|(key, counts)| change_in(counts, key));
         }
         for even in &mut self.even {
-            if peers.member_of.contains(&even.rule.group) && counts(self.peers, even.rule, spec) {
+            if peers.member_of.contains(&even.rule.group) && counts(&self.peers.spread, even.rule, spec) {
                 change_in(&mut even.members, &even.rule.topology_key);
                 even.find_least();
             }
@@ -189,12 +189,13 @@ impl Near<'_> {
 }
 
 impl<'a> Even<'a> {
-    fn of(cluster: &'a Cluster, peers: &Peers, rule: &'a TopologySpread) -> Self {
+    /// A rule that is one of these.
+    pub(super) fn of(cluster: &'a Cluster, rules: &BTreeSet<TopologySpread>, rule: &'a TopologySpread) -> Self {
         let domain = |node: &'a NodeSpec| node.labels.get(&rule.topology_key).map(String::as_str);
-        let counted = cluster.nodes().map(|(_, node)| node.spec()).filter(|node| counts(peers, rule, node));
+        let counted = cluster.nodes().map(|(_, node)| node.spec()).filter(|node| counts(rules, rule, node));
         let mut members: Counts<'a> = counted.filter_map(domain).map(|domain| (domain, 0)).collect();
         for (id, count) in cluster.peers().members(&rule.group) {
-            let node = cluster.node(id).map(|node| node.spec()).filter(|node| counts(peers, rule, node));
+            let node = cluster.node(id).map(|node| node.spec()).filter(|node| counts(rules, rule, node));
             if let Some(domain) = node.and_then(domain) {
                 *members.entry(domain).or_default() += count;
             }
@@ -212,14 +213,17 @@ impl<'a> Even<'a> {
     }
 }
 
-/// Whether a node counts for a spread of a task with these peers.
-fn counts(peers: &Peers, rule: &TopologySpread, node: &NodeSpec) -> bool {
-    peers.spread.iter().all(|other| node.labels.contains_key(&other.topology_key))
-        && rule.counts(&node.labels, &node.taints)
+/// Whether a node counts for a spread that is one of these rules.
+fn counts(rules: &BTreeSet<TopologySpread>, rule: &TopologySpread, node: &NodeSpec) -> bool {
+    rules.iter().all(|other| node.labels.contains_key(&other.topology_key)) && rule.counts(&node.labels, &node.taints)
 }
 
 /// How many there are in each domain of a key.
-fn in_domains<'a>(cluster: &'a Cluster, key: &str, nodes: impl Iterator<Item = (NodeId, u32)>) -> Counts<'a> {
+pub(super) fn in_domains<'a>(
+    cluster: &'a Cluster,
+    key: &str,
+    nodes: impl Iterator<Item = (NodeId, u32)>,
+) -> Counts<'a> {
     let mut counts = Counts::new();
     for (id, count) in nodes {
         let domain = cluster.node(id).and_then(|node| node.spec().labels.get(key));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_scheduler_core::{
     Affinity, Allowance, Alternative, Alternatives, AntiAffinity, Bytes, Comparison, Constraints, DeviceCore,
     DeviceLink, DeviceMemory, DeviceProperty, DeviceRequest, FurtherRequest, FurtherRequests, MilliCpu, PeerGroup,
-    Peers, Request, TopologySpread,
+    PeerPreference, Peers, Request, TopologySpread,
 };
 
 use crate::random::Random;
@@ -189,11 +189,21 @@ fn peers(random: &mut Random) -> Option<Arc<Peers>> {
     });
     let anti_affinity = (0..random.below(2)).map(|_| AntiAffinity { group: group(random), topology_key: key(random) });
     let anti_affinity = anti_affinity.collect();
-    let spread = match random.below(3) {
+    let even = match random.below(3) {
         0 => (0..1 + random.below(2)).map(|_| spread(random)).collect(),
         _ => BTreeSet::new(),
     };
-    Some(Arc::new(Peers { member_of, affinity, anti_affinity, spread }))
+    let preferences = (0..random.below(2)).map(|_| preference(random)).collect();
+    let preferred_spread = if random.one_in(4) { BTreeSet::from([spread(random)]) } else { BTreeSet::new() };
+    Some(Arc::new(Peers { member_of, affinity, anti_affinity, spread: even, preferences, preferred_spread }))
+}
+
+fn preference(random: &mut Random) -> PeerPreference {
+    PeerPreference {
+        group: random.one_of(&["a", "b"]).into(),
+        topology_key: random.one_of(&["host", "rack", "zone"]).to_owned(),
+        weight: random.one_of(&[-100, -1, 1, 50]),
+    }
 }
 
 fn spread(random: &mut Random) -> TopologySpread {

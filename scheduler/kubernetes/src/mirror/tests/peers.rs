@@ -1,4 +1,4 @@
-//! Pods that must be near others, must not be near others, or are spread among others.
+//! Pods that must be near others, must not be near others, or are spread among others, and those that only would rather.
 
 use serde_json::{Value, json};
 
@@ -11,6 +11,11 @@ fn pod(world: &mut World, name: &str, labels: &Value, spec: &Value) {
 
 fn required(of: &str, term: Value) -> Value {
     json!({"affinity": {(of): {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+}
+
+fn preferred(of: &str, weight: i32, term: Value) -> Value {
+    let terms = json!([{"weight": weight, "podAffinityTerm": term}]);
+    json!({"affinity": {(of): {"preferredDuringSchedulingIgnoredDuringExecution": terms}}})
 }
 
 fn app(name: &str) -> Value {
@@ -169,6 +174,79 @@ fn pods_are_spread_over_zones() {
     world.show(&first);
     world.reconcile();
     assert!(world.bound().contains_key("small"));
+}
+
+/// As the Deployments of most charts have it: one to a node as long as there are nodes, and then two.
+#[test]
+fn pods_go_apart_while_they_can() {
+    let mut world = zones(&[("a", "1"), ("b", "2")]);
+    let apart = json!({"topologyKey": "metadata.name", "labelSelector": app("web")});
+    let apart = preferred("podAntiAffinity", 100, apart);
+    let mut nodes = Vec::new();
+    for name in ["w1", "w2", "w3"] {
+        pod(&mut world, name, &json!({"app": "web"}), &apart);
+        world.reconcile();
+        nodes.push(world.bound()[name].to_owned());
+    }
+    assert_ne!(nodes[0], nodes[1]);
+    // A pod that has no wish itself is where others wish to have it.
+    foreign(
+        &mut world,
+        "other",
+        "b",
+        &json!({}),
+        &preferred("podAffinity", 100, json!({"topologyKey": "zone", "labelSelector": app("db")})),
+    );
+    pod(&mut world, "db", &json!({"app": "db"}), &json!({}));
+    world.reconcile();
+    assert_eq!(world.bound()["db"], "b");
+}
+
+#[test]
+fn a_spread_that_may_fail_is_as_even_as_can_be() {
+    let mut world = zones(&[("a", "1"), ("b", "2")]);
+    let constraint = json!({
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": app("web"),
+    });
+    let spec = json!({"topologySpreadConstraints": [constraint]});
+    let add = |world: &mut World, name: &str, percent: u32| {
+        world.pod(name, percent, json!({"metadata": {"labels": {"app": "web"}}, "spec": spec}));
+        world.reconcile();
+    };
+    add(&mut world, "w1", 20);
+    add(&mut world, "w2", 20);
+    assert_ne!(world.bound()["w1"], world.bound()["w2"]);
+    // Where only the fuller zone has room, that is taken.
+    pod(&mut world, "more", &json!({"app": "web"}), &json!({"nodeSelector": {"zone": "2"}}));
+    world.reconcile();
+    let anywhere = json!({"nodeSelector": {"zone": "1"}});
+    world.pod("full", 60, json!({"spec": anywhere}));
+    world.reconcile();
+    add(&mut world, "w3", 50);
+    assert_eq!(world.bound()["w3"], "b");
+    add(&mut world, "w4", 5);
+    assert_eq!(world.bound()["w4"], "a");
+}
+
+#[test]
+fn a_node_that_is_rather_left_alone_is_taken_last() {
+    let mut world = zones(&[("a", "1"), ("b", "2")]);
+    let mut node = world.nodes["a"].clone();
+    node["spec"]["taints"] = json!([{"key": "spare", "effect": "PreferNoSchedule"}]);
+    world.make_node("a", node);
+    let toleration = json!({"key": "spare", "operator": "Exists", "effect": "PreferNoSchedule"});
+    let nodes = json!({"preferredDuringSchedulingIgnoredDuringExecution": [
+        {"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["1"]}]}},
+    ]});
+    world.pod("tolerant", 60, json!({"spec": {"tolerations": [toleration], "affinity": {"nodeAffinity": nodes}}}));
+    world.pod("p1", 60, json!({}));
+    world.pod("p2", 30, json!({}));
+    world.reconcile();
+    let bound = world.bound();
+    assert_eq!([bound["tolerant"], bound["p1"], bound["p2"]], ["a", "b", "b"]);
+    world.pod("last", 30, json!({}));
+    world.reconcile();
+    assert_eq!(world.bound()["last"], "a");
 }
 
 #[test]
