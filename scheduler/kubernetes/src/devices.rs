@@ -30,6 +30,8 @@ pub(crate) struct Reading {
     pub(crate) memory_bytes: BTreeSet<u64>,
     /// Some nodes give out devices by claims.
     pub(crate) has_claimed_devices: bool,
+    /// Extended resources that no node has, with the device classes that stand for them.
+    pub(crate) classes: BTreeMap<String, String>,
 }
 
 impl Default for Reading {
@@ -41,6 +43,7 @@ impl Default for Reading {
             models: BTreeSet::new(),
             memory_bytes: BTreeSet::new(),
             has_claimed_devices: false,
+            classes: BTreeMap::new(),
         }
     }
 }
@@ -151,7 +154,7 @@ impl Reading {
 
     /// Whether a resource asks for devices here, so that no node need count it.
     pub(crate) fn is_of_devices(&self, resource: &str) -> bool {
-        self.spoken.is_resource(resource)
+        self.spoken.is_resource(resource) || self.classes.contains_key(resource)
     }
 }
 

@@ -7,11 +7,13 @@
 
 mod claim;
 mod expression;
+mod extended;
 mod pools;
 mod selection;
 mod take;
 
 pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
+pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
 pub(crate) use selection::{Criteria, Selection};
 pub(crate) use take::{Free, Taken, held};

@@ -1,5 +1,5 @@
-//! Gives back what is allocated for pods that were not bound: a leader has died between the two writes, or could not undo
-//! the first.
+//! Gives back what is allocated for pods that were not bound, and deletes the claims that were made for extended resources
+//! of such pods: a leader has died between the writes, or could not undo those before the binding.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,10 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
 /// first: then the binding comes too late.
 async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Result<bool> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &of.claim.namespace);
-    let text = format!("ResourceClaim {:?} is allocated, but the pod was not bound; it is given back", of.claim.name);
+    let text = match of.claim.is_of_extended_resources {
+        true => format!("ResourceClaim {:?} was made for it, but the pod was not bound; it is deleted", of.claim.name),
+        false => format!("ResourceClaim {:?} is allocated, but the pod was not bound; it is given back", of.claim.name),
+    };
     let condition = json!({"metadata": {"uid": of.pod_uid}, "status": {"conditions": [{
         "type": "PodScheduled",
         "status": "False",
@@ -59,7 +62,10 @@ async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Res
         return Ok(false);
     }
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &of.claim.namespace);
-    reservation::take_back(&claims, &of.claim, &of.pod_uid, true, shared).await?;
+    match of.claim.is_of_extended_resources {
+        true => reservation::remove(&claims, &of.claim, shared).await?,
+        false => reservation::take_back(&claims, &of.claim, &of.pod_uid, true, shared).await?,
+    }
     Ok(true)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_api_server::{INVENTORY, Inventory};
+use aliquot_dialects::quantity;
 use aliquot_scheduler_core::{Bytes, DeviceSpec, MilliCpu, NodeSpec, Taint};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -49,6 +50,12 @@ impl NodeFacts {
             inventory,
             name,
         })
+    }
+
+    /// Whether it has any of a resource.
+    pub(crate) fn has(&self, resource: &str) -> bool {
+        let amount = self.allocatable.get(resource).map(|amount| quantity::thousandths(&amount.0));
+        amount.is_some_and(|amount| amount.is_ok_and(|amount| amount > 0))
     }
 
     /// The node in the words of the books, without what pods hold there that are not in the books. `may_give_out`:

@@ -18,6 +18,9 @@ pub(crate) const KAI_QUEUE: &str = "kai.scheduler/queue";
 const PREEMPTIBLE: &str = "aliquot.dev/preemptible";
 /// KAI's name for it: `preemptible` or `non-preemptible`.
 const KAI_PREEMPTIBILITY: &str = "kai.scheduler/preemptibility";
+/// What the claim for a pod's extended resources is called. No claim in a pod's specification can have this name.
+pub(crate) const EXTENDED_RESOURCES: &str = "extended resources";
+
 /// What scheduling needs to know of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PodFacts {
@@ -166,6 +169,9 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
 }
 
 /// The claims of a pod. A template for which no claim is needed makes none.
+///
+/// A bound pod has the one that was made for its extended resources, too. As long as it is not bound, that one is made
+/// anew with each try.
 fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
     let made = |name: &String| {
         let statuses = status.resource_claim_statuses.iter().flatten();
@@ -180,7 +186,14 @@ fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
         };
         Some(PodClaim { name: of.name.clone(), claim, is_made_for_it })
     });
-    claims.collect()
+    let is_bound = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());
+    let extended = status.extended_resource_claim_status.as_ref().filter(|_| is_bound);
+    let extended = extended.map(|of| PodClaim {
+        name: EXTENDED_RESOURCES.to_owned(),
+        claim: Some(of.resource_claim_name.clone()),
+        is_made_for_it: true,
+    });
+    claims.chain(extended).collect()
 }
 
 /// What its condition says.

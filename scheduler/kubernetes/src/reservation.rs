@@ -3,9 +3,11 @@
 //! The order makes it safe to die anywhere: a claim that is allocated for a pod that is not bound is found again, and
 //! [given back](crate::left_over).
 
+mod extended;
+
 use aliquot_api_server::{Client, is_conflict, is_not_found, message};
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep, timeout};
 use tracing::{debug, warn};
@@ -19,23 +21,35 @@ const TRIES: usize = 5;
 /// Before it is looked what became of a write.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Reserves all claims of a pod for it. What was written is in the mirror then, whether this fails or not.
+/// Reserves all claims of a pod for it. What was written is in the mirror then, whether this fails or not. Answers the
+/// version of the pod if that has changed by this.
 ///
 /// # Errors
 /// Why a claim is not reserved. Those that are stay so until [`give_back`].
-pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared) -> Result<(), String> {
+pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared) -> Result<Option<String>, String> {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &binding.namespace);
+    let mut resource_version = None;
     for reservation in &binding.reservations {
         let name = &reservation.claim.name;
         let of_claim = |why: String| format!("ResourceClaim {name:?}: {why}");
         let allocation = reservation.allocation.clone().map(with_names).transpose().map_err(of_claim)?;
-        reserve_one(&claims, binding, &reservation.claim, allocation, shared).await.map_err(of_claim)?;
+        let made = match &reservation.to_make {
+            Some(asked) => {
+                Some(extended::make(&claims, binding, &reservation.claim, asked, shared).await.map_err(of_claim)?)
+            }
+            None => None,
+        };
+        let claim = made.as_ref().unwrap_or(&reservation.claim);
+        reserve_one(&claims, binding, claim, allocation, shared).await.map_err(of_claim)?;
         // The scheduler of somebody else may have given the same devices to another claim.
         if let Some(why) = shared.read(|mirror| mirror.has_too_much(&binding.namespace, name)) {
             return Err(of_claim(why));
         }
+        if let Some(asked) = &reservation.to_make {
+            resource_version = Some(extended::tell(client, binding, name, asked, shared).await?);
+        }
     }
-    Ok(())
+    Ok(resource_version)
 }
 
 /// Takes back what was written for a pod that is not bound, and never will be by this.
@@ -46,6 +60,12 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
         let Some(left) = shared.fence.left() else { return };
         let done = timeout(left, async {
             let claim = claims.get(name).await?;
+            if reservation.to_make.is_some() {
+                return match ClaimFacts::of(claim).filter(|facts| extended::is_for(facts, &binding.uid)) {
+                    Some(facts) => remove(&claims, &facts, shared).await,
+                    None => Ok(()),
+                };
+            }
             let Some(facts) = ClaimFacts::of(claim).filter(|facts| facts.uid == reservation.claim.uid) else {
                 return Ok(());
             };
@@ -87,6 +107,26 @@ pub(crate) async fn take_back(
     let patched = claims.patch_status(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
     show(patched, shared);
     Ok(())
+}
+
+/// Deletes a claim that was made for extended resources of a pod that is not bound, with what is allocated to it.
+///
+/// # Errors
+/// The API server has not done it, or has not said so.
+pub(crate) async fn remove(claims: &Api<ResourceClaim>, claim: &ClaimFacts, shared: &Shared) -> kube::Result<()> {
+    if claim.finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        let mut metadata = version_of(claim);
+        metadata["finalizers"] = claim.finalizers.iter().filter(|of| *of != FINALIZER).map(String::as_str).collect();
+        let patch = json!({"metadata": metadata});
+        let patched = claims.patch(&claim.name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+        show(patched, shared);
+    }
+    let preconditions = Preconditions { uid: Some(claim.uid.clone()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match claims.delete(&claim.name, &params).await {
+        Err(error) if !is_not_found(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The version of a claim that a write is meant for.

@@ -84,9 +84,10 @@ async fn carry_out(client: &Client, shared: &Shared, events: &Events, places: &S
                 Err(why) => Err(why),
             };
             let outcome = match reserved {
-                Ok(()) => {
+                Ok(changed) => {
+                    let resource_version = changed.unwrap_or_else(|| binding.resource_version.clone());
                     Bind { pods: Api::namespaced(client.clone(), &binding.namespace), binding: &binding }
-                        .carry_out(shared)
+                        .carry_out(resource_version, shared)
                         .await
                 }
                 Err(why) => Err(why),
@@ -135,8 +136,9 @@ enum Answer {
 }
 
 impl Bind<'_> {
-    async fn carry_out(&self, shared: &Shared) -> Result<(), String> {
-        let mut resource_version = self.binding.resource_version.clone();
+    /// Binds the pod as it is in this version.
+    async fn carry_out(&self, resource_version: String, shared: &Shared) -> Result<(), String> {
+        let mut resource_version = resource_version;
         for _ in 0..TRIES {
             let why = match self.ask(&resource_version, shared).await {
                 Answer::Bound => return Ok(()),

@@ -10,6 +10,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::extended::ANNOTATION as OF_EXTENDED_RESOURCES;
 use super::pools::PCIE_ROOT;
 use crate::placement;
 
@@ -23,6 +24,8 @@ pub(crate) struct ClaimFacts {
     pub(crate) is_leaving: bool,
     /// The pod that it was made for, by UID, and that is deleted together with it.
     pub(crate) owner: Option<String>,
+    /// A scheduler has made it for extended resources of that pod.
+    pub(crate) is_of_extended_resources: bool,
     pub(crate) finalizers: Vec<String>,
     /// `Err`: what it asks for is not supported.
     pub(crate) ask: Result<Ask, String>,
@@ -77,6 +80,14 @@ pub(crate) struct Linked {
 }
 
 impl Ask {
+    /// What these requests ask for.
+    ///
+    /// # Errors
+    /// What of it is not supported.
+    pub(crate) fn of(requests: Vec<DeviceRequest>) -> Result<Ask, String> {
+        ask(DeviceClaim { requests: Some(requests), ..DeviceClaim::default() })
+    }
+
     /// What each of its requests asks for, if it has these of its choices.
     pub(crate) fn taken<'a>(&'a self, choices: &'a [usize]) -> impl Iterator<Item = &'a DevicesAsk> {
         self.requests.iter().zip(choices).filter_map(|(request, choice)| request.choices.get(*choice))
@@ -105,6 +116,7 @@ impl ClaimFacts {
     pub(crate) fn of(claim: ResourceClaim) -> Option<ClaimFacts> {
         let (metadata, status) = (claim.metadata, claim.status.unwrap_or_default());
         let owners = metadata.owner_references.unwrap_or_default();
+        let annotations = metadata.annotations.unwrap_or_default();
         let is_controller = |kind: &str, is: Option<bool>| kind == "Pod" && is == Some(true);
         let owner = owners.into_iter().find(|owner| is_controller(&owner.kind, owner.controller));
         Some(ClaimFacts {
@@ -114,6 +126,7 @@ impl ClaimFacts {
             resource_version: metadata.resource_version.unwrap_or_default(),
             is_leaving: metadata.deletion_timestamp.is_some(),
             owner: owner.map(|owner| owner.uid),
+            is_of_extended_resources: annotations.get(OF_EXTENDED_RESOURCES).is_some_and(|text| text == "true"),
             finalizers: metadata.finalizers.unwrap_or_default(),
             ask: ask(claim.spec.devices.unwrap_or_default()),
             allocation: status.allocation.map(|allocation| {

@@ -6,6 +6,7 @@
 
 mod asking;
 mod containers;
+mod extended;
 mod holders;
 mod reservations;
 mod shortage;
@@ -23,6 +24,7 @@ use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, P
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
 
+use extended::ToMake;
 use holders::Holder;
 pub(crate) use reservations::Reservation;
 pub(crate) use shortage::Shortage;
@@ -50,6 +52,12 @@ pub(super) struct DeviceClaims {
     pools: Pools,
     classes: BTreeMap<String, ClassFacts>,
     claims: BTreeMap<Name, ClaimFacts>,
+    /// The classes, by the extended resources that they stand for.
+    by_resource: BTreeMap<String, String>,
+    /// Pods that wait and may ask for such resources.
+    askers: BTreeSet<String>,
+    /// By the UID of the pod, the claims that were made for its extended resources.
+    made: BTreeMap<String, BTreeSet<Name>>,
     /// The pods that name each claim, whether it is known or not.
     users: BTreeMap<Name, BTreeSet<String>>,
     /// By the key of their criteria.
@@ -74,6 +82,9 @@ pub(super) struct DeviceClaims {
 struct ClassFacts {
     expressions: Result<Vec<String>, String>,
     config: Vec<DeviceClassConfiguration>,
+    /// The extended resource that it stands for, beside the one that has its name.
+    resource: Option<String>,
+    created_ms: i64,
 }
 
 /// What a pod has by claims, or is to get.
@@ -85,6 +96,8 @@ pub(super) struct Claimed {
     pub(super) allocate: Vec<String>,
     /// The claims that are allocated already.
     pub(super) reserve: Vec<String>,
+    /// The one of those to allocate that is made for its extended resources: the last one.
+    pub(super) extended: Option<ToMake>,
 }
 
 /// A claim to which devices of an instance are allocated.
@@ -121,13 +134,25 @@ impl Mirror {
         let facts = ClassFacts {
             expressions: dra::expressions(class.spec.selectors.as_deref().unwrap_or_default()),
             config: class.spec.config.unwrap_or_default(),
+            resource: class.spec.extended_resource_name,
+            created_ms: class.metadata.creation_timestamp.map_or(0, |time| time.0.as_millisecond()),
         };
         let before = self.device_claims.classes.insert(class.metadata.name.unwrap_or_default(), facts.clone());
-        self.device_claims.has_changed_classes |= before != Some(facts);
+        if before != Some(facts) {
+            self.classes_changed();
+        }
+    }
+
+    fn classes_changed(&mut self) {
+        self.device_claims.has_changed_classes = true;
+        self.device_claims.map_resources();
+        self.is_to_read = true;
     }
 
     pub(crate) fn device_class_gone(&mut self, name: &str) {
-        self.device_claims.has_changed_classes |= self.device_claims.classes.remove(name).is_some();
+        if self.device_claims.classes.remove(name).is_some() {
+            self.classes_changed();
+        }
     }
 
     pub(crate) fn device_class_names(&self) -> BTreeSet<String> {
@@ -144,11 +169,22 @@ impl Mirror {
         let compared = claim.ask.iter().flat_map(Ask::compared);
         let known = &self.device_claims.compared;
         let news: Vec<String> = compared.filter(|attribute| !known.contains(*attribute)).map(str::to_owned).collect();
+        self.device_claims.note_made(&name, false);
         self.device_claims.claims.insert(name.clone(), claim);
+        self.device_claims.note_made(&name, true);
+        self.made_changed(&name);
         self.device_claims.changed.insert(name);
         if !news.is_empty() {
             self.compare(news);
         }
+    }
+
+    /// A claim has come or gone: the pod that it was made for is to be looked at again, if it was made for extended
+    /// resources, which no pod names that waits.
+    fn made_changed(&mut self, name: &Name) {
+        let claim = self.device_claims.claims.get(name).filter(|claim| claim.is_of_extended_resources);
+        let owner = claim.and_then(|claim| claim.owner.clone());
+        self.changed_pods.extend(owner.filter(|uid| self.pods.contains_key(uid)));
     }
 
     /// The books are to know these attributes of devices, because claims compare devices in them.
@@ -165,6 +201,8 @@ impl Mirror {
 
     pub(crate) fn resource_claim_gone(&mut self, namespace: &str, name: &str) {
         let name = (namespace.to_owned(), name.to_owned());
+        self.made_changed(&name);
+        self.device_claims.note_made(&name, false);
         if self.device_claims.claims.remove(&name).is_some() {
             self.device_claims.changed.insert(name);
         }
@@ -184,6 +222,7 @@ impl Mirror {
 
     /// A pod names these claims.
     pub(super) fn list_in_claims(&mut self, facts: &PodFacts) {
+        self.device_claims.note_asker(facts);
         for name in names_of(facts) {
             self.device_claims.users.entry(name).or_default().insert(facts.uid.clone());
         }
@@ -191,6 +230,7 @@ impl Mirror {
 
     /// A pod does not name these claims any more. Others that name them may be first now.
     pub(super) fn unlist_in_claims(&mut self, facts: &PodFacts) {
+        self.device_claims.askers.remove(&facts.uid);
         for name in names_of(facts) {
             if let Some(users) = self.device_claims.users.get_mut(&name) {
                 users.remove(&facts.uid);
@@ -222,7 +262,7 @@ impl Mirror {
         }
         let claims = &self.device_claims;
         if are_all_to_see {
-            self.changed_pods.extend(claims.users.values().flatten().cloned());
+            self.changed_pods.extend(claims.users.values().flatten().cloned().chain(self.askers()));
         } else {
             let users = claims.changed.iter().filter_map(|name| claims.users.get(name));
             self.changed_pods.extend(users.flatten().cloned());
@@ -279,11 +319,13 @@ impl Mirror {
     /// What a pod that waits asks of devices that are to be allocated with it.
     fn criteria_of(&self, pod: &KnownPod) -> Vec<Criteria> {
         let facts = &pod.facts;
-        if facts.claims.is_empty() || facts.scheduler != self.own_name || facts.node.is_some() {
+        if facts.scheduler != self.own_name || facts.node.is_some() {
             return Vec::new();
         }
+        let extended = self.extended_of(facts).ok().flatten();
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name));
         let to_allocate = claims.filter(|claim| claim.allocation.is_none());
+        let to_allocate = to_allocate.chain(extended.iter().map(|made| &made.claim));
         let requests = to_allocate.filter_map(|claim| claim.ask.as_ref().ok()).flat_map(|ask| &ask.requests);
         let choices = requests.flat_map(|request| &request.choices);
         choices.filter_map(|request| self.device_claims.criteria(request).ok()).collect()
@@ -337,12 +379,14 @@ impl Mirror {
         let is_waiting = |pod: &&KnownPod| {
             let facts = &pod.facts;
             let is_ours = facts.scheduler == self.own_name && facts.node.is_none() && !facts.is_leaving;
-            is_ours && !facts.claims.is_empty() && pod.instance.is_none() && pod.binding_to.is_none()
+            let has_claims = !facts.claims.is_empty() || self.device_claims.made.contains_key(&facts.uid);
+            is_ours && has_claims && pod.instance.is_none() && pod.binding_to.is_none()
         };
         let mut left_over = Vec::new();
         for pod in self.pods.values().filter(is_waiting) {
             let claims = names_of(&pod.facts).filter_map(|name| self.device_claims.claims.get(&name));
             let claims = claims.filter(|claim| self.device_claims.is_left_over(claim, &pod.facts.uid));
+            let claims = claims.chain(self.device_claims.made_for(&pod.facts.uid));
             left_over.extend(claims.map(|claim| LeftOver {
                 claim: claim.clone(),
                 pod_name: pod.facts.name.clone(),

@@ -40,7 +40,8 @@ impl Mirror {
         match self.nodes.get_mut(&name) {
             Some(known) if known.facts == facts => return,
             Some(known) => {
-                self.is_to_read |= known.facts.inventory != facts.inventory;
+                self.is_to_read |= known.facts.inventory != facts.inventory
+                    || self.device_claims.has_other_resources(&known.facts, &facts);
                 known.facts = facts;
             }
             None => {
@@ -122,8 +123,15 @@ impl Mirror {
         }
         let most = readings.iter().map(|(.., count)| *count).max();
         match readings.into_iter().find(|(.., count)| Some(*count) == most) {
-            Some((spoken, facts, _)) => Reading { spoken, facts, models, memory_bytes, has_claimed_devices },
-            None => Reading { models, memory_bytes, has_claimed_devices, ..Reading::default() },
+            Some((spoken, facts, _)) => {
+                let classes = self.classes_of_resources(&spoken);
+                Reading { spoken, facts, models, memory_bytes, has_claimed_devices, classes }
+            }
+            None => {
+                let own = Reading::default();
+                let classes = self.classes_of_resources(&own.spoken);
+                Reading { models, memory_bytes, has_claimed_devices, classes, ..own }
+            }
         }
     }
 

@@ -265,9 +265,11 @@ impl Mirror {
         let rules = policy.map(|policy| policy.rules).unwrap_or_default();
         let enforced = policy.and_then(|policy| attribute_of(policy.enforcement));
         let asks = self.reading.asks(&facts.words)?;
-        if let Some(ask) = asks.first().filter(|_| !facts.claims.is_empty()) {
+        let has_claims = !facts.claims.is_empty() || means.claimed.extended.is_some();
+        if let Some(ask) = asks.first().filter(|_| has_claims) {
             return Err(format!(
-                "container {:?} asks for devices, and the pod has resource claims; ask in one of both ways",
+                "container {:?} asks for devices, and the pod has resource claims, or a device class stands for other \
+                 resources of it; ask in one of these ways",
                 ask.container
             ));
         }

@@ -39,11 +39,12 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     let mut cluster = Cluster::with_faults();
     cluster.node("n", 1);
     cluster.device_classes();
-    cluster.node_with_driver("m", &["H100"]);
-    let first_of_e = AtomicBool::new(true);
+    cluster.node_with_driver("m", &["H100", "H100"]);
+    let (first_of_e, first_of_f) = (AtomicBool::new(true), AtomicBool::new(true));
     cluster.server().set_fault(move |_, path| match path {
         _ if path.ends_with("/a/binding") => Fault::AnswerLost,
         _ if path.ends_with("/e/binding") && first_of_e.swap(false, Ordering::SeqCst) => Fault::Refused,
+        _ if path.ends_with("/f/binding") && first_of_f.swap(false, Ordering::SeqCst) => Fault::Refused,
         _ => Fault::None,
     });
     let scheduler = cluster.scheduler();
@@ -65,6 +66,10 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     cluster.claim("part", "50", json!({}));
     cluster.pod_with_claim("e", "part", json!({}));
     cluster.wait_until("e is bound", |cluster| cluster.bound().contains_key("e"));
+    let limits = json!({"deviceclass.resource.kubernetes.io/gpu.aliquot.dev": "1"});
+    let containers = json!([{"name": "main", "image": "none", "resources": {"limits": limits}}]);
+    cluster.pod("f", 0, json!({"spec": {"containers": containers}}));
+    cluster.wait_until("f is bound", |cluster| cluster.bound().contains_key("f"));
     let queue = json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "Queue", "metadata": {"name": "q"}, "spec": {}});
     cluster.objects.create(&QUEUES, "", queue);
     cluster.wait_until("the queue has a status", |cluster| {

@@ -8,7 +8,7 @@ use super::super::Mirror;
 use super::{Claimed, USABLE, USERS_MAX, containers};
 use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Link, Linked, RequestAsk};
 use crate::placement;
-use crate::pod::PodFacts;
+use crate::pod::{EXTENDED_RESOURCES, PodFacts};
 use crate::wanted::{Wanted, Wish};
 
 impl Mirror {
@@ -23,7 +23,7 @@ impl Mirror {
     ) -> Result<Claimed, String> {
         let mut claimed = Claimed::default();
         let (mut wishes, mut links) = (Vec::new(), Vec::new());
-        let mut ours: Vec<(&str, &ClaimFacts)> = Vec::new();
+        let mut ours: Vec<containers::Divided<'_>> = Vec::new();
         let mut seen = BTreeSet::new();
         for of_pod in &facts.claims {
             let Some(name) = &of_pod.claim else {
@@ -58,7 +58,7 @@ impl Mirror {
                     constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), terms);
                     claimed.reserve.push(name.clone());
                     if allocation.results.iter().any(|result| result.driver == DRIVER) {
-                        ours.push((&of_pod.name, claim));
+                        ours.push(containers::Divided::of(&facts.spec, &of_pod.name, claim));
                     }
                 }
                 None => {
@@ -71,9 +71,18 @@ impl Mirror {
                     let of = of_pod.name.as_str();
                     wishes.extend(of_requests.into_iter().map(|choices| Wish { of, choices }));
                     claimed.allocate.push(name.clone());
-                    ours.push((&of_pod.name, claim));
+                    ours.push(containers::Divided::of(&facts.spec, &of_pod.name, claim));
                 }
             }
+        }
+        claimed.extended = self.extended_of(facts)?;
+        if let Some(made) = &claimed.extended {
+            self.check_is_none_left(facts)?;
+            let ask = made.claim.ask.as_ref().map_err(Clone::clone)?;
+            let of_requests = self.meant(ask).map_err(|problem| format!("its {EXTENDED_RESOURCES}: {problem}"))?;
+            wishes.extend(of_requests.into_iter().map(|choices| Wish { of: EXTENDED_RESOURCES, choices }));
+            claimed.allocate.push(made.claim.name.clone());
+            ours.push(containers::Divided::by(&made.asked.mappings, EXTENDED_RESOURCES));
         }
         containers::check(&facts.spec, &ours)?;
         claimed.devices = Wanted::of(wishes, links)?;
@@ -99,6 +108,11 @@ impl Mirror {
                     .into(),
             );
         }
+        Ok((ask, self.meant(ask)?))
+    }
+
+    /// What the choices of each request of a claim mean to the books.
+    fn meant(&self, ask: &Ask) -> Result<Vec<Vec<FurtherRequest>>, String> {
         let claims = &self.device_claims;
         let of_choice = |request: &DevicesAsk| {
             let key = claims.criteria(request)?.key();
@@ -119,7 +133,7 @@ impl Mirror {
             })
         };
         let of_request = |request: &RequestAsk| request.choices.iter().map(named).collect::<Result<_, _>>();
-        Ok((ask, ask.requests.iter().map(of_request).collect::<Result<_, _>>()?))
+        ask.requests.iter().map(of_request).collect()
     }
 
     fn waiting_users(&self, claim: &ClaimFacts) -> impl Iterator<Item = &PodFacts> {

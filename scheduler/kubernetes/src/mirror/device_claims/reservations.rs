@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::super::{Instance, Means, Mirror};
 use super::{HeldClaim, held_claim};
-use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk};
+use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Extended};
 use crate::placement::NODE_NAME;
 use crate::pod::PodFacts;
 use crate::wanted::Lists;
@@ -32,6 +32,8 @@ pub(crate) struct Reservation {
     pub(crate) claim: ClaimFacts,
     /// What is allocated to it, without the names of shares; `None`: it is allocated already.
     pub(crate) allocation: Option<AllocationResult>,
+    /// The claim is not there yet: what it asks for, and which of its requests each container has.
+    pub(crate) to_make: Option<Extended>,
 }
 
 impl Mirror {
@@ -46,7 +48,18 @@ impl Mirror {
         start: &Instance,
     ) -> Result<(Vec<Reservation>, Vec<HeldClaim>), String> {
         let claims = &self.device_claims;
+        let extended = means.claimed.extended.as_ref();
+        if let Some(made) = extended {
+            self.check_is_none_left(facts)?;
+            if self.extended_of(facts)?.as_ref() != Some(made) {
+                return Err("its extended resources mean something else by now".to_owned());
+            }
+        }
+        let to_make = |name: &String| extended.filter(|made| made.claim.name == *name);
         let claim = |name: &String| {
+            if let Some(made) = to_make(name) {
+                return Ok(&made.claim);
+            }
             let claim = claims.claims.get(&(facts.namespace.clone(), name.clone()));
             claim.ok_or_else(|| format!("there is no ResourceClaim {name:?} any more"))
         };
@@ -57,7 +70,7 @@ impl Mirror {
                 return Err(format!("ResourceClaim {name:?} is not allocated any more"));
             }
             if !claim.is_reserved_for(&facts.uid) {
-                reservations.push(Reservation { claim: claim.clone(), allocation: None });
+                reservations.push(Reservation { claim: claim.clone(), allocation: None, to_make: None });
             }
         }
         let asks = means.claimed.allocate.iter().filter_map(|name| claim(name).ok()?.ask.as_ref().ok());
@@ -75,7 +88,8 @@ impl Mirror {
             let ask = claim.ask.as_ref().map_err(Clone::clone)?;
             let choices: Vec<usize> = choices.by_ref().take(ask.requests.len()).collect();
             let allocation = self.allocation(ask, &choices, &mut parts, &mut given)?;
-            reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation) });
+            let to_make = to_make(name).map(|made| made.asked.clone());
+            reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation), to_make });
             held.push(held_claim(claim, before - parts.len()));
         }
         match parts.next() {

@@ -1,6 +1,7 @@
 //! Pods with resource claims.
 
 mod allocation;
+mod extended;
 mod given_back;
 mod others;
 mod prioritised;
@@ -114,7 +115,9 @@ impl World {
 
     /// Writes what a binding says of claims; says whether nothing of it was too late.
     pub(super) fn reserve(&mut self, binding: &Binding) -> bool {
-        for Reservation { claim, allocation } in &binding.reservations {
+        for Reservation { claim, allocation, to_make } in &binding.reservations {
+            let made = to_make.as_ref().map(|asked| self.make_extended(binding, &claim.name, asked));
+            let claim = made.as_ref().unwrap_or(claim);
             let known = self.claims.get(&claim.name).map(|known| &known["metadata"]["resourceVersion"]);
             if known != Some(&json!(claim.resource_version)) {
                 return false;
@@ -132,17 +135,28 @@ impl World {
 
     /// Takes back what was written for a pod that was not bound.
     pub(super) fn give_back(&mut self, binding: &Binding) {
-        for Reservation { claim, .. } in &binding.reservations {
-            if self.claims.contains_key(&claim.name) {
+        for Reservation { claim, to_make, .. } in &binding.reservations {
+            if to_make.is_some() {
+                self.remove_claim(&claim.name);
+            } else if self.claims.contains_key(&claim.name) {
                 self.end_use(&claim.name, &binding.uid);
             }
+        }
+    }
+
+    fn remove_claim(&mut self, name: &str) {
+        if self.claims.remove(name).is_some() {
+            self.mirror.resource_claim_gone("default", name);
         }
     }
 
     pub(super) fn give_back_left_over(&mut self) {
         for of in self.mirror.left_over_claims() {
             self.log.push(format!("{} given back", of.claim.name));
-            self.end_use(&of.claim.name, &of.pod_uid);
+            match of.claim.is_of_extended_resources {
+                true => self.remove_claim(&of.claim.name),
+                false => self.end_use(&of.claim.name, &of.pod_uid),
+            }
         }
     }
 

@@ -42,7 +42,7 @@ fn what_keeps_a_claim_from_being_allocated_is_named() {
         ("other", "it was not made for this pod"),
         ("several", "container \"main\" has the claims \"x\" and \"y\""),
         ("overlap", "containers \"main\" and \"side\" have some requests of the claim \"gpu\" in common"),
-        ("mixed", "in one of both ways"),
+        ("mixed", "in one of these ways"),
     ] {
         assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
     }
