@@ -175,7 +175,10 @@ fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
     let DeviceRequest { name, exactly, first_available } = request;
     let choices = match exactly {
         Some(exactly) if exactly.admin_access == Some(true) => {
-            return Err(format!("request {name:?} asks for adminAccess, which Aliquot's scheduler does not give"));
+            return Err(format!(
+                "request {name:?} asks for adminAccess, which Aliquot does not give: a container sees of a device what its \
+                 slice has, and there is no slice without a part of a device; ask for a part, or ask the node's manager"
+            ));
         }
         Some(exactly) => vec![devices(name.clone(), as_listed(exactly))?],
         None => {
@@ -200,7 +203,9 @@ fn as_listed(exactly: ExactDeviceRequest) -> DeviceSubRequest {
 fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> {
     let DeviceSubRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } = asked;
     if let Some(mode) = allocation_mode.filter(|mode| mode != "ExactCount") {
-        return Err(format!("request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount"));
+        return Err(format!(
+            "request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount: say how many devices"
+        ));
     }
     let count = count.unwrap_or(1);
     Ok(DevicesAsk {
