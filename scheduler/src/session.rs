@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{Claim, ClaimId, Cluster, Event, EventError, Scheduler};
+use aliquot_scheduler_core::{ClaimId, Cluster, Event, EventError, KnownClaim, Scheduler};
 use aliquot_scheduler_engine::{AtOnce, Backend, Engine, NodeName, Observation, Ready, View};
 use anyhow::Result;
 
@@ -111,7 +111,7 @@ impl Session {
     #[must_use]
     pub fn claim_named(&self, name: &str) -> Option<ClaimId> {
         let (namespace, name) = split_name(name);
-        let named = |claim: &Claim| claim.namespace == namespace && claim.name == name;
+        let named = |claim: &KnownClaim| claim.namespace == namespace && *claim.name == *name;
         self.cluster().claims().find(|(_, claim, _)| named(claim)).map(|(id, ..)| id)
     }
 

@@ -75,7 +75,7 @@ impl Scheduler {
         let (Some(of), Some(group)) = (cluster.claim(claim), cluster.group_of(claim)) else { return Err(unknown) };
         let node = cluster.allocation(claim).and_then(|allocation| cluster.node(allocation.node));
         let mut explanation = Explanation {
-            name: of.name.clone(),
+            name: of.name.to_string(),
             group,
             node: node.map(|node| node.spec().name.clone()),
             reasons: Vec::new(),
@@ -134,7 +134,7 @@ impl Scheduler {
         let members = cluster.group(group).into_iter().flat_map(|group| group.members());
         let waiting = members.filter(|member| cluster.allocation(*member).is_none());
         explanation.members = waiting.filter(|member| class.is_some() && cluster.class_of(*member) == class).collect();
-        let request = blocked.and_then(|blocked| cluster.claim(blocked)).map(|claim| &claim.request);
+        let request = blocked.and_then(|blocked| cluster.claim(blocked)).map(|claim| &*claim.request);
         let search = nearest::ChangeSearch { trial: &mut trial, group, members: &explanation.members, request };
         explanation.changes = search.run(first);
     }
@@ -179,7 +179,7 @@ fn eviction_refused(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
 }
 
 fn named(cluster: &Cluster, claim: ClaimId) -> (ClaimId, String) {
-    (claim, cluster.claim(claim).map(|claim| claim.name.clone()).unwrap_or_default())
+    (claim, cluster.claim(claim).map(|claim| claim.name.to_string()).unwrap_or_default())
 }
 
 impl Display for Explanation {

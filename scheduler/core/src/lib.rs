@@ -49,6 +49,7 @@ pub use state::group::Group;
 pub use state::node::{Device, Node};
 pub use state::queue::Queue;
 pub use state::statement::{Savepoint, Statement};
+pub use state::template::{KnownClaim, Template};
 pub use state::topology::{Domain, DomainId, Topology};
 pub use state::usage::DecayedUsage;
 pub use vocabulary::allowance::Allowance;

@@ -12,6 +12,7 @@ pub(crate) mod peer_books;
 pub(crate) mod queue;
 pub(crate) mod resources;
 pub(crate) mod statement;
+pub(crate) mod template;
 pub(crate) mod topology;
 pub(crate) mod turnover;
 pub(crate) mod usage;

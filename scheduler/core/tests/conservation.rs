@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Action, Allocation, Alternative, Alternatives, Bytes, Claim, ClaimId, Cluster, DeviceAllocation, DeviceCore,
-    DeviceMemory, DeviceRequest, DeviceSpec, Displacement, Event, FurtherRequest, FurtherRequests, Health, MilliCpu,
-    NodeId, NodeSpec, Outcome, Request, Statement,
+    DeviceMemory, DeviceRequest, DeviceSpec, Displacement, Event, FurtherRequest, FurtherRequests, Health, KnownClaim,
+    MilliCpu, NodeId, NodeSpec, Outcome, Request, Statement,
 };
 use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
@@ -118,13 +118,13 @@ type Picture = (Vec<String>, Vec<(ClaimId, Request, Option<Allocation>)>);
 
 fn picture(cluster: &Cluster) -> Picture {
     let nodes = cluster.nodes().map(|(id, node)| format!("{id:?} {node:?}")).collect();
-    let claims = cluster.claims().map(|(id, claim, at)| (id, claim.request.clone(), at.cloned())).collect();
+    let claims = cluster.claims().map(|(id, claim, at)| (id, Request::clone(&claim.request), at.cloned())).collect();
     (nodes, claims)
 }
 
 /// The law: what is free and what is held add up to what there is, on each node and on each device.
 fn assert_conserved(cluster: &Cluster) {
-    let mut held: BTreeMap<NodeId, Vec<(&Claim, &Allocation)>> = BTreeMap::new();
+    let mut held: BTreeMap<NodeId, Vec<(&KnownClaim, &Allocation)>> = BTreeMap::new();
     for (_, claim, allocation) in cluster.claims() {
         if let Some(allocation) = allocation {
             assert!(cluster.node(allocation.node).is_some(), "a claim is placed on a node that is gone");

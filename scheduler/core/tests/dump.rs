@@ -268,7 +268,7 @@ impl World {
             }
             ClaimRemoved(claim) => nth(&self.claims, claim).map(Event::ClaimRemoved),
             ClaimResized(claim, core) => nth(&self.claims, claim).and_then(|claim| {
-                let mut request = self.cluster.claim(claim)?.request.clone();
+                let mut request = Request::clone(&self.cluster.claim(claim)?.request);
                 request.devices.core = DeviceCore::new(core);
                 Some(Event::ClaimResized(claim, request))
             }),

@@ -37,7 +37,7 @@ pub fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
     let mut evicted = Some(claim);
     while let Some((claim, cause)) = evicted.and_then(|claim| Some((claim, cluster.displaced(claim)?))) {
         evictions.push(Eviction {
-            name: cluster.claim(claim).map(|claim| claim.name.clone()).unwrap_or_default(),
+            name: cluster.claim(claim).map(|claim| claim.name.to_string()).unwrap_or_default(),
             action: cause.action,
             by: cause.by_name.clone(),
             at_ms: cause.at_ms,

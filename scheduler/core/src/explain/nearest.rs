@@ -281,7 +281,7 @@ impl ChangeSearch<'_> {
         let useful: Vec<ClaimId> =
             running.iter().take(RUNNING_MAX).filter(|running| useful(running)).map(|(_, id, ..)| *id).collect();
         let helps = useful.into_iter().take(TRIES_MAX).find(|claim| self.trial.admits_without(*claim))?;
-        let name = self.trial.cluster().claim(helps)?.name.clone();
+        let name = self.trial.cluster().claim(helps)?.name.to_string();
         Some(Change::WaitFor { claim: helps, name })
     }
 }

@@ -9,6 +9,7 @@ use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::event::Event;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueSpec;
+use crate::vocabulary::request::Request;
 
 /// A copy of a cluster and of the engine that follows it.
 pub(crate) struct Trial {
@@ -97,7 +98,9 @@ impl Trial {
     /// The event that undoes another one, if there is one.
     fn reverse(&self, event: &Event) -> Option<Event> {
         Some(match event {
-            Event::ClaimResized(claim, _) => Event::ClaimResized(*claim, self.cluster.claim(*claim)?.request.clone()),
+            Event::ClaimResized(claim, _) => {
+                Event::ClaimResized(*claim, Request::clone(&self.cluster.claim(*claim)?.request))
+            }
             Event::NodeRelabelled(node, _) => Event::NodeRelabelled(*node, self.cluster.node(*node)?.spec().clone()),
             Event::QueueChanged(spec) => {
                 Event::QueueChanged(self.cluster.queue(self.cluster.queue_named(&spec.name)?)?.spec().clone())

@@ -41,20 +41,20 @@ pub(crate) struct Classes {
 
 impl Classes {
     /// Adds a claim to the class of its request.
-    pub(crate) fn join(&mut self, request: &Request) -> ClassId {
-        if let Some(&id) = self.by_request.get(request) {
+    pub(crate) fn join(&mut self, request: &Request) -> (ClassId, Arc<Request>) {
+        if let Some((request, &id)) = self.by_request.get_key_value(request) {
             if let Some(class) = self.classes.get_mut(id) {
                 class.claims += 1;
             }
-            return id;
+            return (id, Arc::clone(request));
         }
         let request = Arc::new(request.clone());
         for group in request.peers.iter().flat_map(|peers| peers.counted_on()) {
             *self.counted_on.entry(group.clone()).or_default() += 1;
         }
         let id = self.classes.insert(Class { request: Arc::clone(&request), claims: 1 });
-        self.by_request.insert(request, id);
-        id
+        self.by_request.insert(Arc::clone(&request), id);
+        (id, request)
     }
 
     /// Takes a claim out of its class. A class without claims is forgotten.

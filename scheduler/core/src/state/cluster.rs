@@ -27,6 +27,7 @@ use crate::state::node::Node;
 use crate::state::peer_books::PeerBooks;
 use crate::state::queue::{Queue, Queues};
 use crate::state::resources::Resources;
+use crate::state::template::{KnownClaim, Templates};
 use crate::state::topology::Topology;
 use crate::state::turnover::Turnover;
 use crate::state::usage::DecayedUsage;
@@ -58,6 +59,7 @@ pub struct Cluster {
     /// Claims are numbered as they are added.
     next_claim: u64,
     classes: Classes,
+    templates: Templates,
     changes: ChangeLog,
     /// See [`Cluster::specs_changed`].
     specs_changed: u64,
@@ -81,16 +83,15 @@ pub struct Cluster {
 
 #[derive(Clone, Debug)]
 struct ClaimState {
-    claim: Arc<Claim>,
+    claim: KnownClaim,
     sequence: u64,
-    class: ClassId,
     group: GroupId,
     allocation: Option<Allocation>,
     /// Since when it runs; `None`: it does not, even if it is placed.
     started_ms: Option<u64>,
     /// The place that it is on its way out of. If it also runs, that is what the plan under way says, and nobody was
     /// told yet.
-    leaving: Option<Allocation>,
+    leaving: Option<Box<Allocation>>,
     /// Claims that must be gone before it can start.
     starts_after: Vec<ClaimId>,
     displaced: Option<Box<Displacement>>,
@@ -141,6 +142,7 @@ impl Cluster {
             claims: Slab::default(),
             next_claim: 0,
             classes: Classes::default(),
+            templates: Templates::default(),
             changes: ChangeLog::default(),
             specs_changed: 0,
             resources: Resources::default(),
@@ -260,8 +262,8 @@ impl Cluster {
 
     /// A claim.
     #[must_use]
-    pub fn claim(&self, id: ClaimId) -> Option<&Claim> {
-        self.claim_state(id).ok().map(|state| &*state.claim)
+    pub fn claim(&self, id: ClaimId) -> Option<&KnownClaim> {
+        self.claim_state(id).ok().map(|state| &state.claim)
     }
 
     /// Where a claim is placed, if it is.
@@ -279,7 +281,7 @@ impl Cluster {
     /// The place that a claim was evicted or moved from and that it has not left yet.
     #[must_use]
     pub fn leaving(&self, id: ClaimId) -> Option<&Allocation> {
-        self.claim_state(id).ok()?.leaving.as_ref()
+        self.claim_state(id).ok()?.leaving.as_deref()
     }
 
     /// Whether nobody wants a claim any more that is not gone yet.
@@ -315,7 +317,7 @@ impl Cluster {
     /// The class of a claim's request.
     #[must_use]
     pub fn class_of(&self, id: ClaimId) -> Option<ClassId> {
-        self.claim_state(id).ok().map(|state| state.class)
+        self.claim_state(id).ok().map(|state| state.claim.class)
     }
 
     /// The pod group that a claim is a member of, or that was made for it alone.
@@ -345,7 +347,7 @@ impl Cluster {
     #[must_use]
     pub fn group_name(&self, id: GroupId) -> String {
         let Some(group) = self.group(id) else { return String::new() };
-        let of_claim = || Some(self.claim(group.first_member()?)?.name.clone());
+        let of_claim = || Some(self.claim(group.first_member()?)?.name.to_string());
         if group.is_declared() { group.spec().name.clone() } else { of_claim().unwrap_or_default() }
     }
 
@@ -386,8 +388,8 @@ impl Cluster {
     }
 
     /// The claims, in an order that depends on nothing but the events so far.
-    pub fn claims(&self) -> impl Iterator<Item = (ClaimId, &Claim, Option<&Allocation>)> {
-        self.claims.iter().map(|(key, state)| (key, &*state.claim, state.allocation.as_ref()))
+    pub fn claims(&self) -> impl Iterator<Item = (ClaimId, &KnownClaim, Option<&Allocation>)> {
+        self.claims.iter().map(|(key, state)| (key, &state.claim, state.allocation.as_ref()))
     }
 
     /// Number of claims.

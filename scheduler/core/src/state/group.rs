@@ -28,7 +28,7 @@ pub struct Group {
     /// Number of members that nobody wants any more.
     withdrawn: u32,
     /// Placed members by sub-group.
-    placed_by_sub_group: Vec<u32>,
+    placed_by_sub_group: Box<[u32]>,
     /// Since when fewer than the minimum are placed although some are.
     stale_since_ms: Option<u64>,
 }
@@ -326,7 +326,7 @@ impl Groups {
 
     fn insert(&mut self, spec: Arc<PodGroup>, declared: bool, queue: QueueId, now_ms: u64) -> GroupId {
         let group = Group {
-            placed_by_sub_group: vec![0; spec.sub_groups.len()],
+            placed_by_sub_group: vec![0; spec.sub_groups.len()].into(),
             spec,
             declared,
             queue,

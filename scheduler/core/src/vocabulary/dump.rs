@@ -125,7 +125,7 @@ pub struct DumpedGroup {
 /// A claim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedClaim {
-    /// What it asks for, and as whom. A dump shares it with the cluster that it was made from.
+    /// What it asks for, and as whom.
     pub claim: Arc<Claim>,
     /// When it was added, in milliseconds; in a pod group the group's time counts.
     pub added_ms: u64,

@@ -58,10 +58,14 @@ impl Kit {
         let applied = self.cluster.apply(event.clone());
         if let Some(foretold) = foretold {
             let added = applied.as_ref().map(|outcome| match outcome {
-                Outcome::Claim(id) => self.cluster.claim(*id),
+                Outcome::Claim(id) => self.cluster.claim(*id).map(Claim::from),
                 _ => None,
             });
-            assert_eq!(foretold.as_deref().map(Some), added, "{event:?}: the answer in advance");
+            assert_eq!(
+                foretold.as_ref().map(|claim| Some(Claim::clone(claim))),
+                added,
+                "{event:?}: the answer in advance"
+            );
         }
         let outcome = applied?;
         self.declared.note(&event);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
-    Action, Claim, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceRequest, DeviceSpec, Event, Group, GroupId, Node,
-    NodeId, Plan, Queue, QueueId, Request, Resource, Settings, Step,
+    Action, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceRequest, DeviceSpec, Event, Group, GroupId, KnownClaim,
+    Node, NodeId, Plan, Queue, QueueId, Request, Resource, Settings, Step,
 };
 
 use crate::machines::Machines;
@@ -254,7 +254,7 @@ fn bounds_hold(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
 /// How many members of a group are placed, and whether all its minimums are reached.
 pub(crate) fn members_placed(cluster: &Cluster, id: GroupId) -> (u32, bool) {
     let Some(group) = cluster.group(id) else { return (0, true) };
-    let placed: Vec<&Claim> = group
+    let placed: Vec<&KnownClaim> = group
         .members()
         .filter(|claim| cluster.allocation(*claim).is_some())
         .filter_map(|claim| cluster.claim(claim))
@@ -495,7 +495,7 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
 }
 
 /// The most that a claim can be charged for on a node.
-fn greatest_charge(node: &Node, claim: &Claim) -> BTreeMap<Resource, u64> {
+fn greatest_charge(node: &Node, claim: &KnownClaim) -> BTreeMap<Resource, u64> {
     let charges = (0..claim.request.choice_count()).map(|choice| charge_of_choice(node, &claim.request, choice));
     charges.fold(BTreeMap::new(), |mut most, charge| {
         for (resource, amount) in charge {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
-    Allocation, Claim, ClaimId, Cluster, Event, NodeId, NodeSpec, Outcome, Plan, Request, Step,
+    Allocation, ClaimId, Cluster, Event, KnownClaim, NodeId, NodeSpec, Outcome, Plan, Request, Step,
 };
 
 /// CPU and memory of a machine that are in use, and time and memory of each device.
@@ -122,7 +122,7 @@ impl Machines {
     /// When a member of a gang starts, as many run as the gang needs.
     fn starts_with_its_gang(&self, cluster: &Cluster, claim: ClaimId) -> Result<(), String> {
         let Some(group) = cluster.group_of(claim).and_then(|group| cluster.group(group)) else { return Ok(()) };
-        let running: Vec<&Claim> =
+        let running: Vec<&KnownClaim> =
             group.members().filter(|member| self.runs(*member)).filter_map(|member| cluster.claim(member)).collect();
         let of = |name: &str| running.iter().filter(|claim| claim.sub_group.as_deref() == Some(name)).count();
         let spec = group.spec();
@@ -146,7 +146,7 @@ impl Machines {
     }
 
     fn start(&mut self, cluster: &Cluster, claim: ClaimId, at: &Allocation) -> Result<(), String> {
-        let request = cluster.claim(claim).map(|claim| claim.request.clone()).unwrap_or_default();
+        let request = cluster.claim(claim).map(|claim| Request::clone(&claim.request)).unwrap_or_default();
         if self.containers.insert(claim, Container { request, at: at.clone(), stopping: false }).is_some() {
             return Err(format!("{claim:?} is started although it is still running elsewhere"));
         }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aliquot_scheduler_core::{Action, Claim, ClaimId, Cluster, NodeId, NodeSpec, Peers, Plan, Step, TopologySpread};
+use aliquot_scheduler_core::{
+    Action, ClaimId, Cluster, KnownClaim, NodeId, NodeSpec, Peers, Plan, Step, TopologySpread,
+};
 
 /// Who is on which node; `None`: no claim.
 type Standing = Vec<(Option<ClaimId>, NodeId, Arc<Peers>)>;
@@ -19,7 +21,7 @@ pub(crate) fn standing(cluster: &Cluster) -> Standing {
 }
 
 /// Whether the rules let a claim be on a node beside those who stand.
-pub(crate) fn allow(cluster: &Cluster, standing: &Standing, claim: &Claim, node: NodeId) -> Result<(), String> {
+pub(crate) fn allow(cluster: &Cluster, standing: &Standing, claim: &KnownClaim, node: NodeId) -> Result<(), String> {
     let Some(peers) = &claim.request.peers else { return Ok(()) };
     keeps_apart(cluster, standing, peers, node)?;
     has_near(cluster, standing, peers, node)?;

@@ -118,7 +118,7 @@ impl Engine {
     }
 
     fn asks_for(&self, claim: ClaimId, request: &Request) -> bool {
-        self.cluster.claim(claim).is_some_and(|of| of.request == *request)
+        self.cluster.claim(claim).is_some_and(|of| *of.request == *request)
     }
 
     pub(super) fn claim_ended(&mut self, uid: &ClaimUid) {

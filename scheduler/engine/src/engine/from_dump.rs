@@ -83,7 +83,7 @@ impl Engine {
         let Some(of) = self.cluster.claim(claim) else { return Ok(()) };
         let uid = ClaimUid::from(format!("{}/{}", of.namespace, of.name));
         if self.entries.of_uid(&uid).is_some() {
-            return Err(RestoreReason::SameName(of.name.clone()));
+            return Err(RestoreReason::SameName(of.name.to_string()));
         }
         let id = self.entries.insert(Entry {
             key: ClaimKey { uid, stray: None },

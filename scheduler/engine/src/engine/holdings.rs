@@ -13,11 +13,11 @@ use crate::command::{Amounts, DevicePart};
 
 /// Whether what an instance holds is what its claim asks for: for each of its requests so much of each of so many
 /// different devices, and so much CPU, memory and what is only counted of the node.
-pub(super) fn is_what_is_asked_for(claim: &Claim, amounts: &Amounts, node: &NodeSpec) -> bool {
-    let Request { cpu, memory, counted, .. } = &claim.request;
+pub(super) fn is_what_is_asked_for(request: &Request, amounts: &Amounts, node: &NodeSpec) -> bool {
+    let Request { cpu, memory, counted, .. } = request;
     (amounts.cpu, amounts.memory) == (*cpu, *memory)
         && amounts.counted == *counted
-        && arranged(&claim.request, amounts, node).is_some()
+        && arranged(request, amounts, node).is_some()
 }
 
 /// Which of its choices a claim has that holds this. A claim without alternatives has its only one.

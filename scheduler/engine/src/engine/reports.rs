@@ -65,7 +65,7 @@ impl Engine {
         let Some(entry) = self.entries.get(id) else { return false };
         let (Some(claim), None, false) = (entry.id, entry.instance, entry.is_ended) else { return false };
         let (Some(of), Some(there)) = (self.cluster.claim(claim), self.cluster.node(node)) else { return false };
-        if !is_what_is_asked_for(of, &running.amounts, there.spec()) {
+        if !is_what_is_asked_for(&of.request, &running.amounts, there.spec()) {
             return false;
         }
         let Some(at) = self.allocation(node, &of.request, &running.amounts) else { return false };

@@ -19,7 +19,8 @@ impl Engine {
         if entry.resize.as_ref().is_some_and(|resize| resize.command.is_some()) {
             return Err(EventError::Moving(claim));
         }
-        let from = self.cluster.claim(claim).map(|of| of.request.clone()).ok_or(EventError::NoSuchClaim(claim))?;
+        let from =
+            self.cluster.claim(claim).map(|of| Request::clone(&of.request)).ok_or(EventError::NoSuchClaim(claim))?;
         let resize = Resize { held: from.clone(), from, to, command: None, deadline_ms: None, attempts: 0 };
         if runs {
             return self.try_resize(id, claim, resize);
@@ -53,7 +54,7 @@ impl Engine {
         let at = self.cluster.allocation(claim).cloned().ok_or(EventError::NotPlaced(claim))?;
         let mut trial = self.cluster.clone();
         trial.apply(Event::ClaimResized(claim, to.clone()))?;
-        let to = trial.claim(claim).map_or_else(|| to.clone(), |of| of.request.clone());
+        let to = trial.claim(claim).map_or_else(|| to.clone(), |of| Request::clone(&of.request));
         let held = self.larger(from, &to, &at);
         self.apply(Event::ClaimResized(claim, held.clone()))?;
         Ok((held, to))

@@ -156,7 +156,7 @@ impl Engine {
             let given = restored.record.instance.as_ref().and_then(|instance| {
                 let given = as_given(runs_as, &instance.amounts);
                 let spec = &nodes.get(&instance.node)?.spec;
-                is_what_is_asked_for(&given, &instance.amounts, spec).then_some(given)
+                is_what_is_asked_for(&given.request, &instance.amounts, spec).then_some(given)
             });
             if let Some(other) = restored.record.instance.take_if(|_| given.is_none()) {
                 strays.push((restored.key.uid.clone(), other));

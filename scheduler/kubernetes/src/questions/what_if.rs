@@ -179,7 +179,7 @@ impl Trial {
     }
 
     fn name_of(&self, claim: ClaimId) -> String {
-        self.cluster.claim(claim).map(|claim| claim.name.clone()).unwrap_or_default()
+        self.cluster.claim(claim).map(|claim| claim.name.to_string()).unwrap_or_default()
     }
 
     fn queue_of(&self, claim: ClaimId) -> String {

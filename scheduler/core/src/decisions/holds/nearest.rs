@@ -107,7 +107,7 @@ fn is_same<T: PartialEq>(mut all: impl Iterator<Item = Option<T>>) -> bool {
 
 /// The member of a unit that needs most: it stands for all.
 fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
-    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &claim.request);
+    let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &*claim.request);
     requests.max_by_key(|request| (request.total_core(), request.cpu))
 }
 

@@ -1,7 +1,5 @@
 //! Claims that come, are placed, and go, with the books that they are in.
 
-use std::sync::Arc;
-
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::state::group::SingleSort;
 use crate::state::node::Node;
@@ -23,23 +21,23 @@ pub(super) enum GroupFor {
 }
 
 impl Cluster {
-    pub(super) fn add_claim(&mut self, claim: Arc<Claim>) -> Result<ClaimId, EventError> {
+    pub(super) fn add_claim(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
         claim.request.validate()?;
         let (group, sub_group) = match self.group_for(&claim)? {
             GroupFor::Declared(group, sub_group) => (group, sub_group),
             GroupFor::Single(queue) => {
-                let Claim { priority, preemptible, min_runtime_ms, .. } = *claim;
+                let Claim { priority, preemptible, min_runtime_ms, .. } = claim;
                 let sort = SingleSort { priority, preemptible, min_runtime_ms };
                 (self.groups.add_single(sort, queue, self.now_ms), 0)
             }
         };
         let sequence = self.next_claim;
         self.next_claim += 1;
-        let class = self.classes.join(&claim.request);
+        let (class, request) = self.classes.join(&claim.request);
+        let claim = self.templates.join(claim, class, request);
         let id = self.claims.insert(ClaimState {
             claim,
             sequence,
-            class,
             group,
             allocation: None,
             started_ms: None,
@@ -84,7 +82,8 @@ impl Cluster {
         let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
         self.book_requested(id, false);
         let state = self.claims.remove(id).ok_or(EventError::NoSuchClaim(id))?;
-        self.classes.leave(state.class);
+        self.classes.leave(state.claim.class);
+        self.templates.leave(&state.claim);
         self.change_group(state.group, |group| group.leave(state.sequence));
         self.forget_single_group(state.group);
         Ok(Outcome::Claims { displaced, ready })

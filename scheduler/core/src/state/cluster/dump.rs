@@ -7,7 +7,7 @@ use super::Cluster;
 use crate::state::group::Group;
 use crate::state::mix_counter::MixCounter;
 use crate::state::node::Node;
-use crate::vocabulary::claim::{Allocation, ClaimId, DeviceAllocation, Displacement, NodeId};
+use crate::vocabulary::claim::{Allocation, Claim, ClaimId, DeviceAllocation, Displacement, NodeId};
 use crate::vocabulary::device_request::DeviceRequest;
 use crate::vocabulary::dump::{
     Dump, DumpEntry, DumpedClaim, DumpedDisplacement, DumpedGroup, DumpedGroupRef, DumpedNode, DumpedPlace,
@@ -89,11 +89,11 @@ impl Cluster {
             shares: displaced.shares.clone(),
         };
         Some(DumpedClaim {
-            claim: Arc::clone(&state.claim),
+            claim: Arc::new(Claim::from(&state.claim)),
             added_ms: self.groups.get(state.group).map_or(0, Group::added_ms),
             place: state.allocation.as_ref().map(place),
             started_ms: state.started_ms,
-            leaving: state.leaving.as_ref().map(place),
+            leaving: state.leaving.as_deref().map(place),
             starts_after: state.starts_after.iter().filter_map(|id| numbers.claims.get(id).copied()).collect(),
             last_eviction: state.last_eviction.as_deref().copied(),
             withdrawn: state.is_withdrawn,
@@ -278,7 +278,7 @@ impl Restored {
         if dumped.withdrawn && dumped.place.is_some() {
             return Err(at(entry, RestoreReason::WithdrawnAndPlaced));
         }
-        let id = self.cluster.add_claim(Arc::clone(&dumped.claim)).map_err(failed)?;
+        let id = self.cluster.add_claim(Claim::clone(&dumped.claim)).map_err(failed)?;
         self.claims.push(id);
         let group = self.cluster.group_of(id).and_then(|group| self.cluster.groups.get_mut(group));
         if let Some(group) = group.filter(|group| !group.is_declared()) {
@@ -366,7 +366,7 @@ impl Restored {
         }
         if let Some(state) = self.cluster.claims.get_mut(id) {
             state.started_ms = dumped.started_ms;
-            state.leaving = leaving;
+            state.leaving = leaving.map(Box::new);
             state.starts_after = starts_after;
             state.displaced = displaced;
             state.last_eviction = dumped.last_eviction.map(Box::new);
@@ -385,7 +385,7 @@ impl Restored {
         for (number, id) in self.claims.iter().enumerate() {
             for other in self.cluster.starts_after(*id) {
                 if self.cluster.leaving(*other).is_none() {
-                    let name = self.cluster.claim(*other).map(|claim| claim.name.clone()).unwrap_or_default();
+                    let name = self.cluster.claim(*other).map(|claim| claim.name.to_string()).unwrap_or_default();
                     return Err(at(DumpEntry::Claim(number), RestoreReason::NotLeaving(name)));
                 }
             }

@@ -125,7 +125,7 @@ impl Cluster {
     fn single(&self, id: GroupId) -> Option<Single> {
         let group = self.groups.get(id).filter(|group| !group.is_declared())?;
         let state = self.claims.get(group.members().next()?).filter(|state| state.failures == 0)?;
-        Some(Single { class: state.class, preemptible: group.spec().preemptible })
+        Some(Single { class: state.claim.class, preemptible: group.spec().preemptible })
     }
 
     /// The place of a group's next unit among those that wait.

@@ -17,7 +17,7 @@ impl Cluster {
     pub(super) fn leave(&mut self, id: ClaimId, from: Allocation) {
         let Some(state) = self.claims.get_mut(id) else { return };
         self.leaving.entry(from.node).or_default().insert(id);
-        state.leaving = Some(from);
+        state.leaving = Some(Box::new(from));
     }
 
     /// Notes the place that a claim leaves without a plan. If more was held there than there is, others that are to
@@ -44,7 +44,7 @@ impl Cluster {
 
     /// Takes back that a claim has to leave its place, or notes that it has left it.
     pub(super) fn no_longer_leaving(&mut self, id: ClaimId) -> Option<Allocation> {
-        let from = self.claims.get_mut(id)?.leaving.take()?;
+        let from = *self.claims.get_mut(id)?.leaving.take()?;
         if let Some(leaving) = self.leaving.get_mut(&from.node) {
             leaving.remove(&id);
             if leaving.is_empty() {
@@ -64,7 +64,7 @@ impl Cluster {
         let apart = self.leaving_too_near(id);
         let Some(leaving) = self.leaving.get(&allocation.node) else { return [own, apart].concat() };
         let held = |claim: &ClaimId| {
-            self.claims.get(*claim).and_then(|state| Some((&state.claim.request, state.leaving.as_ref()?)))
+            self.claims.get(*claim).and_then(|state| Some((&state.claim.request, state.leaving.as_deref()?)))
         };
         let cpu: MilliCpu = leaving.iter().filter_map(held).map(|(request, _)| request.cpu).sum();
         let memory: Bytes = leaving.iter().filter_map(held).map(|(request, _)| request.memory).sum();

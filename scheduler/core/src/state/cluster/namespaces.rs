@@ -55,7 +55,7 @@ impl Cluster {
     /// Adds a claim as its namespace lets it in: with the namespace's defaults for what it does not say.
     pub(super) fn admit(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
         let claim = self.as_let_in(Arc::new(claim))?;
-        let id = self.add_claim(claim)?;
+        let id = self.add_claim(Arc::unwrap_or_clone(claim))?;
         if let Some(state) = self.claims.get(id) {
             self.arrivals.note(&state.claim.request, self.now_ms);
             self.turnover.note_coming(state.claim.request.total_core());

@@ -22,7 +22,7 @@ impl Cluster {
         if state.claim.request.peers == peers {
             return Ok(());
         }
-        let request = Request { peers, ..state.claim.request.clone() };
+        let request = Request { peers, ..Request::clone(&state.claim.request) };
         let node = state.allocation.as_ref().map(|allocation| allocation.node);
         let old = self.exchange_request(id, &request)?;
         if let Some(node) = node {

@@ -20,7 +20,7 @@ impl Cluster {
         if state.is_withdrawn {
             return Err(EventError::Withdrawn(id));
         }
-        let from = state.leaving.clone().ok_or(EventError::NotLeaving(id))?;
+        let from = state.leaving.as_deref().cloned().ok_or(EventError::NotLeaving(id))?;
         let before = state.last_eviction.as_deref().copied().unwrap_or_default();
         // A claim that was moved waits for itself to have left its old place.
         let mut waiting: Vec<ClaimId> = self.waiting_for.get(&id).into_iter().flatten().copied().collect();

@@ -79,9 +79,9 @@ impl Cluster {
         let leaving = self.leaving.get(&id).into_iter().flatten();
         let leaving = leaving
             .filter_map(|claim| self.claims.get(*claim))
-            .filter_map(|state| Some((&state.claim.request, state.leaving.as_ref()?)));
+            .filter_map(|state| Some((&*state.claim.request, state.leaving.as_deref()?)));
         let placed = node.claims().filter_map(|claim| self.claims.get(claim));
-        let placed = placed.filter_map(|state| Some((&state.claim.request, state.allocation.as_ref()?)));
+        let placed = placed.filter_map(|state| Some((&*state.claim.request, state.allocation.as_ref()?)));
         let there: Vec<(&Request, &Allocation)> = leaving.chain(placed).collect();
         let cpu: MilliCpu = there.iter().map(|(request, _)| request.cpu).sum();
         let memory: Bytes = there.iter().map(|(request, _)| request.memory).sum();
@@ -102,12 +102,13 @@ impl Cluster {
     }
 
     /// Gives a claim another request and returns the old one.
-    pub(super) fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Request, EventError> {
+    pub(super) fn exchange_request(&mut self, id: ClaimId, request: &Request) -> Result<Arc<Request>, EventError> {
         self.book_requested(id, false);
         let state = self.claims.get_mut(id).ok_or(EventError::NoSuchClaim(id))?;
-        let class = self.classes.join(request);
-        self.classes.leave(std::mem::replace(&mut state.class, class));
-        let old = std::mem::replace(&mut Arc::make_mut(&mut state.claim).request, request.clone());
+        let (class, request) = self.classes.join(request);
+        let (old_class, old) = (state.claim.class, Arc::clone(&state.claim.request));
+        self.templates.change_request(&mut state.claim, class, request);
+        self.classes.leave(old_class);
         let group = state.group;
         self.note_single(group);
         self.book_requested(id, true);

@@ -73,7 +73,7 @@ impl Cluster {
             let Some(from) = self.leaving(claim).cloned() else { continue };
             let from = self.on_new_amounts(claim, &from)?;
             if let Some(state) = self.claims.get_mut(claim) {
-                state.leaving = Some(from);
+                state.leaving = Some(Box::new(from));
             }
         }
         let is_healthy = |device: u16| {

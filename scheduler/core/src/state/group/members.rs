@@ -21,36 +21,46 @@ impl Member {
     }
 }
 
-/// Members by sequence number of the claim. Most groups are single claims: the oldest member is kept without a map.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Members {
-    /// Older than all others.
-    first: Option<(u64, Member)>,
-    others: BTreeMap<u64, Member>,
+/// Members by sequence number of the claim. Most groups are single claims, which need no map.
+#[derive(Clone, Debug)]
+pub(super) enum Members {
+    OneAtMost(Option<(u64, Member)>),
+    Several(BTreeMap<u64, Member>),
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Self::OneAtMost(None)
+    }
 }
 
 impl Members {
     pub(super) fn get(&self, sequence: &u64) -> Option<&Member> {
-        let first = self.first.iter().find(|(first, _)| first == sequence).map(|(_, member)| member);
-        first.or_else(|| self.others.get(sequence))
+        match self {
+            Self::OneAtMost(only) => only.as_ref().filter(|(of, _)| of == sequence).map(|(_, member)| member),
+            Self::Several(members) => members.get(sequence),
+        }
     }
 
     pub(super) fn get_mut(&mut self, sequence: &u64) -> Option<&mut Member> {
-        let first = self.first.iter_mut().find(|(first, _)| first == sequence).map(|(_, member)| member);
-        first.or_else(|| self.others.get_mut(sequence))
+        match self {
+            Self::OneAtMost(only) => only.as_mut().filter(|(of, _)| of == sequence).map(|(_, member)| member),
+            Self::Several(members) => members.get_mut(sequence),
+        }
     }
 
-    /// Adds a member that is younger than all others.
     pub(super) fn insert(&mut self, sequence: u64, member: Member) {
-        match self.is_empty() {
-            true => self.first = Some((sequence, member)),
-            false => _ = self.others.insert(sequence, member),
+        match self {
+            Self::OneAtMost(only @ None) => *only = Some((sequence, member)),
+            Self::OneAtMost(Some(only)) => *self = Self::Several(BTreeMap::from([*only, (sequence, member)])),
+            Self::Several(members) => _ = members.insert(sequence, member),
         }
     }
 
     pub(super) fn remove(&mut self, sequence: &u64) {
-        if self.first.take_if(|(first, _)| first == sequence).is_none() {
-            self.others.remove(sequence);
+        match self {
+            Self::OneAtMost(only) => _ = only.take_if(|(of, _)| of == sequence),
+            Self::Several(members) => _ = members.remove(sequence),
         }
     }
 
@@ -59,12 +69,19 @@ impl Members {
     }
 
     pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.others.len()
+        match self {
+            Self::OneAtMost(only) => usize::from(only.is_some()),
+            Self::Several(members) => members.len(),
+        }
     }
 
     /// The oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&u64, &Member)> {
-        self.first.iter().map(|(sequence, member)| (sequence, member)).chain(&self.others)
+        let (only, several) = match self {
+            Self::OneAtMost(only) => (only.as_ref(), None),
+            Self::Several(members) => (None, Some(members)),
+        };
+        only.into_iter().map(|(sequence, member)| (sequence, member)).chain(several.into_iter().flatten())
     }
 
     /// The oldest first.

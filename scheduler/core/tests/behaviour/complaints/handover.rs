@@ -159,7 +159,7 @@ fn a_claim_that_grows_past_its_device_or_its_queues_limit() {
         == kit.cluster.allocation(claim).map(|at| at.devices[0].device);
     assert!(shared, "best fit puts both on one device");
     assert!(matches!(grow(&mut kit, claim, &two_halves), Err(EventError::NotEnough { .. })));
-    assert_eq!(kit.cluster.claim(claim).map(|claim| &claim.request), Some(&part(50)));
+    assert_eq!(kit.cluster.claim(claim).map(|claim| &*claim.request), Some(&part(50)));
     assert!(grow(&mut kit, claim, &part(60)).is_ok());
     let second = kit.claim(train("team", part(40)));
     kit.converge();

@@ -107,9 +107,9 @@ impl World {
 
     /// An event that may contradict the state, which is then as it was.
     fn may(&mut self, event: Event) {
-        let before = format!("{:?}", self.kit.cluster.claims().collect::<Vec<_>>());
+        let before = seen(&self.kit.cluster);
         if self.kit.try_event(event).is_err() {
-            let after = format!("{:?}", self.kit.cluster.claims().collect::<Vec<_>>());
+            let after = seen(&self.kit.cluster);
             assert_eq!(before, after, "an event that was refused has changed something");
         }
     }
@@ -392,6 +392,12 @@ impl World {
         }
         laws::nobody_waits_for_what_is_free(&self.kit.cluster)
     }
+}
+
+/// The claims and their places, without the numbers of classes: a request that is exchanged and put back has another one.
+fn seen(cluster: &Cluster) -> String {
+    let claims = cluster.claims().map(|(id, claim, at)| (id, Claim::from(claim), at));
+    format!("{:?}", claims.collect::<Vec<_>>())
 }
 
 fn nth<T: Clone>(items: &[T], number: u64) -> Option<T> {

@@ -1,0 +1,183 @@
+//! What claims of one template share: all but their names.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::state::class::ClassId;
+use crate::vocabulary::claim::Claim;
+use crate::vocabulary::request::Request;
+
+/// A claim as a cluster keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownClaim {
+    /// See [`Claim::name`].
+    pub name: Box<str>,
+    template: Arc<Template>,
+}
+
+/// All of a claim but its name. A job's tasks and a deployment's pods are equal in it, so they have it together.
+#[derive(Clone, Debug)]
+pub struct Template {
+    pub(crate) class: ClassId,
+    /// See [`Claim::request`]; it is shared with the class.
+    pub request: Arc<Request>,
+    /// See [`Claim::namespace`].
+    pub namespace: String,
+    /// See [`Claim::queue`].
+    pub queue: String,
+    /// See [`Claim::priority`].
+    pub priority: i32,
+    /// See [`Claim::preemptible`].
+    pub preemptible: bool,
+    /// See [`Claim::min_runtime_ms`].
+    pub min_runtime_ms: u64,
+    /// See [`Claim::pod_group`].
+    pub pod_group: Option<String>,
+    /// See [`Claim::sub_group`].
+    pub sub_group: Option<String>,
+    /// See [`Claim::disruption_budget`].
+    pub disruption_budget: Option<String>,
+}
+
+impl Deref for KnownClaim {
+    type Target = Template;
+
+    fn deref(&self) -> &Template {
+        &self.template
+    }
+}
+
+impl From<&KnownClaim> for Claim {
+    fn from(known: &KnownClaim) -> Self {
+        let template = Template::clone(known);
+        Self {
+            name: known.name.to_string(),
+            request: Arc::unwrap_or_clone(template.request),
+            namespace: template.namespace,
+            queue: template.queue,
+            priority: template.priority,
+            preemptible: template.preemptible,
+            min_runtime_ms: template.min_runtime_ms,
+            pod_group: template.pod_group,
+            sub_group: template.sub_group,
+            disruption_budget: template.disruption_budget,
+        }
+    }
+}
+
+impl Template {
+    /// All that templates can differ in. Of the request the class is enough, which is quicker to compare.
+    fn key(&self) -> impl Ord + '_ {
+        let Self { class, priority, preemptible, min_runtime_ms, .. } = *self;
+        let Self { namespace, queue, pod_group, sub_group, disruption_budget, .. } = self;
+        (class, priority, preemptible, min_runtime_ms, (namespace, queue), (pod_group, sub_group, disruption_budget))
+    }
+}
+
+impl PartialEq for Template {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Template {}
+
+impl PartialOrd for Template {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Template {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// The templates of all claims that there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Templates {
+    /// Each with the number of its claims.
+    claims: Arc<BTreeMap<Arc<Template>, usize>>,
+}
+
+impl Templates {
+    /// Takes in a claim, the class of whose request this is.
+    pub(crate) fn join(&mut self, claim: Claim, class: ClassId, request: Arc<Request>) -> KnownClaim {
+        let template = Template {
+            class,
+            request,
+            namespace: claim.namespace,
+            queue: claim.queue,
+            priority: claim.priority,
+            preemptible: claim.preemptible,
+            min_runtime_ms: claim.min_runtime_ms,
+            pod_group: claim.pod_group,
+            sub_group: claim.sub_group,
+            disruption_budget: claim.disruption_budget,
+        };
+        KnownClaim { name: claim.name.into(), template: self.share(template) }
+    }
+
+    fn share(&mut self, template: Template) -> Arc<Template> {
+        let templates = Arc::make_mut(&mut self.claims);
+        if let Some((known, _)) = templates.get_key_value(&template) {
+            let known = Arc::clone(known);
+            *templates.entry(Arc::clone(&known)).or_default() += 1;
+            return known;
+        }
+        let template = Arc::new(template);
+        templates.insert(Arc::clone(&template), 1);
+        template
+    }
+
+    /// Gives a claim another request, of this class.
+    pub(crate) fn change_request(&mut self, known: &mut KnownClaim, class: ClassId, request: Arc<Request>) {
+        let template = Template { class, request, ..Template::clone(known) };
+        let before = std::mem::replace(&mut known.template, self.share(template));
+        self.release(&before);
+    }
+
+    /// Takes a claim out. A template without claims is forgotten.
+    pub(crate) fn leave(&mut self, known: &KnownClaim) {
+        self.release(&known.template);
+    }
+
+    fn release(&mut self, template: &Template) {
+        let templates = Arc::make_mut(&mut self.claims);
+        if let Some(claims) = templates.get_mut(template) {
+            *claims -= 1;
+            if *claims == 0 {
+                templates.remove(template);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::class::Classes;
+
+    #[test]
+    fn claims_that_differ_in_their_names_only_share_the_rest() {
+        let (mut classes, mut templates) = (Classes::default(), Templates::default());
+        let mut join = |name: &str, priority: i32| {
+            let claim = Claim { name: name.to_owned(), priority, ..Claim::default() };
+            let (class, request) = classes.join(&claim.request);
+            let known = templates.join(claim.clone(), class, request);
+            assert_eq!(Claim::from(&known), claim);
+            known
+        };
+        let (first, second, other) = (join("a", 1), join("b", 1), join("c", 2));
+        assert!(Arc::ptr_eq(&first.template, &second.template));
+        assert_ne!(first.template, other.template);
+        templates.leave(&first);
+        templates.leave(&other);
+        assert_eq!(templates.claims.values().copied().collect::<Vec<usize>>(), [1], "only the second is left");
+        templates.leave(&second);
+        assert!(templates.claims.is_empty());
+    }
+}
