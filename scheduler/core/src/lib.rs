@@ -80,3 +80,4 @@ pub use vocabulary::slab::Key;
 pub use vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 pub use vocabulary::step::Step;
 pub use vocabulary::taint::{Taint, TaintEffect, Toleration};
+pub use vocabulary::texts::Texts;

@@ -29,3 +29,4 @@ pub(crate) mod slab;
 pub(crate) mod spec;
 pub(crate) mod step;
 pub(crate) mod taint;
+pub(crate) mod texts;

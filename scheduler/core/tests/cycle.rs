@@ -263,7 +263,8 @@ fn sub_groups_are_each_in_a_domain_of_their_own_and_all_come_together() {
     scheduler.cycle(&mut cluster);
     let rack = |claims: &[ClaimId]| {
         let rack = |node: &String| {
-            cluster.node_named(node).and_then(|node| cluster.node(node)).map(|node| node.spec().labels["rack"].clone())
+            let node = cluster.node_named(node).and_then(|node| cluster.node(node))?;
+            node.spec().labels.get("rack").map(str::to_owned)
         };
         let racks: Vec<Option<String>> = nodes_of(&cluster, claims).iter().map(rack).collect();
         assert!(racks.windows(2).all(|pair| pair[0] == pair[1]), "{racks:?}");

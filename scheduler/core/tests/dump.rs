@@ -7,7 +7,7 @@ use aliquot_scheduler_core::{
     Action, Allocation, Allowance, Bytes, Claim, ClaimId, Cluster, Constraints, DeviceAllocation, DeviceCore,
     DeviceMemory, DeviceRequest, DeviceSpec, Displacement, DisruptionBudget, Dump, DumpEntry, DumpedClaim, DumpedNode,
     DumpedPlace, DumpedUsage, Event, GroupId, GroupPlacement, MilliCpu, NodeId, NodeSpec, Outcome, Plan, PlannedStep,
-    PodGroup, QueueSpec, Request, Resource, RestoreReason, Scheduler, Settings, Statement, Step, SubGroup,
+    PodGroup, QueueSpec, Request, Resource, RestoreReason, Scheduler, Settings, Statement, Step, SubGroup, Texts,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -195,7 +195,7 @@ impl World {
                 let label = |key: &str, of: usize| (key.to_owned(), (self.nodes.len() % of).to_string());
                 let spec = NodeSpec {
                     name: format!("n{}", self.nodes.len()),
-                    labels: BTreeMap::from([label("zone", 2), label("rack", 4)]),
+                    labels: Texts::from([label("zone", 2), label("rack", 4)]),
                     cpu: MilliCpu::new(16_000),
                     devices: vec![device; usize::from(devices)],
                     ..NodeSpec::default()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aliquot_api_server::{Inventory, InventoryDevice};
 use aliquot_dialects::{DecidedPart, Decision, Memory, NodeFacts, Pod, Share, Spoken, Wish};
 use aliquot_scheduler_core::{
-    Bytes, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, FurtherRequest, FurtherRequests, Health,
+    Bytes, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, FurtherRequest, FurtherRequests, Health, Texts,
 };
 use aliquot_scheduler_engine::DevicePart;
 
@@ -184,7 +184,7 @@ pub(crate) fn specs(inventory: &Inventory, may_give_out: bool) -> Vec<DeviceSpec
             nvlink_group,
             switch,
             numa: device.numa_node.and_then(|numa| u16::try_from(numa).ok()),
-            attributes: BTreeMap::from([
+            attributes: Texts::from([
                 (UUID.to_owned(), device.uuid.clone()),
                 (BY_PLUGIN.to_owned(), "true".to_owned()),
                 (MIG_PROFILE.to_owned(), device.mig_profile.clone().unwrap_or_default()),

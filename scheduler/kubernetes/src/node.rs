@@ -91,7 +91,7 @@ impl NodeFacts {
         }
         Ok(NodeSpec {
             name: self.name.clone(),
-            labels: self.labels.clone(),
+            labels: self.labels.clone().into(),
             taints: self.taints.clone(),
             cpu: MilliCpu::new(amounts.cpu_millis),
             memory: Bytes::new(amounts.memory_bytes),

@@ -67,7 +67,8 @@ impl Term {
 }
 
 fn hold(requirements: &Requirements, labels: &Labels) -> bool {
-    requirements.as_ref().is_some_and(|all| all.iter().all(|requirement| requirement.holds(labels)))
+    let holds = |requirement: &NodeRequirement| requirement.holds(labels.get(&requirement.key).map(String::as_str));
+    requirements.as_ref().is_some_and(|all| all.iter().all(holds))
 }
 
 impl Display for Selection {

@@ -132,7 +132,7 @@ impl NodeEntry {
                 nvlink_group: device.nvlink_group,
                 switch: device.switch,
                 numa: device.numa,
-                attributes: device.attributes.clone(),
+                attributes: (&device.attributes).into(),
             };
             let same = |last: &&mut GpuEntry| GpuEntry { count: 1, ..(**last).clone() } == entry;
             match gpus.last_mut().filter(|_| device.uuid.is_empty()).filter(same) {
@@ -147,7 +147,7 @@ impl NodeEntry {
             memory_bytes,
             memory_gib,
             gpus,
-            labels: spec.labels.clone(),
+            labels: (&spec.labels).into(),
             taints: spec.taints.iter().map(TaintEntry::of).collect(),
             cordoned: spec.cordoned,
             counted: spec.counted.clone(),

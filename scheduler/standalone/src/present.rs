@@ -220,13 +220,14 @@ fn node(view: &View, of: &NodeView, sessions: &Sessions) -> wire::Node {
         memory_given_bytes: device.memory_given_bytes,
     });
     let spec = books.map(|node| node.spec());
+    let labels = spec.into_iter().flat_map(|spec| spec.labels.iter());
     wire::Node {
         name: of.name.to_string(),
         state: state.into(),
         version: reported.version,
         address: reported.address,
         devices: devices.collect(),
-        labels: spec.map(|spec| spec.labels.clone().into_iter().collect()).unwrap_or_default(),
+        labels: labels.map(|(key, text)| (key.to_owned(), text.to_owned())).collect(),
         instances: u32::try_from(of.instances).unwrap_or(u32::MAX),
         heard_unix_ms: of.heard_ms,
         lease_unix_ms: of.lease_until_ms.unwrap_or(0),

@@ -54,7 +54,7 @@ fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
     }
     NodeSpec {
         name: name.to_owned(),
-        labels,
+        labels: labels.into(),
         taints: from.taints.into_iter().map(taint).collect(),
         cpu: MilliCpu::new(from.cpu_millis),
         memory: Bytes::new(from.memory_bytes),

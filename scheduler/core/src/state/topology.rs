@@ -97,7 +97,8 @@ impl Topology {
 
     /// Takes in a node that was added, removed, or has other labels.
     pub(crate) fn learn(&mut self, id: NodeId, node: Option<&NodeSpec>) {
-        let labels = |node: &NodeSpec| self.levels.iter().map_while(|level| node.labels.get(level).cloned()).collect();
+        let labels =
+            |node: &NodeSpec| self.levels.iter().map_while(|level| node.labels.get(level).map(str::to_owned)).collect();
         let values: Vec<String> = node.map(labels).unwrap_or_default();
         let old = self.innermost.get(&id).and_then(|domain| self.domains.get(*domain));
         let old = old.map(|domain| domain.values.clone()).unwrap_or_default();

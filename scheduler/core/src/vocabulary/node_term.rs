@@ -1,7 +1,9 @@
 //! What a task can ask of a node's labels beyond single values: the terms of Kubernetes' node affinity.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
+
+use crate::vocabulary::texts::Texts;
 
 /// Requirements that a node meets all together. A term without requirements matches no node, as in Kubernetes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -13,8 +15,9 @@ pub struct NodeTerm {
 impl NodeTerm {
     /// Whether a node with these labels meets it.
     #[must_use]
-    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        !self.requirements.is_empty() && self.requirements.iter().all(|requirement| requirement.holds(labels))
+    pub fn matches(&self, labels: &Texts) -> bool {
+        let holds = |requirement: &NodeRequirement| requirement.holds(labels.get(&requirement.key));
+        !self.requirements.is_empty() && self.requirements.iter().all(holds)
     }
 }
 
@@ -28,10 +31,9 @@ pub struct NodeRequirement {
 }
 
 impl NodeRequirement {
-    /// Whether it holds for a node with these labels.
+    /// Whether it holds where the label has this value; `None`: where there is no such label.
     #[must_use]
-    pub fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
-        let value = labels.get(&self.key);
+    pub fn holds(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
         match &self.operator {
             NodeOperator::In(values) => value.is_some_and(|value| values.contains(value)),
@@ -95,7 +97,7 @@ mod tests {
         values.map(str::to_owned).into()
     }
 
-    fn with(value: Option<&str>) -> BTreeMap<String, String> {
+    fn with(value: Option<&str>) -> Texts {
         value.map(|value| ("key".to_owned(), value.to_owned())).into_iter().collect()
     }
 
@@ -119,7 +121,7 @@ mod tests {
         for (operator, expected) in rows {
             let requirement = requirement(operator);
             for (value, expected) in labels.iter().zip(expected.chars()) {
-                assert_eq!(requirement.holds(&with(*value)), expected != '.', "{requirement} of {value:?}");
+                assert_eq!(requirement.holds(*value), expected != '.', "{requirement} of {value:?}");
             }
         }
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::taint::{Taint, Toleration};
+use crate::vocabulary::texts::Texts;
 
 /// Tasks that rules count together, by a name that says which tasks these are: people read it in explanations.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -125,7 +126,7 @@ pub struct TopologySpread {
 
 impl TopologySpread {
     /// Whether a node with these labels and taints counts, as far as this rule says.
-    pub(crate) fn counts(&self, labels: &BTreeMap<String, String>, taints: &[Taint]) -> bool {
+    pub(crate) fn counts(&self, labels: &Texts, taints: &[Taint]) -> bool {
         let tolerates = |taint: &Taint, tolerations: &BTreeSet<Toleration>| {
             tolerations.iter().any(|toleration| toleration.tolerates(taint))
         };
@@ -277,7 +278,7 @@ mod tests {
             node_terms: BTreeSet::new(),
             tolerations,
         };
-        let labels = BTreeMap::from([("gpu".to_owned(), "h100".to_owned())]);
+        let labels = Texts::from([("gpu".to_owned(), "h100".to_owned())]);
         let taints = [Taint { key: "team".into(), ..Taint::default() }];
         assert!(spread(&[], None).counts(&labels, &taints));
         assert!(spread(&[("gpu", "h100")], None).counts(&labels, &taints));

@@ -1,8 +1,7 @@
 //! Nodes that a task would rather have than others: the preferred terms of Kubernetes' node affinity.
 
-use std::collections::BTreeMap;
-
 use crate::vocabulary::node_term::NodeTerm;
+use crate::vocabulary::texts::Texts;
 
 /// A term, and how much nodes are preferred that match it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -25,7 +24,7 @@ impl Preferences {
     /// How far a node with these labels is from one that matches all terms: which part of all weights it misses, from 0
     /// to [`Preferences::FARTHEST`]. Sums of weights stay apart as long as that of all is not above it.
     #[must_use]
-    pub fn distance(&self, labels: &BTreeMap<String, String>) -> u32 {
+    pub fn distance(&self, labels: &Texts) -> u32 {
         let sum = |of: &dyn Fn(&Preference) -> bool| -> u64 {
             self.0.iter().filter(|preference| of(preference)).map(|preference| u64::from(preference.weight)).sum()
         };
@@ -43,8 +42,8 @@ mod tests {
     use super::*;
     use crate::vocabulary::node_term::{NodeOperator, NodeRequirement};
 
-    fn labels(zone: &str) -> BTreeMap<String, String> {
-        BTreeMap::from([("zone".to_owned(), zone.to_owned())])
+    fn labels(zone: &str) -> Texts {
+        Texts::from([("zone".to_owned(), zone.to_owned())])
     }
 
     fn zone(weight: u8, zone: &str) -> Preference {

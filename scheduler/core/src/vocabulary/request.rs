@@ -66,7 +66,7 @@ impl Constraints {
 
     /// Labels that are asked for and that the node does not have, or not with these values.
     pub(crate) fn missing_labels<'a>(&'a self, node: &'a NodeSpec) -> impl Iterator<Item = (&'a str, &'a str)> {
-        let missing = self.labels.iter().filter(|(key, value)| node.labels.get(*key) != Some(value));
+        let missing = self.labels.iter().filter(|(key, value)| node.labels.get(key) != Some(value));
         missing.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 

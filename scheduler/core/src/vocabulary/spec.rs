@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::vocabulary::peers::Peers;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::taint::Taint;
+use crate::vocabulary::texts::Texts;
 
 /// One machine.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -13,7 +14,7 @@ pub struct NodeSpec {
     /// Its name; no two nodes share one.
     pub name: String,
     /// Labels that claims can ask for, and that say where the node stands in the cluster's topology.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// What keeps away claims that do not tolerate it.
     pub taints: Vec<Taint>,
     /// CPU that claims may use.
@@ -52,7 +53,7 @@ pub struct DeviceSpec {
     /// The NUMA node that it is attached to.
     pub numa: Option<u16>,
     /// What else claims can ask of a device: its architecture, say, or whether limits are enforced on it.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: Texts,
 }
 
 impl DeviceSpec {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::{
     Allowance, Claim, Event, GroupPlacement, MilliCpu, NodeSpec, PlacementStrategy, PodGroup, QueueSpec, Resource,
+    Texts,
 };
 use aliquot_scheduler_kit::{Build, device, node};
 
@@ -96,7 +97,7 @@ fn a_gang_that_finds_no_room_within_its_queues_bounds_says_nothing_of_another_qu
         [large, small.clone(), small].map(|claim| world.claim(claim))
     });
     for node in [0, 1] {
-        let labels = BTreeMap::from([("sort".into(), "either".into())]);
+        let labels = Texts::from([("sort".into(), "either".into())]);
         world.apply(Event::NodeRelabelled(world.id(node), NodeSpec { labels, ..NodeSpec::default() }));
     }
     world.cycle();

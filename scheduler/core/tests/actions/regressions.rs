@@ -6,6 +6,7 @@ use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Allowance, Bytes, Claim, ClaimBounds, ClaimId, Cluster, DisruptionBudget, Event, GroupPlacement, LimitRange,
     MilliCpu, NamespaceSpec, NodeSpec, Plan, PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, SubGroup,
+    Texts,
 };
 use aliquot_scheduler_kit::{Build, device, node};
 
@@ -160,7 +161,7 @@ fn moves_keep_a_disruption_budget_too() {
         claim
     };
     for n in 0..4 {
-        let labels = BTreeMap::from([("zone".into(), if n < 2 { "a" } else { "b" }.into())]);
+        let labels = Texts::from([("zone".into(), if n < 2 { "a" } else { "b" }.into())]);
         let id = w.id(n);
         w.apply(Event::NodeRelabelled(id, NodeSpec { labels, ..NodeSpec::default() }));
     }
@@ -346,7 +347,7 @@ fn two_queues_that_wait_for_the_same_do_not_end_the_cycle_for_all_others() {
 fn reclaim_looks_at_more_domains_than_sixteen_before_it_says_that_there_is_nothing() {
     let mut cluster = Cluster::new();
     for n in 0..20 {
-        let labels = BTreeMap::from([("rack".into(), format!("{n:02}"))]);
+        let labels = Texts::from([("rack".into(), format!("{n:02}"))]);
         cluster.add_node(NodeSpec { labels, ..node(&format!("node-{n}"), 64, 2) });
     }
     cluster.apply(Event::TopologyChanged(vec!["rack".into()])).unwrap();

@@ -1,11 +1,9 @@
 //! A cluster and its scheduler, by short calls.
 
-use std::collections::BTreeMap;
-
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
     Allowance, Claim, ClaimId, Cluster, DeviceCore, DeviceRequest, Event, NodeId, NodeSpec, Outcome, Plan, PodGroup,
-    QueueSpec, Request, Resource, Scheduler, Settings, Step,
+    QueueSpec, Request, Resource, Scheduler, Settings, Step, Texts,
 };
 use aliquot_scheduler_kit::{self as kit, Build};
 
@@ -27,7 +25,7 @@ impl World {
         let mut cluster = Cluster::new();
         for (number, devices) in nodes.iter().enumerate() {
             let name = format!("node-{number}");
-            let labels = BTreeMap::from([("host".into(), name.clone())]);
+            let labels = Texts::from([("host".into(), name.clone())]);
             cluster.add_node(NodeSpec { labels, ..kit::node(&name, 64, *devices) });
         }
         Self { cluster, scheduler: Scheduler::new(Box::new(BestFit), settings) }

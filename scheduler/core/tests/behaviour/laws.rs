@@ -315,7 +315,7 @@ fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
             let domains: BTreeSet<_> = nodes
                 .iter()
                 .filter_map(|node| after.node(*node))
-                .map(|node| node.spec().labels.get(level).cloned())
+                .map(|node| node.spec().labels.get(level).map(str::to_owned))
                 .collect();
             require(domains.len() <= 1 && !domains.contains(&None), || {
                 format!("group {} is spread over {domains:?}", group.spec().name)

@@ -32,7 +32,7 @@ fn spec(cluster: &Cluster, node: NodeId) -> &NodeSpec {
     cluster.node(node).expect("nobody stands on a node that is gone").spec()
 }
 
-fn domain<'a>(cluster: &'a Cluster, node: NodeId, key: &str) -> Option<&'a String> {
+fn domain<'a>(cluster: &'a Cluster, node: NodeId, key: &str) -> Option<&'a str> {
     spec(cluster, node).labels.get(key)
 }
 
@@ -83,7 +83,7 @@ fn is_even(
                 node.taints.iter().all(|taint| all.iter().any(|toleration| toleration.tolerates(taint)))
             })
     };
-    let mut domains: BTreeMap<&String, u32> = BTreeMap::new();
+    let mut domains: BTreeMap<&str, u32> = BTreeMap::new();
     for (id, node) in cluster.nodes().filter(|(_, node)| counts(node.spec())) {
         let members = standing.iter().filter(|(_, at, of)| *at == id && of.member_of.contains(&rule.group)).count();
         let value = node.spec().labels.get(&rule.topology_key).expect("nodes that count have it");

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::explain::{Change, Reason, Shortage};
-use aliquot_scheduler_core::{Affinity, AntiAffinity, ClaimId, NodeSpec, PeerMisfit, Peers, Request, TopologySpread};
+use aliquot_scheduler_core::{
+    Affinity, AntiAffinity, ClaimId, NodeSpec, PeerMisfit, Peers, Request, Texts, TopologySpread,
+};
 
 use crate::setting::{Setting, cores, node};
 
 fn in_zone(name: &str, zone: &str) -> NodeSpec {
-    NodeSpec { labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]), ..node(name, "A", 1) }
+    NodeSpec { labels: Texts::from([("zone".to_owned(), zone.to_owned())]), ..node(name, "A", 1) }
 }
 
 /// Nodes of the zones a, a and b.

@@ -6,7 +6,7 @@ use aliquot_scheduler_core::explain::Change;
 use aliquot_scheduler_core::{
     Allowance, Bytes, Claim, ClaimId, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, MilliCpu,
     NodeOperator, NodeRequirement, NodeSpec, NodeTerm, PodGroup, QueueSpec, Request, Resource, Taint, TaintEffect,
-    Toleration,
+    Texts, Toleration,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -43,7 +43,7 @@ fn node() -> impl Strategy<Value = NodeSpec> {
                 cpu: MilliCpu::new(cores * 1000),
                 memory: Bytes::new(gib * GIB),
                 devices: devices.into_iter().map(device).collect(),
-                labels: BTreeMap::from([("zone".into(), ["x", "y"][zone].into())]),
+                labels: Texts::from([("zone".into(), ["x", "y"][zone].into())]),
                 taints: tainted.into_iter().map(taint).collect(),
                 cordoned,
                 counted: BTreeMap::from([("pods".into(), pods)]),

@@ -28,7 +28,7 @@ fn spec(number: usize, zone: &str, taints: usize) -> NodeSpec {
     let name = format!("n{number}");
     let labels = BTreeMap::from([("zone".to_owned(), zone.to_owned()), ("host".to_owned(), name.clone())]);
     let taint = |number| Taint { key: format!("t{number}"), value: String::new(), effect: DISLIKED };
-    NodeSpec { labels, taints: (0..taints).map(taint).collect(), ..node(&name, 96, 1, "A") }
+    NodeSpec { labels: labels.into(), taints: (0..taints).map(taint).collect(), ..node(&name, 96, 1, "A") }
 }
 
 fn taint(cluster: &mut Cluster, number: usize, zone: &str, taints: usize) {

@@ -1,11 +1,11 @@
 //! Nodes that tasks would rather have.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::{BestFit, Engine, fits};
 use aliquot_scheduler_core::{
-    Cluster, Event, NodeId, NodeOperator, NodeRequirement, NodeSpec, NodeTerm, Preference, Preferences, Request,
+    Cluster, Event, NodeId, NodeOperator, NodeRequirement, NodeSpec, NodeTerm, Preference, Preferences, Request, Texts,
 };
 use aliquot_scheduler_kit::{Build, first_of, part, whole};
 use proptest::collection::vec;
@@ -16,7 +16,7 @@ use crate::cases::{add, node, place};
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
 fn in_zone(name: &str, devices: usize, zone: &str) -> NodeSpec {
-    NodeSpec { labels: BTreeMap::from([("zone".into(), zone.into())]), ..node(name, 96, devices, "A") }
+    NodeSpec { labels: Texts::from([("zone".into(), zone.into())]), ..node(name, 96, devices, "A") }
 }
 
 fn preferring(request: Request, zones: &[(u8, &str)]) -> Request {

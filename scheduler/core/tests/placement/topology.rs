@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, GroupScope, MemberNodes, Roomy};
 use aliquot_scheduler_core::{
-    ClassId, Cluster, DomainId, Event, EventError, GroupPlacement, NodeId, NodeSpec, Request,
+    ClassId, Cluster, DomainId, Event, EventError, GroupPlacement, NodeId, NodeSpec, Request, Texts,
 };
 use aliquot_scheduler_kit::Build;
 use proptest::collection::vec;
@@ -156,7 +156,7 @@ fn changes() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn labels(values: &[Option<u8>]) -> BTreeMap<String, String> {
+fn labels(values: &[Option<u8>]) -> Texts {
     let labels = LEVELS.iter().zip(values).filter_map(|(level, value)| Some(((*level).to_owned(), *value.as_ref()?)));
     labels.map(|(level, value)| (level, value.to_string())).collect()
 }
@@ -192,7 +192,7 @@ proptest! {
             for level in 0..levels.len() {
                 let mut expected: BTreeMap<Vec<String>, Vec<NodeId>> = BTreeMap::new();
                 for (id, node) in cluster.nodes() {
-                    let value = |level: &&str| node.spec().labels.get(*level).cloned();
+                    let value = |level: &&str| node.spec().labels.get(level).map(str::to_owned);
                     let values: Option<Vec<String>> = levels[..=level].iter().map(value).collect();
                     values.into_iter().for_each(|values| expected.entry(values).or_default().push(id));
                 }

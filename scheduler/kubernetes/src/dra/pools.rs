@@ -177,7 +177,7 @@ pub(crate) fn device_specs(
             nvlink_group: number(linked.iter().position(|names| names.contains(&name.as_str()))),
             switch: number(text(device, PCIE_ROOT).and_then(|root| roots.iter().position(|of| *of == root))),
             numa: numa.and_then(|numa| u16::try_from(numa).ok()),
-            attributes: attributes(name),
+            attributes: attributes(name).into(),
             ..DeviceSpec::default()
         })
     };

@@ -24,7 +24,7 @@ impl NodeEntry {
         }
         Ok(NodeSpec {
             name: self.name.clone(),
-            labels: self.labels.clone(),
+            labels: self.labels.clone().into(),
             taints: self.taints.iter().map(TaintEntry::to_taint).collect(),
             cpu: MilliCpu::new(self.cpu_milli),
             memory: memory(self.memory_bytes, self.memory_gib)?,
@@ -46,7 +46,7 @@ impl GpuEntry {
             nvlink_group: self.nvlink_group,
             switch: self.switch,
             numa: self.numa,
-            attributes: self.attributes.clone(),
+            attributes: self.attributes.clone().into(),
             ..DeviceSpec::default()
         })
     }

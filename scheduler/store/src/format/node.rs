@@ -59,7 +59,7 @@ impl From<&NodeSpec> for SpecForm {
         let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted, foreign } = spec;
         Self {
             name: name.clone(),
-            labels: labels.clone(),
+            labels: labels.into(),
             taints: forms(taints),
             cpu_millis: cpu.get(),
             memory_bytes: memory.get(),
@@ -76,7 +76,7 @@ impl From<SpecForm> for NodeSpec {
         let SpecForm { name, labels, taints, cpu_millis, memory_bytes, devices, cordoned, counted, foreign } = form;
         Self {
             name,
-            labels,
+            labels: labels.into(),
             taints: values(taints),
             cpu: MilliCpu::new(cpu_millis),
             memory: Bytes::new(memory_bytes),
@@ -120,7 +120,7 @@ impl From<&DeviceSpec> for DeviceForm {
             nvlink_group: *nvlink_group,
             switch: *switch,
             numa: *numa,
-            attributes: attributes.clone(),
+            attributes: attributes.into(),
         }
     }
 }
@@ -129,6 +129,7 @@ impl From<DeviceForm> for DeviceSpec {
     fn from(form: DeviceForm) -> Self {
         let DeviceForm { uuid, model, memory_bytes, health, nvlink_group, switch, numa, attributes } = form;
         let (memory, health) = (Bytes::new(memory_bytes), health.into());
+        let attributes = attributes.into();
         Self { uuid, model, memory, memory_outside: Bytes::ZERO, health, nvlink_group, switch, numa, attributes }
     }
 }

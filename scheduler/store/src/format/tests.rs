@@ -156,6 +156,7 @@ prop_compose! {
     ) -> DeviceSpec {
         let health = if is_healthy { Health::Healthy } else { Health::Unhealthy };
         let (memory, memory_outside) = (Bytes::new(memory), Bytes::ZERO);
+        let attributes = attributes.into();
         DeviceSpec { uuid, model, memory, memory_outside, health, nvlink_group, switch, numa, attributes }
     }
 }
@@ -171,6 +172,7 @@ prop_compose! {
         (counted, foreign) in (counted(), vec(peers(), 0..3)),
     ) -> NodeRecord {
         let (cpu, memory) = (MilliCpu::new(cpu), Bytes::new(memory));
+        let labels = labels.into();
         let spec = NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted, foreign };
         NodeRecord { spec, session, has_lapsed, lease_ms }
     }

@@ -81,12 +81,12 @@ impl<'a> PeerRules<'a> {
     pub(crate) fn lasting_misfit<'n>(&'n self, node: &'n NodeSpec) -> Option<PeerMisfit<&'n str>> {
         let keys = self.near.iter().flat_map(|near| near.members.iter().map(|(key, _)| *key));
         let keys = keys.chain(self.even.iter().map(|even| even.rule.topology_key.as_str()));
-        if let Some(topology_key) = keys.into_iter().find(|key| !node.labels.contains_key(*key)) {
+        if let Some(topology_key) = keys.into_iter().find(|key| !node.labels.contains_key(key)) {
             return Some(PeerMisfit::NoDomain { topology_key });
         }
         let closed = |rules: &'n [(&'a AntiAffinity, Counts<'a>)]| {
             rules.iter().find_map(|(rule, counts)| {
-                let domain = node.labels.get(&rule.topology_key)?.as_str();
+                let domain = node.labels.get(&rule.topology_key)?;
                 let is_closed = counts.get(domain).is_some_and(|count| *count > 0);
                 is_closed.then_some((&*rule.group.0, rule.topology_key.as_str(), domain))
             })
@@ -102,7 +102,7 @@ impl<'a> PeerRules<'a> {
         let near = self.near.as_ref()?;
         let has = |counts: &Counts<'_>, domain: &str| counts.get(domain).is_some_and(|members| *members > 0);
         let lacking = near.members.iter().find_map(|(key, counts)| {
-            let domain = node.labels.get(*key)?.as_str();
+            let domain = node.labels.get(key)?;
             (!has(counts, domain)).then_some((*key, domain))
         });
         let (topology_key, domain) = lacking?;
@@ -115,7 +115,7 @@ impl<'a> PeerRules<'a> {
     fn even_misfit<'n>(&'n self, node: &'n NodeSpec) -> Option<PeerMisfit<&'n str>> {
         self.even.iter().find_map(|even| {
             let TopologySpread { group, topology_key, max_skew, .. } = even.rule;
-            let domain = node.labels.get(topology_key)?.as_str();
+            let domain = node.labels.get(topology_key)?;
             let members = even.members.get(domain).copied().unwrap_or(0);
             let own = u32::from(self.peers.member_of.contains(group));
             let is_even = members.saturating_add(own) <= even.least.saturating_add(*max_skew);
@@ -191,7 +191,7 @@ impl Near<'_> {
 impl<'a> Even<'a> {
     /// A rule that is one of these.
     pub(super) fn of(cluster: &'a Cluster, rules: &BTreeSet<TopologySpread>, rule: &'a TopologySpread) -> Self {
-        let domain = |node: &'a NodeSpec| node.labels.get(&rule.topology_key).map(String::as_str);
+        let domain = |node: &'a NodeSpec| node.labels.get(&rule.topology_key);
         let counted = cluster.nodes().map(|(_, node)| node.spec()).filter(|node| counts(rules, rule, node));
         let mut members: Counts<'a> = counted.filter_map(domain).map(|domain| (domain, 0)).collect();
         for (id, count) in cluster.peers().members(&rule.group) {
@@ -228,7 +228,7 @@ pub(super) fn in_domains<'a>(
     for (id, count) in nodes {
         let domain = cluster.node(id).and_then(|node| node.spec().labels.get(key));
         if let Some(domain) = domain {
-            *counts.entry(domain.as_str()).or_default() += count;
+            *counts.entry(domain).or_default() += count;
         }
     }
     counts

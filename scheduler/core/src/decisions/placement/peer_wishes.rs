@@ -64,7 +64,7 @@ impl<'a> PeerWishes<'a> {
 
     /// How far a node is from one in the best domain of each key, if the farthest is in the worst of each.
     fn distance_to_others(&self, node: &NodeSpec) -> u32 {
-        let of_domains = self.near.iter().filter_map(|(key, weights)| weights.get(node.labels.get(*key)?.as_str()));
+        let of_domains = self.near.iter().filter_map(|(key, weights)| weights.get(node.labels.get(key)?));
         let missed = self.best - of_domains.sum::<i128>();
         let distance = (missed * i128::from(Preferences::FARTHEST) + self.span - 1) / self.span;
         u32::try_from(distance).unwrap_or(Preferences::FARTHEST)
@@ -76,7 +76,7 @@ impl<'a> PeerWishes<'a> {
         let mut sum = 0;
         for (even, most) in &self.even {
             let Some(domain) = node.labels.get(&even.rule.topology_key) else { return Preferences::FARTHEST };
-            let members = even.members.get(domain.as_str()).copied().unwrap_or(even.least);
+            let members = even.members.get(domain).copied().unwrap_or(even.least);
             // Where a greater skew is tolerated, one more makes less of a difference.
             let scale = u64::from(*most) + u64::from(even.rule.max_skew.saturating_sub(1));
             let more = u64::from(members.saturating_sub(even.least));

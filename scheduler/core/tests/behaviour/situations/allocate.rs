@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{
     Allowance, Bytes, Claim, Constraints, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, Event, Health, MilliCpu,
-    NodeSpec, Request, Resource, Taint, Toleration,
+    NodeSpec, Request, Resource, Taint, Texts, Toleration,
 };
 
 use crate::kit::{Kit, build, cores, gang, limited, node, part, quota, train, whole};
@@ -243,7 +243,7 @@ fn constraints_cordons_and_health_are_respected() {
     let taint = Taint { key: "reserved".into(), ..Taint::default() };
     kit.node(NodeSpec { taints: vec![taint.clone()], ..node("tainted", 1) });
     kit.node(NodeSpec { cordoned: true, ..node("cordoned", 1) });
-    kit.node(NodeSpec { labels: BTreeMap::from([("zone".into(), "east".into())]), ..node("east", 1) });
+    kit.node(NodeSpec { labels: Texts::from([("zone".into(), "east".into())]), ..node("east", 1) });
     let sick = kit.node(node("sick", 1));
     kit.event(Event::DeviceHealthChanged { node: sick, device: 0, health: Health::Unhealthy });
     let on = |constraints| train("default", Request { constraints, ..whole(1) });
