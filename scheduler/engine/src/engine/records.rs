@@ -99,7 +99,7 @@ impl Engine {
 
     /// What is remembered as a whole.
     fn memory(&self) -> Memory {
-        let dump = self.scheduler.dump(&self.cluster);
+        let dump = self.scheduler.dump_without_claims(&self.cluster);
         let mut claims: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();
         claims.sort_unstable();
         let owner = |of: DumpedGroupRef| owner_in(&dump, of, |number| self.owner_of_claim(*claims.get(number)?));

@@ -13,6 +13,17 @@ impl Scheduler {
     #[must_use]
     pub fn dump(&self, cluster: &Cluster) -> Dump {
         let numbers = Numbers::of(cluster);
+        Dump { claims: cluster.dump_claims(&numbers), ..self.dump_numbered(cluster, &numbers) }
+    }
+
+    /// The same without the claims, which are most of it. What refers to them names the numbers that they would have:
+    /// their places in the order of their ids.
+    #[must_use]
+    pub fn dump_without_claims(&self, cluster: &Cluster) -> Dump {
+        self.dump_numbered(cluster, &Numbers::of(cluster))
+    }
+
+    fn dump_numbered(&self, cluster: &Cluster, numbers: &Numbers) -> Dump {
         let blocked = self.holds.blocked().filter_map(|(group, since_ms)| {
             let nodes = self.holds.of(group).filter_map(|node| numbers.node(node));
             Some(DumpedBlocked { group: numbers.group(cluster, group)?, since_ms, nodes: nodes.collect() })
@@ -22,7 +33,8 @@ impl Scheduler {
             let node = at.and_then(|at| numbers.node_from(at));
             Some(DumpedSearch { action, group: numbers.group(cluster, group)?, node, times })
         });
-        let mut dump = Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump() };
+        let mut dump =
+            Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump_without_claims(numbers) };
         // Nodes that are kept for a group that is gone are opened at the beginning of the next cycle.
         for (node, _) in self.holds.kept().filter(|(_, group)| cluster.group(*group).is_none()) {
             let node = numbers.node(node).and_then(|number| dump.nodes.get_mut(number));

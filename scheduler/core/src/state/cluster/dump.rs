@@ -25,6 +25,10 @@ impl Cluster {
     #[must_use]
     pub fn dump(&self) -> Dump {
         let numbers = Numbers::of(self);
+        Dump { claims: self.dump_claims(&numbers), ..self.dump_without_claims(&numbers) }
+    }
+
+    pub(crate) fn dump_without_claims(&self, numbers: &Numbers) -> Dump {
         let node = |(id, node): (NodeId, &Node)| DumpedNode { spec: node.spec().clone(), held: self.is_held(id) };
         Dump {
             now_ms: self.now_ms,
@@ -38,8 +42,8 @@ impl Cluster {
             arrivals: Some(self.arrivals.dump()),
             turnover: self.turnover.dump(),
             budgets: self.budgets.iter().collect(),
-            groups: self.dump_groups(&numbers),
-            claims: numbers.claims.keys().filter_map(|id| self.dump_claim(*id, &numbers)).collect(),
+            groups: self.dump_groups(numbers),
+            claims: Vec::new(),
             blocked: Vec::new(),
             searches: Vec::new(),
         }
@@ -71,6 +75,10 @@ impl Cluster {
             }
         }
         dumped
+    }
+
+    pub(crate) fn dump_claims(&self, numbers: &Numbers) -> Vec<DumpedClaim> {
+        numbers.claims.keys().filter_map(|id| self.dump_claim(*id, numbers)).collect()
     }
 
     fn dump_claim(&self, id: ClaimId, numbers: &Numbers) -> Option<DumpedClaim> {
