@@ -133,14 +133,18 @@ impl Shares {
         charge: &Charge,
     ) -> (DominantShare, DominantShare) {
         let held = cluster.queue(queue).map(Queue::allocated);
-        let held = |number: usize| held.map_or(0, |held| held.get(number));
-        let of = |number: usize, entitled: &Entitlement, more: u64| {
-            DominantShare::of(held(number).saturating_add(more), entitled)
-        };
-        let entitled = || self.get(queue).iter().enumerate();
-        let without = entitled().map(|(number, entitled)| of(number, entitled, 0)).max();
-        let with = entitled().map(|(number, entitled)| of(number, entitled, charge.get(number))).max();
-        (without.unwrap_or_default(), with.unwrap_or_default())
+        let mut greatest: Option<(DominantShare, DominantShare)> = None;
+        for (number, entitled) in self.get(queue).iter().enumerate() {
+            let held = held.map_or(0, |held| held.get(number));
+            let without = DominantShare::of(held, entitled);
+            let with = match charge.get(number) {
+                0 => without,
+                more => DominantShare::of(held.saturating_add(more), entitled),
+            };
+            let (of_others, with_others) = greatest.unwrap_or((without, with));
+            greatest = Some((of_others.max(without), with_others.max(with)));
+        }
+        greatest.unwrap_or_default()
     }
 }
 

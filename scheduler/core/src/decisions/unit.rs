@@ -123,9 +123,11 @@ impl Unit {
 
     /// What its members take at least, wherever they are placed.
     pub(crate) fn least_charge(&self, cluster: &Cluster) -> Charge {
-        let mut sum = Charge::default();
         let classes = self.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
-        classes.for_each(|class| sum.add(&cluster.resources().least_charge(class.request())));
+        let mut charges = classes.map(|class| cluster.resources().least_charge(class.request()));
+        // Most units have one member.
+        let mut sum = charges.next().unwrap_or_default();
+        charges.for_each(|charge| sum.add(&charge));
         sum
     }
 

@@ -15,7 +15,6 @@ use crate::state::queue::Turn;
 use crate::state::resources::Charge;
 use crate::state::statement::Statement;
 use crate::vocabulary::claim::Action;
-use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::step::Step;
 
@@ -31,10 +30,8 @@ use super::waiting::{Waiting, starts};
 struct Tried {
     /// By queue, and by turn of the group that is to be tried: the place in [`Waiting`] of which it is the first.
     firsts: BTreeMap<QueueId, BTreeMap<Turn, usize>>,
-    /// The turns of those groups.
-    turns: BTreeMap<GroupId, Turn>,
     /// By that place: why the first was refused, and all behind it.
-    refusals: BTreeMap<usize, Refusal>,
+    refusals: Vec<Option<Refusal>>,
     /// Moves that were refused are refused to all queues alike, but those that may move others of their own sooner than
     /// those of other queues.
     no_moves: BTreeMap<(Option<QueueId>, Signature), Refusal>,
@@ -48,21 +45,29 @@ impl Tried {
         let Some(alike) = waiting.alike.get(place) else { return };
         let turn = waiting.first(place).and_then(|group| cluster.turn(group));
         if let Some(turn) = turn {
-            self.turns.insert(turn.group, turn);
             self.firsts.entry(alike.queue).or_default().insert(turn, place);
         }
     }
 
-    /// If a group of a queue is to be tried: at which turn, and the place of which it is the first.
-    fn find(&self, queue: QueueId, group: GroupId) -> Option<(Turn, usize)> {
-        let turn = self.turns.get(&group)?;
-        self.firsts.get(&queue)?.get(turn).map(|place| (*turn, *place))
+    /// If a group of a queue that has or had this turn is to be tried: at which turn, and the place of which it is the
+    /// first. A group's turn changes only in whether its core is what waits.
+    fn find(&self, queue: QueueId, turn: Turn) -> Option<(Turn, usize)> {
+        let firsts = self.firsts.get(&queue)?;
+        let turns = [turn, Turn { elastic: !turn.elastic, ..turn }];
+        turns.into_iter().find_map(|turn| Some((turn, *firsts.get(&turn)?)))
+    }
+
+    /// Notes why the first at a place was refused.
+    fn refuse(&mut self, place: usize, refusal: Refusal) {
+        if self.refusals.len() <= place {
+            self.refusals.resize(place + 1, None);
+        }
+        self.refusals[place] = Some(refusal);
     }
 
     /// Goes on to whoever is next of those alike. Answers whose turn it was, by number among what is pending.
     fn go_on(&mut self, cluster: &Cluster, waiting: &mut Waiting, next: &Next) -> Option<usize> {
-        let (turn, place) = self.find(next.queue, next.turn.group)?;
-        self.turns.remove(&turn.group);
+        let (turn, place) = self.find(next.queue, next.turn)?;
         self.firsts.get_mut(&next.queue)?.remove(&turn);
         let number = waiting.pop(place);
         self.add(cluster, waiting, place);
@@ -74,9 +79,8 @@ impl Tried {
     fn follow(&mut self, cluster: &Cluster, steps: &[Step]) {
         for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
             let Some((queue, now)) = cluster.group(group).map(Group::queue).zip(cluster.turn(group)) else { continue };
-            let Some((before, place)) = self.find(queue, group).filter(|(before, _)| *before != now) else { continue };
+            let Some((before, place)) = self.find(queue, now).filter(|(before, _)| *before != now) else { continue };
             if let Some(firsts) = self.firsts.get_mut(&queue) {
-                self.turns.insert(group, now);
                 firsts.remove(&before);
                 firsts.insert(now, place);
             }
@@ -88,7 +92,7 @@ impl Candidates for Tried {
     fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)> {
         let mut later = self.firsts.get(&queue)?.range((from, Bound::Unbounded));
         later.find_map(|(turn, place)| {
-            if self.refusals.contains_key(place) {
+            if self.refusals.get(*place).is_some_and(Option::is_some) {
                 return None;
             }
             let unit = Unit::next(cluster, turn.group).ok().flatten()?;
@@ -112,7 +116,7 @@ pub(crate) fn pass(
     let shares = context.shares;
     let mut turns = Turns::new(cluster, shares, &mut tried);
     while let Some(next) = turns.next() {
-        let place = tried.find(next.queue, next.turn.group).map(|(_, place)| place);
+        let place = tried.find(next.queue, next.turn).map(|(_, place)| place);
         let unit = Unit::next(cluster, next.turn.group).ok().flatten();
         let Some((place, unit)) = place.zip(unit) else {
             // Of this group nothing can be tried now; others go on.
@@ -141,12 +145,12 @@ pub(crate) fn pass(
                 let number = tried.go_on(cluster, waiting, &next);
                 number.into_iter().for_each(|number| waiting.refuse(number, refusal));
             }
-            Err(refusal) => _ = tried.refusals.insert(place, refusal),
+            Err(refusal) => tried.refuse(place, refusal),
         }
         turns.advance(next, cluster, shares, &mut tried);
     }
-    for (place, refusal) in tried.refusals {
-        waiting.refuse_alike(place, refusal);
+    for (place, refusal) in tried.refusals.into_iter().enumerate() {
+        refusal.into_iter().for_each(|refusal| waiting.refuse_alike(place, refusal));
     }
 }
 
