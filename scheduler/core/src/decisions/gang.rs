@@ -1,5 +1,6 @@
 //! Placing a unit: all of its members, or none.
 
+mod choices;
 mod member;
 mod near;
 mod rules;

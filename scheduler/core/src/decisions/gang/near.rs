@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::choices::{has_choices, place_by_choices};
 use super::member::{MakeRoom, Unplaceable, demanding_first, place_besides, place_within_bounds};
 use crate::decisions::placement::{Engine, PeerRules, Policy, Roomy};
 use crate::decisions::unit::Unit;
@@ -40,6 +41,12 @@ pub(super) fn place_near(
 ) -> Result<(), Unplaceable> {
     let start = statement.savepoint();
     let placed = place_each(statement, engine, unit, preemptible, room, None);
+    if placed.is_err() && !room.may_evict() && has_choices(statement.cluster(), unit) {
+        statement.rollback(start);
+        if place_by_choices(statement, engine, unit, preemptible) {
+            return Ok(());
+        }
+    }
     if unit.claims.len() < 2 || !matches!(placed, Err(Unplaceable::NoRoom { .. })) {
         return placed;
     }

@@ -1,6 +1,6 @@
 //! Claims that take one of several things of devices.
 
-use aliquot_scheduler_core::{Claim, Event};
+use aliquot_scheduler_core::{Claim, Event, Request};
 use aliquot_scheduler_kit::first_of;
 
 use crate::kit::{Kit, build, evicted, limited, part, quota, train, whole};
@@ -31,6 +31,33 @@ fn a_member_of_a_gang_passes_over_what_its_queue_may_not_have() {
     let members = kit.gang(crate::kit::gang("gang", "narrow", 2), 2, &wanted);
     kit.converge();
     assert_eq!(members.iter().map(|member| choice_of(&kit, *member)).collect::<Vec<_>>(), [Some(1), Some(1)]);
+}
+
+/// Which choice each member of a gang has in a cluster of one node.
+fn choices_of_gang(devices: usize, members: u32, wanted: &Request) -> Vec<Option<u16>> {
+    let mut kit = Kit::of_nodes(1, devices);
+    let members = kit.gang(crate::kit::gang("gang", "default", members), members as usize, wanted);
+    kit.converge();
+    members.iter().map(|member| choice_of(&kit, *member)).collect()
+}
+
+#[test]
+fn members_of_a_gang_leave_room_for_each_other() {
+    assert_eq!(choices_of_gang(2, 2, &first_of(&[whole(2), whole(1)])), [Some(1), Some(1)]);
+    assert_eq!(choices_of_gang(3, 2, &first_of(&[whole(2), whole(1)])), [Some(0), Some(1)]);
+    let three = first_of(&[whole(4), whole(2), part(50)]);
+    assert_eq!(choices_of_gang(4, 2, &three), [Some(1), Some(1)]);
+    assert_eq!(choices_of_gang(4, 8, &three), [Some(2); 8]);
+    assert_eq!(choices_of_gang(1, 3, &three), [None; 3], "there is no room for all");
+}
+
+#[test]
+fn a_large_gang_with_choices_finds_room() {
+    let wanted = first_of(&[whole(8), whole(1)]);
+    let mut kit = Kit::of_nodes(20, 8);
+    let members = kit.gang(crate::kit::gang("gang", "default", 100), 100, &wanted);
+    kit.converge();
+    assert_eq!(kit.running(&members), 100);
 }
 
 #[test]
