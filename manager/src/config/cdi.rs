@@ -15,7 +15,7 @@ pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 pub struct CdiConfig {
     /// The directory that container runtimes read.
     pub dir: PathBuf,
-    /// What containers get.
+    /// What containers of a slice get beside its devices.
     pub settings: CdiSettings,
 }
 
@@ -23,9 +23,9 @@ pub struct CdiConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum CdiDir {
-    /// Nowhere.
+    /// Slices are not published as CDI devices.
     Off,
-    /// In this directory.
+    /// Slices are published in this directory.
     Dir(PathBuf),
 }
 

@@ -15,25 +15,25 @@ pub enum ConfigError {
     /// The file that was named cannot be read.
     #[error("cannot read the configuration file {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The configuration file, as it was named.
         path: PathBuf,
-        /// Why.
+        /// What the system says to that.
         source: io::Error,
     },
     /// The file's contents are wrong; the parser names the key and the place.
     #[error("in the configuration file {}: {source}", path.display())]
     Parse {
-        /// The file.
+        /// The configuration file, as it was named.
         path: PathBuf,
-        /// Why.
+        /// What the parser says to that.
         source: Box<toml::de::Error>,
     },
     /// A path that must be absolute is not.
     #[error("{key} is {}, which is not an absolute path", path.display())]
     Relative {
-        /// The key.
+        /// The key, with its tables.
         key: &'static str,
-        /// Its value.
+        /// The value that stands there.
         path: PathBuf,
     },
     /// The log level or filter is invalid.
@@ -42,7 +42,7 @@ pub enum ConfigError {
     /// An entry of `cdi.extra_env` is not `NAME=value`.
     #[error("cdi.extra_env has the entry {entry:?}, which is not of the form NAME=value")]
     Env {
-        /// The entry.
+        /// The entry as it stands there.
         entry: String,
     },
     /// An entry of `sharing.devices` has an invalid device name.
@@ -50,7 +50,7 @@ pub enum ConfigError {
         "sharing.devices has the uuid {uuid}, which is not of the form GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx; nvidia-smi -L lists them"
     )]
     SharedDevice {
-        /// The entry's.
+        /// The UUID as it stands there.
         uuid: DeviceUuid,
     },
     /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would replace the shim's preloading.
@@ -58,7 +58,7 @@ pub enum ConfigError {
         "cdi.{key} sets {what}, by which containers preload the shim: set cdi.preload to {instead:?}, or leave the entry out"
     )]
     PreloadTaken {
-        /// Which list.
+        /// Which list: `extra_env` or `extra_mounts`.
         key: &'static str,
         /// The variable or the file.
         what: &'static str,

@@ -6,12 +6,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
     Allowance, Alternative, Alternatives, Bytes, Claim, ClaimId, Cluster, DeviceCore, DeviceMemory, DeviceRequest,
     DeviceSpec, Event, GroupId, MilliCpu, NodeId, NodeSpec, Outcome, PodGroup, QueueSpec, Request, Resource,
+    TopologySpread,
 };
 
 /// The memory of a [`device`].
@@ -127,6 +128,20 @@ pub fn first_of(choices: &[Request]) -> Request {
     let others = (1..).zip('b'..).zip(choices).map(|((rank, name), choice)| other((rank, name, choice))).collect();
     let alternatives = Some(Arc::new(Alternatives { first_name: "a".into(), others }));
     Request { alternatives, ..first }
+}
+
+/// Members of a group on nodes of all kinds are spread over the domains of a key.
+#[must_use]
+pub fn spread(group: &str, key: &str, max_skew: u32) -> TopologySpread {
+    TopologySpread {
+        group: group.into(),
+        topology_key: key.into(),
+        max_skew,
+        min_domains: 1,
+        labels: BTreeMap::new(),
+        node_terms: BTreeSet::new(),
+        tolerations: None,
+    }
 }
 
 /// CPU cores, and nothing else.

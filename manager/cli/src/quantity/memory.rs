@@ -92,7 +92,7 @@ impl FromStr for Memory {
 /// A limit on page-locked host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostMemory {
-    /// No limit.
+    /// The container may lock what the machine allows.
     Unlimited,
     /// This many bytes, never 0.
     Bytes(u64),
@@ -128,7 +128,7 @@ impl FromStr for HostMemory {
 
 /// Why a unit is refused.
 enum UnitProblem {
-    /// It is missing.
+    /// The number has no unit.
     Missing,
     /// It has two meanings; the field holds both ways to write them.
     Ambiguous(&'static str),

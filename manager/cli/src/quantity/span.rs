@@ -14,7 +14,6 @@ const SPAN_SECONDS_MAX: u64 = 100 * 366 * 86_400;
 pub(crate) struct Span(Duration);
 
 impl Span {
-    /// Its length.
     pub(crate) fn duration(self) -> Duration {
         self.0
     }

@@ -10,7 +10,7 @@ use aliquot_scheduler_core::{
     PodGroup, QueueSpec, Request, Resource, Scheduler, Settings, Step,
 };
 use aliquot_scheduler_kit::Build;
-pub(crate) use aliquot_scheduler_kit::{cores, part, quota, whole};
+pub(crate) use aliquot_scheduler_kit::{cores, part, quota, spread, whole};
 
 use crate::laws::{self, Declared};
 use crate::machines::Machines;

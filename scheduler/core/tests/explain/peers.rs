@@ -1,12 +1,11 @@
 //! What is said where a rule about other claims is in the way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::explain::{Change, Reason, Shortage};
-use aliquot_scheduler_core::{
-    Affinity, AntiAffinity, ClaimId, NodeSpec, PeerMisfit, Peers, Request, Texts, TopologySpread,
-};
+use aliquot_scheduler_core::{Affinity, AntiAffinity, ClaimId, NodeSpec, PeerMisfit, Peers, Request, Texts};
+use aliquot_scheduler_kit::spread;
 
 use crate::setting::{Setting, cores, node};
 
@@ -105,17 +104,8 @@ fn an_affinity_to_nobody_is_named() {
 #[test]
 fn a_spread_is_named_with_its_counts() {
     let mut setting = zones();
-    let rule = |max_skew| TopologySpread {
-        group: "web pods".into(),
-        topology_key: "zone".into(),
-        max_skew,
-        min_domains: 1,
-        labels: BTreeMap::new(),
-        node_terms: BTreeSet::new(),
-        tolerations: None,
-    };
-    let spread = |request: Request, max_skew| {
-        let peers = Peers { spread: BTreeSet::from([rule(max_skew)]), ..member_of("web pods") };
+    let spreading = |request: Request, max_skew| {
+        let peers = Peers { spread: BTreeSet::from([spread("web pods", "zone", max_skew)]), ..member_of("web pods") };
         Request { peers: Some(Arc::new(peers)), ..request }
     };
     // Zone b is full.
@@ -123,9 +113,9 @@ fn a_spread_is_named_with_its_counts() {
     full.constraints.labels.insert("zone".into(), "b".into());
     setting.add("full", full);
     setting.cycle();
-    setting.add("first", spread(cores(1), 1));
+    setting.add("first", spreading(cores(1), 1));
     setting.cycle();
-    let waits = setting.add("waits", spread(cores(1), 1));
+    let waits = setting.add("waits", spreading(cores(1), 1));
     setting.cycle();
     let (reason, text) = setting.reason(waits);
     let Reason::NoRoom { nodes, .. } = &reason else { panic!("{reason:?}") };

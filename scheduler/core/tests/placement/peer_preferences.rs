@@ -8,7 +8,7 @@ use aliquot_scheduler_core::{
     Cluster, Event, NodeOperator, NodeRequirement, NodeSpec, NodeTerm, PeerPreference, Peers, Preference, Preferences,
     Request, Taint, TaintEffect, Toleration, TopologySpread,
 };
-use aliquot_scheduler_kit::{Build, part};
+use aliquot_scheduler_kit::{Build, part, spread};
 
 use crate::cases::{add, node, place};
 
@@ -51,18 +51,6 @@ fn wishing(wishes: &[(&str, &str, i32)]) -> Peers {
         weight: *weight,
     };
     Peers { preferences: wishes.iter().map(wish).collect(), ..Peers::default() }
-}
-
-fn spread(group: &str, key: &str, max_skew: u32) -> TopologySpread {
-    TopologySpread {
-        group: group.into(),
-        topology_key: key.into(),
-        max_skew,
-        min_domains: 1,
-        labels: BTreeMap::new(),
-        node_terms: BTreeSet::new(),
-        tolerations: None,
-    }
 }
 
 fn at(cluster: &mut Cluster, engine: &mut Engine<BestFit>, request: &Request) -> Option<usize> {

@@ -15,9 +15,9 @@ pub(in crate::dra) enum ClaimError {
     /// The API server does not answer, or refuses.
     #[error("cannot read {what} from the API server: {message}")]
     Api {
-        /// Which object.
+        /// The kind and the name of the object.
         what: String,
-        /// What it said.
+        /// What the API server or the connection said.
         message: String,
     },
     /// The claim cannot be prepared on this node.
@@ -26,7 +26,7 @@ pub(in crate::dra) enum ClaimError {
     /// A container would be in two slices, or in one that is not what it has.
     #[error("pod {pod}: {reason}")]
     Pod {
-        /// Its name.
+        /// The pod's name.
         pod: String,
         /// Which container, and why not.
         reason: String,
@@ -37,15 +37,15 @@ pub(in crate::dra) enum ClaimError {
          told only of pods; make a claim of each request"
     )]
     Reserved {
-        /// What it is reserved for.
+        /// The kind of what it is reserved for.
         resource: String,
-        /// Its name.
+        /// The name of what it is reserved for.
         name: String,
     },
-    /// The record.
+    /// The record of prepared claims cannot be read or written.
     #[error(transparent)]
     PreparedClaims(#[from] PreparedClaimsError),
-    /// The slice.
+    /// The claim's slice cannot be made.
     #[error(transparent)]
     Create(#[from] CreateError),
     /// The slice cannot be removed.

@@ -8,7 +8,7 @@ use aliquot_scheduler_core::{
     Step, TopologySpread,
 };
 
-use crate::kit::{Kit, build, evicted, gang, node, part, train, whole};
+use crate::kit::{Kit, build, evicted, gang, node, part, spread, train, whole};
 
 fn member_of(groups: &[&str]) -> Peers {
     Peers { member_of: groups.iter().map(|name| (*name).into()).collect(), ..Peers::default() }
@@ -21,18 +21,6 @@ fn avoiding(group: &str, key: &str, peers: Peers) -> Peers {
 fn near(group: &str, key: &str, peers: Peers) -> Peers {
     let topology_keys = BTreeSet::from([key.to_owned()]);
     Peers { affinity: Some(Affinity { group: group.into(), topology_keys }), ..peers }
-}
-
-fn spread(group: &str, key: &str, max_skew: u32) -> TopologySpread {
-    TopologySpread {
-        group: group.into(),
-        topology_key: key.into(),
-        max_skew,
-        min_domains: 1,
-        labels: BTreeMap::new(),
-        node_terms: BTreeSet::new(),
-        tolerations: None,
-    }
 }
 
 fn spreading(group: &str, key: &str, max_skew: u32) -> Peers {
