@@ -128,13 +128,18 @@ impl Watched {
         let stopped_here = |member: &&Member| !member.is_stopped;
         let entry = &roster.slices[name];
         entry.members.iter().filter(stopped_here).for_each(|member| member.signal(Signal::STOP));
-        let have_stopped = self.have_stopped(roster, name);
-        let held = self.held(roster);
-        let Some(entry) = roster.slices.get_mut(name) else { return };
-        entry.members.iter().filter(stopped_here).for_each(|member| member.signal(Signal::CONT));
-        if !have_stopped {
-            return;
+        if self.have_stopped(roster, name) {
+            let held = self.held(roster);
+            self.judge(roster, name, &held);
         }
+        let Some(entry) = roster.slices.get(name) else { return };
+        entry.members.iter().filter(stopped_here).for_each(|member| member.signal(Signal::CONT));
+    }
+
+    /// Judges what a slice holds, and lowers its ceilings to that. Its processes are still stopped: those that ran on could
+    /// complete an operation that `held` does not show, and count it as complete.
+    fn judge(&self, roster: &mut Roster, name: &str, held: &BTreeMap<(String, usize), u64>) {
+        let Some(entry) = roster.slices.get_mut(name) else { return };
         self.verdict.count(|effort| effort.exact_looks += 1);
         let devices: Vec<usize> = entry.ceilings.iter().map(|ceiling| ceiling.device).collect();
         for ((_, device), &bytes) in held.iter().filter(|((slice, _), _)| slice == name) {
