@@ -91,14 +91,18 @@ fn of_node(node: &Books, holders: &mut Holders, unit_bytes: u64) -> Node {
     let name = node.spec().name.clone();
     let mut devs = Vec::with_capacity(node.devices().len());
     for (id, of) in aliquot_telemetry::device_uses(node).enumerate() {
+        let pods = holders.remove(&(name.clone(), of.uuid.clone())).unwrap_or_default();
+        // The books are published a moment after a pod is bound.
+        let used_memory_bytes = of.memory_given_bytes.max(pods.iter().map(|pod| pod.used_memory_bytes).sum());
+        let used_core_thousandths = of.core_given_millis.max(pods.iter().map(|pod| pod.used_core_thousandths).sum());
         devs.push(Device {
             id,
             total: of.memory_bytes / unit_bytes,
-            used: of.memory_given_bytes.div_ceil(unit_bytes),
-            pods: holders.remove(&(name.clone(), of.uuid.clone())).unwrap_or_default(),
+            used: used_memory_bytes.div_ceil(unit_bytes),
+            pods,
             memory_bytes: of.memory_bytes,
-            used_memory_bytes: of.memory_given_bytes,
-            used_core_thousandths: of.core_given_millis,
+            used_memory_bytes,
+            used_core_thousandths,
             uuid: of.uuid,
         });
     }

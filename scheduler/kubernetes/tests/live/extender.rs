@@ -1,6 +1,6 @@
 //! Kube-scheduler asks about its pods by HTTP, beside pods that name this scheduler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,13 +117,13 @@ fn two_halves_are_bound_to_one_gpu_and_a_third_waits() {
     cluster.wait_until("own says why it waits", |cluster| cluster.why_waiting("own").is_some());
     cluster.objects.delete(&aliquot_test_api_server::PODS, "default", "a");
     cluster.wait_until("own is bound", |cluster| cluster.bound().contains_key("own"));
-    let inspected = send(scheduler.extender_address, "GET /gpushare-scheduler/inspect/n", b"");
-    let device = &inspected.body["nodes"][0]["devs"][0];
-    assert_eq!((&device["totalGPU"], &device["usedGPU"]), (&json!(80), &json!(48)), "{}", inspected.body);
-    let mut pods: Vec<&str> =
-        device["pods"].as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap()).collect();
-    pods.sort_unstable();
-    assert_eq!(pods, ["b", "own"]);
+    cluster.wait_until("a node's devices are told with their pods", |_| {
+        let inspected = send(scheduler.extender_address, "GET /gpushare-scheduler/inspect/n", b"");
+        let device = &inspected.body["nodes"][0]["devs"][0];
+        let pods = device["pods"].as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap());
+        (&device["totalGPU"], &device["usedGPU"]) == (&json!(80), &json!(48))
+            && pods.collect::<BTreeSet<_>>() == BTreeSet::from(["b", "own"])
+    });
     let calls = |verb: &str, outcome: &str| {
         scheduler.metric(&format!("extender_calls_total{{verb=\"{verb}\",outcome=\"{outcome}\"}}"))
     };
