@@ -26,6 +26,8 @@ use aliquot_harness::{EXACT_MEMORY, HostProgram, Image, PARTITIONABLE_GPU, Simul
 
 #[path = "real_cluster/claims.rs"]
 mod claims;
+#[path = "real_cluster/class_resources.rs"]
+mod class_resources;
 #[path = "real_cluster/cluster.rs"]
 mod cluster;
 #[path = "real_cluster/containers_of_a_pod.rs"]
@@ -155,6 +157,7 @@ fn pods_of_a_real_cluster_are_placed_by_the_scheduler() {
 fn claims_of_a_real_cluster_are_allocated_by_the_scheduler() {
     on_the_cluster(CLAIMS, |tests| {
         let _scheduler = tests.deploy_scheduler(&[]);
+        tests.a_class_gives_devices_by_their_number();
         tests.pods_are_placed();
     });
 }
