@@ -284,7 +284,7 @@ impl Controller {
             Said::Report(report) => {
                 let spec = report.spec.clone().unwrap_or_default();
                 self.seen.book.write().note_address(node, &spec.address);
-                self.sessions.note_report(node, &spec, wire::generation(report.handled));
+                self.sessions.note_report(node, &spec, session, wire::generation(report.handled));
                 let report = wire::report(node, session, sequence, report);
                 batch.effects.observations.push(Observation::Node(Box::new(report)));
             }

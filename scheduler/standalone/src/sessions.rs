@@ -55,9 +55,12 @@ impl Sessions {
     /// Notes that a node is connected. An older connection of it ends.
     pub(crate) fn connect(&self, node: &str) -> (u64, mpsc::Receiver<SchedulerMessage>) {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        let connection = Connection { number, sender, has_reported: false };
-        self.0.nodes.lock().entry(node.to_owned()).or_default().connection = Some(connection);
+        let mut nodes = self.0.nodes.lock();
+        let known = nodes.entry(node.to_owned()).or_default();
+        // What the node has not heard comes at once, however much it is.
+        let (sender, receiver) = mpsc::channel(WAITING_MAX + known.unheard.len());
+        known.connection = Some(Connection { number, sender, has_reported: false });
+        drop(nodes);
         self.end_reads(node);
         (number, receiver)
     }
@@ -81,19 +84,21 @@ impl Sessions {
         self.end_reads(node);
     }
 
-    /// Notes what a node is, and the greatest generation that it has handled. The first report on a connection brings it
-    /// the commands that it has not heard.
-    pub(crate) fn note_report(&self, node: &str, spec: &NodeSpec, handled: Generation) {
+    /// Notes what a node is, its session, and the greatest generation that it has handled. The first report on a connection
+    /// brings it the commands that it has not heard. Those of another session mean nothing to it any more.
+    pub(crate) fn note_report(&self, node: &str, spec: &NodeSpec, session: u64, handled: Generation) {
         let mut nodes = self.0.nodes.lock();
         let Some(known) = nodes.get_mut(node) else { return };
         known.reported = spec.clone();
-        known.unheard.retain(|_, (generation, _)| *generation > handled);
+        known.unheard.retain(|_, (generation, message)| *generation > handled && message.session == session);
         let Some(connection) = known.connection.as_mut().filter(|connection| !connection.has_reported) else { return };
         connection.has_reported = true;
         let mut unheard: Vec<_> = known.unheard.values().cloned().collect();
         unheard.sort_by_key(|(generation, _)| *generation);
         if unheard.into_iter().any(|(_, message)| connection.sender.try_send(message).is_err()) {
             known.connection = None;
+            drop(nodes);
+            self.end_reads(node);
         }
     }
 
@@ -185,6 +190,8 @@ mod tests {
 
     use super::*;
 
+    const SESSION: u64 = 7;
+
     fn ping() -> SchedulerMessage {
         SchedulerMessage::default()
     }
@@ -213,12 +220,12 @@ mod tests {
 
     fn start(claim: &str, number: u64) -> SchedulerMessage {
         let generation = Some(wire::to_generation(generation(number)));
-        wire::message(7, Message::Start(Start { claim: claim.to_owned(), generation, ..Start::default() }))
+        wire::message(SESSION, Message::Start(Start { claim: claim.to_owned(), generation, ..Start::default() }))
     }
 
     fn stop(claim: &str, number: u64) -> SchedulerMessage {
         let generation = Some(wire::to_generation(generation(number)));
-        wire::message(7, Message::Stop(Stop { claim: claim.to_owned(), generation, ..Stop::default() }))
+        wire::message(SESSION, Message::Stop(Stop { claim: claim.to_owned(), generation, ..Stop::default() }))
     }
 
     fn generation(number: u64) -> Generation {
@@ -233,7 +240,7 @@ mod tests {
     fn commands_that_a_connection_loses_come_with_the_next() {
         let sessions = Sessions::default();
         let (_, mut first) = sessions.connect("a");
-        sessions.note_report("a", &NodeSpec::default(), generation(0));
+        sessions.note_report("a", &NodeSpec::default(), SESSION, generation(0));
         for message in [start("1-0", 1), start("2-0", 2), start("3-0", 3), stop("2-0", 4), ping()] {
             assert!(sessions.send("a", message));
         }
@@ -243,9 +250,9 @@ mod tests {
         let (_, mut second) = sessions.connect("a");
         assert!(sessions.send("a", start("4-0", 5)) && sessions.send("a", ping()));
         assert_eq!(waiting(&mut second), [ping()], "commands wait until the node says what it has handled");
-        sessions.note_report("a", &NodeSpec::default(), generation(1));
+        sessions.note_report("a", &NodeSpec::default(), SESSION, generation(1));
         assert_eq!(waiting(&mut second), [stop("2-0", 4), start("4-0", 5)]);
-        sessions.note_report("a", &NodeSpec::default(), generation(1));
+        sessions.note_report("a", &NodeSpec::default(), SESSION, generation(1));
         assert_eq!(waiting(&mut second), [], "a connection loses nothing while it lasts");
     }
 
@@ -256,8 +263,25 @@ mod tests {
         assert!(sessions.disconnect("a", number));
         assert!(!sessions.send("a", stop("1-0", 1)));
         let (_, mut messages) = sessions.connect("a");
-        sessions.note_report("a", &NodeSpec::default(), generation(0));
+        sessions.note_report("a", &NodeSpec::default(), SESSION, generation(0));
         assert_eq!(waiting(&mut messages), [stop("1-0", 1)]);
+        let (_, mut messages) = sessions.connect("a");
+        sessions.note_report("a", &NodeSpec::default(), SESSION + 1, generation(0));
+        assert_eq!(waiting(&mut messages), [], "it was for a session that is over");
+    }
+
+    #[test]
+    fn a_node_that_was_away_hears_however_much_there_is() {
+        let sessions = Sessions::default();
+        let (number, _) = sessions.connect("a");
+        sessions.disconnect("a", number);
+        for number in 0..=WAITING_MAX as u64 {
+            sessions.send("a", stop(&format!("{number}-0"), number + 1));
+        }
+        let (_, mut messages) = sessions.connect("a");
+        sessions.note_report("a", &NodeSpec::default(), SESSION, generation(0));
+        assert!(sessions.is_connected("a"));
+        assert_eq!(waiting(&mut messages).len(), WAITING_MAX + 1);
     }
 
     #[test]
