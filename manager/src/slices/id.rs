@@ -17,7 +17,7 @@ impl SliceId {
         SliceId(bits)
     }
 
-    /// Parses an id.
+    /// An id of 32 hexadecimal digits, as it is written; `None`: it is none.
     #[must_use]
     pub fn parse(text: &str) -> Option<SliceId> {
         let canonical = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,4 +1,4 @@
-//! Exact decimal numbers.
+//! Decimal numbers that lose nothing, unlike floats: shares and amounts are kept to the last digit.
 
 /// An exact decimal number: `digits / 10^decimals`.
 pub(super) struct Decimal {

@@ -1,4 +1,4 @@
-//! Spans of time.
+//! Spans of time on the command line, such as `1h30m`.
 
 use std::str::FromStr;
 use std::time::Duration;

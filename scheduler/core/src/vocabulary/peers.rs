@@ -93,7 +93,7 @@ pub struct AntiAffinity {
 /// task that has this wish: so much for each of them. If the weight is below 0, it would rather not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerPreference {
-    /// Who is counted.
+    /// The tasks that are counted.
     pub group: PeerGroup,
     /// The label of nodes that makes the domains.
     pub topology_key: String,

@@ -9,7 +9,7 @@ pub struct Taint {
     pub key: String,
     /// Its value, possibly empty.
     pub value: String,
-    /// What it does.
+    /// What the taint does to claims that do not tolerate it.
     pub effect: TaintEffect,
 }
 
@@ -41,7 +41,7 @@ pub struct Toleration {
     pub key: Option<String>,
     /// Its value.
     pub value: Option<String>,
-    /// What it does.
+    /// What the taint does to claims that do not tolerate it.
     pub effect: Option<TaintEffect>,
 }
 

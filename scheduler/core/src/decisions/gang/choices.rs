@@ -56,7 +56,7 @@ pub(super) fn place_by_choices(
     true
 }
 
-/// What is tried.
+/// The way of placing the members that is tried now, and how far the next turn goes back.
 struct Ways<'a> {
     order: &'a [ClaimId],
     /// Of each member that is placed: where that began, and the choices that it is not to have.
