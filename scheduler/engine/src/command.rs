@@ -58,6 +58,9 @@ pub enum Order {
         amounts: Amounts,
         /// When the engine takes it as failed if it has heard nothing.
         deadline_ms: u64,
+        /// The term of the engine that sends it. It may be greater than that of the generation: an engine repeats what the
+        /// one before it may not have sent.
+        term: u64,
     },
     /// Resize an instance where it is. The node answers that the instance has [started](crate::StepOutcome::Started) with
     /// these amounts, or that it goes on with those that it had.

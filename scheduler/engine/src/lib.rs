@@ -25,6 +25,7 @@
 //! [`Generation`] of its start command. Each is starting, running or stopping.
 //!
 //! * **Assume**: a claim counts as running when its start is sent.
+//! * **Repeat**: a node that comes back is told once more what it has not handled, as the connection may have lost it.
 //! * **Confirm**: the node says that the instance runs.
 //! * **Expire**: nothing was heard until the deadline. Then the start has failed, and the instance may run all the same:
 //!   it is told to stop, and holds its room until it is gone. A stop is repeated until then.

@@ -55,11 +55,6 @@ pub struct Generation {
     pub number: u64,
 }
 
-impl Generation {
-    /// No command has a greater one.
-    pub const MAX: Self = Self { term: u64::MAX, number: u64::MAX };
-}
-
 impl Display for Generation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.term, self.number)

@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::controller::Inbox;
 use crate::limits::Limiter;
 use crate::membership::{Denied, Membership};
-use crate::sessions::Sessions;
+use crate::sessions::{Connected, Sessions};
 use crate::streams::{Answer, Streams};
 
 /// Frames that wait until the connection takes them.
@@ -181,8 +181,12 @@ impl Agents for AgentService {
     async fn session(&self, request: Request<Streaming<NodeMessage>>) -> Result<Response<Self::SessionStream>, Status> {
         let Subject { name, .. } = self.caller(&request)?;
         let mut messages = request.into_inner();
-        let (number, orders) = self.sessions.connect(&name);
-        info!(node = name, "a node is connected");
+        let Connected { number, messages: orders, is_anew } = self.sessions.connect(&name);
+        info!(node = name, is_anew, "a node is connected");
+        if is_anew {
+            // What the older connection has lost is repeated when the node reports.
+            _ = self.controller.send(Inbox::NodeLost(name.clone()));
+        }
         let (sessions, controller) = (self.sessions.clone(), self.controller.clone());
         tokio::spawn(async move {
             let why = loop {

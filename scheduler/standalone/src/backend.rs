@@ -34,10 +34,10 @@ impl Backend for Nodes {
         }
         let Command { node, session, order } = command;
         let message = match order {
-            Order::Start { claim, generation, amounts, deadline_ms } => {
+            Order::Start { claim, generation, amounts, deadline_ms, term } => {
                 // All claims have such names, but for what a node claims to run and nobody has ever started.
                 if let Some(claim) = ClaimName::parse(claim.as_str()) {
-                    let order = StartOrder { node, session, claim, generation, amounts, deadline_ms };
+                    let order = StartOrder { node, session, claim, generation, amounts, deadline_ms, term };
                     _ = self.controller.send(Inbox::Start(order));
                 }
                 return;
@@ -75,6 +75,7 @@ pub(crate) fn start_message(
         amounts: Some(wire::to_amounts(&order.amounts)),
         deadline_ms: order.deadline_ms.saturating_sub(now_ms),
         process: Some(process),
+        term: order.term,
     };
     wire::message(order.session, Message::Start(start))
 }

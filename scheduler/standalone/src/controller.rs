@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use aliquot_proto::agent::v1 as wire_types;
 use aliquot_scheduler_core::{DEFAULT_QUEUE, QueueSpec};
-use aliquot_scheduler_engine::{Acknowledge, Generation, Message, NodeName, Observation, Report, Shown};
+use aliquot_scheduler_engine::{Acknowledge, Message, NodeName, Observation, Report, Shown};
 use aliquot_scheduler_store::{Change, Database, StoreError};
 use parking_lot::RwLock;
 use tokio::sync::{broadcast, oneshot};
@@ -284,7 +284,7 @@ impl Controller {
             Said::Report(report) => {
                 let spec = report.spec.clone().unwrap_or_default();
                 self.seen.book.write().note_address(node, &spec.address);
-                self.sessions.note_report(node, &spec, session, wire::generation(report.handled));
+                self.sessions.note_report(node, &spec);
                 let report = wire::report(node, session, sequence, report);
                 batch.effects.observations.push(Observation::Node(Box::new(report)));
             }
@@ -308,9 +308,6 @@ impl Controller {
         use wire_types::outcome::Outcome as What;
         let wire_types::Outcome { claim: uid, instance, generation, outcome: Some(what) } = outcome else { return };
         let (instance, generation) = (wire::generation(instance), wire::generation(generation));
-        // An attempt that has ended needs no command any more.
-        let heard = if matches!(what, What::Ended(_)) { Generation::MAX } else { generation };
-        self.sessions.note_outcome(node, &uid, heard);
         let effects = &mut batch.effects;
         let mut book = self.seen.book.write();
         let name = ClaimName::parse(&uid);

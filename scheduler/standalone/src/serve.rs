@@ -346,9 +346,11 @@ impl Server {
         loop {
             let failed = self.failed.try_recv().ok();
             if !self.leadership.holds() {
-                error!("another scheduler may lead now, so this one ends");
+                // An error is perhaps of a write that had to be given up with the lease.
+                let error = failed.map(tracing::field::display);
+                error!(error, "another scheduler may lead now, so this one ends");
                 self.abandon();
-                return Err(failed.unwrap_or(ServeError::LeaseLost));
+                return Err(ServeError::LeaseLost);
             }
             if let Some(error) = failed {
                 error!(%error, "the scheduler cannot go on");

@@ -78,7 +78,10 @@ impl Agent {
 
     /// Starts an instance, unless something speaks against it.
     fn try_start(&mut self, start: &Start, number: Number) -> Result<(), String> {
-        if number.0 < self.promises.term() || number <= self.promises.handled() {
+        if !self.promises.hear(number.0.max(start.term)) {
+            return Err("the scheduler that sends it does not lead any more".into());
+        }
+        if number <= self.promises.handled() {
             return Err("the node has handled a later command already".into());
         }
         self.promises.handle(number).map_err(|error| format!("the node cannot write its state: {error}"))?;

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
-use aliquot_proto::agent::v1::{Amounts, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start};
+use aliquot_proto::agent::v1::{
+    Amounts, AskReport, DevicePart, EndReason, EndSession, Process, ReadLog, Secret, Start,
+};
 use nix::sys::signal::{Signal, kill};
 
 use crate::manager::DEVICE;
@@ -233,6 +235,17 @@ fn a_command_that_comes_again_does_nothing_twice() {
     let report = scheduler.report();
     assert_eq!((report.handled, report.running.len()), (Some(generation(5)), 0));
     assert_eq!(fs::read_to_string(marks).unwrap(), "x\n");
+}
+
+#[test]
+fn a_new_leader_can_repeat_what_the_one_before_did_not_send() {
+    let (mut scheduler, _node) = joined();
+    scheduler.say(Message::Report(AskReport { term: 2 }));
+    scheduler.report();
+    scheduler.start_job(1, shell("true"));
+    assert!(scheduler.trouble(1).contains("does not lead any more"));
+    scheduler.say(Message::Start(Start { term: 2, ..start(2, shell("exit 3")) }));
+    assert_eq!(scheduler.ended(2).exit_code, Some(3));
 }
 
 #[test]

@@ -261,6 +261,7 @@ pub(crate) fn start(number: u64, process: Process) -> Start {
         amounts: Some(Default::default()),
         deadline_ms: 60_000,
         process: Some(process),
+        term: 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Takes in what nodes report about themselves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{DeviceSpec, Event, EventError, Health, NodeId, NodeSpec, Outcome};
@@ -46,6 +46,7 @@ impl Engine {
             (state.has_reported, state.is_refused) = (true, told.is_err());
         }
         let unheard = self.unheard_stops(id);
+        self.repeat_unheard_starts(id, &report);
         self.reconcile(id, &report);
         self.renew(id, report.sequence);
         self.set_up(id, told.is_ok());
@@ -56,6 +57,23 @@ impl Engine {
             }
         }
         told
+    }
+
+    /// Repeats the starts that a node has not handled when it is heard again, because it may not have got them: they were
+    /// lost with a connection, or the engine ended before it sent them. They go before all newer commands and in their
+    /// order, as the node refuses what a later one has overtaken. If it has got one, the repetition changes nothing.
+    fn repeat_unheard_starts(&mut self, id: NodeId, report: &NodeReport) {
+        let Some(state) = self.nodes.get(id).filter(|state| !state.is_up) else { return };
+        let starting = |entry: EntryId| {
+            let instance = self.entries.get(entry)?.instance.filter(|instance| instance.phase == Phase::Starting)?;
+            let is_unheard = instance.session == report.session && instance.generation > report.handled;
+            is_unheard.then_some((instance.generation, entry))
+        };
+        let unheard: BTreeMap<Generation, EntryId> =
+            state.instances.iter().filter_map(|entry| starting(*entry)).collect();
+        for entry in unheard.into_values() {
+            self.repeat_start(entry);
+        }
     }
 
     /// What a node was told to stop while it could not be reached, and the commands. It may not have heard of them.

@@ -74,7 +74,21 @@ impl Engine {
         };
         self.note_instance(id, Some(instance));
         self.timers.insert((deadline_ms, Timer::Step(id)));
-        self.send(at.node, Order::Start { claim: uid, generation, amounts, deadline_ms });
+        let term = generation.term;
+        self.send(at.node, Order::Start { claim: uid, generation, amounts, deadline_ms, term });
+    }
+
+    /// Tells a node once more to start an instance, which gets a new deadline.
+    pub(super) fn repeat_start(&mut self, id: EntryId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        let (Some(claim), Some(instance)) = (entry.id, entry.instance) else { return };
+        let Some(at) = self.cluster.allocation(claim) else { return };
+        let (uid, amounts) = (entry.key.uid.clone(), self.amounts(claim, at));
+        let deadline_ms = self.now_ms.saturating_add(self.settings.start_deadline_ms);
+        self.note_instance(id, Some(Instance { deadline_ms: Some(deadline_ms), ..instance }));
+        self.timers.insert((deadline_ms, Timer::Step(id)));
+        let (generation, term) = (instance.generation, self.generation.term);
+        self.send(instance.node, Order::Start { claim: uid, generation, amounts, deadline_ms, term });
     }
 
     /// Tells a node to stop an instance, perhaps once more.

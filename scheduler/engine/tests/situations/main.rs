@@ -441,7 +441,7 @@ fn a_lease_from_before_a_restart_may_be_longer() {
 }
 
 #[test]
-fn a_start_that_was_saved_and_never_sent_is_not_forgotten() {
+fn a_start_that_was_saved_and_never_sent_is_repeated() {
     let mut kit = Kit::new(1, Vec::new());
     kit.want("claim", 100, 50);
     let (_, instance) = kit.start();
@@ -450,7 +450,9 @@ fn a_start_that_was_saved_and_never_sent_is_not_forgotten() {
     kit.tell(Observation::Claim(uid, Box::new(of)));
     kit.tell(Observation::Synced);
     kit.report(node(1), 1, Generation::default(), Vec::new());
-    assert_eq!(kit.pass(100), [], "it may still start");
+    assert_eq!(kit.start(), ("claim".into(), instance), "it is the same instance");
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    assert_eq!(kit.pass(100), [], "it is on its way");
     assert_eq!(kit.phase("claim"), Some(Phase::Starting));
     kit.report(node(1), 1, instance, Vec::new());
     let retried = kit.pass(5000);
@@ -458,6 +460,32 @@ fn a_start_that_was_saved_and_never_sent_is_not_forgotten() {
         panic!("not one start: {retried:?}")
     };
     assert!(generation.term > instance.term, "the node has handled the first one, and does not run it");
+}
+
+#[test]
+fn starts_that_a_node_did_not_hear_are_repeated_in_order() {
+    let mut kit = Kit::new(1, Vec::new());
+    for name in ["a", "b", "c"] {
+        kit.want(name, 20, 50);
+    }
+    let starts = |commands: &[Command]| -> Vec<(ClaimUid, Generation, u64)> {
+        let start = |command: &Command| match &command.order {
+            Order::Start { claim, generation, deadline_ms, .. } => (claim.clone(), *generation, *deadline_ms),
+            other => panic!("no start: {other:?}"),
+        };
+        commands.iter().map(start).collect()
+    };
+    let told = starts(&kit.pass(100));
+    kit.tell(Observation::NodeLost("node".into()));
+    kit.want("d", 20, 50);
+    kit.pass(3000);
+    let (claim, handled, _) = told[0].clone();
+    kit.report(node(1), 1, handled, vec![Running { claim, instance: handled, amounts: amounts(0, 20) }]);
+    let again = starts(&kit.pass(100));
+    let names: Vec<_> = again.iter().map(|(claim, generation, _)| (claim.as_str(), *generation)).collect();
+    assert_eq!(names[..2], [("b", told[1].1), ("c", told[2].1)], "the node has handled the first one");
+    assert_eq!(names[2..].iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["d"], "what is new comes later");
+    assert!(again[0].2 > told[1].2, "it has its whole time once more");
 }
 
 #[test]

@@ -99,7 +99,11 @@ impl Mirror {
             self.tell_outcome(uid, &start, start.generation, StepOutcome::Gone);
             return None;
         }
-        if known.instance.is_some() {
+        if let Some(instance) = &known.instance {
+            if instance.generation == start.generation {
+                // It was repeated, and the answer to it comes when the pod is bound.
+                return None;
+            }
             let why = "the pod is bound already".to_owned();
             self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
             return None;

@@ -61,7 +61,8 @@ impl Wire for Contract {
     fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Command {
         let node = command.node.clone();
         let sessions = self.nodes.sessions.clone();
-        let connection = self.connections.entry(node.clone()).or_insert_with(|| sessions.connect(node.as_str()).1);
+        let connection =
+            self.connections.entry(node.clone()).or_insert_with(|| sessions.connect(node.as_str()).messages);
         self.nodes.carry_out(command);
         // The controller's part: it adds what is to run, and keeps the order of starts and stops.
         let sent = match self.inbox.try_recv() {
@@ -123,11 +124,12 @@ fn worlds_come_to_rest_whose_messages_are_in_the_contract() {
 
 fn order(now_ms: u64, message: Message) -> Order {
     match message {
-        Message::Start(wire_types::Start { claim, generation, amounts, deadline_ms, .. }) => Order::Start {
+        Message::Start(wire_types::Start { claim, generation, amounts, deadline_ms, term, .. }) => Order::Start {
             claim: claim.into(),
             generation: wire::generation(generation),
             amounts: wire::amounts(amounts.expect("what it may use")),
             deadline_ms: now_ms + deadline_ms,
+            term,
         },
         Message::Stop(wire_types::Stop { claim, instance, generation, deadline_ms }) => Order::Stop {
             claim: claim.into(),

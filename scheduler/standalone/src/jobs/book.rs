@@ -92,6 +92,8 @@ pub(crate) struct StartOrder {
     pub(crate) generation: aliquot_scheduler_engine::Generation,
     pub(crate) amounts: aliquot_scheduler_engine::Amounts,
     pub(crate) deadline_ms: u64,
+    /// The term of the engine that sends it.
+    pub(crate) term: u64,
 }
 
 /// How a node says that an instance has ended.

@@ -119,6 +119,14 @@ impl Book {
         if task.state != TaskState::Active || member.exit.is_some() {
             return refuse("the job is not wanted any more", effects);
         }
+        let is_same = |place: &Place| place.node == order.node.as_str() && place.instance() == order.generation;
+        if member.place.as_ref().is_some_and(is_same) {
+            // The engine repeats what the node may not have got, unless the node has answered meanwhile.
+            if member.is_there {
+                effects.starts.push(order);
+            }
+            return;
+        }
         if member.is_there {
             let lost = member.place.as_ref().map(|place| place.node.clone()).unwrap_or_default();
             let reason = format!("node {lost} was lost");

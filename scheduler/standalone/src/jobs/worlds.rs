@@ -75,6 +75,25 @@ fn a_job_that_is_never_to_be_started_again_is_not() {
 }
 
 #[test]
+fn a_repeated_start_is_the_same_start() {
+    for restart in [wire::Restart::Unspecified, wire::Restart::Never] {
+        let mut world = World::default();
+        let id = world.submit(wire::JobSpec { restart: restart.into(), ..Default::default() });
+        world.start_all();
+        let instance = world.only();
+        let claim = world.running[&instance];
+        world.restart();
+        world.repeat_start(claim, instance);
+        assert_eq!((world.end(id), world.starts[&(id, 0, 0)]), (None, 2), "the node hears it once more");
+        assert_eq!(world.book.entry(id).expect("the job is known").tasks[&0].starts, 1);
+        let of = Instance { node: "node", claim, generation: instance };
+        world.act(|book, now_ms, effects| book.not_started(now_ms, of, "no lease", Fault::Node, effects));
+        world.repeat_start(claim, instance);
+        assert_eq!(world.starts[&(id, 0, 0)], 2, "the node has answered meanwhile");
+    }
+}
+
+#[test]
 fn a_node_can_speak_of_its_own_instances_only() {
     let mut world = World::default();
     let id = world.submit(wire::JobSpec::default());
@@ -299,7 +318,7 @@ fn a_start_that_was_not_sent_is_as_one_that_its_node_refused() {
         world.start_all();
         let (generation, claim) = world.running.pop_first().expect("a start is commanded");
         let (node, amounts) = ("node".into(), Amounts::default());
-        let order = StartOrder { node, session: 1, claim, generation, amounts, deadline_ms: 1000 };
+        let order = StartOrder { node, session: 1, claim, generation, amounts, deadline_ms: 1000, term: 1 };
         world.act(|book, now_ms, effects| book.not_sent(now_ms, &order, "no such secret", fault, effects));
         let task = &world.book.entries[&id].tasks[&0];
         assert_eq!((task.failures, task.reason.as_str(), world.end(id)), (failures, "no such secret", ends));

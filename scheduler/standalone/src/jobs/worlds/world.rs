@@ -86,10 +86,16 @@ impl World {
     pub(super) fn start(&mut self, claim: ClaimName) -> Generation {
         self.number += 1;
         let generation = Generation { term: 1, number: self.number };
-        let (amounts, deadline_ms) = (Amounts::default(), 1000);
-        let order = StartOrder { node: "node".into(), session: 1, claim, generation, amounts, deadline_ms };
-        self.act(|book, now_ms, effects| book.start(now_ms, order, effects));
+        self.repeat_start(claim, generation);
         generation
+    }
+
+    /// The engine sends the start of an instance, perhaps once more.
+    pub(super) fn repeat_start(&mut self, claim: ClaimName, generation: Generation) {
+        let (amounts, deadline_ms) = (Amounts::default(), 1000);
+        let (node, term) = ("node".into(), generation.term);
+        let order = StartOrder { node, session: 1, claim, generation, amounts, deadline_ms, term };
+        self.act(|book, now_ms, effects| book.start(now_ms, order, effects));
     }
 
     pub(super) fn start_all(&mut self) {
