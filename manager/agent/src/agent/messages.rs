@@ -29,11 +29,13 @@ impl Agent {
         }
     }
 
-    /// All that the scheduler has to know first.
+    /// Tells all that the scheduler has to know first. What was told before may be lost: the connection may have lost it, or
+    /// the leader may have ended before it was saved.
     pub(super) fn greet(&mut self) {
         self.report();
-        let ended: Vec<Number> = self.instances.keys().copied().collect();
-        for number in ended {
+        let numbers: Vec<Number> = self.instances.keys().copied().collect();
+        for number in numbers {
+            self.tell_started(number);
             self.tell_end(number);
         }
     }
