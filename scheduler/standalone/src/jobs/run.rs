@@ -123,7 +123,7 @@ impl Book {
         if member.place.as_ref().is_some_and(is_same) {
             // The engine repeats what the node may not have got, unless the node has answered meanwhile.
             if member.is_there {
-                effects.starts.push(order);
+                self.release(order, is_gang, effects);
             }
             return;
         }
@@ -155,11 +155,16 @@ impl Book {
             }
         });
         self.note_task(id, index, effects);
+        self.release(order, is_gang, effects);
+    }
+
+    /// Lets a start go to its node. Those of a gang's members wait for that of the first one: they learn where it is.
+    fn release(&mut self, order: StartOrder, is_gang: bool, effects: &mut Effects) {
         if !is_gang {
             effects.starts.push(order);
             return;
         }
-        // Members of a gang learn where the first of them is. Its start is commanded with theirs.
+        let (id, index) = (order.claim.job, order.claim.index);
         self.gathering.entry((id, index)).or_default().push(order);
         if self.first_address(id, index).is_some() {
             effects.starts.extend(self.gathering.remove(&(id, index)).unwrap_or_default());

@@ -94,6 +94,19 @@ fn a_repeated_start_is_the_same_start() {
 }
 
 #[test]
+fn the_starts_of_a_gang_gather_again_after_a_restart() {
+    let mut world = World::default();
+    let job = world.submit(wire::JobSpec { gang: 2, ..Default::default() });
+    let member = |rank| ClaimName { job, index: 0, rank, attempt: 1 };
+    let second = world.start(member(1));
+    assert!(world.running.is_empty(), "the address of the first member is not known");
+    world.restart();
+    world.repeat_start(member(1), second);
+    world.start(member(0));
+    assert_eq!(world.running.len(), 2);
+}
+
+#[test]
 fn a_node_can_speak_of_its_own_instances_only() {
     let mut world = World::default();
     let id = world.submit(wire::JobSpec::default());
