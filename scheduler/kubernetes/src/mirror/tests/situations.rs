@@ -1,6 +1,7 @@
 //! What users do, and what becomes of it.
 
 use aliquot_dialects::{DECISION, GENERATION};
+use aliquot_scheduler_engine::{Amounts, Command, Order};
 use serde_json::json;
 
 use super::super::Write;
@@ -324,6 +325,21 @@ fn a_watch_may_be_faster_than_the_answer_to_a_binding() {
     world.delete("a");
     world.reconcile();
     assert_eq!(world.log, ["b to n"]);
+}
+
+#[test]
+fn a_repeated_start_of_a_pod_changes_nothing() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.pod("a", 100, json!({}));
+    world.wait_for_writes();
+    let Write::Bind(binding) = world.writes.remove(0) else { panic!("no binding") };
+    let (generation, term) = (binding.generation, binding.generation.term);
+    let order =
+        Order::Start { claim: binding.uid.as_str().into(), generation, amounts: Amounts::default(), deadline_ms: 0, term };
+    let session = world.mirror.nodes["n"].session;
+    assert!(world.mirror.command(Command { node: "n".into(), session, order }).is_none());
+    assert!(world.mirror.told.is_empty(), "it has not failed");
 }
 
 #[test]
