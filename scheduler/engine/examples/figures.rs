@@ -1,5 +1,5 @@
-//! The engine's figures: what it adds to a decision, how soon readers see a change, how long a start takes, and memory.
-//! What decisions and a start take is also given as a multiple of what the core alone takes in the same run.
+//! Measures what the engine adds to a decision, how soon readers see a change, how long a start takes, and memory. The
+//! times of decisions and of a start are also given as multiples of what the core alone takes in the same run.
 //!
 //! ```text
 //! cargo run --release -p aliquot-scheduler-engine --example figures
@@ -61,7 +61,7 @@ fn engine(parts_per_device: u32, saved: Saved) -> Engine {
         settings: aliquot_scheduler_core::Settings::default(),
         usage_half_life_ms: 604_800_000,
     };
-    // Nothing is waited for: what is measured is work.
+    // No waiting: the benchmark measures work.
     let settings = Settings {
         cycle_delay_ms: 0,
         cycle_gap_ms: 0,
@@ -78,7 +78,7 @@ fn report(number: usize, sequence: u64, running: Vec<Running>) -> Observation {
     Observation::Node(Box::new(NodeReport { spec: node(number), session: 1, sequence, handled, running }))
 }
 
-/// An engine, the store that it writes to, and nodes that do all at once.
+/// An engine, the store that it writes to, and nodes that carry out each command at once.
 struct Live {
     engine: Engine,
     store: MemoryStore,
@@ -136,7 +136,7 @@ impl Live {
         self.store.save(batch).expect("a store in memory takes all");
     }
 
-    /// Until nothing is sent any more; all that is sent succeeds.
+    /// Runs until no command is sent any more; each command succeeds.
     fn converge(&mut self) {
         loop {
             let commands = self.poll();
@@ -161,10 +161,10 @@ impl Live {
     }
 }
 
-/// How the core alone decides.
+/// In which way the core alone decides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Core {
-    /// As within the engine, which runs a second cycle to see whether the first was all.
+    /// Like the engine, which runs a second cycle to see whether the first was all.
     TwoCycles,
     /// One cycle.
     OneCycle,
@@ -172,7 +172,7 @@ enum Core {
     Policy,
 }
 
-/// The same arrivals and ends by the core alone, which tells no node and no reader.
+/// The same arrivals and ends in the core alone, without nodes and readers.
 fn core_alone(core: Core, nodes: usize, claims: usize, batch: usize, rounds: usize) -> Duration {
     let mut cluster = Cluster::new();
     let mut scheduler = Scheduler::new(policy(1), aliquot_scheduler_core::Settings::default());
@@ -218,7 +218,7 @@ fn per_decision() {
         (live.spent, live.records, live.batches, live.turns) = (Duration::ZERO, 0, 0, 0);
         for round in 0..rounds {
             live.now_ms += 1;
-            // Whoever comes finds room: fewer claims run than there are devices.
+            // Each new claim finds room: fewer claims run than there are devices.
             for number in 0..batch {
                 live.want(claims + round * batch + number, 1);
                 live.end(round * batch + number);
@@ -261,7 +261,7 @@ fn visible() {
         live.converge();
     }
     seen.sort_unstable();
-    // One percent of the claims end and as many others come, all at once.
+    // One percent of the claims end and as many others arrive, all at once.
     let (mut rounds, mut held) = (Vec::new(), None);
     let (changed, mut next) = (claims / 100, claims + 200);
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Nodes that exist only in a simulation, and do at once what they are told.
+//! Simulated nodes that carry out each command at once.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use crate::command::{Amounts, Backend, Command, Order};
 use crate::names::{ClaimUid, Generation, NodeName};
 use crate::observation::{NodeReport, Observation, Report, Running, StepOutcome};
 
-/// A backend whose nodes do each command at once, and always succeed. Snapshots are replayed and changes of a cluster
-/// simulated with it.
+/// A backend with simulated nodes that carry out each command at once and always succeed. It is used to replay
+/// snapshots and to simulate changes of a cluster.
 ///
-/// The nodes hold no leases, so the engine must give none. A node begins in the session of its first command.
+/// The nodes hold no leases, so the engine must not give any. A node takes its session from its first command.
 #[derive(Debug, Default)]
 pub struct AtOnce {
     nodes: BTreeMap<NodeName, SimulatedNode>,
@@ -31,31 +31,31 @@ struct SimulatedNode {
 #[derive(Debug)]
 struct Instance {
     amounts: Amounts,
-    /// The generation of the last command that has resized the instance, or has started it.
+    /// The generation of the last command that resized the instance; at first, that of its start.
     resized: Generation,
 }
 
 impl AtOnce {
-    /// Adds a node, and answers with its first report.
+    /// Adds a node, and answers its first report.
     pub fn join(&mut self, spec: NodeSpec) -> Observation {
         let name = NodeName::from(spec.name.as_str());
         let node = self.nodes.entry(name).or_insert_with(|| SimulatedNode { session: 1, ..SimulatedNode::default() });
         node.report(spec)
     }
 
-    /// What the nodes have answered since the last call, in the order of the commands.
+    /// The nodes' answers since the last call, in the order of the commands.
     pub fn take_answers(&mut self) -> Vec<Observation> {
         std::mem::take(&mut self.answers)
     }
 
-    /// All that runs.
+    /// All running instances.
     pub fn running(&self) -> impl Iterator<Item = (&ClaimUid, &NodeName, Generation)> {
         self.nodes
             .iter()
             .flat_map(|(name, node)| node.instances.keys().map(move |(claim, instance)| (claim, name, *instance)))
     }
 
-    /// Ends by itself what runs of a claim.
+    /// Ends the instance of a claim, as if it had ended by itself.
     pub fn end(&mut self, claim: &ClaimUid) {
         for (name, node) in &mut self.nodes {
             let ended: Vec<Generation> =
@@ -98,7 +98,7 @@ impl SimulatedNode {
                 (claim, instance, generation, StepOutcome::Gone)
             }
             Order::Report { .. } => return self.spec.clone().map(|spec| self.report(spec)),
-            // They are about leases.
+            // These orders are about leases.
             Order::Renew { .. } | Order::EndSession { .. } => return None,
         };
         Some(self.answer(name, claim, instance, generation, outcome))

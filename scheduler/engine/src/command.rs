@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Bytes, DeviceCore, MilliCpu};
 
 use crate::names::{ClaimUid, Generation, NodeName};
 
-/// Carries commands to nodes, or to whoever speaks for them.
+/// Carries commands to nodes, directly or through what manages them.
 ///
 /// [`Backend::carry_out`] returns at once. What becomes of a command comes back as an
 /// [`Observation`](crate::Observation), or not at all: commands and observations may be lost, late, repeated and
@@ -14,23 +14,25 @@ use crate::names::{ClaimUid, Generation, NodeName};
 ///
 /// # Promises of a backend
 ///
-/// * A node does not start what it was told in another [session](Command::session) than its own, in a lower term than it
-///   has seen, or with a generation that is not greater than all that it has handled ([`NodeReport::handled`]).
-/// * A node does not resize an instance by a command of another session, or whose generation is not greater than that of
-///   the last one that it has got to resize this instance. A resize that was refused or failed has changed nothing.
+/// * A node refuses a start that was meant for another [session](Command::session), that has a lower term than the node
+///   has seen, or whose generation is not greater than all that the node has handled ([`NodeReport::handled`]).
+/// * A node refuses a resize that was meant for another session, or whose generation is not greater than that of the
+///   last resize that it received for this instance. A resize that was refused or failed has changed nothing.
 /// * An instance that was reported gone, refused or failed does not run, and never will.
-/// * A node that holds a lease has stopped all that ran when the lease lapses, and begins a new session then.
-/// * Where the engine gives leases, a node that runs something and holds none begins one of its own with its session. It
-///   is as long as the engine's, so what runs there is stopped if the engine is never heard of.
-/// * What a new session does not report as running does not run.
-/// * [`NodeReport::running`] lists all that was handled and is not gone, also what is still starting or stopping.
-/// * [`NodeReport::handled`] outlives sessions: it never becomes less, whatever else a node forgets.
-/// * A node reports all that runs every so often, also when nothing has changed.
+/// * When a node's lease lapses, the node has stopped all its instances. It begins a new session then.
+/// * Where the engine gives leases, a node that runs something and holds no lease gives itself one when its session
+///   begins. That lease is as long as the engine's, so the instances are stopped even if the node never hears from the
+///   engine.
+/// * An instance that a new session does not report as running does not run.
+/// * [`NodeReport::running`] lists every instance that the node has handled and that is not gone, also those that are
+///   still starting or stopping.
+/// * [`NodeReport::handled`] outlives sessions: it never decreases, whatever else a node forgets.
+/// * A node reports all its instances at regular intervals, also when nothing has changed.
 ///
 /// [`NodeReport::handled`]: crate::NodeReport::handled
 /// [`NodeReport::running`]: crate::NodeReport::running
 pub trait Backend {
-    /// Sends a command on its way.
+    /// Sends a command. It does not wait for the answer.
     fn carry_out(&mut self, command: Command);
 }
 
@@ -39,7 +41,8 @@ pub trait Backend {
 pub struct Command {
     /// The node that is to carry it out.
     pub node: NodeName,
-    /// The node's session that the command is meant for. In another session it means nothing.
+    /// The node's session that the command is meant for. A node in another session ignores it; only a stop is always
+    /// carried out.
     pub session: u64,
     /// The order itself.
     pub order: Order,
@@ -52,57 +55,58 @@ pub enum Order {
     Start {
         /// The claim to start.
         claim: ClaimUid,
-        /// Names the instance from now on.
+        /// The generation that names the instance from now on.
         generation: Generation,
-        /// What it may use.
+        /// What the instance may use.
         amounts: Amounts,
-        /// When the engine takes it as failed if it has heard nothing.
+        /// When the engine counts the start as failed if no answer has come.
         deadline_ms: u64,
-        /// The term of the engine that sends it. It may be greater than that of the generation: an engine repeats what the
-        /// one before it may not have sent.
+        /// The term of the engine that sends the command. It may be greater than the generation's term, because an
+        /// engine repeats starts that its predecessor may not have sent.
         term: u64,
     },
-    /// Resize an instance where it is. The node answers that the instance has [started](crate::StepOutcome::Started) with
-    /// these amounts, or that it goes on with those that it had.
+    /// Resize an instance in place. The node answers that the instance has [started](crate::StepOutcome::Started) with
+    /// the new amounts, or that the resize was refused or failed and the instance keeps its old amounts.
     Resize {
         /// The claim that the instance belongs to.
         claim: ClaimUid,
-        /// Which instance of it.
+        /// The generation of the instance's start.
         instance: Generation,
-        /// Names this attempt.
+        /// The generation of this command.
         generation: Generation,
-        /// What it may use from now on, of the same devices.
+        /// What the instance may use from now on, on the same devices.
         amounts: Amounts,
-        /// When the engine tries again if it has heard nothing.
+        /// When the engine tries again if no answer has come.
         deadline_ms: u64,
     },
-    /// Stop an instance. Nodes do this whatever else they have handled.
+    /// Stop an instance. Nodes do this whatever other commands they have handled.
     Stop {
         /// The claim that the instance belongs to.
         claim: ClaimUid,
-        /// Which instance of it.
+        /// The generation of the instance's start.
         instance: Generation,
-        /// Names this attempt.
+        /// The generation of this command.
         generation: Generation,
-        /// When the engine tries again if it has heard nothing.
+        /// When the engine tries again if no answer has come.
         deadline_ms: u64,
     },
-    /// What runs may go on running: so long, from when the node has sent the message of this number.
+    /// Renew the node's lease: its instances may run for `lease_ms` from the moment when the node sent message
+    /// `sequence`.
     Renew {
         /// The number of the heartbeat that this answers.
         sequence: u64,
-        /// How long, in milliseconds.
+        /// The length of the lease in milliseconds.
         lease_ms: u64,
         /// The term of the engine that sends it.
         term: u64,
     },
-    /// The session is over, as far as the engine knows: stop all that runs, and begin a new one. A node whose lease has
-    /// lapsed does so by itself; this is for one that never got a lease.
+    /// The engine counts this session as over: stop all instances, and begin a new session. A node does so by itself
+    /// when its lease lapses; this order is for a node that never held a lease.
     EndSession {
         /// The term of the engine that sends it.
         term: u64,
     },
-    /// Say what runs: the engine has not heard it in this session.
+    /// Report all instances: the engine has had no report in this session.
     Report {
         /// The term of the engine that sends it.
         term: u64,
@@ -116,11 +120,11 @@ pub struct Amounts {
     pub cpu: MilliCpu,
     /// Memory of the node.
     pub memory: Bytes,
-    /// Parts of devices: in a command for each of the claim's requests in turn, in a report in any order.
+    /// Parts of devices. A command lists them in the order of the claim's requests; a report lists them in any order.
     pub devices: Vec<DevicePart>,
-    /// Which of the claim's choices this is; 0 is the first one, and the only one of most claims.
+    /// The index of the chosen alternative: 0 is the first one, and the only one of most claims.
     pub alternative: u16,
-    /// What is only counted of the node, by name, as a claim asks for it ([`Request::counted`]).
+    /// Resources that the node only counts, by name, as a claim asks for them ([`Request::counted`]).
     ///
     /// [`Request::counted`]: aliquot_scheduler_core::Request::counted
     pub counted: BTreeMap<String, u64>,

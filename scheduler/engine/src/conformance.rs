@@ -1,7 +1,7 @@
 //! What every backend must do, as checks that its tests run against it.
 //!
-//! A test builds a [`Rig`]: an engine with the backend, and the world behind that. Each of [`CHECKS`] gets a new one.
-//! Time is the rig's: it may be virtual.
+//! A test builds a [`Rig`]: an engine with the backend, and the world behind that backend. Each of [`CHECKS`] gets a
+//! new rig. The rig keeps the time, which may be virtual.
 
 use std::sync::Arc;
 
@@ -15,32 +15,33 @@ use crate::view::{View, Whereabouts};
 pub trait Rig {
     /// The uid of the claim with this number, as the backend's world names claims.
     fn uid(&self, number: u64) -> ClaimUid;
-    /// A machine is there, and works.
+    /// Adds a machine that works.
     fn add_node(&mut self, spec: NodeSpec);
-    /// A user wants this. Called again with the same, it is told again.
+    /// A user submits this claim. A second call with the same claim submits it again.
     fn want(&mut self, uid: &ClaimUid, claim: &Claim);
-    /// Nobody wants this any more.
+    /// The user withdraws this claim.
     fn end(&mut self, uid: &ClaimUid);
-    /// Time passes.
+    /// Lets so much time pass.
     fn pass(&mut self, ms: u64);
-    /// Time in which everything comes to rest that can: longer than a lease, deadlines and their repetitions.
+    /// A time long enough for the world to come to rest: longer than a lease, and than deadlines with their
+    /// repetitions.
     fn patience_ms(&self) -> u64;
     /// The newest published view.
     fn view(&self) -> Arc<View>;
-    /// What really runs, by the machines' own word.
+    /// The instances that really run, as the machines say.
     fn running(&self) -> Vec<(ClaimUid, NodeName, Generation)>;
-    /// What runs of a claim ends by itself.
+    /// The claim's instance ends by itself.
     fn die(&mut self, uid: &ClaimUid);
-    /// The engine ends at once, and starts anew from its store.
+    /// The engine stops at once, and starts again from its store.
     fn restart(&mut self);
-    /// Nothing gets to a machine or from it, or everything does again.
+    /// Cuts a machine off from the engine in both directions, or connects it again.
     fn cut(&mut self, node: &NodeName, is_cut: bool);
 }
 
 /// A check of a rig; the error says what is wrong.
 pub type Check = fn(&mut dyn Rig) -> Result<(), String>;
 
-/// All checks, with what each of them is about.
+/// All checks, each with its subject.
 pub const CHECKS: [(&str, Check); 9] = [
     ("a claim that fits runs, and readers see where", starts),
     ("what nobody wants is stopped and forgotten", ends),
@@ -92,7 +93,7 @@ fn want(rig: &mut dyn Rig, number: u64, devices: u16) -> ClaimUid {
     uid
 }
 
-/// Where a claim runs, by the machines' word and by that of readers.
+/// Where a claim runs, after a check that machines and readers say the same.
 fn place(rig: &dyn Rig, uid: &ClaimUid) -> Result<Option<(NodeName, Generation)>, String> {
     let running: Vec<_> = rig.running().into_iter().filter(|(running, ..)| running == uid).collect();
     require(running.len() <= 1, || format!("{uid} runs in several places: {running:?}"))?;

@@ -1,15 +1,15 @@
-//! The plan of a cycle, in which whoever waits is found at once.
+//! The plan of a cycle, with a fast way to find one pending group.
 
 use std::sync::OnceLock;
 
 use aliquot_scheduler_core::{GroupId, Pending, Plan};
 
-/// A plan with a table of the groups that wait.
+/// A plan with an index of the pending groups.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
     plan: Plan,
-    /// By number of the group's slot in the books: one more than its place among what is pending; 0: it does not wait.
-    /// Made for the first reader who asks, so that one job can be shown without a look at all others that wait.
+    /// For each slot of a group in the books: one more than the group's position among the pending groups; 0: it is not
+    /// pending. Made when the first reader asks, so that showing one job does not go through all pending groups.
     places: OnceLock<Vec<usize>>,
 }
 
@@ -22,11 +22,11 @@ impl Decided {
         &self.plan
     }
 
-    /// What the cycle says of a group; `None`: nothing of it waited.
+    /// What the cycle says of a group; `None`: no claim of the group is pending.
     pub(crate) fn pending(&self, group: GroupId) -> Option<&Pending> {
         let places = self.places.get_or_init(|| places(&self.plan.pending));
         let place = places.get(group.index())?.checked_sub(1)?;
-        // Another group may have the slot by now.
+        // Another group may have this slot by now.
         self.plan.pending.get(place).filter(|pending| pending.group == group)
     }
 }
@@ -56,7 +56,7 @@ mod tests {
         let first = cluster.claims().map(|(id, ..)| id).min().expect("there are five");
         let gone = cluster.group_of(first).expect("a claim is in a group");
         assert!(matches!(cluster.apply(Event::ClaimRemoved(first)), Ok(Outcome::Claims { .. })));
-        // The nodes that it would take are not there, so all wait.
+        // The nodes that they need do not exist, so all groups are pending.
         let plan = scheduler.cycle(&mut cluster);
         assert_eq!(plan.pending.len(), 4);
         let decided = Decided::new(plan.clone());
@@ -64,7 +64,7 @@ mod tests {
             assert_eq!(decided.pending(pending.group), Some(pending));
         }
         assert_eq!(decided.pending(gone), None);
-        // One that came after the cycle, in a slot that was used before, or beyond all others.
+        // A group that came after the cycle, in a slot that was used before, or beyond all others.
         for _ in 0..2 {
             assert!(cluster.apply(Event::ClaimAdded(Claim::default())).is_ok());
         }

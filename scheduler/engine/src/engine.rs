@@ -1,4 +1,4 @@
-//! The engine: observations change what is known, cycles decide, and commands carry it out.
+//! The engine: observations change what it knows, cycles decide, and commands carry the decisions out.
 
 mod check;
 mod chosen;
@@ -35,12 +35,12 @@ use collected::Collected;
 use cycles::Pacing;
 pub(crate) use steps::amounts_in;
 
-/// What is ready to be done after a [poll](Engine::poll), in this order.
+/// What the caller must do after a [poll](Engine::poll), in this order.
 #[derive(Debug, Default)]
 pub struct Ready {
-    /// To be made durable first. If that fails, whoever runs the engine ends, and nothing else of this is done.
+    /// To be made durable first. If that fails, the caller must stop the engine and do nothing else of this.
     pub save: Option<Batch>,
-    /// To be carried out then.
+    /// To be sent when that is durable.
     pub commands: Vec<Command>,
     /// To be shown to readers.
     pub view: Option<Arc<View>>,
@@ -59,27 +59,27 @@ enum Timer {
     Lapse(NodeId),
 }
 
-/// The scheduler as it lives. It owns the books, and knows neither clock nor network: see the [crate](crate).
+/// The live scheduler. It owns the books, and uses neither a clock nor the network: see the [crate](crate).
 #[derive(Debug)]
 pub struct Engine {
     settings: Settings,
     cluster: Cluster,
     scheduler: Scheduler,
-    /// What was told so far; `None`: all was told, and the engine is live.
+    /// What was told since the start; `None`: [`Observation::Synced`] has come, and the engine is live.
     collected: Option<Box<Collected>>,
     now_ms: u64,
     entries: Entries,
     nodes: NodeStates,
-    /// Entries that the books do not take as things are.
+    /// Entries that the books reject for now.
     parked: BTreeSet<EntryId>,
-    /// Namespaces and names of pod groups that nobody wants any more and that still have members.
+    /// Namespaces and names of pod groups that were removed while they still had members.
     ending_groups: BTreeSet<(String, String)>,
     /// The generation of the last command.
     generation: Generation,
     timers: BTreeSet<(u64, Timer)>,
     pacing: Pacing,
     decided: Arc<Decided>,
-    /// Claims whose instance may not be what the books say.
+    /// Claims whose instance may differ from what the books say.
     touched: VecDeque<ClaimId>,
     commands: Vec<Command>,
     unsaved: Unsaved,
@@ -93,7 +93,7 @@ pub struct Decisions {
     pub policy: Box<dyn Policy>,
     /// The core's other settings.
     pub settings: aliquot_scheduler_core::Settings,
-    /// Past usage counts half as much after so many milliseconds.
+    /// Past usage loses half its weight in so many milliseconds.
     pub usage_half_life_ms: u64,
 }
 
@@ -127,7 +127,7 @@ impl Unsaved {
 }
 
 impl Engine {
-    /// An engine that goes on from what was saved. It decides nothing until [`Observation::Synced`].
+    /// An engine that continues from what was saved. It decides nothing until [`Observation::Synced`].
     #[must_use]
     pub fn new(decisions: Decisions, settings: Settings, saved: Saved) -> Self {
         let term = saved.term;
@@ -153,12 +153,12 @@ impl Engine {
         }
     }
 
-    /// Takes in what was seen. What it leads to comes out of the next [poll](Engine::poll); whoever waits for an
-    /// acknowledgement gets it when that is saved.
+    /// Takes in an observation. The next [poll](Engine::poll) answers what follows from it. The observation may be
+    /// acknowledged to its sender when the batch of that poll is saved.
     ///
     /// # Errors
-    /// If what users or administrators want cannot be as things are. A claim that the books do not take waits, with
-    /// this error as its reason, until they do.
+    /// If what users or administrators want is impossible for now. A claim that the books reject waits, with this error
+    /// as its reason, until they accept it.
     pub fn handle(&mut self, now_ms: u64, observation: Observation) -> Result<(), EventError> {
         self.advance(now_ms);
         match (&mut self.collected, observation) {
@@ -208,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// Does what time has come for, and says what is to be done outside.
+    /// Does what is due by now, and answers what the caller must do.
     pub fn poll(&mut self, now_ms: u64) -> Ready {
         self.advance(now_ms);
         if self.collected.is_some() {
@@ -220,7 +220,7 @@ impl Engine {
         Ready { save, commands: std::mem::take(&mut self.commands), view: self.publish_if_due() }
     }
 
-    /// When [poll](Engine::poll) has something to do if nothing is seen until then.
+    /// When the next [poll](Engine::poll) is due if no observation comes before.
     #[must_use]
     pub fn next_ms(&self) -> Option<u64> {
         if self.collected.is_some() {
@@ -231,7 +231,7 @@ impl Engine {
         others.into_iter().flatten().min()
     }
 
-    /// Whether the engine decides, or still collects what there is.
+    /// Whether the engine decides. If not, it still collects what users, administrators and nodes tell.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.collected.is_none()
@@ -254,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// Applies an event to the books. Who it concerns is looked at when all is applied.
+    /// Applies an event to the books. The claims that it changes are looked at after all events are applied.
     fn apply(&mut self, event: Event) -> Result<Outcome, EventError> {
         let outcome = self.cluster.apply(event)?;
         self.changed();

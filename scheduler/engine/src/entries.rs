@@ -9,45 +9,45 @@ use crate::ids::IdMap;
 use crate::names::{ClaimUid, Generation, NodeName};
 use crate::store::{ClaimKey, Phase};
 
-/// Numbers an entry while it is there.
+/// The number of an entry while it exists.
 pub(crate) type EntryId = usize;
 
-/// A claim, or an instance that nobody wants.
+/// A claim, or a stray.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: ClaimKey,
-    /// Its name in the books; `None`: they do not take it, see `parked`.
+    /// The claim's number in the books; `None`: they reject it, see `parked`.
     pub(crate) id: Option<ClaimId>,
     pub(crate) parked: Option<Box<Parked>>,
     pub(crate) added_ms: u64,
-    /// Nobody wants it any more.
+    /// Whether the claim has ended: its user no longer wants it.
     pub(crate) is_ended: bool,
     pub(crate) instance: Option<Instance>,
-    /// How it is being resized, or that its last resize was refused.
+    /// How the claim is being resized, or that its last resize was refused.
     pub(crate) resize: Option<Box<Resize>>,
-    /// Why it could not be started last, in the node's words.
+    /// Why the claim could not be started last, in the node's words.
     pub(crate) complaint: Option<Arc<str>>,
 }
 
-/// A claim that the books do not take as things are.
+/// A claim that the books reject for now.
 #[derive(Clone, Debug)]
 pub(crate) struct Parked {
     pub(crate) claim: Claim,
     pub(crate) why: EventError,
 }
 
-/// What runs of a claim, or may.
+/// An instance of a claim, which runs or may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instance {
     pub(crate) node: NodeId,
     pub(crate) session: u64,
     pub(crate) generation: Generation,
     pub(crate) phase: Phase,
-    /// The generation of the last command about it.
+    /// The generation of the last command about the instance.
     pub(crate) command: Generation,
-    /// When something is done if nothing is heard; `None`: it runs.
+    /// When the engine acts if no answer has come; `None`: the instance runs.
     pub(crate) deadline_ms: Option<u64>,
-    /// How often it was told to stop.
+    /// How often the instance was told to stop.
     pub(crate) attempts: u32,
 }
 
@@ -60,24 +60,25 @@ pub(crate) struct Resize {
     pub(crate) held: Request,
     /// What it asks for now.
     pub(crate) to: Request,
-    /// The last command about it; `None`: none is under way, because it was refused or has yet to begin.
+    /// The generation of the last command; `None`: no command is under way, because the resize was refused or has yet
+    /// to begin.
     pub(crate) command: Option<Generation>,
-    /// When the node is told again if nothing is heard.
+    /// When the command is repeated if no answer has come.
     pub(crate) deadline_ms: Option<u64>,
-    /// How often the node was told.
+    /// How often the command was sent.
     pub(crate) attempts: u32,
 }
 
-/// All entries. Copies share what has not changed since.
+/// All entries. Copies share what has not changed since they were made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entries {
     slots: Chunks<Option<Entry>, 64>,
     free: Vec<EntryId>,
     by_uid: IdMap<ClaimUid, EntryId>,
     strays: IdMap<(ClaimUid, Generation), EntryId>,
-    /// How many strays there are of each claim that has some.
+    /// The number of strays of each claim that has any.
     stray_counts: IdMap<ClaimUid, usize>,
-    /// By number of the claim's slot in the books.
+    /// Entries by the number of the claim's slot in the books.
     by_claim: Chunks<Option<EntryId>, 256>,
 }
 
@@ -106,7 +107,7 @@ impl Entries {
         own.or_else(|| self.strays.get(&(uid.clone(), generation)))
     }
 
-    /// Whether an instance of a claim is there, or may be, that is not its own.
+    /// Whether a claim has a stray: an instance, which runs or may run, that is not its own.
     pub(crate) fn has_stray(&self, uid: &ClaimUid) -> bool {
         self.stray_counts.get(uid).is_some()
     }
@@ -144,7 +145,7 @@ impl Entries {
         id
     }
 
-    /// Notes an entry's name in the books.
+    /// Notes the number of an entry's claim in the books.
     pub(crate) fn note_claim(&mut self, id: EntryId, claim: ClaimId) {
         while self.by_claim.len() <= claim.index() {
             self.by_claim.push(None);
@@ -179,28 +180,28 @@ impl Entries {
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {
     pub(crate) name: NodeName,
-    /// What it is, whether it can be reached or not.
+    /// What the node has reported of itself.
     pub(crate) spec: Arc<NodeSpec>,
     pub(crate) session: u64,
-    /// The greatest number of its messages in this session.
+    /// The greatest number of a message in this session.
     pub(crate) sequence: u64,
-    /// When it was heard of last.
+    /// When the last message came.
     pub(crate) heard_ms: u64,
-    /// Until when what runs there may run.
+    /// When the node's lease ends; `None`: it holds none.
     pub(crate) lease_until_ms: Option<u64>,
-    /// The longest lease that it may hold.
+    /// The longest lease that the node may hold, in milliseconds.
     pub(crate) lease_ms: u64,
-    /// Whether something new may be started there.
+    /// Whether new claims may be started there.
     pub(crate) is_up: bool,
-    /// Whether it has reported since the engine's start.
+    /// Whether the node has reported since the engine's start.
     pub(crate) has_reported: bool,
-    /// Whether the books did not take what it said of itself last.
+    /// Whether the books rejected what the node last said of itself.
     pub(crate) is_refused: bool,
-    /// What is there, or may be.
+    /// The instances on the node that run, or may run.
     pub(crate) instances: Arc<BTreeSet<EntryId>>,
 }
 
-/// All nodes. Copies share what has not changed since.
+/// All nodes. Copies share what has not changed since they were made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeStates {
     states: Chunks<Option<NodeState>, 16>,

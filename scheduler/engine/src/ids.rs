@@ -1,4 +1,4 @@
-//! From names to numbers, in constant time, and cheap to copy.
+//! Maps names to numbers, in constant time. A copy is cheap.
 
 #![expect(clippy::disallowed_types, reason = "values are only looked up by their key; nothing depends on an order")]
 
@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Parts that are copied each for itself when a copy of the map is changed.
+/// The number of parts. A change in a copy of the map copies only the part in which it falls.
 const SHARDS: usize = 512;
 
-/// A map without an order. Copies share what has not changed since.
+/// A map without an order. Copies share what has not changed since they were made.
 #[derive(Clone, Debug)]
 pub(crate) struct IdMap<K, V> {
     shards: Vec<Arc<HashMap<K, V>>>,

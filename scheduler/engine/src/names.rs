@@ -1,4 +1,4 @@
-//! What things are called outside.
+//! The names by which the outside knows claims, nodes and commands.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -38,18 +38,18 @@ macro_rules! name {
 }
 
 name!(
-    /// Names a claim. It is never used again for another one.
+    /// The UID of a claim. It is never used again for another one.
     ClaimUid
 );
 name!(
-    /// Names a node. It stays the same over restarts of the node.
+    /// The name of a node. It stays the same over restarts of the node.
     NodeName
 );
 
 /// Numbers commands: a later command has a greater generation, across restarts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Generation {
-    /// Which start of the engine, or which leader, gave the command.
+    /// The term of the engine that gave the command. Each start of an engine begins a new term.
     pub term: u64,
     /// The command's number in that term.
     pub number: u64,

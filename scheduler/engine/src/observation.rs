@@ -7,46 +7,46 @@ use aliquot_scheduler_core::{Claim, DisruptionBudget, NamespaceSpec, NodeSpec, P
 use crate::command::Amounts;
 use crate::names::{ClaimUid, Generation, NodeName};
 
-/// What was seen outside. All of it may be repeated: what is known already changes nothing.
+/// What was observed outside. Each observation may be repeated: a repetition changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Observation {
-    /// All that users want and all nodes that are known were told once. Until then the engine only collects.
+    /// All claims and configuration, and all known nodes, were told once. Until then the engine only collects.
     Synced,
-    /// What a node is, and all that runs there.
+    /// A node's report: what it is, and all its instances.
     Node(Box<NodeReport>),
-    /// A node is there.
+    /// A node's sign of life.
     Heartbeat(Heartbeat),
-    /// A node cannot be reached. What runs there may go on.
+    /// A node cannot be reached. Its instances may go on running.
     NodeLost(NodeName),
-    /// A node is gone for good, and nothing runs there. What it sent before does not arrive any more: a report that
-    /// comes later is that of another node of this name.
+    /// A node is gone for good, and nothing runs there. None of its earlier messages arrives after this: a later report
+    /// is that of another node of the same name.
     NodeGone(NodeName),
-    /// What became of a command, or that an instance has ended.
+    /// The outcome of a command, or the end of an instance.
     Outcome(Report),
     /// A user wants this claim.
     Claim(ClaimUid, Box<Claim>),
-    /// A user wants this claim, and somebody else has chosen its node. It is placed there at once, into what is free, or
-    /// refused, and then not known any more. Its constraints name the node as well.
+    /// A user wants this claim, and another scheduler has chosen its node. It is placed there at once into what is
+    /// free, or refused and then forgotten. Its constraints name the node as well.
     ClaimOnNode(ClaimUid, Box<Claim>, NodeName),
-    /// A claim asks for something else now. One that runs is resized where it is, if there is room.
+    /// A claim asks for something else now. A running claim is resized in place, if there is room.
     ClaimResized(ClaimUid, Box<Request>),
-    /// What a claim's place has to do with the places of others is this now. One that runs stays where it is.
+    /// How a claim's place depends on the places of other claims now. A running claim stays where it is.
     ClaimPeers(ClaimUid, Option<Arc<Peers>>),
-    /// Nobody wants this any more, or it is done. What still runs of it is stopped.
+    /// A claim has ended: its user no longer wants it, or it is done. Its instance, if any, is stopped.
     ClaimEnded(ClaimUid),
-    /// A queue is so from now on.
+    /// A queue is new or has changed.
     Queue(QueueSpec),
-    /// A queue, which nothing is in, is gone.
+    /// A queue, which is empty, is gone.
     QueueRemoved(String),
-    /// A pod group is so from now on.
+    /// A pod group is new or has changed.
     Group(PodGroup),
-    /// A pod group is gone: its namespace and name. If it has members, it goes with the last of them.
+    /// A pod group is gone: its namespace and name. If it has members, it is removed with the last of them.
     GroupRemoved(String, String),
     /// A namespace has this quota and these bounds from now on.
     Namespace(NamespaceSpec),
     /// A namespace has no quota and no bounds any more.
     NamespaceRemoved(String),
-    /// A disruption budget is so from now on.
+    /// A disruption budget is new or has changed.
     Budget(DisruptionBudget),
     /// A disruption budget is gone: its namespace and name.
     BudgetRemoved(String, String),
@@ -57,16 +57,18 @@ pub enum Observation {
 /// What a node says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeReport {
-    /// What it is. Its name and its devices' UUIDs tell which node and which devices. No device's UUID is empty or that
-    /// of another device of the node.
+    /// The node's specification. Its name and its devices' UUIDs identify the node and the devices. No device has an
+    /// empty UUID, or the UUID of another device of the node.
     pub spec: NodeSpec,
-    /// Its session: a greater number each time that it begins anew with nothing of what ran before but what it reports.
+    /// The node's session. The number grows each time that the node begins anew with only those instances that it
+    /// reports.
     pub session: u64,
-    /// The number of this message among all that it has sent in this session.
+    /// The number of this message among all that the node has sent in this session.
     pub sequence: u64,
-    /// The greatest generation that it has handled, in this session or any before.
+    /// The greatest generation that the node has handled, in this session or any before.
     pub handled: Generation,
-    /// All that runs, is starting or is stopping: what a command not greater than `handled` has started, and is not gone.
+    /// All instances that run, start or stop: each was started by a command not greater than `handled`, and is not
+    /// gone.
     pub running: Vec<Running>,
 }
 
@@ -75,9 +77,9 @@ pub struct NodeReport {
 pub struct Running {
     /// The claim that runs.
     pub claim: ClaimUid,
-    /// The generation of the command that has started it.
+    /// The generation of the command that started it.
     pub instance: Generation,
-    /// What it holds: exactly what the last command said that the node has carried out.
+    /// What the instance holds: exactly the amounts of the last command that the node carried out for it.
     pub amounts: Amounts,
 }
 
@@ -88,37 +90,37 @@ pub struct Heartbeat {
     pub node: NodeName,
     /// The present session of the node.
     pub session: u64,
-    /// The number of this message.
+    /// The number of this message in the session.
     pub sequence: u64,
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     /// The node that reports.
     pub node: NodeName,
-    /// The session of the node in which it was commanded.
+    /// The session of the node in which the command came.
     pub session: u64,
     /// The number of this message.
     pub sequence: u64,
     /// The claim that the command was about.
     pub claim: ClaimUid,
-    /// Which instance of it.
+    /// The generation of the instance's start.
     pub instance: Generation,
-    /// The command's generation; the instance's if it is not about a command.
+    /// The command's generation; the instance's generation if the report is not about a command.
     pub generation: Generation,
     /// What became of it.
     pub outcome: StepOutcome,
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StepOutcome {
-    /// The instance runs, with the amounts that the command said.
+    /// The instance runs, with the amounts of the command.
     Started,
-    /// The node did not do it, and says why.
+    /// The node did not carry out the command. The text says why.
     Refused(String),
-    /// The node has tried and could not, and says why.
+    /// The node tried and could not. The text says why.
     Failed(String),
     /// The instance does not run any more, or never did.
     Gone,

@@ -1,4 +1,4 @@
-//! Runs an engine where there is a clock: one call on a thread of its own.
+//! Runs an engine with a real clock: one call on a thread of its own.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub type Acknowledge = Box<dyn FnOnce(Result<(), EventError>) + Send>;
 pub struct Message {
     /// The observation to take in.
     pub observation: Observation,
-    /// Called once the observation is saved; `None`: its sender does not wait for that.
+    /// Called once what follows from the observation is saved; `None`: its sender does not wait for that.
     pub acknowledge: Option<Acknowledge>,
 }
 
@@ -28,15 +28,15 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// Messages that are taken in before what they lead to is saved and sent, at most.
+/// The most messages that are taken in before what follows from them is saved and sent.
 const BATCH: usize = 1024;
 
-/// Runs an engine until nobody can send to it any more.
+/// Runs an engine until no sender is left.
 ///
-/// `clock` says how late it is, in milliseconds since whenever; it never runs backwards, not even across restarts.
+/// `clock` tells the time in milliseconds since any fixed moment. It never runs backwards, even across restarts.
 ///
 /// # Errors
-/// If what must be saved cannot be. Nothing that depends on it was sent then.
+/// If what must be saved cannot be saved. Nothing that depends on it was sent then.
 pub fn run(
     mut engine: Engine,
     store: &mut dyn Store,

@@ -1,36 +1,38 @@
-//! How an engine behaves in time.
+//! The engine's times: deadlines, intervals and leases.
 
-/// How an engine behaves in time.
+/// The engine's times: deadlines, intervals and leases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// A start that is not answered for so long has failed.
+    /// A start that has no answer for so long counts as failed.
     pub start_deadline_ms: u64,
-    /// A stop that is not answered for so long is tried again, each time after twice as long.
+    /// A stop that has no answer for so long is repeated. This time doubles with each try.
     pub stop_deadline_ms: u64,
-    /// The longest time between two tries to stop something.
+    /// The longest time between two tries to stop an instance.
     pub stop_deadline_max_ms: u64,
-    /// What happens within so long after a change is part of the same cycle.
+    /// Changes within so long after a first change are part of the same cycle.
     pub cycle_delay_ms: u64,
-    /// From one cycle to the next it takes so long at least.
+    /// The shortest time from one cycle to the next.
     pub cycle_gap_ms: u64,
-    /// While there are claims, a cycle comes after so long although nothing has changed: time has passed.
+    /// While there are claims, a cycle runs at least this often, even if nothing has changed: decisions also depend on
+    /// the time.
     pub idle_cycle_ms: u64,
-    /// Readers are shown a new state so often at most.
+    /// The shortest time between two views for readers.
     pub publish_gap_ms: u64,
-    /// What is remembered as a whole is saved so often.
+    /// How often the memory is saved as a whole.
     pub memory_every_ms: u64,
-    /// The leases of nodes; `None`: nodes hold none, and only they say what is gone.
+    /// The leases of nodes; `None`: nodes hold no leases, and instances are gone only when nodes say so.
     pub lease: Option<Lease>,
 }
 
 /// How long nodes may go on without hearing of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lease {
-    /// A node stops what runs so long after it has sent the last message that was answered.
+    /// The length of a lease. It begins when the node sends a message that the engine answers; when it ends, the node
+    /// stops its instances.
     pub lease_ms: u64,
-    /// The engine waits so much longer, for clocks that do not run alike.
+    /// How much longer the engine waits than the node, because clocks do not run at the same speed.
     pub margin_ms: u64,
-    /// Nothing new is started on a node that was not heard of for so long.
+    /// A node that was silent for so long gets nothing new.
     pub silence_ms: u64,
 }
 

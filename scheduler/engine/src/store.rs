@@ -8,15 +8,15 @@ use crate::names::{ClaimUid, Generation, NodeName};
 
 /// Keeps what must outlive the engine.
 ///
-/// A [`Batch`] is small and comes often; once in a while one has a [`Memory`], which is written whole. What a batch
-/// says is durable before any command goes out that was given with it, and before any observation is acknowledged that
-/// it follows from.
+/// A [`Batch`] is small and comes often; now and then one has a [`Memory`], which is written as a whole. A batch is
+/// durable before any command that was given with it goes out, and before any observation that it follows from is
+/// acknowledged.
 ///
 /// Each [load](Store::load) begins a term. Of several engines that load from the same place, the last one alone can save,
 /// so no two of them give commands in the same term.
 pub trait Store {
-    /// Begins a term, and answers it with all that was saved. It is durable that the term has begun, and who has loaded
-    /// before cannot save any more.
+    /// Begins a term, and answers it with all that was saved. The new term is durable then, and engines that loaded
+    /// before can no longer save.
     ///
     /// # Errors
     /// If it cannot be read, or the term cannot be made durable.
@@ -25,11 +25,12 @@ pub trait Store {
     /// Makes a batch durable, all of it or nothing. It must be of the term that was begun last.
     ///
     /// # Errors
-    /// If it is of another term, or not durable. The engine must not go on then: whoever runs it ends, and starts anew from what is there.
+    /// If it is of another term, or not durable. The engine must not go on then: its caller stops it, and starts a new
+    /// one from what is stored.
     fn save(&mut self, batch: &Batch) -> Result<(), StoreError>;
 }
 
-/// Why a store does not do what it is asked.
+/// Why a store could not load or save.
 #[derive(Debug, thiserror::Error)]
 #[error("the scheduler's store: {0}")]
 pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
@@ -37,13 +38,13 @@ pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 /// Changes of what is saved.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
-    /// The term of who writes this.
+    /// The term of the engine that writes this.
     pub term: u64,
-    /// Records of claims; `None`: there is none any more.
+    /// Records of claims; `None`: the record is removed.
     pub claims: Vec<(ClaimKey, Option<ClaimRecord>)>,
-    /// Records of nodes; `None`: there is none any more.
+    /// Records of nodes; `None`: the record is removed.
     pub nodes: Vec<(NodeName, Option<NodeRecord>)>,
-    /// Replaces what is remembered.
+    /// Replaces the memory; `None`: it stays as it is.
     pub memory: Option<Memory>,
 }
 
@@ -64,7 +65,7 @@ pub struct Saved {
     pub claims: Vec<(ClaimKey, ClaimRecord)>,
     /// The last record of each node, in any order.
     pub nodes: Vec<(NodeName, NodeRecord)>,
-    /// What was remembered last.
+    /// The last memory that was saved.
     pub memory: Memory,
 }
 
@@ -73,33 +74,33 @@ pub struct Saved {
 pub struct ClaimKey {
     /// The UID of the claim.
     pub uid: ClaimUid,
-    /// An instance that runs beside the claim, or without one; `None`: the claim itself.
+    /// The generation of a stray, which may exist without its claim; `None`: the claim itself.
     pub stray: Option<Generation>,
 }
 
-/// What the engine knows of a claim and nobody else does.
+/// What only the engine knows of a claim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClaimRecord {
-    /// When the claim came.
+    /// When the claim arrived, in milliseconds.
     pub added_ms: u64,
     /// How often it could not be started.
     pub failures: u32,
-    /// Before this it is not placed again.
+    /// The claim is not placed again before this time, in milliseconds.
     pub retry_at_ms: u64,
     /// Why it was evicted last.
     pub evicted: Option<EvictionRecord>,
     /// What is known of its last eviction, if that is under way or was refused.
     pub last_eviction: Option<LastEviction>,
-    /// Nobody wants it any more; it is stopped.
+    /// Whether the claim has ended: its user no longer wants it, and it is being stopped.
     pub is_ended: bool,
-    /// How it is being resized where it runs, or what it goes on with because that was refused.
+    /// The state of its resize, which is under way or was refused.
     pub resize: Option<ResizeRecord>,
-    /// What runs of it, or may; `None`: nothing does.
+    /// The instance that runs, or may run; `None`: there is none.
     pub instance: Option<InstanceRecord>,
 }
 
-/// What a claim held before it was resized, and what is held for it since. What it asks for now is told again after a
-/// restart.
+/// What a claim held before it was resized, and what the books have held for it since. Its present request is told
+/// again after a restart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResizeRecord {
     /// What the claim asked for before.
@@ -108,16 +109,16 @@ pub struct ResizeRecord {
     pub held: Request,
 }
 
-/// Where an instance is, or may be.
+/// Where an instance runs, or may run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InstanceRecord {
     /// The node on which the instance is.
     pub node: NodeName,
-    /// The node's session in which it was seen or started.
+    /// The node's session in which the instance was seen or started.
     pub session: u64,
     /// The generation that names the instance.
     pub generation: Generation,
-    /// How far it is.
+    /// Whether the instance is starting, running or stopping.
     pub phase: Phase,
     /// When it was started.
     pub started_ms: u64,
@@ -141,7 +142,7 @@ pub enum Phase {
 pub struct EvictionRecord {
     /// The action that evicted it.
     pub action: Action,
-    /// Whom its room was needed for.
+    /// The pod group or claim that needed its room.
     pub by: Option<Owner>,
     /// The name of that owner.
     pub by_name: String,
@@ -160,41 +161,42 @@ pub enum Owner {
     Claim(ClaimUid),
 }
 
-/// What the engine knows of a node while it is not there.
+/// What the engine must still know of a node after a restart, before the node reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeRecord {
     /// What the node has reported about itself.
     pub spec: NodeSpec,
     /// The last session of the node.
     pub session: u64,
-    /// Whether nothing runs there any more, because its lease has lapsed.
+    /// Whether no instance runs there any more, because the node's lease has lapsed.
     pub has_lapsed: bool,
-    /// The longest lease that the node may hold. It may be longer than what the engine gives today.
+    /// The longest lease that the node may hold, in milliseconds. It may be longer than the leases of today's settings.
     pub lease_ms: u64,
 }
 
-/// What is remembered as a whole.
+/// What changes slowly and is saved as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Memory {
     /// Models in the order in which they became known.
     pub models: Vec<String>,
-    /// What there was of each resource over time.
+    /// The capacity of each resource over time.
     pub capacity: DumpedUsage,
     /// What each queue has used.
     pub usage: Vec<(String, DumpedUsage)>,
-    /// What claims have asked for as they came.
+    /// The mix of what claims have asked for on arrival.
     pub arrivals: Option<DumpedMixCounter>,
-    /// How much of what runs has lately ended.
+    /// How much of the running work has ended lately.
     pub turnover: DumpedTurnover,
-    /// Since when each pod group was there and was stale: its namespace, its name, and both times.
+    /// For each pod group its namespace, its name, when it arrived, and since when it has been stale.
     pub groups: Vec<(String, String, u64, Option<u64>)>,
-    /// Who waits long, since when, and which nodes are kept for it.
+    /// For each owner that has been pending for long: since when, and which nodes are kept for it.
     pub holds: Vec<(Owner, u64, Vec<NodeName>)>,
-    /// Searches that go on: the action, for whom, the node to go on at, and how often they were cut short.
+    /// Searches that go on: the action, the owner that it searches for, the node to continue at, and how often the
+    /// search was cut short.
     pub searches: Vec<(Action, Owner, Option<NodeName>, u32)>,
 }
 
-/// A store in the memory of the process, for tests and for worlds that need not outlive it.
+/// A store in the memory of the process, for tests and for worlds that do not outlive it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemoryStore {
     term: u64,

@@ -1,4 +1,5 @@
-//! What readers see: the state at one moment. It never changes, and nobody waits for it.
+//! What readers see: the state at one moment. A view never changes, and reading it blocks neither the reader nor the
+//! engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,19 +29,20 @@ pub struct View {
 /// Where a claim is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Whereabouts {
-    /// The books do not take it as things are.
+    /// The books reject the claim in its present state.
     Refused(EventError),
-    /// It waits for a place.
+    /// The claim waits for a place.
     Waiting,
-    /// It has a place on this node. It waits for others to leave it, or for a stray of its own to be gone.
+    /// The claim has a place on this node. It waits until other instances have left it, or until a stray of its own is
+    /// gone.
     Placed(NodeName),
-    /// It is there, or may be.
+    /// An instance of the claim exists, or may exist.
     There {
         /// The node of the instance.
         node: NodeName,
         /// The generation that names the instance.
         instance: Generation,
-        /// How far it is.
+        /// Whether the instance is starting, running or stopping.
         phase: Phase,
         /// What the instance holds of the node.
         amounts: Amounts,
@@ -52,13 +54,13 @@ pub enum Whereabouts {
 pub struct ClaimView {
     /// Whether the claim waits, has a place or runs.
     pub whereabouts: Whereabouts,
-    /// Nobody wants it any more.
+    /// Whether the claim has ended: its user no longer wants it.
     pub is_ended: bool,
-    /// How often it could not be started, and when it may be placed again.
+    /// How often the claim could not be started, and from when on it may be placed again, in milliseconds.
     pub failures: (u32, u64),
-    /// Whether its node was told to resize it, and has not answered.
+    /// Whether the claim's node was told to resize it and has not answered yet.
     pub is_resizing: bool,
-    /// Why it could not be started, resized or stopped last, in the node's words.
+    /// Why the last attempt to start, resize or stop it failed, in the node's words.
     pub complaint: Option<Arc<str>>,
 }
 
@@ -67,30 +69,30 @@ pub struct ClaimView {
 pub struct NodeView {
     /// The name by which the node has reported.
     pub name: NodeName,
-    /// Whether something new may be started there, as far as it can be reached.
+    /// Whether the node can be reached, so that something new may be started there.
     pub is_up: bool,
-    /// Until when what runs there may run; `None`: it holds no lease.
+    /// When the node's lease ends; `None`: it holds no lease.
     pub lease_until_ms: Option<u64>,
-    /// When it was heard of last.
+    /// When the node's last message came.
     pub heard_ms: u64,
-    /// Number of instances that are there, or may be.
+    /// Number of instances that exist on the node, or may exist.
     pub instances: usize,
 }
 
 impl View {
-    /// When this was so, in the engine's time.
+    /// The moment that this view shows, in the engine's time.
     #[must_use]
     pub fn at_ms(&self) -> u64 {
         self.at_ms
     }
 
-    /// Greater with each view.
+    /// The number of this view. Each view has a greater one than the view before.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// How many cycles the engine had run. The plan is that of the last one.
+    /// How many cycles the engine had run. [`Self::plan`] is that of the last one.
     #[must_use]
     pub fn cycles(&self) -> u64 {
         self.cycles
@@ -102,25 +104,26 @@ impl View {
         &self.cluster
     }
 
-    /// What decides. A [fork](Scheduler::fork) of it decides about a copy of the books.
+    /// The scheduler. A [fork](Scheduler::fork) of it decides about a copy of the books.
     #[must_use]
     pub fn scheduler(&self) -> &Scheduler {
         &self.scheduler
     }
 
-    /// What the last cycle decided, and who waits.
+    /// What the last cycle decided, and which groups are pending.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         self.decided.plan()
     }
 
-    /// What the last cycle says of a group; `None`: nothing of it waits. This does not go through all that waits.
+    /// What the last cycle says of a group; `None`: no claim of the group is pending. The search does not go through
+    /// all pending groups.
     #[must_use]
     pub fn pending(&self, group: GroupId) -> Option<&Pending> {
         self.decided.pending(group)
     }
 
-    /// A claim's name in the books.
+    /// The claim's number in the books.
     #[must_use]
     pub fn claim_id(&self, uid: &ClaimUid) -> Option<ClaimId> {
         self.entries.get(self.entries.of_uid(uid)?)?.id
@@ -132,19 +135,19 @@ impl View {
         self.entries.get(self.entries.of_uid(uid)?).map(|entry| self.of_entry(entry))
     }
 
-    /// Whether something of a claim runs, or may: the claim's own instance, or one that is stopped because nobody wants it.
+    /// Whether the claim has an instance that runs, or may run: its own, or a stray that is being stopped.
     #[must_use]
     pub fn may_run(&self, uid: &ClaimUid) -> bool {
         let own = self.entries.of_uid(uid).and_then(|id| self.entries.get(id));
         own.is_some_and(|entry| entry.instance.is_some()) || self.entries.has_stray(uid)
     }
 
-    /// All claims, and instances that nobody wants, which are stopped.
+    /// All claims, and all strays. A stray is an instance that no claim needs and that is being stopped.
     pub fn claims(&self) -> impl Iterator<Item = (&ClaimUid, ClaimView)> {
         self.entries.iter().map(|(_, entry)| (&entry.key.uid, self.of_entry(entry)))
     }
 
-    /// The claims that run, as their nodes say.
+    /// The claims that run, according to their nodes.
     pub fn running(&self) -> impl Iterator<Item = ClaimId> {
         let runs = |entry: &&Entry| entry.instance.is_some_and(|instance| instance.phase == Phase::Running);
         self.entries.iter().map(|(_, entry)| entry).filter(runs).filter_map(|entry| entry.id)
@@ -161,7 +164,7 @@ impl View {
         })
     }
 
-    /// Why a claim waits, or was evicted, and what would help; `None`: there is no such claim in the books.
+    /// Why a claim waits or was evicted, and what would help; `None`: the books have no such claim.
     #[must_use]
     pub fn explain(&self, uid: &ClaimUid) -> Option<Explanation> {
         self.scheduler.explain(&self.cluster, self.claim_id(uid)?).ok()
@@ -200,12 +203,12 @@ impl View {
     }
 }
 
-/// Where readers find the newest view. Copies show the same.
+/// Holds the newest view for readers. All copies show the same view.
 #[derive(Clone, Debug, Default)]
 pub struct Shown(Arc<Mutex<Option<Arc<View>>>>);
 
 impl Shown {
-    /// The newest view; `None` before the first. This waits for nothing but another pointer's copy.
+    /// The newest view; `None` before the first. The lock is held only while a pointer is copied.
     #[must_use]
     pub fn get(&self) -> Option<Arc<View>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -214,7 +217,7 @@ impl Shown {
     /// Shows a newer view.
     pub fn set(&self, view: Arc<View>) {
         let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(view);
-        // What nobody looks at any more is taken apart when the lock is open again.
+        // If no reader holds the old view, it is freed here, after the lock is released.
         drop(before);
     }
 }

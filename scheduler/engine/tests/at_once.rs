@@ -1,4 +1,4 @@
-//! The checks that every backend must pass, with nodes that do at once what they are told.
+//! The checks that every backend must pass, with nodes that carry out each command at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The loop where there is a clock.
+//! The loop that runs an engine with a real clock.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};

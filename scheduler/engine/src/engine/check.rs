@@ -1,14 +1,14 @@
-//! What holds of an engine at any time.
+//! Checks the invariants of an engine.
 
 use super::Engine;
 use crate::entries::{Entry, EntryId, Instance};
 use crate::store::Phase;
 
 impl Engine {
-    /// Compares the books with what the engine knows to run. This looks at all claims, and is for tests.
+    /// Compares the books with the instances that the engine knows. This looks at all claims, and is for tests.
     ///
     /// # Errors
-    /// If they differ; the error says in what.
+    /// If they differ; the error says how.
     pub fn check(&self) -> Result<(), String> {
         if self.collected.is_some() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Claims whose node somebody else has chosen: they are placed at once, or refused.
+//! Claims for which another scheduler has chosen the node: they are placed at once, or refused.
 
 use aliquot_scheduler_core::explain::{NodeObstacle, Reason, bounds_passed};
 use aliquot_scheduler_core::{Claim, Event, EventError, Outcome};
@@ -9,7 +9,7 @@ use crate::names::{ClaimUid, NodeName};
 use crate::store::ClaimKey;
 
 impl Engine {
-    /// Places a claim on a node, into what is free there now. Nobody makes way for it.
+    /// Places a claim on a node, into what is free there now. No other claim is evicted for it.
     pub(super) fn claim_on_node(&mut self, uid: ClaimUid, claim: Claim, node: &NodeName) -> Result<(), EventError> {
         if self.entries.of_uid(&uid).is_some() || self.entries.has_stray(&uid) {
             return Err(refused(node, "what there was of the claim before has not left yet; try again"));
@@ -18,7 +18,7 @@ impl Engine {
         if self.nodes.get(id).is_none_or(|state| !state.is_up) {
             return Err(refused(node, "the node cannot be reached"));
         }
-        // What does not fit never gets into the books: they learn from what comes.
+        // A claim that does not fit must not enter the books, because they learn from arrivals.
         if let Some(obstacle) = NodeObstacle::of(&self.cluster, &claim.request, id) {
             return Err(refused(node, &obstacle.to_string()));
         }

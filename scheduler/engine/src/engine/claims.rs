@@ -1,4 +1,4 @@
-//! Takes in claims, and their ends.
+//! Takes in claims, and withdrawals of claims.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Engine {
         }
     }
 
-    /// Enters a claim into the books, or parks it if they do not take it.
+    /// Enters a claim into the books, or parks it if they reject it.
     pub(super) fn enter(&mut self, id: EntryId, claim: Claim) -> Result<(), EventError> {
         match self.apply(Event::ClaimAdded(claim.clone())) {
             Ok(Outcome::Claim(claim)) => {
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// A claim is told again; one that is parked may be another one now.
+    /// Takes in a claim that was told again. A parked claim may have changed.
     fn unpark_as(&mut self, id: EntryId, claim: Claim) -> Result<(), EventError> {
         match self.parked.contains(&id) {
             true => self.enter(id, claim),
@@ -63,18 +63,19 @@ impl Engine {
         }
     }
 
-    /// Tries again to enter what is parked: what was in the way may have changed.
+    /// Tries again to enter the parked claims: what kept them out may have changed.
     pub(super) fn unpark(&mut self) {
         for id in self.parked.iter().copied().collect::<Vec<EntryId>>() {
             let parked = self.entries.get(id).and_then(|entry| entry.parked.as_ref());
             if let Some(claim) = parked.filter(|parked| self.may_enter(parked)).map(|parked| parked.claim.clone()) {
-                // If it stays parked, that is its reason.
+                // If the claim stays parked, the error is kept as its reason.
                 let _ = self.enter(id, claim);
             }
         }
     }
 
-    /// Whether what kept a claim out may have changed. Who waits for a pod group waits until that is there.
+    /// Whether what kept a claim out may have changed. A claim that waits for a pod group stays out until the group
+    /// exists.
     fn may_enter(&self, parked: &Parked) -> bool {
         match &parked.why {
             EventError::UnknownGroup { namespace, name } => self.cluster.group_named(namespace, name).is_some(),
@@ -99,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what a claim's place has to do with the places of others now.
+    /// Replaces how the claim's place depends on the places of other claims.
     pub(super) fn claim_peers(&mut self, uid: &ClaimUid, peers: Option<Arc<Peers>>) -> Result<(), EventError> {
         let Some(id) = self.entries.of_uid(uid) else { return Ok(()) };
         let Some(entry) = self.entries.get_mut(id).filter(|entry| !entry.is_ended) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What is told before all is told: after a start the engine decides nothing until it knows what there is.
+//! What was told before [`Observation::Synced`]: after a start the engine decides nothing until it knows all of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::store::Saved;
 pub(super) struct Collected {
     pub(super) decisions: Decisions,
     pub(super) saved: Saved,
-    /// What was told last of each queue and its like, with its place in the order in which things were told.
+    /// The last observation about each subject, with its place in the order in which they came.
     configuration: BTreeMap<Subject, (usize, Observation)>,
     told: usize,
-    /// Claims, each with its place in the order in which they were told.
+    /// Claims, each with its place in that order.
     pub(super) claims: BTreeMap<ClaimUid, (usize, Arc<Claim>)>,
     /// The newest report of each node.
     pub(super) reports: BTreeMap<NodeName, NodeReport>,
-    /// Nodes that are gone for good. One of the same name may have reported since.
+    /// Nodes that are gone for good. Another node of the same name may have reported since.
     pub(super) gone: BTreeSet<NodeName>,
 }
 
@@ -67,7 +67,7 @@ impl Collected {
                 self.reports.remove(&node);
                 self.gone.insert(node);
             }
-            // Nodes are asked again, and say again what runs.
+            // Nodes are asked again, and report their instances again.
             Observation::Synced | Observation::Heartbeat(_) | Observation::NodeLost(_) | Observation::Outcome(_) => {}
             configured => {
                 self.told += 1;
@@ -78,7 +78,7 @@ impl Collected {
         }
     }
 
-    /// What administrators want, in the order in which it was told.
+    /// The configuration, in the order in which it was told.
     pub(super) fn take_configuration(&mut self) -> Vec<Observation> {
         let mut told: Vec<_> = std::mem::take(&mut self.configuration).into_values().collect();
         told.sort_unstable_by_key(|(number, _)| *number);
@@ -86,7 +86,7 @@ impl Collected {
     }
 }
 
-/// What administrators speak of: a later word of the same replaces an earlier one.
+/// The subject of a configuration. A later observation about the same subject replaces an earlier one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Subject {
     Queue(String),

@@ -23,7 +23,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a pod group that nobody wants any more, unless it has members.
+    /// Removes a pod group that was withdrawn, unless it still has members.
     pub(super) fn end_group(&mut self, namespace: &str, name: &str) -> Result<(), EventError> {
         let group = (namespace.to_owned(), name.to_owned());
         if !self.ending_groups.contains(&group) {
@@ -36,7 +36,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The event that an observation is; `None` if it is known already.
+    /// The event for an observation; `None` if it changes nothing.
     pub(super) fn event_of(&self, observation: Observation) -> Option<Event> {
         let cluster = &self.cluster;
         match observation {

@@ -11,13 +11,13 @@ use crate::decided::Decided;
 /// When the next cycle is due.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
-    /// Since when there is something that no cycle has seen.
+    /// When the first change came that no cycle has seen yet.
     changed_since_ms: Option<u64>,
     /// How many cycles there were.
     pub(super) cycles: u64,
     /// When the last cycle was.
     last_ms: Option<u64>,
-    /// When claims that could not be started may be placed again.
+    /// The times at which claims that could not be started may be placed again.
     retries_ms: BTreeSet<u64>,
 }
 
@@ -28,8 +28,8 @@ impl Pacing {
 }
 
 impl Engine {
-    /// When a cycle is due: soon after a change, so that what comes together is decided together; when something may
-    /// be tried again; and once in a while, because time has passed.
+    /// When a cycle is due: shortly after a change, so that changes that come together are decided together; when a
+    /// retry is due; and at intervals, because decisions also depend on the time.
     pub(super) fn next_cycle_ms(&self) -> Option<u64> {
         let earliest_ms = self.pacing.last_ms.map_or(0, |last_ms| last_ms.saturating_add(self.settings.cycle_gap_ms));
         let after_change_ms =
@@ -53,7 +53,7 @@ impl Engine {
         let plan = self.scheduler.cycle(&mut self.cluster);
         self.touched.extend(plan.steps.iter().map(|planned| planned.step.claim()));
         if !plan.steps.is_empty() {
-            // One more cycle says whether this was all.
+            // One more cycle shows whether this was all.
             self.pacing.note_change(self.now_ms);
         }
         self.decided = Arc::new(Decided::new(plan));
@@ -61,7 +61,7 @@ impl Engine {
         self.issue_commands();
     }
 
-    /// Notes that a claim is tried again after a while, or may be evicted again.
+    /// Notes when a claim may be tried again, or may be evicted again.
     pub(super) fn note_retry(&mut self, claim: ClaimId) {
         let (failures, retry_at_ms) = self.cluster.failures(claim);
         if failures > 0 && retry_at_ms > self.now_ms {

@@ -1,4 +1,4 @@
-//! An engine that begins with a state, such as a snapshot's.
+//! An engine that begins with a given state, such as a snapshot.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const TERM: u64 = 1;
 const SESSION: u64 = 1;
 
 impl Engine {
-    /// A live engine that begins with a state. This is for worlds without a store: batches name only what changes later.
+    /// A live engine that begins with a given state. This is for uses without a store: batches name only later changes.
     ///
     /// The nodes of the state are in their first session, and new claims may be started on them. Instances run where
     /// claims have started, and where claims are leaving; the latter are told to stop. The UID of a claim is
@@ -26,7 +26,7 @@ impl Engine {
     /// [`Observation::ClaimEnded`]: crate::Observation::ClaimEnded
     ///
     /// # Errors
-    /// If there can be no such state, or two claims have the same namespace and name.
+    /// If such a state is impossible, or two claims have the same namespace and name.
     pub fn restore(decisions: Decisions, settings: Settings, dump: Dump) -> Result<Self, RestoreError> {
         let dump = Dump { usage_half_life_ms: decisions.usage_half_life_ms, ..dump };
         let added_ms: Vec<u64> = dump.claims.iter().map(|claim| claim.added_ms).collect();
@@ -35,7 +35,7 @@ impl Engine {
         let mut engine = Self { scheduler, cluster, ..Self::new(decisions, settings, saved) };
         engine.collected = None;
         engine.now_ms = engine.cluster.now_ms();
-        // There is no store that could remember.
+        // There is no store to save the memory in.
         engine.next_memory_ms = u64::MAX;
         let nodes: Vec<(NodeId, NodeSpec)> =
             engine.cluster.nodes().map(|(id, node)| (id, node.spec().clone())).collect();
@@ -43,7 +43,7 @@ impl Engine {
             engine.add_known_node(id, spec);
         }
         let mut claims: Vec<ClaimId> = engine.cluster.claims().map(|(id, ..)| id).collect();
-        // As they are in the dump.
+        // In the order of the dump.
         claims.sort_unstable();
         for (number, (claim, added_ms)) in claims.into_iter().zip(added_ms).enumerate() {
             engine

@@ -11,8 +11,8 @@ use aliquot_scheduler_core::{
 
 use crate::command::{Amounts, DevicePart};
 
-/// Whether what an instance holds is what its claim asks for: for each of its requests so much of each of so many
-/// different devices, and so much CPU, memory and what is only counted of the node.
+/// Whether an instance holds what its claim asks for: for each request the right part of the right number of different
+/// devices, and the right amounts of CPU, memory and counted resources.
 pub(super) fn is_what_is_asked_for(request: &Request, amounts: &Amounts, node: &NodeSpec) -> bool {
     let Request { cpu, memory, counted, .. } = request;
     (amounts.cpu, amounts.memory) == (*cpu, *memory)
@@ -20,13 +20,13 @@ pub(super) fn is_what_is_asked_for(request: &Request, amounts: &Amounts, node: &
         && arranged(request, amounts, node).is_some()
 }
 
-/// Which of its choices a claim has that holds this. A claim without alternatives has its only one.
+/// The index of the claim's alternative that these amounts are for: 0 for a claim without alternatives.
 pub(super) fn choice_of(request: &Request, amounts: &Amounts) -> u16 {
     if request.choice_count() == 1 { 0 } else { amounts.alternative }
 }
 
-/// The parts of devices that an instance holds, in the order of allocations for what its claim asks for; `None`: they are
-/// not what it asks for. Nodes name them in any order.
+/// The parts of devices that an instance holds, in the order in which allocations list them; `None`: they are not what
+/// the claim asks for. Nodes list them in any order.
 pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) -> Option<Vec<DeviceAllocation>> {
     let index = |uuid: &String| u16::try_from(node.devices.iter().position(|device| device.uuid == *uuid)?).ok();
     let part =
@@ -37,7 +37,7 @@ pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) ->
     let choice = choice_of(request, amounts);
     let wishes = (choice < request.choice_count()).then(|| request.wishes_of(choice))?;
     let mut wishes: Vec<(usize, &DeviceRequest)> = wishes.map(|wish| wish.devices).enumerate().collect();
-    // Of requests that ask for the same, the largest has the fewest ways to be met by different devices.
+    // Among requests for equal parts, the one for the most devices has the fewest ways to be met by different devices.
     wishes.sort_by_key(|(_, devices)| Reverse(devices.count));
     let mut arranged: BTreeMap<usize, Vec<DeviceAllocation>> = BTreeMap::new();
     for (place, devices) in wishes {
@@ -46,7 +46,7 @@ pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) ->
             part.core == devices.core && memory(part.device).map(|all| devices.memory.on(all)) == Some(part.memory)
         };
         parts.iter().filter(|part| is_wanted(part)).for_each(|part| *left.entry(part.device).or_default() += 1);
-        // Devices of which several parts are left go first: one request can have only one of them.
+        // Devices with several parts left go first, because one request can take only one part of each.
         let mut from: Vec<u16> = left.keys().copied().collect();
         from.sort_by_key(|device| Reverse(left.get(device).copied()));
         from.truncate(usize::from(devices.count));
@@ -64,7 +64,8 @@ pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) ->
     parts.is_empty().then(|| arranged.into_values().flatten().collect())
 }
 
-/// A claim with what its namespace gave it when it was admitted: where it asks for nothing, that is what it holds.
+/// The claim with the amounts that its namespace gave it at admission: where the claim itself asks for nothing, these
+/// are the amounts that it holds.
 pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
     let Request { cpu, memory, devices, .. } = &claim.request;
     let (mut cpu, mut memory, mut devices) = (*cpu, *memory, *devices);
@@ -84,7 +85,7 @@ pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
             devices.memory = DeviceMemory::Bytes(part.memory);
         }
     }
-    // Most claims ask for all of it, and are shared as they are.
+    // Most claims specify everything themselves; they are shared unchanged.
     if (cpu, memory, devices) != (claim.request.cpu, claim.request.memory, claim.request.devices) {
         let request = &mut Arc::make_mut(&mut claim).request;
         (request.cpu, request.memory, request.devices) = (cpu, memory, devices);
@@ -92,7 +93,8 @@ pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
     claim
 }
 
-/// These amounts as the books can say them: parts of devices that the node has, of each at most all of its time.
+/// These amounts as far as the books can represent them: only devices that the node has, and at most all of a device's
+/// time.
 pub(super) fn known(amounts: &Amounts, node: &NodeSpec) -> Amounts {
     let is_known = |part: &&DevicePart| {
         let is_nothing = part.core == DeviceCore::ZERO && part.memory == Bytes::ZERO;

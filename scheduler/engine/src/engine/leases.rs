@@ -1,4 +1,4 @@
-//! Whether nodes are there, and until when what runs there may run.
+//! Whether nodes can be reached, and until when their instances may run.
 
 use aliquot_scheduler_core::{ClaimId, Event, EventError, Node, NodeId, NodeSpec};
 
@@ -27,7 +27,7 @@ impl Engine {
             let (has_reported, is_refused) = (state.has_reported, state.is_refused);
             self.heard(id, *session, *sequence);
             if !has_reported {
-                // What it said before the start was complete is not known.
+                // What the node said before the start was complete was not kept.
                 self.ask_for_report(node, *session);
             }
             self.renew(id, *sequence);
@@ -45,7 +45,8 @@ impl Engine {
         self.commands.push(crate::command::Command { node: node.clone(), session, order });
     }
 
-    /// Notes that a message came from a node; whether it is of this session and newer than all before.
+    /// Notes a message from a node; answers whether it is of the node's present session and newer than all messages
+    /// before.
     pub(super) fn heard(&mut self, id: NodeId, session: u64, sequence: u64) -> bool {
         let now_ms = self.now_ms;
         let Some(state) = self.nodes.get_mut(id).filter(|state| state.session == session) else { return false };
@@ -55,7 +56,7 @@ impl Engine {
         is_news
     }
 
-    /// Lets what runs on a node go on.
+    /// Renews the lease of a node.
     pub(super) fn renew(&mut self, id: NodeId, sequence: u64) {
         let Some(lease) = self.settings.lease else { return };
         let Some(state) = self.nodes.get_mut(id) else { return };
@@ -75,7 +76,7 @@ impl Engine {
         self.send(id, Order::Renew { sequence, lease_ms: lease.lease_ms, term: self.generation.term });
     }
 
-    /// Opens a node for what is new, or closes it.
+    /// Opens a node for new claims, or closes it.
     pub(super) fn set_up(&mut self, id: NodeId, is_up: bool) {
         let silence_ms = self.settings.lease.map(|lease| lease.silence_ms);
         let Some(state) = self.nodes.get_mut(id).filter(|state| state.is_up != is_up) else { return };
@@ -91,14 +92,14 @@ impl Engine {
         }
     }
 
-    /// Who has a place on a node and nothing there yet is placed anew.
+    /// Gives up the places of claims that have a place on this node and no instance there: they are placed anew.
     fn give_up_places(&mut self, id: NodeId) {
         let there: Vec<ClaimId> = self.cluster.node(id).into_iter().flat_map(Node::claims).collect();
         for claim in there {
             let has_instance = |entry: &Entry| entry.instance.is_some();
             let entry = self.entries.of_claim(claim).and_then(|id| self.entries.get(id));
             let is_there = self.cluster.started_ms(claim).is_some() && entry.is_some_and(has_instance);
-            // Others of its gang may have taken it with them.
+            // Another claim of the same gang may have given this one's place up too.
             let is_placed = self.cluster.allocation(claim).is_some_and(|at| at.node == id);
             if is_placed && !is_there {
                 self.apply_sure(Event::ClaimEvicted(claim));
@@ -135,7 +136,7 @@ impl Engine {
         self.unsaved.nodes.insert(id);
     }
 
-    /// Nothing runs on a node any more.
+    /// Marks all instances of a node as lost.
     fn lose_all(&mut self, id: NodeId) {
         let there = self.nodes.get(id).map(|state| state.instances.clone()).unwrap_or_default();
         for entry in there.iter() {

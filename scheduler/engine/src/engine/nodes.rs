@@ -13,8 +13,8 @@ use crate::observation::NodeReport;
 use crate::store::Phase;
 
 impl Engine {
-    /// Takes in what a node says of itself, unless something newer is known. What runs there is true also if the books do
-    /// not take what the node is: it gets nothing new then.
+    /// Takes in a node's report, unless a newer one is known. The running instances count even if the books reject what
+    /// the node says about itself; such a node gets nothing new.
     pub(super) fn node_reported(&mut self, report: NodeReport) -> Result<(), EventError> {
         let name = NodeName::from(report.spec.name.as_str());
         let (id, told) = match self.cluster.node_named(name.as_str()) {
@@ -59,9 +59,10 @@ impl Engine {
         told
     }
 
-    /// Repeats the starts that a node has not handled when it is heard again, because it may not have got them: they were
-    /// lost with a connection, or the engine ended before it sent them. They go before all newer commands and in their
-    /// order, as the node refuses what a later one has overtaken. If it has got one, the repetition changes nothing.
+    /// Repeats the starts that a node has not handled when its messages come again. It may not have received them: they
+    /// were lost with a connection, or the engine ended before it sent them. They go out before all newer commands and
+    /// in their order, because the node refuses a start that a later one has overtaken. If the node has received one
+    /// already, the repetition changes nothing.
     fn repeat_unheard_starts(&mut self, id: NodeId, report: &NodeReport) {
         let Some(state) = self.nodes.get(id).filter(|state| !state.is_up) else { return };
         let starting = |entry: EntryId| {
@@ -76,7 +77,8 @@ impl Engine {
         }
     }
 
-    /// What a node was told to stop while it could not be reached, and the commands. It may not have heard of them.
+    /// The stops that were sent to a node while it could not be reached, with the generations of these commands. The
+    /// node may not have received them.
     fn unheard_stops(&self, id: NodeId) -> Vec<(EntryId, Generation)> {
         let Some(state) = self.nodes.get(id).filter(|state| !state.is_up) else { return Vec::new() };
         let stopping = |entry: EntryId| {
@@ -111,7 +113,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Takes in what a known node is now.
+    /// Updates a known node with what it reports of itself.
     fn node_is(&mut self, id: NodeId, reported: &NodeSpec) -> Result<(), EventError> {
         let Some(state) = self.nodes.get(id) else { return Ok(()) };
         if *state.spec == *reported {
@@ -138,7 +140,7 @@ impl Engine {
     }
 }
 
-/// Each device has a name that no other device of its node has.
+/// Checks that no two devices of a node have the same name.
 fn check_device_names(spec: &NodeSpec) -> Result<(), EventError> {
     let mut names = BTreeSet::new();
     match spec.devices.iter().find(|device| device.uuid.is_empty() || !names.insert(&device.uuid)) {
@@ -147,8 +149,8 @@ fn check_device_names(spec: &NodeSpec) -> Result<(), EventError> {
     }
 }
 
-/// What a node is, with its devices where they were: one that is not reported any more is broken, and new ones come
-/// after those that are known.
+/// A node's new specification, with its devices at their known positions. A device that is not reported any more counts
+/// as broken; new devices come after the known ones.
 fn merged(known: &NodeSpec, reported: &NodeSpec) -> NodeSpec {
     let of = |uuid: &str| reported.devices.iter().find(|device| device.uuid == uuid);
     let kept = known.devices.iter().map(|device| {
@@ -159,7 +161,7 @@ fn merged(known: &NodeSpec, reported: &NodeSpec) -> NodeSpec {
     NodeSpec { devices, ..reported.clone() }
 }
 
-/// Whether nodes differ in labels, taints, attributes and in whether they are cordoned, if at all.
+/// Whether two specifications of a node differ only in labels, taints, attributes and the cordon, or not at all.
 fn relabels(known: &NodeSpec, new: &NodeSpec) -> bool {
     let bare = |spec: &NodeSpec| {
         let devices = spec.devices.iter().map(|device| DeviceSpec { attributes: Default::default(), ..device.clone() });

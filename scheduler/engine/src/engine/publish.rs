@@ -13,7 +13,7 @@ pub(super) struct Published {
     has_changed: bool,
     last_ms: Option<u64>,
     version: u64,
-    /// As the last cycle left it; `None`: a cycle has been since.
+    /// The scheduler as the last cycle left it; `None`: a cycle has run since it was published.
     scheduler: Option<Arc<Scheduler>>,
 }
 
@@ -40,8 +40,8 @@ impl Engine {
         Some(self.view())
     }
 
-    /// The state as it is now, for readers. This costs little, however large the cluster is: what has not changed since
-    /// the last time is shared.
+    /// The present state, for readers. This costs little, however large the cluster is: what has not changed since the
+    /// last view is shared.
     pub fn view(&mut self) -> Arc<View> {
         self.published.has_changed = false;
         self.published.last_ms = Some(self.now_ms);

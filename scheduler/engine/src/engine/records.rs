@@ -1,4 +1,4 @@
-//! What is saved: small records of what has changed, and now and then what is remembered as a whole.
+//! What is saved: small records of what has changed, and now and then the memory as a whole.
 
 use aliquot_scheduler_core::{ClaimId, Displacement, Dump, DumpedGroupRef, GroupId};
 
@@ -18,7 +18,7 @@ impl Engine {
         let unsaved = std::mem::take(&mut self.unsaved);
         let removed = unsaved.removed.into_iter().map(|key| (key, None));
         let entries = unsaved.entries.iter().filter_map(|id| self.entries.get(*id));
-        // A claim may have been removed, and a stray of the same name have come.
+        // A claim may have been removed, and a stray with the same UID have come.
         let claims = removed.chain(entries.map(|entry| (entry.key.clone(), Some(self.record_of(entry)))));
         let removed_nodes = unsaved.removed_nodes.into_iter().map(|name| (name, None));
         let nodes = unsaved.nodes.iter().filter_map(|id| Some((*id, self.nodes.get(*id)?))).map(|(id, state)| {
@@ -65,7 +65,7 @@ impl Engine {
                 let at = self.cluster.leaving(claim).or_else(|| self.cluster.allocation(claim))?;
                 (self.cluster.started_ms(claim), self.amounts(claim, at))
             }
-            // The books do not know what it holds; it is to be stopped all the same.
+            // The books do not know what it holds, but it must be stopped all the same.
             None => (None, Amounts::default()),
         };
         Some(InstanceRecord {
@@ -97,7 +97,7 @@ impl Engine {
         Some(Owner::Claim(entry.key.uid.clone()))
     }
 
-    /// What is remembered as a whole.
+    /// The memory that is saved as a whole.
     fn memory(&self) -> Memory {
         let dump = self.scheduler.dump_without_claims(&self.cluster);
         let mut claims: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();

@@ -1,4 +1,4 @@
-//! What nodes say is running is true, whatever the books wanted.
+//! Compares nodes' reports with the books. A report is true, whatever the books wanted.
 
 use aliquot_scheduler_core::{Allocation, Claim, ClaimId, Event, NodeId, Outcome, Request};
 
@@ -11,19 +11,19 @@ use crate::observation::{NodeReport, Running};
 use crate::store::{ClaimKey, Phase};
 
 impl Engine {
-    /// Compares what a node says is running with what should be.
+    /// Compares the instances that a node reports with those that should run there.
     pub(super) fn reconcile(&mut self, node: NodeId, report: &NodeReport) {
         let mut is_running = std::collections::BTreeSet::new();
         for running in &report.running {
             is_running.insert((&running.claim, running.instance));
         }
-        // First what is gone: the same claim may run here as another instance now.
+        // Instances that are gone come first: the same claim may run here as another instance now.
         let there = self.nodes.get(node).map(|state| state.instances.clone()).unwrap_or_default();
         for id in there.iter() {
             let Some((entry, instance)) = self.entries.get(*id).and_then(|entry| Some((entry, entry.instance?))) else {
                 continue;
             };
-            // What the node had not handled yet may still come.
+            // A start that the node had not handled yet may still come.
             let is_known = instance.session < report.session || instance.generation <= report.handled;
             if is_known && !is_running.contains(&(&entry.key.uid, instance.generation)) {
                 self.lose(*id, Loss::Gone);
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// Something runs on a node.
+    /// Takes in one running instance of a report.
     fn seen(&mut self, node: NodeId, session: u64, running: &Running) {
         let Running { claim: uid, instance: generation, amounts } = running;
         if let Some(id) = self.entries.of_instance(uid, *generation) {
@@ -50,8 +50,8 @@ impl Engine {
                 }
                 self.seen_holding(id, amounts);
             }
-            // Two nodes that say they run the same instance: one of them is wrong about its name, and it is not known
-            // which. The first one counts.
+            // Two nodes report the same instance, so one of them is wrong. Which one is not known: the first one
+            // counts.
             return;
         }
         if !self.adopt(node, session, running) {
@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Takes what runs for a claim's own instance, if the claim has none and this is what it asks for.
+    /// Makes a running instance the claim's own, if the claim has none and the instance holds what the claim asks for.
     fn adopt(&mut self, node: NodeId, session: u64, running: &Running) -> bool {
         let Some(id) = self.entries.of_uid(&running.claim) else { return false };
         let Some(entry) = self.entries.get(id) else { return false };
@@ -76,7 +76,8 @@ impl Engine {
         true
     }
 
-    /// Something runs that nobody wants, or that is not what anybody asked for: it holds its room until it is stopped.
+    /// Adds a stray: an instance that no claim needs, or that is not what its claim asks for. It holds its room until
+    /// it is stopped.
     pub(super) fn add_stray(
         &mut self,
         node: NodeId,
@@ -101,7 +102,7 @@ impl Engine {
         self.note_instance(id, Some(running_instance(node, session, generation)));
         match claim {
             Some(claim) => self.touched.push_back(claim),
-            // The books have no word for what it holds.
+            // The books cannot represent what it holds.
             None => self.stop(id),
         }
     }
@@ -120,7 +121,7 @@ impl Engine {
         Some(claim)
     }
 
-    /// What a node says that something holds which asks for this, in the words of the books.
+    /// The allocation of an instance with this request, from the amounts that its node reports.
     pub(super) fn allocation(&self, node: NodeId, request: &Request, amounts: &Amounts) -> Option<Allocation> {
         let devices = arranged(request, amounts, self.cluster.node(node)?.spec())?;
         Some(Allocation { node, devices, alternative: choice_of(request, amounts) })

@@ -1,8 +1,8 @@
 //! Claims that are resized while they run.
 //!
-//! While a resize is under way the books hold the larger of what the claim had and what it is to have, of each resource.
-//! So the books are true whether the node has carried out the command or not. They hold the new amounts when the node
-//! has confirmed, and the old ones when it has refused. A command that is not answered is repeated.
+//! While a resize is under way, the books hold for each resource the larger of the old and the new amount. So the books
+//! are true whether or not the node has carried out the command. When the node has confirmed, they hold the new
+//! amounts; when it has refused, the old ones. A command without an answer is repeated.
 
 use aliquot_scheduler_core::{Allocation, ClaimId, DeviceMemory, DeviceRequest, Event, EventError, Request};
 
@@ -12,7 +12,7 @@ use crate::entries::{Entry, EntryId, Resize};
 use crate::store::Phase;
 
 impl Engine {
-    /// Begins to resize a claim that runs, if there is room for what it asks for.
+    /// Begins to resize a running claim, if there is room for the new amounts.
     pub(super) fn begin_resize(&mut self, id: EntryId, claim: ClaimId, to: Request) -> Result<(), EventError> {
         let entry = self.entries.get(id).ok_or(EventError::NoSuchClaim(claim))?;
         let (is_there, runs) = (entry.instance.is_some(), is_running(entry));
@@ -26,14 +26,15 @@ impl Engine {
             return self.try_resize(id, claim, resize);
         }
         if is_there {
-            // After a restart the claim asks for the new amounts. What is there must be known as its own all the same.
+            // After a restart the claim asks for the new amounts. Its instance, which has the old ones, must still be
+            // recognized as its own.
             self.note_resize(id, Some(resize));
         }
         Err(EventError::Moving(claim))
     }
 
-    /// Books what a resize needs, and tells the node. If there is no room, the claim goes on with what it has, also after
-    /// a restart at which the same is asked for.
+    /// Books what a resize needs, and tells the node. If there is no room, the claim keeps what it has, even after a
+    /// restart that asks for the same again.
     fn try_resize(&mut self, id: EntryId, claim: ClaimId, resize: Resize) -> Result<(), EventError> {
         match self.hold_larger(claim, &resize.from, &resize.to) {
             Ok((held, to)) => {
@@ -48,8 +49,8 @@ impl Engine {
         }
     }
 
-    /// Books the larger of both requests for a claim that runs; answers that, and the new request as its namespace lets
-    /// it in.
+    /// Books the larger of both requests for a running claim. Answers that larger request, and the new request as the
+    /// namespace admits it.
     fn hold_larger(&mut self, claim: ClaimId, from: &Request, to: &Request) -> Result<(Request, Request), EventError> {
         let at = self.cluster.allocation(claim).cloned().ok_or(EventError::NotPlaced(claim))?;
         let mut trial = self.cluster.clone();
@@ -60,7 +61,7 @@ impl Engine {
         Ok((held, to))
     }
 
-    /// Of each resource the larger amount, on the devices that a claim has.
+    /// For each resource the larger of both amounts, on the devices that the claim has.
     pub(super) fn larger(&self, from: &Request, to: &Request, at: &Allocation) -> Request {
         let mut held = to.clone();
         held.cpu = from.cpu.max(to.cpu);
@@ -92,7 +93,7 @@ impl Engine {
         held
     }
 
-    /// Tells the node to resize a claim, perhaps once more.
+    /// Sends the resize to the node, for the first time or again.
     fn command_resize(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id) else { return };
         let (Some(claim), Some(instance), Some(resize)) = (entry.id, entry.instance, entry.resize.clone()) else {
@@ -116,7 +117,7 @@ impl Engine {
         self.send(instance.node, order);
     }
 
-    /// What a claim would hold where it is with another request.
+    /// The amounts that a claim would hold in its present place with another request.
     fn amounts_with(&self, claim: ClaimId, request: &Request) -> Option<Amounts> {
         let at = self.cluster.allocation(claim)?;
         let mut amounts = self.amounts(claim, at);
@@ -130,7 +131,8 @@ impl Engine {
         Some(amounts)
     }
 
-    /// A resize was not answered in time, was saved before a restart, or its claim runs on after all.
+    /// Handles a resize that has no answer in time, that was saved before a restart, or whose claim was to be evicted
+    /// and runs on.
     pub(super) fn resize_expired(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id).filter(|entry| is_running(entry)) else { return };
         let (Some(claim), Some(resize)) = (entry.id, entry.resize.as_deref().cloned()) else { return };
@@ -138,14 +140,14 @@ impl Engine {
             return;
         }
         match resize.command {
-            // The books hold what it needs.
+            // The books hold what the resize needs.
             Some(_) => self.command_resize(id),
-            // If there is no room any more, it goes on with what it has.
+            // If there is no room any more, the claim keeps what it has.
             None => _ = self.try_resize(id, claim, resize),
         }
     }
 
-    /// Has a resize that is under way, or was refused, begin again.
+    /// Begins again a resize that is under way or was refused.
     pub(super) fn resume_resize(&mut self, id: EntryId) {
         let now_ms = self.now_ms;
         if let Some(resize) = self.entries.get_mut(id).and_then(|entry| entry.resize.as_mut()) {
@@ -154,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// A node has resized a claim.
+    /// The node has confirmed a resize.
     pub(super) fn resized(&mut self, id: EntryId) {
         if let Some((claim, resize)) = self.resize_under_way(id) {
             self.complain(id, None);
@@ -162,15 +164,15 @@ impl Engine {
         }
     }
 
-    /// A node does not resize a claim, which goes on with what it had.
+    /// The node has refused a resize; the claim keeps what it had.
     pub(super) fn resize_refused(&mut self, id: EntryId) {
         if let Some((claim, resize)) = self.resize_under_way(id) {
             self.close_resize(id, claim, resize.from.clone(), resize);
         }
     }
 
-    /// Books what a claim holds now that its node has answered. Where the books do not take that, because its namespace
-    /// has other bounds by now, they go on holding the larger amounts, also after a restart.
+    /// Books what a claim holds now that its node has answered. If the books reject that, because the namespace has
+    /// other bounds by now, they keep the larger amounts, also after a restart.
     fn close_resize(&mut self, id: EntryId, claim: ClaimId, holds: Request, resize: Resize) {
         let is_done = holds == resize.to;
         let held = match self.apply(Event::ClaimResized(claim, holds.clone())) {
@@ -181,14 +183,14 @@ impl Engine {
         self.note_resize(id, Some(Resize { held, command: None, deadline_ms: None, ..resize }));
     }
 
-    /// The resize of a claim that runs.
+    /// The resize of a running claim.
     fn resize_under_way(&self, id: EntryId) -> Option<(ClaimId, Resize)> {
         let entry = self.entries.get(id).filter(|entry| is_running(entry))?;
         let resize = entry.resize.as_deref().filter(|resize| resize.command.is_some())?;
         Some((entry.id?, resize.clone()))
     }
 
-    /// Takes in what a node says that a claim holds while it is being resized.
+    /// Takes in the amounts that a node reports for a claim that is being resized.
     pub(super) fn seen_holding(&mut self, id: EntryId, amounts: &Amounts) {
         let Some((claim, resize)) = self.resize_under_way(id) else { return };
         if self.amounts_with(claim, &resize.to).as_ref() == Some(amounts) {
@@ -196,11 +198,11 @@ impl Engine {
         }
     }
 
-    /// What ran of a claim is gone: when it starts again, it is with what was asked for last.
+    /// The instance is gone, so its resize ends. The next start uses the newest request.
     pub(super) fn end_resize(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let Some((claim, resize)) = entry.id.zip(entry.resize.take()) else { return };
-        // If it has a new place already, or its namespace has other bounds now, it keeps what the books hold.
+        // If the claim has a new place already, or its namespace has other bounds now, it keeps what the books hold.
         let _ = self.apply(Event::ClaimResized(claim, resize.to));
     }
 

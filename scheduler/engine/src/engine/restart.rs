@@ -1,4 +1,4 @@
-//! A start: what was saved and what was told become the books.
+//! A start: builds the books from what was saved and what was told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::names::{ClaimUid, NodeName};
 use crate::observation::Observation;
 use crate::store::{ClaimKey, ClaimRecord, InstanceRecord, Memory, NodeRecord, Owner, Phase, ResizeRecord};
 
-/// A claim on its way into the books.
+/// A claim that is about to enter the books.
 struct Restored {
     key: ClaimKey,
     claim: Arc<Claim>,
     record: ClaimRecord,
-    /// What it asks for now, if it was being resized.
+    /// What the claim asks for now, if it was being resized.
     resized_to: Option<Request>,
 }
 
-/// What claims and pod groups are numbered as in the dump that the books are made from.
+/// The numbers of claims and pod groups in the dump from which the books are made.
 #[derive(Default)]
 struct Numbers {
     nodes: BTreeMap<NodeName, usize>,
@@ -36,7 +36,7 @@ struct Numbers {
 }
 
 impl Engine {
-    /// All was told: begins to decide.
+    /// Begins to decide, when all is told.
     pub(super) fn begin(&mut self) -> Result<(), EventError> {
         let Some(collected) = self.collected.take() else { return Ok(()) };
         let mut copy = (*collected).clone();
@@ -60,7 +60,7 @@ impl Engine {
         let unbooked = match self.make_books(decisions, &nodes, &mut entering, &saved.memory) {
             Ok(unbooked) => unbooked,
             Err(error) => {
-                // Without its books the engine would start again what runs.
+                // Without these books the engine would start running instances a second time.
                 (self.collected, self.unsaved) = (Some(collected), Unsaved::default());
                 return Err(EventError::NotRestored(error.to_string()));
             }
@@ -86,7 +86,7 @@ impl Engine {
         configured.and(reported)
     }
 
-    /// What is still as it was read need not be saved again: after most starts that is nearly everything.
+    /// Records that are still as they were read need not be saved again: after most starts that is nearly all of them.
     fn leave_what_is_saved(&mut self, read: &[(ClaimKey, ClaimRecord)]) {
         let removed: BTreeSet<&ClaimKey> = self.unsaved.removed.iter().collect();
         for (key, record) in read.iter().filter(|(key, _)| key.stray.is_none() && !removed.contains(key)) {
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Applies what administrators want, in any order that is possible.
+    /// Applies the observations of administrators, in any order that works.
     fn configure(&mut self, mut left: Vec<Observation>) -> Result<(), EventError> {
         loop {
             let before = left.len();
@@ -161,7 +161,7 @@ impl Engine {
             if let Some(other) = restored.record.instance.take_if(|_| given.is_none()) {
                 strays.push((restored.key.uid.clone(), other));
             }
-            // What runs was admitted before, and stays as it was admitted.
+            // An instance that runs was admitted before, and keeps the amounts with which it was admitted.
             let admitted = match given {
                 Some(given) => unbounded.admitted(given),
                 None => self.cluster.admitted(Arc::clone(&restored.claim)),
@@ -172,7 +172,7 @@ impl Engine {
                     entering.push(restored);
                 }
                 Err(_) => {
-                    // What runs of it goes on holding its room until it is stopped.
+                    // Its instance holds its room until it is stopped.
                     strays
                         .extend(restored.record.instance.clone().map(|instance| (restored.key.uid.clone(), instance)));
                     parked.push(restored);
@@ -191,7 +191,7 @@ impl Engine {
         (entering, parked)
     }
 
-    /// The books without claims, in which namespaces have no bounds.
+    /// A copy of the books without claims, in which namespaces have no bounds.
     fn without_bounds(&self) -> Cluster {
         let mut cluster = self.cluster.clone();
         for namespace in self.cluster.dump().namespaces {
@@ -203,7 +203,7 @@ impl Engine {
     }
 
     /// Makes the books from what administrators and users want, and from what was saved. Answers the instances that the
-    /// books do not take.
+    /// books reject.
     fn make_books(
         &mut self,
         decisions: Decisions,
@@ -228,7 +228,7 @@ impl Engine {
                 Err(error) => error,
             };
             match error.entry {
-                // What is remembered contradicts what there is now; what runs does not depend on it.
+                // The memory contradicts the present state, so it is left out. Instances do not depend on it.
                 DumpEntry::Blocked(_) | DumpEntry::Search(_) if is_remembered => is_remembered = false,
                 DumpEntry::Claim(number) => unbooked.push(leave_out(entering, number).ok_or(error)?),
                 _ => return Err(error),
@@ -256,7 +256,7 @@ impl Engine {
     fn make_nodes(&mut self, nodes: BTreeMap<NodeName, NodeRecord>) {
         for (name, record) in nodes {
             let Some(id) = self.cluster.node_named(name.as_str()) else { continue };
-            // The last lease may have been given just before the end, and by other settings.
+            // The last lease may have been given just before the end of the previous run, under other settings.
             let lease = self.settings.lease.filter(|_| !record.has_lapsed);
             let lease_until_ms = lease.map(|lease| {
                 self.now_ms.saturating_add(record.lease_ms.max(lease.lease_ms)).saturating_add(lease.margin_ms)
@@ -281,7 +281,7 @@ impl Engine {
         }
     }
 
-    /// Notes what runs of each claim, or may.
+    /// Notes the instance of each claim, which runs or may run.
     fn make_entries(&mut self, entering: Vec<Restored>) {
         let mut ids: Vec<ClaimId> = self.cluster.claims().map(|(id, ..)| id).collect();
         ids.sort_unstable();
@@ -296,7 +296,8 @@ impl Engine {
             if let Some((node, instance)) = there {
                 self.resume(id, claim, node, &instance);
                 if let Some((ResizeRecord { from, held }, to)) = record.resize.zip(resized_to) {
-                    // If it was to become something else than it is to become now, the node may have done that.
+                    // The claim may ask for something else now than when the resize began, and the node may have
+                    // carried the first resize out.
                     let at = self.cluster.allocation(claim).cloned();
                     let is_same = at.is_some_and(|at| self.larger(&from, &to, &at) == held);
                     let from = if is_same { from } else { held.clone() };
@@ -310,7 +311,7 @@ impl Engine {
         }
     }
 
-    /// Stops what runs, or may, and the books do not take.
+    /// Stops instances that run, or may run, and that the books reject.
     fn stop_unbooked(&mut self, unbooked: Vec<(ClaimUid, InstanceRecord)>) {
         for (uid, instance) in unbooked {
             let Some(node) = self.cluster.node_named(instance.node.as_str()) else { continue };
@@ -326,7 +327,7 @@ impl Engine {
         let (phase, patience_ms) = match instance.phase {
             Phase::Starting => (Phase::Starting, Some(self.settings.start_deadline_ms)),
             Phase::Stopping if is_leaving => (Phase::Stopping, Some(0)),
-            // It is told again to stop.
+            // A stop is sent again.
             Phase::Running | Phase::Stopping => (Phase::Running, None),
         };
         let deadline_ms = patience_ms.map(|patience_ms| self.now_ms.saturating_add(patience_ms));
@@ -346,7 +347,7 @@ impl Engine {
     }
 }
 
-/// Takes a claim's instance from it, or a stray from the list; `None`: nothing runs of this claim.
+/// Takes the instance away from a claim, or removes a stray from the list; `None`: the claim has no instance.
 fn leave_out(entering: &mut Vec<Restored>, number: usize) -> Option<(ClaimUid, InstanceRecord)> {
     let restored = entering.get_mut(number)?;
     let unbooked = (restored.key.uid.clone(), restored.record.instance.take()?);
@@ -360,7 +361,7 @@ fn entry(key: ClaimKey, added_ms: u64) -> Entry {
     Entry { key, id: None, parked: None, added_ms, is_ended: false, instance: None, resize: None, complaint: None }
 }
 
-/// Pod groups came when they came before, in between the claims.
+/// Gives pod groups the time of arrival that they had before the restart, and so their order among the claims.
 fn remember_groups(dump: &mut Dump, memory: &Memory, entering: &[Restored]) {
     let known: BTreeMap<(&str, &str), (u64, Option<u64>)> = memory
         .groups
@@ -380,7 +381,7 @@ fn remember_groups(dump: &mut Dump, memory: &Memory, entering: &[Restored]) {
             (*added_ms, *stale_since_ms) = ((*added).min(now_ms), stale.map(|stale| stale.min(now_ms)));
         }
         *after_claims = entering.partition_point(|of| of.record.added_ms < *added_ms);
-        // It was there before its members.
+        // The group existed before its members.
         if let Some((number, first)) =
             first_members.get(&name).and_then(|number| Some((*number, entering.get(*number)?)))
         {
@@ -430,7 +431,7 @@ fn dumped(restored: &Restored, nodes: &BTreeMap<NodeName, NodeRecord>, numbers: 
     }
 }
 
-/// Enters what was remembered as a whole, as far as it is about what there still is.
+/// Restores the memory that was saved as a whole, as far as its subjects still exist.
 fn remember(dump: &mut Dump, memory: &Memory, numbers: &Numbers) {
     let Memory { models, capacity, usage, arrivals, turnover, groups: _, holds, searches } = memory;
     let now_ms = dump.now_ms;

@@ -1,4 +1,4 @@
-//! From what the books say to commands, and back from what nodes say.
+//! Turns what the books say into commands, and takes in the nodes' answers.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use crate::entries::{EntryId, Instance};
 use crate::observation::{Report, StepOutcome};
 use crate::store::Phase;
 
-/// Why an instance is not there any more.
+/// Why an instance no longer exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Loss {
-    /// Its node says so.
+    /// Its node reports that it is gone.
     Gone,
-    /// Its node is gone, or its lease has lapsed: it is not the claim's fault.
+    /// Its node is gone, or the node's lease has lapsed. The claim has not failed.
     NodeLost,
 }
 
 impl Engine {
-    /// Makes commands of what the books say of all claims that something has happened to.
+    /// Issues the commands for all claims that have changed.
     pub(super) fn issue_commands(&mut self) {
         while let Some(claim) = self.touched.pop_front() {
             self.issue_commands_of(claim);
         }
     }
 
-    /// Starts what is to run and has no instance, and stops what is to leave.
+    /// Starts a claim that has started in the books and has no instance; stops an instance that is to leave.
     fn issue_commands_of(&mut self, claim: ClaimId) {
         let Some(id) = self.entries.of_claim(claim) else { return };
         let Some(entry) = self.entries.get(id) else { return };
@@ -40,9 +40,9 @@ impl Engine {
             Some(_) if is_ended || self.cluster.leaving(claim).is_some() => self.stop(id),
             Some(_) => {}
             None if is_ended => self.forget(id),
-            // It was evicted before it was started, so there is nothing to stop.
+            // The claim was evicted before it was started, so there is nothing to stop.
             None if self.cluster.leaving(claim).is_some() => self.apply_sure(Event::ClaimGone(claim)),
-            // It is looked at again when its stray is forgotten.
+            // The claim is looked at again when its stray is forgotten.
             None if has_stray => {}
             None if self.cluster.started_ms(claim).is_some() => self.start(id, claim),
             None => {}
@@ -52,7 +52,7 @@ impl Engine {
     fn start(&mut self, id: EntryId, claim: ClaimId) {
         let Some(at) = self.cluster.allocation(claim).cloned() else { return };
         let Some(node) = self.nodes.get(at.node).filter(|node| node.is_up) else {
-            // It was decided before the node was lost.
+            // This was decided before the node was lost.
             self.complain(id, Some("the node cannot be reached"));
             self.apply_sure(Event::ClaimEvicted(claim));
             return;
@@ -78,7 +78,7 @@ impl Engine {
         self.send(at.node, Order::Start { claim: uid, generation, amounts, deadline_ms, term });
     }
 
-    /// Tells a node once more to start an instance, which gets a new deadline.
+    /// Sends the start of an instance again, with a new deadline.
     pub(super) fn repeat_start(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id) else { return };
         let (Some(claim), Some(instance)) = (entry.id, entry.instance) else { return };
@@ -91,14 +91,14 @@ impl Engine {
         self.send(instance.node, Order::Start { claim: uid, generation, amounts, deadline_ms, term });
     }
 
-    /// Tells a node to stop an instance, perhaps once more.
+    /// Sends the stop of an instance, for the first time or again.
     pub(super) fn stop(&mut self, id: EntryId) {
         let generation = self.next_generation();
         let Some(entry) = self.entries.get(id) else { return };
         let Some(before) = entry.instance else { return };
         let uid = entry.key.uid.clone();
         let patience_ms = 1_u64.checked_shl(before.attempts).unwrap_or(u64::MAX);
-        // No time at all would be over at once, again and again.
+        // A deadline of zero would expire again and again at the same moment.
         let shortest_ms = self.settings.stop_deadline_ms.max(1);
         let patience_ms = shortest_ms.saturating_mul(patience_ms);
         let longest_ms = self.settings.stop_deadline_max_ms.max(shortest_ms);
@@ -120,7 +120,7 @@ impl Engine {
         amounts_in(&self.cluster, claim, at)
     }
 
-    /// Notes what runs of a claim, or may.
+    /// Notes a claim's instance, which runs or may run.
     pub(super) fn note_instance(&mut self, id: EntryId, instance: Option<Instance>) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let before = std::mem::replace(&mut entry.instance, instance);
@@ -145,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// Takes in what became of a command.
+    /// Takes in the outcome of a command.
     pub(super) fn outcome(&mut self, report: Report) {
         let Report { node, session, sequence, claim, instance: generation, generation: command, outcome } = report;
         let Some(node) = self.cluster.node_named(node.as_str()) else { return };
@@ -179,8 +179,8 @@ impl Engine {
         }
     }
 
-    /// A node does not stop an instance that was to be evicted: it runs on, and the core chooses others for a while. An
-    /// instance that nobody wants is told again when its time is over.
+    /// Handles a node's refusal to stop an instance. A claim that was to be evicted runs on, and the core chooses other
+    /// victims for a while. A claim that has ended is stopped again when the deadline passes.
     fn stop_refused(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_ended) else { return };
         let stopping = entry.instance.filter(|instance| instance.phase == Phase::Stopping);
@@ -196,11 +196,11 @@ impl Engine {
         let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
         self.note_instance(id, Some(Instance { phase: Phase::Running, deadline_ms: None, ..instance }));
         self.complain(id, None);
-        // It may have been asked for while the claim was starting.
+        // A resize may have been asked for while the claim was starting.
         self.resume_resize(id);
     }
 
-    /// Notes that an instance is not there.
+    /// Notes that an instance no longer exists.
     pub(super) fn lose(&mut self, id: EntryId, loss: Loss) {
         let Some(entry) = self.entries.get(id) else { return };
         let (claim, is_ended) = (entry.id, entry.is_ended);
@@ -221,7 +221,7 @@ impl Engine {
         self.note_retry(claim);
     }
 
-    /// A step was not answered in time.
+    /// Handles a start or stop without an answer in time.
     pub(super) fn step_expired(&mut self, id: EntryId) {
         let Some(instance) = self.entries.get(id).and_then(|entry| entry.instance) else { return };
         if instance.deadline_ms.is_none_or(|deadline_ms| deadline_ms > self.now_ms) {
@@ -234,7 +234,7 @@ impl Engine {
         }
     }
 
-    /// Nobody knows whether an instance runs: its start has failed, and it is stopped wherever it may be.
+    /// It is unknown whether the instance runs. Its start counts as failed, and it is stopped in case it runs.
     fn doubt(&mut self, id: EntryId) {
         let Some(claim) = self.entries.get(id).and_then(|entry| entry.id) else { return };
         self.complain(id, Some("nothing was heard of its start"));
@@ -243,7 +243,7 @@ impl Engine {
         self.stop(id);
     }
 
-    /// Forgets a claim that nobody wants and of which nothing runs.
+    /// Forgets a claim that has ended and has no instance.
     pub(super) fn forget(&mut self, id: EntryId) {
         let Some(entry) = self.entries.remove(id) else { return };
         self.parked.remove(&id);
@@ -257,14 +257,14 @@ impl Engine {
             let group = of.and_then(|of| Some((of.namespace.clone(), of.pod_group.clone()?)));
             self.apply_sure(Event::ClaimRemoved(claim));
             if let Some((namespace, name)) = group {
-                // As long as it has other members, it stays.
+                // A group that has other members stays.
                 let _ = self.end_group(&namespace, &name);
             }
         }
     }
 }
 
-/// What a claim holds where it is, in words that nodes know.
+/// What a claim holds in its place, as amounts for a node.
 pub(crate) fn amounts_in(cluster: &Cluster, claim: ClaimId, at: &Allocation) -> Amounts {
     let (Some(of), Some(node)) = (cluster.claim(claim), cluster.node(at.node)) else { return Amounts::default() };
     let parts = at.devices.iter().filter_map(|part| {

@@ -1,4 +1,4 @@
-//! The whole engine in virtual time, in thousands of worlds. A world is told by its seed.
+//! The whole engine in virtual time, in thousands of worlds. A seed determines each world.
 
 #![expect(clippy::disallowed_methods, reason = "who runs the tests says which worlds")]
 
@@ -12,16 +12,16 @@ use aliquot_scheduler_engine::{MemoryStore, Store};
 use direct::Direct;
 use world::{Kind, Wire, World};
 
-/// Worlds of each kind in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the
+/// Worlds of each kind in a test run; `ALIQUOT_WORLDS` sets another number, `ALIQUOT_FIRST_WORLD` the seed of the
 /// first.
 const WORLDS: u64 = 500;
 
-/// Where the engine of a world saves. Tests of other stores include these modules, and have a function of their own.
+/// Where the engine of a world saves. Tests of other stores include these modules, and define a function of their own.
 fn new_store() -> Box<dyn Store> {
     Box::new(MemoryStore::default())
 }
 
-/// What carries messages in a world, likewise.
+/// The wire of a world. Tests of other wires define a function of their own.
 fn new_wire() -> Box<dyn Wire> {
     Box::new(Direct)
 }

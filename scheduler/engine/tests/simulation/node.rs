@@ -1,5 +1,5 @@
-//! A node beside the engine: what it runs, its lease, and what it answers. It takes whatever it is told; that nothing
-//! is given twice is for the engine to see to.
+//! A simulated node beside the engine: its instances, its lease, and its answers. It carries out any command; it is the
+//! engine's task that nothing is given twice.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use super::random::Random;
 #[derive(Clone, Debug)]
 pub(crate) struct Container {
     pub(crate) amounts: Amounts,
-    /// When it will have started or stopped.
+    /// When the container will have started, and when it will have stopped.
     pub(crate) starts_ms: Option<u64>,
     pub(crate) stops_ms: Option<u64>,
-    /// The last command that was got to resize it.
+    /// The generation of the last resize that the node received for it.
     resized: Generation,
 }
 
-/// How well a node works.
+/// How often the node fails.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Troubles {
     pub(crate) refuses_per_mille: u64,
@@ -36,10 +36,10 @@ pub(crate) struct Node {
     pub(crate) session: u64,
     sequence: u64,
     handled: Generation,
-    /// Whether what runs here ends with a lease.
+    /// Whether the instances stop when the lease ends.
     has_leases: bool,
     lease_until_ms: u64,
-    /// When each heartbeat that was not answered was sent.
+    /// The send times of heartbeats that have no answer yet.
     sent_ms: BTreeMap<u64, u64>,
     pub(crate) containers: BTreeMap<(ClaimUid, Generation), Container>,
     pub(crate) troubles: Troubles,
@@ -73,7 +73,7 @@ impl Node {
         self.sequence
     }
 
-    /// All that is to be said of the node.
+    /// A full report of the node.
     pub(crate) fn report(&mut self, now_ms: u64) -> Observation {
         let sequence = self.next_sequence();
         self.sent_ms.insert(sequence, now_ms);
@@ -115,7 +115,7 @@ impl Node {
         })
     }
 
-    /// Does what it is told; says what it answers.
+    /// Carries out a command; answers the node's messages about it.
     pub(crate) fn obey(&mut self, now_ms: u64, command: &Command, random: &mut Random) -> Vec<Observation> {
         let is_for_this_session = command.session == self.session;
         match &command.order {
@@ -182,7 +182,7 @@ impl Node {
                 }
                 let key = (claim.clone(), *instance);
                 if !self.containers.contains_key(&key) {
-                    // In another session it is not said what will be there.
+                    // In another session it is unknown what will run then.
                     let outcome = if is_for_this_session { StepOutcome::Gone } else { StepOutcome::Unknown };
                     return vec![self.answer(claim, *instance, *generation, outcome)];
                 }
@@ -199,7 +199,7 @@ impl Node {
         }
     }
 
-    /// What happens here by itself until now.
+    /// Runs what happens on the node by itself up to now.
     pub(crate) fn live(&mut self, now_ms: u64, random: &mut Random) -> Vec<Observation> {
         let mut said = Vec::new();
         if self.lease_until_ms > 0 && !self.has_lease(now_ms) {
@@ -224,14 +224,14 @@ impl Node {
         said
     }
 
-    /// The node begins anew, with nothing.
+    /// The node begins anew, without instances.
     pub(crate) fn reboot(&mut self) {
         self.containers.clear();
         self.restart();
         self.lease_until_ms = 0;
     }
 
-    /// Who speaks for the node begins anew; containers go on.
+    /// The node's manager starts anew; its containers go on.
     pub(crate) fn restart(&mut self) {
         self.session += 1;
         self.sequence = 0;

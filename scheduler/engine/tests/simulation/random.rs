@@ -1,4 +1,4 @@
-//! Chance that is the same each time.
+//! Random numbers that are the same each time for the same seed.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
@@ -20,7 +20,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// Whether something happens that does in so many of a thousand cases.
+    /// True in so many of a thousand cases.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }

@@ -1,4 +1,4 @@
-//! A world without faults of its own, for the checks that every backend must pass.
+//! A world without faults, for the checks that every backend must pass.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Rig for World {
     }
 
     fn restart(&mut self) {
-        // Shorter than a lease, so that what runs goes on.
+        // The restart is shorter than a lease, so that instances go on.
         self.crash_for(500);
     }
 

@@ -18,23 +18,23 @@ use super::node::{Node, Troubles};
 use super::random::Random;
 
 const GIB: u64 = 1 << 30;
-/// How often nodes look at what they run, and users and faults may come.
+/// How often nodes look at their instances, and users and faults may act.
 const TICK_MS: u64 = 100;
-/// How often nodes say that they are there, and how often all that runs.
+/// How often nodes send a heartbeat, and how often a full report.
 const HEARTBEAT_MS: u64 = 1000;
 const REPORT_MS: u64 = 5000;
-/// Until when there are faults.
+/// When the faults end.
 const FAULTS_MS: u64 = 30_000;
-/// Until when everything has come to rest, and for how long it must stay so.
+/// When everything must have come to rest, and for how long it must stay so.
 const REST_MS: u64 = 140_000;
 const QUIET_MS: u64 = 15_000;
 
-/// What the world is like.
+/// How the engine learns that instances are gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Nodes hold leases, and nobody else knows what runs on them.
+    /// Nodes hold leases, and nothing else tells what runs on them.
     Leases,
-    /// Nodes hold none; somebody who is always right says which are gone.
+    /// Nodes hold no leases; a witness that is always right says which nodes are gone.
     Witness,
 }
 
@@ -47,9 +47,9 @@ enum Message {
 
 /// Carries messages between the engine and the nodes.
 pub(crate) trait Wire {
-    /// What a node gets of a command.
+    /// What arrives at the node of a command.
     fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Command;
-    /// What the engine gets of what a node says; `None`: nothing.
+    /// What arrives at the engine of a node's message; `None`: nothing arrives.
     fn carry_to_engine(&mut self, observation: Observation) -> Option<Observation>;
     /// Whether nodes can be told to resize what runs.
     fn can_resize(&self) -> bool {
@@ -72,7 +72,7 @@ pub(crate) struct World {
     wire: Box<dyn Wire>,
     view: Option<Arc<View>>,
     nodes: Vec<Node>,
-    /// By how much each node's clock is fast, in thousandths, and what it showed at the beginning.
+    /// How fast each node's clock is, in thousandths above the true speed, and what it showed at the beginning.
     clocks: Vec<(u64, u64)>,
     cut: BTreeSet<usize>,
     network: BTreeMap<(u64, u64), Message>,
@@ -80,9 +80,9 @@ pub(crate) struct World {
     groups: Vec<PodGroup>,
     wanted: BTreeMap<ClaimUid, Claim>,
     submitted: u64,
-    /// When a command other than a renewal was sent last.
+    /// When the last command other than a renewal was sent.
     last_step_ms: u64,
-    /// Until when there are faults.
+    /// When the faults of this world end.
     faults_ms: u64,
     pub(crate) starts: u64,
     pub(crate) stops: u64,
@@ -164,7 +164,7 @@ impl World {
         world
     }
 
-    /// Plays the world to its end.
+    /// Runs the world to its end.
     pub(crate) fn play(&mut self) -> Result<(), String> {
         while self.now_ms < REST_MS + QUIET_MS {
             if self.now_ms >= FAULTS_MS {
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// Carries messages, and lets the engine do what it has to, until then.
+    /// Carries messages, and polls the engine when it is due, until this time.
     fn run_until(&mut self, until_ms: u64) -> Result<(), String> {
         loop {
             let message_ms = self.network.first_key_value().map(|((at_ms, _), _)| *at_ms);
@@ -284,7 +284,7 @@ impl World {
         self.crash_for(down_ms);
     }
 
-    /// The engine ends at once, and starts again after a while.
+    /// The engine stops at once, and starts again after this time.
     pub(crate) fn crash_for(&mut self, down_ms: u64) {
         self.crashes += 1;
         self.engine = None;
@@ -301,8 +301,8 @@ impl World {
         let copies = if faults && self.random.chance(60) { 2 } else { 1 };
         for _ in 0..copies {
             let is_slow = faults && self.random.chance(60);
-            // A network without faults keeps the order: a node refuses a start that a later one has overtaken, which would
-            // be tried again only after minutes.
+            // A network without faults keeps the order: a node refuses a start that a later one has overtaken, and such
+            // a start would be tried again only after minutes.
             let delay_ms = if faults { 1 + self.random.below(if is_slow { 9000 } else { 40 }) } else { 20 };
             self.messages += 1;
             self.network.insert((self.now_ms + delay_ms, self.messages), message.clone());
@@ -320,7 +320,7 @@ impl World {
         self.send(Message::ToEngine(node, report));
     }
 
-    /// What happens by itself.
+    /// Runs what happens by itself: nodes, users and faults.
     fn tick(&mut self) -> Result<(), String> {
         for node in 0..self.nodes.len() {
             let local_ms = self.local_ms(node);
@@ -354,7 +354,7 @@ impl World {
         told.extend(self.groups.iter().cloned().map(Observation::Group));
         let claims = self.wanted.iter().map(|(uid, claim)| Observation::Claim(uid.clone(), Box::new(claim.clone())));
         told.extend(claims);
-        // Nobody promises an order.
+        // No order is promised.
         for index in (1..told.len()).rev() {
             let other = usize::try_from(self.random.below(index as u64 + 1)).unwrap_or(0);
             told.swap(index, other);
@@ -401,7 +401,7 @@ impl World {
             29 => self.nodes[node].reboot(),
             30 => self.nodes[node].restart(),
             31 if self.kind == Kind::Witness => {
-                // The machine is broken for good, and another one comes in its place.
+                // The machine is broken for good, and a new one with the same name replaces it.
                 self.nodes[node].reboot();
                 let gone = Observation::NodeGone(self.nodes[node].name());
                 self.network.retain(|_, message| {
@@ -436,7 +436,7 @@ impl World {
         })
     }
 
-    /// A user wants more or less for a claim, whether it runs or not.
+    /// A user asks for more or less, whether the claim runs or not.
     fn resize(&mut self) -> Result<(), String> {
         let index = usize::try_from(self.random.below(self.wanted.len() as u64)).unwrap_or(0);
         let percent = [25, 50, 75][usize::try_from(self.random.below(3)).unwrap_or(0)];
@@ -446,7 +446,7 @@ impl World {
             claim.request.devices.memory = DeviceMemory::Thousandths(percent * 10);
         }
         let (uid, request) = (uid.clone(), claim.request.clone());
-        // There may be no room for it, and it may be on its way: it goes on with what it has.
+        // There may be no room, or a resize may be under way: the claim keeps what it has.
         let Some(engine) = &mut self.engine else { return Ok(()) };
         let _ = engine.handle(self.now_ms, Observation::ClaimResized(uid, Box::new(request)));
         engine.check().map_err(|wrong| format!("after a resize: {wrong}"))
@@ -528,7 +528,7 @@ impl World {
         self.view.clone()
     }
 
-    /// What runs, by the nodes' own word.
+    /// The instances that run, as the nodes say.
     pub(crate) fn containers(&self) -> Vec<(ClaimUid, NodeName, Generation)> {
         let of = |node: &Node| {
             let name = node.name();
@@ -558,7 +558,7 @@ impl World {
         self.report(node);
     }
 
-    /// What nodes know: no device is given twice, and every claim is in one place.
+    /// Checks the nodes: no device is given twice, and every claim runs in one place.
     fn check_nodes(&self) -> Result<(), String> {
         let mut places: BTreeMap<&ClaimUid, Vec<(String, Generation)>> = BTreeMap::new();
         for node in &self.nodes {
@@ -580,7 +580,8 @@ impl World {
         }
     }
 
-    /// Nothing is done any more, what runs is what is wanted, and nobody waits for what is free.
+    /// Checks that no command is sent any more, that exactly the wanted claims run, and that no claim waits for room
+    /// that is free.
     fn is_at_rest(&self) -> Result<(), String> {
         if self.last_step_ms > REST_MS {
             return Err(format!("at {} ms something was still done", self.last_step_ms));

@@ -1,4 +1,4 @@
-//! Claims that take one of several things of devices.
+//! Claims with alternative requests for devices.
 
 use aliquot_scheduler_core::{Alternative, Alternatives};
 

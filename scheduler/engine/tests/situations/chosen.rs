@@ -1,4 +1,4 @@
-//! Claims whose node somebody else has chosen.
+//! Claims for which another scheduler has chosen the node.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn a_claim_is_placed_at_once_or_refused_and_forgotten() {
     let started = starts(&kit.pass(100));
     assert_eq!(started, [("a".to_owned(), amounts(0, 50)), ("b".to_owned(), amounts(0, 50))]);
     assert!(kit.view.as_ref().is_some_and(|view| view.claim(&"c".into()).is_none()));
-    // Nothing waits for room: when there is some, nobody has it.
+    // No claim waits for room: when there is some, it stays free.
     let instance = match kit.view.as_ref().and_then(|view| view.claim(&"a".into())).map(|claim| claim.whereabouts) {
         Some(Whereabouts::There { instance, .. }) => instance,
         other => panic!("{other:?}"),
@@ -75,7 +75,7 @@ fn a_claim_on_a_node_that_is_not_there_is_refused() {
     let refused = why(kit.try_tell(Observation::ClaimOnNode(uid.clone(), Box::new(of.clone()), "other".into())));
     assert_eq!(refused, "node \"other\": there is no such node");
     kit.tell(on_node("a", 50));
-    // The same is told again before the start was answered.
+    // The same claim is told again before the start was answered.
     let refused = why(kit.try_tell(on_node("a", 50)));
     assert!(refused.contains("has not left yet"), "{refused}");
 }

@@ -12,7 +12,7 @@ fn has_gang(kit: &Kit) -> bool {
     kit.view.as_ref().is_some_and(|view| view.cluster().group_named("", "gang").is_some())
 }
 
-/// A gang of which one member runs, that nobody wants any more.
+/// A withdrawn gang of which one member still runs.
 fn ending() -> (Kit, Generation) {
     let mut kit = Kit::new(1, Vec::new());
     kit.tell(Observation::Group(gang()));
@@ -51,7 +51,7 @@ fn of_what_is_told_of_a_queue_before_the_start_the_last_word_counts() {
     let queue = |name: &str, parent: Option<&str>| {
         Observation::Queue(QueueSpec { name: name.into(), parent: parent.map(Into::into), ..QueueSpec::default() })
     };
-    // The first word is impossible until the last queue is there.
+    // The first observation is impossible until the last queue exists.
     for told in [queue("team", Some("top")), queue("team", None), queue("top", None)] {
         kit.tell(told);
     }

@@ -1,4 +1,4 @@
-//! What devices are called.
+//! The names of devices.
 
 use aliquot_scheduler_core::{DeviceRequest, EventError};
 

@@ -1,4 +1,4 @@
-//! Claims that nobody wants any more and that have not stopped yet.
+//! Claims that have ended and have not stopped yet.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn a_stop_that_was_not_heard_is_repeated_when_its_node_is_back() {
     kit.pass(100);
     let mut kit = kit.restart();
     kit.tell(Observation::Synced);
-    // The engine is there before its nodes are.
+    // The engine starts before its nodes report.
     kit.pass(1000);
     kit.report(node(1), 1, first, vec![Running { claim: "first".into(), instance: first, amounts: amounts(0, 100) }]);
     assert_eq!(stops(&kit.pass(100)), [("first", first)]);

@@ -74,7 +74,7 @@ fn running(name: &str, number: u64, device: usize, percent: u32) -> Running {
     Running { claim: name.into(), instance, amounts: amounts(device, percent) }
 }
 
-/// Something that runs on the node.
+/// The record of an instance that runs on the node.
 fn record(number: u64, amounts: Amounts) -> ClaimRecord {
     let instance = InstanceRecord {
         node: "node".into(),
@@ -88,7 +88,7 @@ fn record(number: u64, amounts: Amounts) -> ClaimRecord {
 }
 
 impl Kit {
-    /// A live engine, and a node with so many devices on which these run.
+    /// A live engine, and a node with so many devices on which these instances run.
     fn new(devices: usize, there: Vec<Running>) -> Self {
         let mut kit = Self::not_live(MemoryStore::default());
         kit.tell(Observation::Synced);
@@ -96,7 +96,7 @@ impl Kit {
         kit
     }
 
-    /// An engine that is not live yet, and knows of these claims on a node with so many devices.
+    /// An engine that is not live yet, and has saved records of these claims on a node with so many devices.
     fn saved(devices: usize, claims: Vec<(ClaimKey, ClaimRecord)>) -> Self {
         let mut store = MemoryStore::default();
         let term = store.load().expect("it is in memory").term;
@@ -140,7 +140,7 @@ impl Kit {
         self.tell(Observation::Outcome(Report { node, session: 1, sequence, claim, instance, generation, outcome }));
     }
 
-    /// Starts and stops until so much later.
+    /// Lets time pass; answers the starts and stops in it.
     fn pass(&mut self, ms: u64) -> Vec<Command> {
         let end_ms = self.now_ms + ms;
         let mut commands = Vec::new();
@@ -171,7 +171,7 @@ impl Kit {
         }
     }
 
-    /// A claim that was started and confirmed.
+    /// Starts a claim and confirms it; answers its generation.
     fn runs(&mut self, name: &str, percent: u32, priority: i32) -> Generation {
         self.want(name, percent, priority);
         let (_, generation) = self.start();
@@ -191,7 +191,7 @@ impl Kit {
         }
     }
 
-    /// The engine ends, and another one goes on from the store.
+    /// The engine ends, and another one continues from the store.
     fn restart(self) -> Self {
         self.restart_with(settings())
     }
@@ -353,7 +353,7 @@ fn a_start_that_nobody_answers_has_failed_and_is_stopped_until_it_is_known_to_be
     let (_, instance) = kit.start();
     let mut seen = Vec::new();
     for _ in 0..4 {
-        // The node is there all the time; only answers are lost.
+        // The node is connected all the time; only its answers are lost.
         for _ in 0..30 {
             kit.sequence += 1;
             let (node, sequence) = ("node".into(), kit.sequence);
@@ -399,7 +399,7 @@ fn a_claim_is_placed_anew_only_when_its_nodes_lease_has_lapsed() {
     assert!(at_ms - began_ms >= lease.lease_ms, "after {} ms", at_ms - began_ms);
 }
 
-/// How long after a restart of the engine the claim is held to run, though nobody hears of its node.
+/// How long after a restart of the engine the claim counts as running while its node stays silent.
 fn held_ms(kit: Kit, settings: Settings) -> u64 {
     let mut kit = kit.restart_with(settings);
     let (uid, of) = claim("claim", 100, 50);
@@ -425,7 +425,7 @@ fn a_lease_from_before_a_restart_may_be_longer() {
     };
     assert!(held_ms(runs().0, short) >= 10_000);
     assert!(held_ms(runs().0.restart_with(short), short) >= 10_000, "also after a second restart");
-    // Short leases take the place of the long one, when that is over.
+    // Short leases replace the long one when that has ended.
     let (kit, instance) = runs();
     let mut kit = kit.restart_with(short);
     let (uid, of) = claim("claim", 100, 50);
@@ -520,7 +520,7 @@ fn what_has_failed_and_what_was_evicted_is_known_after_a_restart() {
 fn usage_is_remembered_over_a_restart() {
     let mut kit = Kit::new(1, Vec::new());
     kit.runs("claim", 100, 50);
-    // What is remembered as a whole is saved once in a while.
+    // The memory is saved as a whole once in a while.
     kit.pass(2 * settings().memory_every_ms);
     let used = |engine: &mut MemoryStore| engine.load().expect("it is in memory").memory.usage;
     let before = used(&mut kit.store);
@@ -548,7 +548,7 @@ fn what_claims_that_ended_have_taught_is_remembered_over_a_restart() {
     assert_eq!(before.ended, 1000 << 10, "a whole device");
     let mut kit = kit.restart();
     kit.tell(Observation::Synced);
-    // Its lease has lapsed meanwhile.
+    // The node's lease has lapsed meanwhile.
     kit.report(node(1), 2, generation, Vec::new());
     kit.runs("next", 10, 50);
     kit.pass(2 * settings().memory_every_ms);

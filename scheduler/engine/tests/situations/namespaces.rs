@@ -1,14 +1,13 @@
-//! What namespaces give to claims that do not say what they need.
+//! What namespaces give to claims that do not say how much they need.
 
 use aliquot_scheduler_core::{ClaimBounds, LimitRange, NamespaceSpec};
 
 use super::*;
 
-/// Who asks for how much CPU, and how many percent of a device's time.
+/// The claims' names, the CPU that each asks for, and the percent of a device's time.
 const MEMBERS: [(&str, u64, u32); 2] = [("said", 2000, 50), ("unsaid", 0, 0)];
 
-/// A namespace that gives so much CPU and half a device's time to who does not say, and takes nobody who asks for more
-/// CPU than so much.
+/// A namespace with a default of so much CPU and half a device's time. It rejects claims for more CPU than the maximum.
 fn team(default: u64, maximum: u64) -> Observation {
     let cpu = ClaimBounds { default: Some(default), maximum: Some(maximum), ..ClaimBounds::default() };
     let device_core = ClaimBounds { default: Some(500), ..ClaimBounds::default() };
@@ -23,7 +22,7 @@ fn member(name: &str, cpu: u64, percent: u32) -> Observation {
     Observation::Claim(uid, Box::new(Claim { namespace: "team".into(), ..of }))
 }
 
-/// Two claims run, one that says what it needs and one that does not. Then the engine starts anew with these bounds.
+/// Runs two claims, one that says what it needs and one that does not, and then restarts the engine with these bounds.
 fn restarted(bounds: Observation) -> Kit {
     let mut kit = Kit::new(1, Vec::new());
     kit.tell(team(500, 4000));

@@ -1,4 +1,4 @@
-//! What nodes say that they are.
+//! What nodes report about themselves.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The only stop within the next moments: which claim, its instance and the command.
+/// The only stop within the next moments: its claim, instance and generation.
 fn stop(kit: &mut Kit) -> (ClaimUid, Generation, Generation) {
     match &kit.pass(100)[..] {
         [Command { order: Order::Stop { claim, instance, generation, .. }, .. }] => {

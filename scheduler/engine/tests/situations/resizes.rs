@@ -7,7 +7,7 @@ fn resize(kit: &mut Kit, name: &str, percent: u32) -> Result<(), EventError> {
     kit.try_tell(Observation::ClaimResized(uid, Box::new(claim.request)))
 }
 
-/// The only command within the next moments, which resizes: its generation and amounts.
+/// The only command within the next moments, which must be a resize: its generation and amounts.
 fn told(kit: &mut Kit) -> (Generation, Amounts) {
     match &kit.pass(100)[..] {
         [Command { order: Order::Resize { generation, amounts, .. }, .. }] => (*generation, amounts.clone()),
@@ -96,7 +96,7 @@ fn a_resize_without_room_is_refused_with_the_reason_and_the_claim_runs_on() {
     let refused = resize(&mut kit, "claim", 75).expect_err("the device is full");
     assert!(matches!(refused, EventError::NotEnough { .. }), "{refused}");
     assert_eq!((kit.pass(100), held(&kit, "claim")), (vec![], Some(amounts(0, 50))));
-    // It runs on over a restart at which the user still asks for more.
+    // The claim runs on over a restart at which the user still asks for more.
     let mut kit = kit.restart();
     for (name, percent) in [("claim", 75), ("other", 50)] {
         let (uid, claim) = claim(name, percent, 50);
@@ -123,7 +123,7 @@ fn a_resize_that_nobody_answers_is_repeated_and_goes_on_after_a_restart() {
     let (again, amounts_told) = told(&mut kit);
     assert!(again > first && amounts_told == amounts(0, 75));
     assert_eq!(held(&kit, "claim"), Some(amounts(0, 75)));
-    // The node says what it holds, though its answer was lost.
+    // The node reports what the claim holds, though its answer was lost.
     let running = Running { claim: "claim".into(), instance, amounts: amounts(0, 75) };
     kit.report(node(1), 1, again, vec![running]);
     kit.pass(100);

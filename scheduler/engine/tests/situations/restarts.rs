@@ -1,4 +1,4 @@
-//! What is told while the engine is not live yet.
+//! Observations that come before the engine is live.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn a_node_that_has_not_reported_since_the_start_is_asked_to() {
     let instance = kit.runs("claim", 100, 50);
     let mut kit = kit.restart();
     want_again(&mut kit, "claim", 100);
-    // This is acknowledged, and what it says is not known to anybody else.
+    // This is acknowledged, and its sender does not repeat it.
     kit.outcome("claim", instance, instance, StepOutcome::Gone);
     kit.tell(Observation::Synced);
     let is_asked = |kit: &mut Kit| {

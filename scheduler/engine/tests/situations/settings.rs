@@ -41,7 +41,7 @@ fn settings_of_the_longest_time_are_no_error() {
     slow.report(node(1), 1, Generation::default(), Vec::new());
     slow.want("claim", 100, 50);
     assert_eq!(slow.pass(100), [], "no cycle has come yet");
-    // Nodes that are known from before get as long a lease.
+    // Nodes that are known from before get leases of the same length.
     let saved = slow.store.load().expect("it is in memory");
     slow.engine = Engine::new(decisions(), longest, saved);
     slow.tell(Observation::Synced);

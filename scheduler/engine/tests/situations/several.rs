@@ -4,7 +4,7 @@ use aliquot_scheduler_core::{FurtherRequest, FurtherRequests};
 
 use super::*;
 
-/// A claim for half of a device and a quarter of each of two.
+/// A claim for half of one device and a quarter of each of two others.
 fn half_and_quarters() -> (ClaimUid, Claim) {
     let (uid, mut of) = claim("claim", 50, 50);
     let devices = DeviceRequest { count: 2, ..kit::part(25).devices };

@@ -1,4 +1,4 @@
-//! What runs somewhere and is not what anybody asked for.
+//! Instances that run and that no claim asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ fn stranger(devices: Vec<DevicePart>) -> Running {
     Running { amounts: Amounts { devices, ..Amounts::default() }, ..running("stranger", 7, 0, 100) }
 }
 
-/// A stranger is stopped, and a claim waits until it is gone.
+/// A stray is stopped, and a claim waits until it is gone.
 fn holds_its_room(mut kit: Kit, percent: u32) {
     kit.want("claim", percent, 50);
     let instance = Generation { term: 1, number: 7 };
-    // After a restart once more when its node is there, which may not have heard the first one.
+    // After a restart the stop is sent once more when the node comes, because it may not have received the first one.
     let told: BTreeSet<(String, Generation)> =
         stops(&kit.pass(100)).into_iter().map(|(claim, instance)| (claim.to_owned(), instance)).collect();
     assert_eq!(told, BTreeSet::from([("stranger".to_owned(), instance)]));
