@@ -1,31 +1,31 @@
-//! Who may what. Everything about rights is decided here, without I/O: a caller and an action give permission, or a reason
-//! that says what the caller may do and who can change that.
+//! Access rights. All rights are decided here, without I/O: a caller and an action give permission, or a reason that
+//! says what the caller may do and which user can change that.
 
 use serde::{Deserialize, Serialize};
 
 use crate::secrets::Holder;
 
-/// What somebody may do in general.
+/// The role of a user or node: what it may do in general.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Sees, submits and cancels everything, and changes queues, nodes, tokens and users.
     Administrator,
-    /// Submits jobs to some queues or all, and sees and cancels the own ones.
+    /// Submits jobs to some queues or all, and sees and cancels its own jobs.
     #[default]
     User,
     /// Sees everything and changes nothing.
     Viewer,
-    /// Calls the API for nodes, and nothing of that for users.
+    /// Calls the API for nodes, and none of the API for users.
     Node,
     /// May do nothing, not even look at lists.
     None,
 }
 
-/// Who calls, or whose a job is.
+/// The caller of a call, or the owner of a job.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Identity {
-    /// A user of a scheduler's machine, by number.
+    /// A user of a scheduler's machine, by user number.
     Local(u32),
     /// A user of another machine, by the name in the certificate.
     Remote(String),
@@ -33,60 +33,60 @@ pub(crate) enum Identity {
     Node(String),
 }
 
-/// A user of the scheduler's machine, as an administrator names one.
+/// A user of the scheduler's machine, as an administrator writes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LocalUser {
-    /// By the number that the kernel knows.
+    /// By user number, as the kernel knows it.
     Number(u32),
-    /// By the name in the machine's list of users.
+    /// By name, from the machine's list of users.
     Name(String),
 }
 
-/// What somebody was given.
+/// The rights of a user.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Grant {
     pub(crate) role: Role,
-    /// The queues that a user may submit to, each with those below it; `None`: all.
+    /// The queues that the user may submit to, each with all queues below it; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queues: Option<Vec<String>>,
-    /// As whom the jobs of a user of another machine run.
+    /// The local user as whom this user's jobs run, if the user is one of another machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) runs_as: Option<LocalUser>,
 }
 
-/// Who calls, and what was given to that one.
+/// A caller and the caller's rights.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
-    /// As messages name the caller.
+    /// The caller's name in messages.
     pub(crate) name: String,
     pub(crate) grant: Grant,
 }
 
-/// A job, as far as rights depend on it.
+/// What rights depend on of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OwnedJob<'job> {
     pub(crate) id: u64,
     pub(crate) owner: Identity,
-    /// As messages name the owner.
+    /// The owner's name in messages.
     pub(crate) user: &'job str,
 }
 
-/// What a caller wants to do.
+/// An action that a caller asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Action<'a> {
-    /// Look at the lists of jobs, queues and nodes, without what is private in them.
+    /// Look at the lists of jobs, queues and nodes, without their private parts.
     Look,
-    /// See who may what.
+    /// See the list of users and their rights.
     SeeUsers,
-    /// Submit a job to the first of these queues, which is below the others.
+    /// Submit a job to the first of these queues; the others are the queues above it.
     Submit { queues: &'a [String] },
     /// See the command, the environment, the log and the reasons of a job. The verb is for messages.
     Inspect { job: OwnedJob<'a>, verb: &'static str },
-    /// Change a job or act in its name. The verb is for messages.
+    /// Change a job or act in its owner's name. The verb is for messages.
     Control { job: OwnedJob<'a>, verb: &'static str },
-    /// See that there is a secret of this holder. No call ever answers its value. A queue comes with those above and below
+    /// See that this holder has a secret. No call ever answers its value. A queue is listed with those above and below
     /// it.
     SeeSecret { holder: &'a Holder, queues: &'a [String] },
     /// Set or remove a secret of this holder.
@@ -95,7 +95,7 @@ pub(crate) enum Action<'a> {
     Administer,
 }
 
-/// Who the administrators are, for messages.
+/// Says in messages which users are administrators.
 const ADMINISTRATORS: &str = "administrators are root, the user that the scheduler runs as, and those whom its \
                               configuration names";
 
@@ -109,10 +109,10 @@ impl std::fmt::Display for LocalUser {
 }
 
 impl Caller {
-    /// Whether the caller may do this.
+    /// Checks whether the caller may do this.
     ///
     /// # Errors
-    /// A sentence that says why not, what the caller may do, and who can change that.
+    /// A sentence that says why not, what the caller may do, and which user can change that.
     pub(crate) fn may(&self, action: &Action<'_>) -> Result<(), String> {
         let Grant { role, queues, runs_as } = &self.grant;
         let owns = |job: &OwnedJob<'_>| job.owner == self.identity;
@@ -127,7 +127,7 @@ impl Caller {
             }
             (Role::User | Role::Viewer, Action::Look) => true,
             (Role::Viewer, Action::Inspect { .. } | Action::SeeUsers | Action::SeeSecret { .. }) => true,
-            // A secret is its user's alone.
+            // A user's secret can be changed by that user only, even if the caller is an administrator.
             (Role::Administrator, Action::ChangeSecret { holder }) if is_user(holder) => holds(holder),
             (Role::User, Action::ChangeSecret { holder }) => holds(holder),
             (Role::User, Action::SeeSecret { holder, queues: asked }) => match is_user(holder) {
@@ -146,7 +146,7 @@ impl Caller {
         if is_allowed { Ok(()) } else { Err(self.refusal(action)) }
     }
 
-    /// Whether the caller may see what is private in a job.
+    /// Whether the caller may see the private parts of a job.
     pub(crate) fn may_inspect(&self, job: OwnedJob<'_>) -> bool {
         self.may(&Action::Inspect { job, verb: "see" }).is_ok()
     }
@@ -197,7 +197,7 @@ impl Caller {
         format!("{kind} {}", self.name)
     }
 
-    /// What the caller may do, for messages.
+    /// What the caller may do, as words for messages.
     fn allowance(&self) -> String {
         match (self.grant.role, &self.grant.queues) {
             (Role::Administrator, _) => "may do everything".to_owned(),
@@ -231,7 +231,8 @@ mod tests {
         OwnedJob { id: 7, owner, user: "somebody" }
     }
 
-    /// Submitting to team-a, to a queue below it and to team-b; then the other actions, the last of them with secrets.
+    /// One letter for each action: submit to team-a, to a queue below it and to team-b, then the other actions; those
+    /// with secrets come last.
     fn table(caller: &Caller) -> String {
         let queues = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (own, below, other) = (queues(&["team-a"]), queues(&["vision", "team-a"]), queues(&["team-b"]));

@@ -1,4 +1,4 @@
-//! Users of other machines whom administrators have added: what they may do, and which certificates are theirs.
+//! Users of other machines that administrators have added: their rights and their certificates.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,20 @@ use crate::access::Grant;
 use crate::certificates::Subject;
 use crate::membership::LoadError;
 
-/// The kind of records that users are saved as.
+/// The kind of the records in which users are saved.
 const USERS: &str = "user";
 
-/// A user, as it is saved.
+/// A user, as saved.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Account {
     pub(crate) grant: Grant,
-    /// The certificate that the scheduler has signed last. Others are worth nothing. `None`: it has signed none.
+    /// The certificate that the scheduler signed last for this user; earlier ones are not valid any more. `None`: it
+    /// has signed none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) certificate: Option<Signed>,
 }
 
-/// A certificate that was signed for a user.
+/// A certificate that the scheduler has signed for a user.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Signed {
     pub(crate) serial: String,
@@ -34,11 +35,11 @@ pub(crate) struct Signed {
 #[derive(Debug)]
 pub(crate) struct Accounts {
     database: Database,
-    /// Whoever makes a change holds this until it is saved, so that changes follow each other.
+    /// Held during a change until the change is saved, so that changes follow each other.
     changes: Mutex<()>,
-    /// As they were saved. Nobody holds this while the disk works: each call of a user looks here.
+    /// The users as saved. Each call of a user takes this lock, so it is never held during a write to the disk.
     users: Mutex<BTreeMap<String, Account>>,
-    /// Says that something has changed.
+    /// Signals that a user has changed.
     changed: watch::Sender<()>,
 }
 
@@ -57,7 +58,7 @@ impl Accounts {
         self.users.lock().get(name).cloned()
     }
 
-    /// All users by name.
+    /// All users with their names, in the order of the names.
     pub(crate) fn all(&self) -> Vec<(String, Account)> {
         self.users.lock().iter().map(|(name, account)| (name.clone(), account.clone())).collect()
     }
@@ -69,7 +70,7 @@ impl Accounts {
         signed.is_some_and(|signed| signed.serial == subject.serial)
     }
 
-    /// Changes a user, or adds or removes one. `change` gets the user as it is. It is durable when this returns.
+    /// Adds, changes or removes a user. `change` gets the present account. The change is durable when this returns.
     pub(crate) fn change<T, E: From<StoreError>>(
         &self,
         name: &str,
@@ -87,16 +88,16 @@ impl Accounts {
         Ok(answer)
     }
 
-    /// What says from now on that something has changed.
+    /// A receiver that is told of every later change.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 }
 
-/// Refuses names that are no good in certificates, files and commands.
+/// Refuses names that are not usable in certificates, files and commands.
 ///
 /// # Errors
-/// What a name may be.
+/// A sentence that says which names are allowed.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_usable = (1..=63).contains(&name.len())
         && name.starts_with(|letter: char| letter.is_ascii_alphanumeric())
@@ -172,7 +173,7 @@ mod tests {
         let accounts = open(&dir);
         add(&accounts, "ada", "first");
         let looked = accounts.change("ada", |before| {
-            // As another call would: what it finds is what was saved.
+            // Another call sees only what was saved.
             let others_find = accounts.users.try_lock().map(|users| users.get("ada").cloned());
             Ok::<_, StoreError>((before.cloned(), others_find))
         });

@@ -25,7 +25,7 @@ use crate::membership::{Denied, Membership};
 use crate::sessions::{Connected, Sessions};
 use crate::streams::{Answer, Streams};
 
-/// Frames that wait until the connection takes them.
+/// Frames of one stream that may wait until the connection takes them.
 const FRAMES_MAX: usize = 2;
 
 /// The server's side of the API for nodes.
@@ -42,7 +42,7 @@ pub(crate) struct AgentService {
     pub(crate) limiter: Limiter,
 }
 
-/// Why a node gets no certificate.
+/// Why a node does not get a certificate.
 #[derive(Debug, thiserror::Error)]
 enum IssueError {
     #[error(transparent)]
@@ -68,7 +68,7 @@ fn not_a_member(node: &str) -> Status {
 }
 
 impl AgentService {
-    /// The node that calls, by its certificate.
+    /// The node that calls, from its certificate.
     fn caller<T>(&self, request: &Request<T>) -> Result<Subject, Status> {
         let certificate = peer_certificate(request.extensions());
         if let Some(user) = certificate.as_ref().and_then(|certificate| user_of(certificate)) {
@@ -84,7 +84,7 @@ impl AgentService {
         Ok(subject)
     }
 
-    /// Uses a token for a node. When this returns, that is durable.
+    /// Joins a node by its token. The result is durable when this returns.
     fn let_in(&self, request: JoinRequest) -> Result<JoinResponse, Status> {
         let JoinRequest { secret, node, certificate_request } = request;
         let authority = self.authority()?;
@@ -93,7 +93,7 @@ impl AgentService {
             let issued = authority.node(&node, &certificate_request)?;
             Ok::<_, IssueError>((issued.pem, issued.serial))
         };
-        // It waits for the disk, seldom and shortly.
+        // This waits for the disk, rarely and shortly.
         let joined = tokio::task::block_in_place(|| self.membership.join(now_ms, &secret, &node, issue))?;
         match joined {
             Ok(certificate) => {
@@ -111,7 +111,7 @@ impl AgentService {
         }
     }
 
-    /// Signs a node's next certificate. Answers the node's name as well, which is empty if nobody knows who calls.
+    /// Signs a node's next certificate. Answers also the node's name, which is empty if the caller is not known.
     fn renew(&self, request: Request<RenewCertificateRequest>) -> Result<(String, JoinResponse), (String, Status)> {
         let Subject { name, serial, .. } = self.caller(&request).map_err(|status| (String::new(), status))?;
         let signed = || {
@@ -184,7 +184,7 @@ impl Agents for AgentService {
         let Connected { number, messages: orders, is_anew } = self.sessions.connect(&name);
         info!(node = name, is_anew, "a node is connected");
         if is_anew {
-            // What the older connection has lost is repeated when the node reports.
+            // Commands that were lost with the older connection are repeated when the node reports.
             _ = self.controller.send(Inbox::NodeLost(name.clone()));
         }
         let (sessions, controller) = (self.sessions.clone(), self.controller.clone());

@@ -1,7 +1,7 @@
-//! The audit log: who has done what, when, from where, with which result. One JSON object in each line.
+//! The audit log: the caller, the call, the time, the origin and the result. One JSON object in each line.
 //!
-//! A line is written before the call is answered, so whoever has got an answer finds the call in the log, also after a kill
-//! of the scheduler. If the log cannot be written, calls go on: a warning and a metric say so.
+//! A line is written before the call is answered. So a call whose answer was received is in the log, even if the
+//! scheduler is killed then. If the log cannot be written, calls go on: a warning and a metric tell of it.
 
 mod file;
 
@@ -18,16 +18,16 @@ use tracing::{info, warn};
 
 use file::LogFile;
 
-/// Where the audit log is, and how large it may become.
+/// Where the audit log is written, and how long its files may become.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditConfig {
-    /// The newest file; older ones have `.1`, `.2` and so on behind their names. Not set: `audit.jsonl` in the state
+    /// The newest file; older files have `.1`, `.2` and so on appended to the name. Not set: `audit.jsonl` in the state
     /// directory.
     pub file: Option<PathBuf>,
-    /// A file is as long as this at most; then the next one begins.
+    /// The greatest length of a file in bytes; then the next one begins.
     pub file_bytes: u64,
-    /// So many files are kept, the newest among them.
+    /// The number of files that are kept, with the newest.
     pub files: u32,
 }
 
@@ -38,10 +38,10 @@ impl Default for AuditConfig {
 }
 
 impl AuditConfig {
-    /// Says what makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What it is, with the value, and what to do.
+    /// A sentence with the wrong value, and what to do.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.file_bytes < 4096 {
             return Err(format!(
@@ -56,33 +56,33 @@ impl AuditConfig {
     }
 }
 
-/// Letters of a text in a line at most.
+/// The most characters of one text in a line.
 const TEXT_MAX: usize = 500;
-/// Lines that may wait for the disk.
+/// The most lines that may wait for the disk.
 const WAITING_MAX: usize = 1024;
-/// A call is answered after so long although its line is not written yet: the disk hangs.
+/// A call is answered after this time even if its line is not written yet, because the disk hangs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A line of the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Line {
-    /// As RFC 3339 writes it.
+    /// The time of the call in the format of RFC 3339.
     pub(crate) time: String,
-    /// The name of the user or node; empty: the caller is not known.
+    /// The name of the user or node; empty: the caller is unknown.
     pub(crate) who: String,
     /// `local`, `certificate`, `node`, `token` or `unknown`.
     pub(crate) known_by: &'static str,
-    /// The number of a local user.
+    /// The user number of a local user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) uid: Option<u32>,
-    /// `socket`, or the caller's address.
+    /// `socket`, or the IP address of the caller.
     pub(crate) from: String,
-    /// The scheduler that stands by and has handed the call on.
+    /// The standby scheduler that handed the call on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) by_way_of: Option<String>,
     /// The name of the method.
     pub(crate) call: String,
-    /// What the call was about, such as `job 17`.
+    /// The object of the call, such as `job 17`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) object: Option<String>,
     /// `ok`, or the gRPC code in words.
@@ -93,7 +93,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The line with when it happened, what it was about, and why it was refused or has failed; `None`: it has not.
+    /// The line, completed with its time, its object, and the failure if there is one.
     pub(crate) fn with(self, unix_ms: u64, object: Option<&str>, failed: Option<&Status>) -> Self {
         Self {
             time: Self::time(unix_ms),
@@ -104,19 +104,19 @@ impl Line {
         }
     }
 
-    /// The time for a line.
+    /// A line's time in the format of RFC 3339.
     fn time(unix_ms: u64) -> String {
         let moment = i64::try_from(unix_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
         moment.map(|moment| format!("{moment:.3}")).unwrap_or_default()
     }
 }
 
-/// The beginning of a text, which may be a caller's and of any length.
+/// The beginning of a text, which may come from a caller and have any length.
 fn shortened(text: &str) -> String {
     text.chars().take(TEXT_MAX).collect()
 }
 
-/// A code as gRPC writes it.
+/// The name of a gRPC status code in the log.
 fn word(code: Code) -> &'static str {
     match code {
         Code::Ok => "ok",
@@ -144,7 +144,7 @@ struct Asked {
     written: oneshot::Sender<()>,
 }
 
-/// A handle of the log. Copies are handles of the same one.
+/// A handle of the log. All copies write to the same log.
 #[derive(Clone, Debug)]
 pub(crate) struct Audit {
     sender: SyncSender<Asked>,
@@ -171,7 +171,7 @@ impl Audit {
         Ok(Self { sender, lost })
     }
 
-    /// Adds a line. It is written when this returns, unless the disk is full or hangs.
+    /// Adds a line. The line is written when this returns, unless the disk is full or hangs.
     pub(crate) async fn note(&self, line: &Line) {
         let Ok(mut line) = serde_json::to_string(line) else { return };
         line.push('\n');
@@ -200,7 +200,7 @@ fn write(mut file: LogFile, asked: &Receiver<Asked>, lost: &Counter) {
                 }
             }
         }
-        // Whoever asked may have lost patience.
+        // The caller may have stopped waiting.
         _ = written.send(());
     }
 }

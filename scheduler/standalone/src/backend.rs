@@ -14,8 +14,8 @@ use crate::jobs::{ClaimName, StartOrder};
 use crate::sessions::Sessions;
 use crate::wire;
 
-/// Sends commands that concern the node as a whole at once. What concerns a claim goes by the controller, which knows
-/// what the claim is to run, in the order in which it was commanded.
+/// Sends commands about a node as a whole at once. Commands about a claim go through the controller, which knows the
+/// job's program; it keeps them in the order in which they were issued.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     pub(crate) sessions: Sessions,
@@ -25,9 +25,9 @@ pub(crate) struct Nodes {
 }
 
 impl Backend for Nodes {
-    /// Who does not lead any more says nothing. Of all that a node is told only a lease is not in the store first: whoever
-    /// leads next waits for it, counted from when it began to lead. A lease counts from when the node asked for it, which
-    /// was before this check, and so before the end of this scheduler's own lease.
+    /// A scheduler that no longer leads sends nothing. A lease is the only command that is not in the store first, so
+    /// the next leader waits for the longest possible one, counted from when it began to lead. A lease counts from when
+    /// the node asked for it, which was before this check, and so before the end of this scheduler's own lease.
     fn carry_out(&mut self, command: Command) {
         if !self.leadership.holds() {
             return;
@@ -35,7 +35,7 @@ impl Backend for Nodes {
         let Command { node, session, order } = command;
         let message = match order {
             Order::Start { claim, generation, amounts, deadline_ms, term } => {
-                // All claims have such names, but for what a node claims to run and nobody has ever started.
+                // All claims have such names, except those that a node reports and that no scheduler has started.
                 if let Some(claim) = ClaimName::parse(claim.as_str()) {
                     let order = StartOrder { node, session, claim, generation, amounts, deadline_ms, term };
                     _ = self.controller.send(Inbox::Start(order));
@@ -52,7 +52,7 @@ impl Backend for Nodes {
                 _ = self.controller.send(Inbox::Stop { node, message: wire::message(session, Message::Stop(stop)) });
                 return;
             }
-            // No user of this scheduler can ask for one yet, so the engine commands none.
+            // Users of this scheduler cannot ask for a resize yet, so the engine issues none.
             Order::Resize { .. } => return,
             Order::Renew { sequence, lease_ms, term } => Message::Renew(wire_types::Renew { sequence, lease_ms, term }),
             Order::EndSession { term } => Message::EndSession(wire_types::EndSession { term }),
@@ -63,7 +63,7 @@ impl Backend for Nodes {
     }
 }
 
-/// What tells a node to start a claim.
+/// The message that tells a node to start a claim.
 pub(crate) fn start_message(
     order: &StartOrder,
     process: wire_types::Process,

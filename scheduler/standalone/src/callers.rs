@@ -1,4 +1,4 @@
-//! Who calls: what the connection says, and what was given to that user.
+//! Identifies callers by what the connection says, and finds their rights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,31 +19,31 @@ use crate::certificates::{Subject, is_scheduler, node_of, user_of};
 use crate::connections::ConnectionInfo;
 use crate::grants::{self, Grants};
 
-/// By these names a scheduler that stands by says for whom it calls: a user of its machine by number, or the certificate of
-/// a user of another machine, and from where that user has called.
+/// The headers in which a standby scheduler names the caller of a call that it hands on: the number of a user of its
+/// machine, or the certificate of a user of another machine, and from where that user has called.
 const FORWARDED_UID: &str = "aliquot-uid";
 const FORWARDED_CERTIFICATE: &str = "aliquot-certificate";
 const FORWARDED_FROM: &str = "aliquot-from";
 
-/// What a connection says of the caller.
+/// What a connection says about its caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
-    /// The kernel says which user of a scheduler's machine it is.
+    /// The kernel has told the number of a user of a scheduler's machine.
     Local(u32),
-    /// The certificate of a user of another machine.
+    /// The certificate names a user of another machine.
     User(Subject),
-    /// The certificate of the node of this name.
+    /// The certificate names this node.
     Node(String),
-    /// Neither the kernel nor a certificate says who calls.
+    /// Neither the kernel nor a certificate identifies the caller.
     Unknown,
 }
 
-/// From where a call comes.
+/// Where a call comes from.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Origin {
     /// `socket`, or the caller's address.
     pub(crate) from: String,
-    /// The scheduler that has handed it on.
+    /// The standby scheduler that handed the call on.
     pub(crate) by_way_of: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl Claim {
     }
 }
 
-/// Who calls, by the connection. Only a scheduler is believed what its headers say of another caller.
+/// The caller of a call. Headers that name another caller are believed only if they come from a scheduler.
 pub(crate) fn claim(extensions: &Extensions, headers: &HeaderMap) -> (Claim, Origin) {
     if let Some(uid) = local_uid(extensions) {
         return (Claim::Local(uid), Origin { from: "socket".to_owned(), by_way_of: None });
@@ -88,7 +88,7 @@ pub(crate) fn claim(extensions: &Extensions, headers: &HeaderMap) -> (Claim, Ori
     (claim, origin)
 }
 
-/// Whose a connection over TLS is, and whether it is a scheduler's.
+/// The caller of a connection over TLS, and whether it is a scheduler.
 pub(crate) fn of_connection(extensions: &Extensions) -> (Claim, bool) {
     match peer_certificate(extensions) {
         Some(certificate) => (Claim::of_certificate(&certificate), is_scheduler(&certificate)),
@@ -96,10 +96,10 @@ pub(crate) fn of_connection(extensions: &Extensions) -> (Claim, bool) {
     }
 }
 
-/// Puts who calls into the headers of a call that is handed on, in place of whatever the caller says.
+/// Writes the caller into the headers of a call that is handed on, and removes what the caller has written there.
 ///
 /// # Errors
-/// If the caller is no user.
+/// If the caller is not a user.
 pub(crate) fn hand_on(parts: &mut Parts) -> Result<(), Status> {
     for name in [FORWARDED_UID, FORWARDED_CERTIFICATE, FORWARDED_FROM] {
         parts.headers.remove(name);
@@ -127,31 +127,32 @@ fn not_known() -> Status {
     )
 }
 
-/// The user of this machine at the other end of the socket.
+/// The number of the local user at the other end of the socket.
 fn local_uid(extensions: &Extensions) -> Option<u32> {
     Some(extensions.get::<UdsConnectInfo>()?.peer_cred?.uid())
 }
 
-/// The certificate of the other end of a connection over TLS.
+/// The certificate of the peer of a connection over TLS.
 pub(crate) fn peer_certificate(extensions: &Extensions) -> Option<CertificateDer<'static>> {
     let certificates = extensions.get::<TlsConnectInfo<ConnectionInfo>>()?.peer_certs()?;
     certificates.first().cloned()
 }
 
-/// Where the other end of a connection over TLS is.
+/// The IP address of the peer of a connection over TLS.
 pub(crate) fn remote_address(extensions: &Extensions) -> String {
     let address = extensions.get::<TlsConnectInfo<ConnectionInfo>>().and_then(|info| info.get_ref().from);
     address.map(|address| address.to_string()).unwrap_or_default()
 }
 
-/// Knows what was given to whom.
+/// Finds the rights of callers.
 #[derive(Clone, Debug)]
 pub(crate) struct Callers {
     pub(crate) grants: Arc<Grants>,
     pub(crate) accounts: Arc<Accounts>,
-    /// The scheduler signs the certificates of users, so it knows each of them. Otherwise their authority is trusted.
+    /// Whether the scheduler signs the certificates of users, so that it knows each valid one. If not, it trusts every
+    /// certificate of their authority.
     pub(crate) signs: bool,
-    /// Names of local users, which are looked up once.
+    /// Names of local users. Each is looked up once.
     names: Arc<Mutex<BTreeMap<u32, String>>>,
 }
 
@@ -160,10 +161,10 @@ impl Callers {
         Self { grants: Arc::new(grants), accounts, signs, names: Arc::default() }
     }
 
-    /// The caller with what was given to that one now.
+    /// The caller with the present rights.
     ///
     /// # Errors
-    /// If the caller is not known, or the certificate is not valid any more.
+    /// If the caller is not known, or the certificate is no longer valid.
     pub(crate) fn caller(&self, claim: &Claim, now_ms: u64) -> Result<Caller, Status> {
         let identity = claim.identity().ok_or_else(not_known)?;
         let (name, grant) = match claim {
@@ -177,7 +178,7 @@ impl Callers {
         Ok(Caller { identity, name, grant })
     }
 
-    /// The name of a local user; the number where there is none.
+    /// The name of a local user; the number if the user has no name.
     fn local_name(&self, uid: u32) -> String {
         self.names.lock().entry(uid).or_insert_with(|| grants::name_of(uid)).clone()
     }
@@ -202,8 +203,8 @@ impl Callers {
         })
     }
 
-    /// Waits until something else was given to the caller than when the call began, or the certificate has ended; answers
-    /// what the caller is told then.
+    /// Waits until the caller's rights differ from those at the beginning of the call, or the certificate has ended.
+    /// Answers the error for the caller.
     pub(crate) async fn lost(self, claim: Claim, caller: Caller, clock: Arc<crate::clock::Clock>) -> Status {
         let Claim::User(subject) = &claim else { return std::future::pending().await };
         let mut changes = self.accounts.changes();
@@ -235,7 +236,7 @@ mod tests {
         Subject { name: name.to_owned(), serial: serial.to_owned(), expires_ms: 1000 }
     }
 
-    /// Callers of whom ada was added, and bob is in the configuration.
+    /// Callers: ada was added by an administrator, and bob is in the configuration.
     fn callers(dir: &tempfile::TempDir, signs: bool) -> Callers {
         let accounts = Accounts::load(Database::open(&dir.path().join("scheduler.db")).unwrap()).unwrap();
         let certificate = Some(Signed { serial: "1".to_owned(), expires_ms: 1000 });

@@ -1,4 +1,4 @@
-//! Who is who: the scheduler's own certificate authority, and what certificates say.
+//! Certificates: the scheduler's own authority, and what a certificate says about its owner.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,26 +16,26 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::config::Tls;
 use crate::serve::ServeError;
 
-/// The name that nodes expect in the scheduler's certificate, wherever it listens.
+/// The name in the scheduler's certificate that nodes expect, whatever address it listens on.
 pub const SERVER_NAME: &str = "scheduler.aliquot.internal";
-/// What a node's certificate names as its organisation.
+/// The organisation in the certificate of a node.
 const NODES: &str = "aliquot:nodes";
-/// What the certificate of a user of another machine names as its organisation.
+/// The organisation in the certificate of a user of another machine.
 const USERS: &str = "aliquot:users";
-/// What the scheduler's own certificate names as its organisation.
+/// The organisation in the certificate of a scheduler.
 const SCHEDULER: &str = "aliquot:scheduler";
-/// The kind of records by which schedulers of one database share their authority, and their keys.
+/// The kind of records in which the schedulers of one database share their authority, and the keys of these records.
 pub(crate) const AUTHORITY: &str = "authority";
 const CERTIFICATE: &str = "certificate";
 const KEY: &str = "key";
 const DAY_S: u64 = 24 * 3600;
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * DAY_S);
-/// How long the certificate of a user is valid, where nobody says, and at most.
+/// How long a user's certificate is valid by default, and at most.
 pub(crate) const USER_LIFE: Duration = Duration::from_secs(90 * DAY_S);
 pub(crate) const USER_LIFE_MAX: Duration = AUTHORITY_LIFE;
-/// Nodes ask for a new one when a third of this is left.
+/// How long a node's certificate is valid. Nodes ask for a new one when a third of this time is left.
 const NODE_LIFE: Duration = Duration::from_secs(90 * DAY_S);
-/// A certificate is valid from so long ago, for clocks that do not agree.
+/// Certificates are valid from this long before now, because clocks may differ.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
 /// Why a certificate cannot be made or read.
@@ -46,15 +46,15 @@ pub enum CertificateError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why it failed.
         error: io::Error,
     },
-    /// Something is there that is no certificate or key.
+    /// A file or record is not a certificate or key.
     #[error("{what} cannot be used: {why}")]
     Unusable {
-        /// Which one.
+        /// The certificate or key.
         what: String,
-        /// Why.
+        /// Why it cannot be used.
         why: String,
     },
 }
@@ -64,7 +64,7 @@ fn unusable(what: impl Into<String>) -> impl FnOnce(rcgen::Error) -> Certificate
     move |error| CertificateError::Unusable { what, why: error.to_string() }
 }
 
-/// The certificate and the key with which the scheduler serves nodes, and whom it trusts.
+/// The certificate and the key with which the scheduler serves nodes, and the authority that it trusts.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(crate) certificate_pem: String,
@@ -72,7 +72,7 @@ pub(crate) struct Identity {
     pub(crate) authority_pem: String,
 }
 
-/// The identity of a scheduler: with certificates from elsewhere, or of its own authority.
+/// The identity of a scheduler: from given certificates, or from its own authority.
 pub(crate) fn identity(tls: Option<&Tls>, authority: Option<&Authority>) -> Result<Identity, CertificateError> {
     match (tls, authority) {
         (Some(tls), _) => Ok(Identity {
@@ -88,7 +88,7 @@ pub(crate) fn identity(tls: Option<&Tls>, authority: Option<&Authority>) -> Resu
     }
 }
 
-/// Signs certificates.
+/// Signs certificates for schedulers, nodes and users.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(crate) pem: String,
@@ -110,19 +110,19 @@ impl std::fmt::Debug for Authority {
 #[derive(Debug)]
 pub(crate) struct Issued {
     pub(crate) pem: String,
-    /// Names it among all that this authority has signed.
+    /// The serial number, which is unique among all certificates of this authority.
     pub(crate) serial: String,
-    /// When it ends, in milliseconds since 1970.
+    /// When the certificate ends, in milliseconds since 1970.
     pub(crate) expires_ms: u64,
 }
 
 impl Authority {
-    /// The authority that is in this directory; makes one if there is none.
+    /// Opens the authority in this directory, and makes one if there is none.
     pub(crate) fn open(dir: &Path) -> Result<Self, CertificateError> {
         let (certificate, key) = (dir.join("authority.crt"), dir.join("authority.key"));
         if !certificate.exists() {
             let (pem, key_pem) = new_authority().map_err(unusable("the new authority"))?;
-            // The certificate comes last: where it is, the key is too.
+            // The certificate is written last: where it exists, the key exists too.
             write_secret(&key, &key_pem)?;
             write_secret(&certificate, &pem)?;
         }
@@ -130,7 +130,7 @@ impl Authority {
         Self::of(pem, &key_pem, [certificate.display().to_string(), key.display().to_string()])
     }
 
-    /// The authority that schedulers share in a database. The leader makes one if there is none.
+    /// The authority that the schedulers of a database share. The leader makes one if there is none.
     pub(crate) fn shared(database: &Database) -> Result<Self, ServeError> {
         if let Some(authority) = Self::of_records(database.records(AUTHORITY)?)? {
             return Ok(authority);
@@ -145,7 +145,7 @@ impl Authority {
         Ok(Self::of(pem, &key_pem, ["the new authority".to_owned(), "its key".to_owned()])?)
     }
 
-    /// The authority that was saved as these records; `None`: there is none yet.
+    /// The authority in these records; `None`: there are none.
     pub(crate) fn of_records(records: Vec<(String, String)>) -> Result<Option<Self>, CertificateError> {
         let names = ["the authority in the database".to_owned(), "its key".to_owned()];
         let mut texts = BTreeMap::new();
@@ -158,33 +158,33 @@ impl Authority {
         Self::of(pem, &key_pem, names).map(Some)
     }
 
-    /// The authority with this certificate and key, which messages name so.
+    /// The authority with this certificate and key. The names are for messages.
     fn of(pem: String, key_pem: &str, [certificate, key]: [String; 2]) -> Result<Self, CertificateError> {
         let key = KeyPair::from_pem(key_pem).map_err(unusable(key))?;
         let issuer = Issuer::from_ca_cert_pem(&pem, key).map_err(unusable(certificate))?;
         Ok(Self { issuer, pem })
     }
 
-    /// A certificate for the scheduler itself. It is made anew at each start, so it need not be renewed: it lives as long
-    /// as the authority.
+    /// A certificate for the scheduler itself. It is made anew at each start, so it need not be renewed: it is valid as
+    /// long as the authority.
     pub(crate) fn server(&self) -> Result<Identity, CertificateError> {
         let failed = || unusable("the scheduler's certificate");
         let key = KeyPair::generate().map_err(failed())?;
         let mut params = params("aliquot scheduler", SCHEDULER, AUTHORITY_LIFE).map_err(failed())?;
         params.subject_alt_names = vec![rcgen::SanType::DnsName(SERVER_NAME.try_into().map_err(failed())?)];
-        // One that stands by calls the leader for its users.
+        // A standby scheduler calls the leader on behalf of its users.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &self.issuer).map_err(failed())?;
         let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
         Ok(Identity { certificate_pem, key_pem, authority_pem: self.pem.clone() })
     }
 
-    /// A certificate for a node. Only the public key is taken from its request.
+    /// A certificate for a node. Only the public key of the request is used.
     pub(crate) fn node(&self, name: &str, request_pem: &str) -> Result<Issued, CertificateError> {
         self.client(name, NODES, NODE_LIFE, request_pem)
     }
 
-    /// A certificate for a user of another machine. Only the public key is taken from the request.
+    /// A certificate for a user of another machine. Only the public key of the request is used.
     pub(crate) fn user(&self, name: &str, request_pem: &str, life: Duration) -> Result<Issued, CertificateError> {
         self.client(name, USERS, life, request_pem)
     }
@@ -208,31 +208,31 @@ impl Authority {
     }
 }
 
-/// What the certificate of a caller says.
+/// The owner of a caller's certificate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) serial: String,
-    /// When it ends, in milliseconds since 1970.
+    /// When the certificate ends, in milliseconds since 1970.
     pub(crate) expires_ms: u64,
 }
 
-/// The node whose certificate this is; `None`: it is no node's. TLS has checked that it is valid.
+/// The node that owns this certificate; `None`: it does not belong to a node. TLS has checked that it is valid.
 pub(crate) fn node_of(der: &[u8]) -> Option<Subject> {
     subject_of(der, NODES)
 }
 
-/// The user whose certificate this is; `None`: it is no user's. TLS has checked that it is valid.
+/// The user that owns this certificate; `None`: it does not belong to a user. TLS has checked that it is valid.
 pub(crate) fn user_of(der: &[u8]) -> Option<Subject> {
     subject_of(der, USERS)
 }
 
-/// Whether this certificate is a scheduler's. TLS has checked that it is valid.
+/// Whether this certificate belongs to a scheduler. TLS has checked that it is valid.
 pub(crate) fn is_scheduler(der: &[u8]) -> bool {
     subject_of(der, SCHEDULER).is_some()
 }
 
-/// Whose certificate this is, if it names this organisation.
+/// The owner of this certificate, if it names this organisation.
 fn subject_of(der: &[u8], organisation: &str) -> Option<Subject> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
@@ -242,7 +242,7 @@ fn subject_of(der: &[u8], organisation: &str) -> Option<Subject> {
     (named == organisation).then(|| Subject { name, serial: hex(certificate.raw_serial()), expires_ms })
 }
 
-/// Seconds since 1970 in milliseconds; 0 for what is before.
+/// Converts seconds since 1970 to milliseconds; 0 for times before 1970.
 fn unix_ms(seconds: i64) -> u64 {
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
@@ -269,7 +269,8 @@ fn params(name: &str, organisation: &str, life: Duration) -> Result<CertificateP
     Ok(params)
 }
 
-/// A serial number that nobody has: positive, and without a leading zero, so that it looks the same everywhere.
+/// A random serial number, unique in practice. It is positive and has no leading zero, so that all tools print it
+/// alike.
 fn random_serial() -> [u8; 16] {
     let mut serial = crate::membership::random::<16>();
     serial[0] = serial[0] & 0x3f | 0x40;
@@ -284,7 +285,7 @@ fn read(path: &Path) -> Result<String, CertificateError> {
     fs::read_to_string(path).map_err(|error| CertificateError::File { path: path.to_owned(), error })
 }
 
-/// Writes a file that only this user can read: all of it, durably, or nothing.
+/// Writes a file that only this user can read. The file is written completely and durably, or not at all.
 fn write_secret(path: &Path, text: &str) -> Result<(), CertificateError> {
     aliquot_durable::replace(path, text.as_bytes())
         .map_err(|error| CertificateError::File { path: path.to_owned(), error })
@@ -298,7 +299,7 @@ mod tests {
 
     fn request() -> String {
         let key = KeyPair::generate().unwrap();
-        // What a node asks for beside its key does not count.
+        // The names in a node's request do not count, only its key.
         let asked = params("somebody else", "aliquot:scheduler", NODE_LIFE).unwrap();
         let mut asked = asked;
         asked.serial_number = None;

@@ -1,21 +1,21 @@
-//! The engine's time: milliseconds since 1970, which never runs backwards.
+//! The engine's time in milliseconds since 1970. It never runs backwards.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use aliquot_scheduler_engine::Saved;
 
-/// A clock that was set once, when the process started. Later changes of the machine's clock do not change it.
+/// A clock that is set once, when the process starts. Later changes of the machine's clock do not change it.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Instant,
     started_ms: u64,
-    /// What it said last.
+    /// The last time that it told.
     last_ms: AtomicU64,
 }
 
 impl Clock {
-    /// A clock that says nothing before `floor_ms`.
+    /// A clock that never tells a time before `floor_ms`.
     pub(crate) fn new(floor_ms: u64) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let started_ms = u64::try_from(since).unwrap_or(u64::MAX).max(floor_ms);
@@ -29,7 +29,7 @@ impl Clock {
     }
 }
 
-/// The latest time that is in what was saved.
+/// The latest time in the saved records.
 pub(crate) fn latest_ms(saved: &Saved) -> u64 {
     let of_claims = saved.claims.iter().flat_map(|(_, record)| {
         let evicted = record.evicted.as_ref().map(|evicted| evicted.at_ms);

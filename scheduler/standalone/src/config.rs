@@ -1,4 +1,4 @@
-//! How a scheduler is configured: a TOML file, in which everything has a default.
+//! The configuration of a scheduler: a TOML file, in which every value has a default.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,46 +15,46 @@ pub use crate::limits::Limits;
 
 use crate::grants;
 
-/// The port on which nodes reach a scheduler.
+/// The default port on which nodes reach a scheduler.
 pub const PORT: u16 = 7460;
 
-/// How a scheduler is configured.
+/// The configuration of a scheduler.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where it listens for nodes.
+    /// The address on which it listens for nodes.
     pub listen: SocketAddr,
-    /// Where nodes reach it: HOST:PORT, for the command with which they join. Empty: this machine's host name, and the
-    /// port that it listens on.
+    /// The address by which nodes reach it, as HOST:PORT, for the command with which they join. Empty: this machine's
+    /// host name, with the port on which it listens.
     pub address: String,
     /// The socket for users.
     pub socket: PathBuf,
-    /// What it must remember is here, in SQLite, unless it is in PostgreSQL.
+    /// The directory for its state: an SQLite database, unless the state is in PostgreSQL.
     pub state_dir: PathBuf,
-    /// What it must remember is in this database, which several schedulers share: one leads, the others stand by.
+    /// The database for its state, which several schedulers share: one leads, the others stand by.
     pub postgresql: Option<Postgresql>,
-    /// The file with the key that secrets of users are sealed with; not set: `secrets.key` in `state_dir`, made when it is
-    /// needed. Schedulers that share a database must have the same one.
+    /// The file with the key that encrypts users' secrets; not set: `secrets.key` in `state_dir`, made when it is
+    /// needed. Schedulers that share a database must have the same key.
     pub secrets_key: Option<PathBuf>,
-    /// Where it serves `/metrics` and `/healthz`, without encryption; not set: nowhere.
+    /// The address on which it serves `/metrics` and `/healthz`, without encryption; not set: it does not serve them.
     pub metrics_address: Option<SocketAddr>,
-    /// User numbers of administrators, beside root and the user that it runs as.
+    /// User numbers of administrators, in addition to root and the user that the scheduler runs as.
     pub administrators: Vec<u32>,
-    /// What other users may do.
+    /// The rights of other users.
     pub users: Vec<ConfiguredUser>,
-    /// What users of the scheduler's machine may do whom nobody has named.
+    /// The role of users of the scheduler's machine that the configuration does not name.
     pub default_role: Role,
-    /// How many calls each user may make.
+    /// How many calls and connections each caller may have.
     pub limits: Limits,
-    /// Where it notes who has changed what.
+    /// The log of changes and refused calls.
     pub audit: AuditConfig,
-    /// A node stops what runs so long after it was heard of last.
+    /// The length of a node's lease: a node stops its jobs this long after the last contact.
     pub lease_ms: u64,
-    /// Nothing new is started on a node that was not heard of for so long.
+    /// A node that was silent for so long gets nothing new.
     pub silence_ms: u64,
-    /// A start that a node has not answered for so long has failed.
+    /// A start that a node has not answered for so long counts as failed.
     pub start_deadline_ms: u64,
-    /// Certificates from elsewhere, in place of its own authority.
+    /// Certificates from elsewhere, instead of those of its own authority.
     pub tls: Option<Tls>,
 }
 
@@ -64,9 +64,9 @@ pub struct Config {
 pub struct Tls {
     /// The scheduler's certificate, for the name `scheduler.aliquot.internal`.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The private key of that certificate.
     pub key: PathBuf,
-    /// Who signs the certificates of nodes.
+    /// The authority that signs the certificates of nodes.
     pub authority: PathBuf,
 }
 
@@ -74,13 +74,13 @@ pub struct Tls {
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Postgresql {
-    /// `postgresql://USER@HOST:PORT/DATABASE`.
+    /// The address of the database: `postgresql://USER@HOST:PORT/DATABASE`.
     pub url: String,
     /// A file with the user's password.
     pub password_file: Option<PathBuf>,
-    /// A PEM file: who signs the server's certificate. Without it there is no TLS.
+    /// A PEM file with the authority that signs the server's certificate; not set: no TLS.
     pub authority: Option<PathBuf>,
-    /// If the leader gives no sign for so long, another scheduler takes over.
+    /// If the leader does not renew its lease for so long, another scheduler takes over.
     #[serde(default = "leader_lease_ms")]
     pub lease_ms: u64,
 }
@@ -90,7 +90,7 @@ fn leader_lease_ms() -> u64 {
 }
 
 impl Postgresql {
-    /// The same with the contents of the files.
+    /// The same settings with the contents of the files.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -130,7 +130,7 @@ impl Default for Config {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Why a configuration cannot be read or used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct ConfigError {
@@ -139,10 +139,10 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The configuration in a file.
+    /// Reads the configuration from a file.
     ///
     /// # Errors
-    /// If it cannot be read or makes no sense.
+    /// If the file cannot be read, or a value is wrong.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let failed = |why: String| ConfigError { path: path.to_owned(), why };
         let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
@@ -151,10 +151,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Says what makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What it is, with the value, and what to do.
+    /// A sentence with the wrong value, and what to do.
     pub fn check(&self) -> Result<(), String> {
         grants::check(&self.users, self.default_role)?;
         self.limits.check()?;

@@ -1,6 +1,6 @@
-//! The connections from other machines: how many there may be, in all and for each caller, and for how long one may say
-//! nothing. Whoever reaches the port can connect, so a connection is first a stranger's. It is its caller's from the first
-//! call with a certificate on.
+//! The connections from other machines: how many may exist, in all and for each caller, and how long one may be idle
+//! before its first call. Any program that reaches the port can connect, so a new connection counts as a stranger's.
+//! From the first call with a certificate on, it counts as its caller's.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -31,14 +31,14 @@ use crate::access::Identity;
 use crate::callers;
 use crate::limits::Limits;
 
-/// Connections of strangers at most.
+/// The most connections of strangers.
 const STRANGERS_MAX: u32 = 256;
-/// A stranger has so long for the handshake and a first call with a certificate.
+/// The time that a stranger has for the handshake and a first call with a certificate.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Of refusals that follow each other, one is in the log in so long.
+/// Of refusals that follow each other, one in this time is written to the log.
 const NOTED: Duration = Duration::from_secs(60);
 
-/// Counts connections. Copies count together.
+/// Counts connections. All copies share the counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections(Arc<Shared>);
 
@@ -46,7 +46,7 @@ pub(crate) struct Connections(Arc<Shared>);
 struct Shared {
     limits: Limits,
     counts: Mutex<Counts>,
-    /// Connections and calls that were refused.
+    /// Connections and calls that were refused so far.
     refused: Counter,
 }
 
@@ -58,18 +58,18 @@ struct Counts {
     noted: Option<Instant>,
 }
 
-/// Whose a connection is.
+/// The owner of a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Holder {
     /// A user or a node.
     Caller(Identity),
-    /// A scheduler that stands by, and carries the calls of many.
+    /// A standby scheduler, which carries the calls of many users.
     Scheduler,
-    /// Somebody who had more connections already.
+    /// A caller that had too many connections already.
     TooMany,
 }
 
-/// The place of a connection among all, until it is dropped.
+/// One connection's place among those allowed, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     shared: Arc<Shared>,
@@ -96,7 +96,7 @@ impl Connections {
         Self(Arc::new(Shared { limits, counts: Mutex::default(), refused }))
     }
 
-    /// The connections that are taken of those that come.
+    /// The connections of this listener that are accepted.
     pub(crate) fn of(&self, listener: TcpListener) -> impl Stream<Item = io::Result<Connection>> + use<> {
         let connections = self.clone();
         TcpListenerStream::new(listener).filter_map(move |stream| match stream {
@@ -114,13 +114,13 @@ impl Connections {
                 return None;
             }
         };
-        // Small answers do not wait for more. Without this they only come later.
+        // Without this, small answers are delayed until more data follows.
         _ = stream.set_nodelay(true);
         let patience = Some(Box::pin(tokio::time::sleep(PATIENCE)));
         Some(Connection { stream, info: ConnectionInfo { from, place }, patience })
     }
 
-    /// A place for one more stranger, or why there is none.
+    /// Takes a place for one more stranger, or says why there is none.
     fn place(&self) -> Result<Place, String> {
         let mut counts = self.0.counts.lock();
         let Counts { all, strangers, .. } = &mut *counts;
@@ -153,10 +153,10 @@ impl Shared {
 }
 
 impl Place {
-    /// Notes who calls. Only the first call of a connection says it.
+    /// Notes the caller of a connection. Only its first call with a certificate counts.
     ///
     /// # Errors
-    /// If the caller has as many connections as one may have.
+    /// If the caller has the greatest allowed number of connections already.
     fn is_of(&self, claim: &callers::Claim, is_scheduler: bool) -> Result<(), Status> {
         let max = self.shared.limits.connections_per_caller;
         let holder = match (self.holder.get(), claim.identity()) {
@@ -196,27 +196,27 @@ impl Place {
         } else if let Holder::Caller(caller) = &holder
             && let Some(count) = counts.callers.get_mut(caller)
         {
-            // Two calls have come at once, and both have counted.
+            // Two calls have come at once, and both were counted.
             *count = count.saturating_sub(1);
         }
         noted.clone()
     }
 }
 
-/// What a connection says of itself to each call.
+/// What the service is told about the connection of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionInfo {
-    /// Where the other end is.
+    /// The address of the peer.
     pub(crate) from: Option<SocketAddr>,
     place: Arc<Place>,
 }
 
-/// A connection, which ends if it stays a stranger's.
+/// A connection, which is closed if its owner stays unknown for too long.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
     info: ConnectionInfo,
-    /// `None`: somebody has called.
+    /// `None`: the owner is known.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -276,7 +276,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Notes at each call whose its connection is.
+/// A layer that notes at each call which caller owns the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoteCallers;
 
@@ -311,7 +311,7 @@ where
         let noted = connection.map_or(Ok(()), |info| {
             let place = &info.get_ref().place;
             let (claim, is_scheduler) = match place.holder.get() {
-                // It was looked at before.
+                // The owner is known already.
                 Some(_) => (callers::Claim::Unknown, false),
                 None => callers::of_connection(request.extensions()),
             };
@@ -363,7 +363,7 @@ mod tests {
         let all = connections(1000, 2);
         let callers: Vec<Place> = (0..3).map(|_| all.place().unwrap()).collect();
         for place in &callers {
-            // A scheduler that stands by has as many as it needs.
+            // A standby scheduler may have as many connections as it needs.
             place.is_of(&Claim::Unknown, true).unwrap();
         }
         let strangers: Vec<Place> = (0..STRANGERS_MAX).map(|_| all.place().unwrap()).collect();

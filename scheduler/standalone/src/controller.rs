@@ -1,4 +1,4 @@
-//! The one thread that owns the job book and the queues: it changes them, saves what has changed, and then tells the engine
+//! The one thread that owns the job book and the queues. It changes them, saves the changes, and then tells the engine
 //! and the nodes.
 
 mod leaving;
@@ -28,21 +28,21 @@ use crate::wire;
 use leaving::{Attempt, Leaving};
 use queue::Queue;
 
-/// The kind of records that numbers are saved as.
+/// The kind of the records in which counters are saved.
 const NUMBERS: &str = "number";
-/// What the counter of jobs is called in the store.
+/// The key of the counter of jobs in the store.
 const JOB_NUMBERS: &str = "job";
-/// Time between two looks whether something that is wanted was lost.
+/// Time between two checks whether a wanted member was lost.
 const LOST_LOOK_MS: u64 = 1_000;
 
-/// Why a user's wish is refused.
+/// Why a user's request is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// There is no such thing.
+    /// The object does not exist.
     Unknown(String),
-    /// There would be more than can be kept.
+    /// The limit would be exceeded.
     TooMany(String),
-    /// The name of the request is that of another one.
+    /// The request ID belongs to another request.
     Exists(String),
 }
 
@@ -52,10 +52,10 @@ impl From<Unknown> for Refusal {
     }
 }
 
-/// The answer to a user; it comes when what it says is durable.
+/// The answer to a user. It is sent when the change is durable.
 type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 
-/// Why the controller cannot go on.
+/// Why the controller must end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControllerError {
     #[error(transparent)]
@@ -67,47 +67,46 @@ pub(crate) enum ControllerError {
 /// What is sent to the controller.
 #[derive(Debug)]
 pub(crate) enum Inbox {
-    /// A user submits a job; its number is given here.
+    /// A user submits a job; the controller gives it its number.
     Submit(Box<Job>, Reply<JobId>),
     Cancel {
         id: JobId,
         tasks: Vec<u32>,
         reply: Reply<()>,
     },
-    /// The engine has taken the queue, which is to be saved.
+    /// The engine has accepted the queue, which must be saved.
     QueueSet(QueueSpec, Reply<()>),
     QueueRemoved(String, Reply<()>),
-    /// The engine commands a start.
+    /// The engine issues a start.
     Start(StartOrder),
-    /// A start that cannot go to its node, and why.
+    /// A start that cannot be sent to its node, with the reason.
     NotSent(Box<StartOrder>, String, Fault),
-    /// The engine commands a stop.
+    /// The engine issues a stop.
     Stop {
         node: NodeName,
         message: wire_types::SchedulerMessage,
     },
-    /// A message came from a node.
+    /// A node has sent a message.
     Node {
         node: String,
         message: wire_types::NodeMessage,
     },
-    /// A node cannot be reached any more.
+    /// A node is no longer connected.
     NodeLost(String),
-    /// The engine has heard that the claims of this attempt are not wanted any more, when readers saw its view of this
-    /// version.
+    /// The engine has been told that the claims of this attempt have ended, when readers saw the view of this version.
     Left(Attempt, u64),
-    /// The engine cannot go on from what was saved.
+    /// The engine cannot start from what was saved.
     NotRestored(String),
-    /// The process ends.
+    /// The process is ending.
     Stopped,
 }
 
-/// What readers see of the controller.
+/// What readers see of the controller's state.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) book: Arc<RwLock<Book>>,
     pub(crate) queues: Arc<RwLock<Queues>>,
-    /// Says which jobs have changed.
+    /// Tells which jobs have changed.
     pub(crate) touched: broadcast::Sender<JobId>,
 }
 
@@ -122,9 +121,9 @@ pub(crate) struct Controller {
     pub(crate) sessions: Sessions,
     pub(crate) clock: Arc<Clock>,
     pub(crate) leaving: Leaving,
-    /// Members that were started, with the version of the view that readers saw then: later ones show them.
+    /// Members that were started, each with the version of the view that readers saw then: later views show the member.
     pub(crate) there: BTreeMap<ClaimName, u64>,
-    /// The version of the view in which it was looked for lost members last, and when.
+    /// The version of the view in which lost members were last looked for, and when.
     pub(crate) looked: (u64, u64),
     /// The number of the next job.
     pub(crate) next_id: JobId,
@@ -132,18 +131,18 @@ pub(crate) struct Controller {
     pub(crate) secrets: Arc<Secrets>,
 }
 
-/// The number that the next job can have, so that no number is given twice, not even after a backup was restored.
+/// The number for the next job. No number is given twice, even after a backup is restored.
 ///
 /// # Errors
 /// If the store cannot be read or written.
 pub(crate) fn next_id(database: &Database, book: &Book) -> Result<JobId, StoreError> {
     let saved = database.records(NUMBERS)?.into_iter().find(|(key, _)| key == JOB_NUMBERS);
     let saved = saved.and_then(|(_, value)| value.parse().ok()).unwrap_or(1);
-    // The store's own counter is far ahead of everything after a restore.
+    // After a restore, the store's own counter is far ahead of all numbers in use.
     Ok(database.next_number(JOB_NUMBERS)?.max(saved).max(book.next_id()))
 }
 
-/// What is to be done when all that a batch of messages has changed is durable.
+/// What must be done once all changes of a batch of messages are durable.
 #[derive(Default)]
 struct Batch {
     effects: Effects,
@@ -152,7 +151,7 @@ struct Batch {
 }
 
 impl Controller {
-    /// Tells the engine what users want, and that this is all.
+    /// Tells the engine all queues and claims, and that these are all.
     pub(crate) fn begin(&mut self) {
         let queues: Vec<Observation> = self.seen.queues.read().specs().cloned().map(Observation::Queue).collect();
         self.seen.book.write().bound_retries(self.clock.now_ms());
@@ -174,10 +173,10 @@ impl Controller {
         self.there = self.seen.book.read().there().into_iter().map(|claim| (claim, 0)).collect();
     }
 
-    /// Runs until nobody can send any more.
+    /// Runs until no sender is left.
     ///
     /// # Errors
-    /// If what must be saved cannot be. Nothing that depends on it was told to anybody then.
+    /// If what must be saved cannot be saved. Nothing that depends on it was sent then.
     pub(crate) fn run(mut self, inbox: &Receiver<Inbox>) -> Result<(), ControllerError> {
         let mut queue = Queue::default();
         loop {
@@ -210,7 +209,7 @@ impl Controller {
         }
     }
 
-    /// How long nothing has to be done if nothing comes.
+    /// How long the controller may wait for a message before it has something else to do.
     fn wait(&self) -> Option<Duration> {
         let now_ms = self.clock.now_ms();
         let retry_ms = self.seen.book.read().next_ms().map(|at_ms| at_ms.saturating_sub(now_ms));
@@ -223,7 +222,8 @@ impl Controller {
         let effects = &mut batch.effects;
         match message {
             Inbox::Submit(mut job, reply) => {
-                // Sent again, because the answer was lost. That job may be of this very batch, which is saved first.
+                // The user sends it again because the answer was lost. The first request may be in this very batch,
+                // which is saved first.
                 if let Some(made) = self.seen.book.read().made_before(&job) {
                     batch.replies.push(Box::new(move || _ = reply.send(made.map_err(Refusal::Exists))));
                     return;
@@ -276,7 +276,8 @@ impl Controller {
     fn take_from_node(&mut self, now_ms: u64, node: &str, message: wire_types::NodeMessage, batch: &mut Batch) {
         use wire_types::node_message::Message as Said;
         let wire_types::NodeMessage { session, sequence, message: Some(said) } = message else { return };
-        // It was removed, or is being connected anew: what it said before does not count. It says all that matters again.
+        // The node was removed or is connecting anew. Earlier messages do not count: it repeats everything that
+        // matters.
         if !self.sessions.is_connected(node) {
             return;
         }
@@ -323,7 +324,7 @@ impl Controller {
                 }
             }
             What::Refused(why) | What::Failed(why) => {
-                // Only what is about the start says that the instance does not run.
+                // Only an outcome of the start itself says that the instance does not run.
                 if let Some(of) = of.filter(|_| instance == generation) {
                     book.not_started(now_ms, of, &why, fault, effects);
                     batch.messages.push((node.to_owned(), wire::acknowledge(of.claim, instance)));
@@ -342,7 +343,7 @@ impl Controller {
         batch.effects.observations.push(Observation::Outcome(report));
     }
 
-    /// Looks from time to time whether what is to leave is gone.
+    /// Checks at intervals whether attempts that are leaving are gone.
     fn look_at_what_leaves(&mut self, now_ms: u64, batch: &mut Batch) {
         if self.leaving.is_due(now_ms) {
             let view = self.shown.get();
@@ -350,8 +351,8 @@ impl Controller {
         }
     }
 
-    /// Looks whether members of which the book takes an instance to be there have none any more: their nodes were lost.
-    /// What a node itself says of an end comes as a message.
+    /// Looks for members that have an instance in the book but none in the engine any more: their nodes were lost. An
+    /// end that a node itself reports comes as a message.
     fn look_for_lost(&mut self, now_ms: u64, batch: &mut Batch) {
         let Some(view) = self.shown.get() else { return };
         let (version, at_ms) = self.looked;
@@ -372,11 +373,11 @@ impl Controller {
         });
     }
 
-    /// Saves first, then tells the engine, then the nodes and the users.
+    /// Saves the changes, then tells the engine, then the nodes and the users.
     fn carry_out(&mut self, batch: Batch) -> Result<(), StoreError> {
         let Batch { effects, messages, replies } = batch;
         let Effects { changes, observations, mut starts, leaving, touched } = effects;
-        // A node refuses a start that a later one has overtaken, and the book keeps members of gangs back.
+        // A node refuses a start that a later one has overtaken, and the book delays the starts of gang members.
         starts.sort_by_key(|order| order.generation);
         if !changes.is_empty() {
             self.database.save(&last_of_each(changes))?;
@@ -395,19 +396,19 @@ impl Controller {
             reply();
         }
         for id in touched {
-            // Nobody watches, perhaps.
+            // There may be no watcher.
             _ = self.seen.touched.send(id);
         }
         Ok(())
     }
 
     fn tell(&self, observation: Observation) {
-        // If the engine's thread has ended, so does the process.
+        // If the engine's thread has ended, the process ends too.
         _ = self.engine.send(Message { observation, acknowledge: None });
     }
 
-    /// Waits until the engine has heard that attempts are not wanted any more: from then on its views tell when they are
-    /// gone. The message that is sent for that says nothing new.
+    /// Waits until the engine has been told that these attempts have ended: from then on its views show when they are
+    /// gone. The message that is sent for that changes nothing.
     fn note_left(&self, leaving: Vec<Attempt>) {
         for attempt in leaving {
             let (own, shown) = (self.own.clone(), self.shown.clone());
@@ -421,9 +422,10 @@ impl Controller {
         }
     }
 
-    /// The secrets of a job for the node that is to start it, or why it cannot be told, and whose fault that is.
+    /// The secrets of a job for the node that is to start it; or why they cannot be sent, and whether the node or the
+    /// job is at fault.
     fn secrets_for(&self, job: &Job, node: &str) -> Result<Vec<wire_types::Secret>, (String, Fault)> {
-        // The node may have been exchanged for an older one since the engine has chosen it.
+        // The node may have been replaced by one with an older version since the engine chose it.
         let reported = self.sessions.reported(node).unwrap_or_default();
         if !reported.keeps_secrets {
             let version = reported.version;
@@ -448,7 +450,7 @@ impl Controller {
             match self.secrets_for(&job, order.node.as_str()) {
                 Ok(secrets) => process.secrets = secrets,
                 Err((why, fault)) => {
-                    // It is as if the node had said so.
+                    // This is handled like a refusal by the node.
                     _ = self.own.send(Inbox::NotSent(Box::new(order.clone()), why, fault));
                     return;
                 }
@@ -463,12 +465,12 @@ fn how(ended: &wire_types::Ended) -> Ended {
     match wire_types::EndReason::try_from(ended.reason) {
         Ok(wire_types::EndReason::Exited) => Ended::Exited { code: ended.exit_code, signal: ended.signal },
         Ok(wire_types::EndReason::TimeLimit) => Ended::TimeLimit,
-        // What a node of a later version means is not known; that the instance has ended is.
+        // The meaning of a later version's message is not known, but the instance has ended.
         _ => Ended::Displaced,
     }
 }
 
-/// The changes without those that a later one makes void.
+/// Keeps only the last change of each record.
 fn last_of_each(mut changes: Vec<Change>) -> Vec<Change> {
     let mut seen = BTreeSet::new();
     changes.reverse();

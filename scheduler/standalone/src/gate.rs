@@ -1,5 +1,6 @@
-//! The gate before the API for users. Each call passes it: it finds out who calls, bounds how many calls each user makes,
-//! ends calls of users who are removed meanwhile, and notes in the audit log what was changed or refused.
+//! The gate before the API for users. Each call passes it. The gate identifies the caller, bounds the number of calls
+//! of each user, ends calls of users that are removed meanwhile, and notes in the audit log what was changed or
+//! refused.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -22,12 +23,12 @@ use crate::callers::{self, Callers, Claim, Origin};
 use crate::clock::Clock;
 use crate::limits::{Limiter, OpenCall};
 
-/// What a call is about, such as `job 17`, for the audit log. The method says it.
+/// The object of a call, such as `job 17`, for the audit log. The method sets it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct About(Arc<Mutex<Option<String>>>);
 
 impl About {
-    /// Says it, in place of what was said before.
+    /// Sets the object, in place of an earlier one.
     pub(crate) fn is(&self, object: String) {
         *self.0.lock() = Some(object);
     }
@@ -40,7 +41,7 @@ pub(crate) struct Gatekeeper {
     pub(crate) limiter: Limiter,
     pub(crate) audit: Audit,
     pub(crate) clock: Arc<Clock>,
-    /// Calls that were more than a user may make.
+    /// Calls that were refused because the user made too many.
     pub(crate) throttled: Counter,
 }
 
@@ -73,7 +74,7 @@ where
         if !is_change(method(&request)) {
             return Box::pin(async move { Ok(keeper.answer(service, request).await) });
         }
-        // A caller who goes away does not keep the change out of the audit log.
+        // A caller that disconnects does not keep the change out of the audit log.
         let answer = tokio::spawn(async move { keeper.answer(service, request).await });
         Box::pin(
             async move { Ok(answer.await.unwrap_or_else(|error| Status::internal(error.to_string()).into_http())) },
@@ -81,12 +82,12 @@ where
     }
 }
 
-/// The name of the method that is called.
+/// The name of the called method.
 fn method<T>(request: &Request<T>) -> &str {
     request.uri().path().rsplit('/').next().unwrap_or_default()
 }
 
-/// Whether a method may change something. Those that do not are known by their names.
+/// Whether a method may change something. Methods that only read are recognized by the beginning of their names.
 fn is_change(method: &str) -> bool {
     !["Get", "List", "Watch", "Read", "Explain"].iter().any(|question| method.starts_with(question))
 }
@@ -96,7 +97,7 @@ impl Gatekeeper {
     where
         S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     {
-        // What a caller says may be of any length.
+        // A caller can send a method name of any length.
         let method: String = method(&request).chars().take(64).collect();
         let (claim, origin) = callers::claim(request.extensions(), request.headers());
         let (now_ms, about) = (self.clock.now_ms(), About::default());
@@ -169,21 +170,22 @@ fn line(
     line.with(now_ms, about.0.lock().as_deref(), status)
 }
 
-/// Parts of an answer that is one message: this and its status. So such an answer is always told as a whole.
+/// The number of parts of an answer with a single message: the message and the status. Such an answer is always sent
+/// completely.
 const PARTS_OF_ONE: u32 = 2;
 
-/// An answer that ends when its user is removed. Until it ends, the call is under way.
+/// The body of an answer. It ends early if the user is removed. The call counts as open until the body ends.
 struct Answer {
     inner: Body,
-    /// Parts that were told.
+    /// The number of parts that were sent.
     parts: u32,
-    /// `None`: the answer has ended.
+    /// Resolves when the user is removed; `None`: the answer has ended.
     lost: Option<Pin<Box<dyn Future<Output = Status> + Send>>>,
     _open: OpenCall,
 }
 
 impl Answer {
-    /// The last part, if the user was removed.
+    /// The last part, if the user was removed: the error.
     fn ended(&mut self, context: &mut Context<'_>) -> Option<Result<Frame<<Body as HttpBody>::Data>, Status>> {
         let Poll::Ready(status) = self.lost.as_mut()?.as_mut().poll(context) else { return None };
         self.lost = None;
@@ -247,7 +249,7 @@ mod tests {
 
     type Part = Frame<<Body as HttpBody>::Data>;
 
-    /// An answer in parts; after the last of them it ends, or nothing more comes.
+    /// An answer in parts; after the last part it ends if the flag is set, and otherwise stays open.
     struct Parts(VecDeque<Part>, bool);
 
     impl HttpBody for Parts {
@@ -275,7 +277,7 @@ mod tests {
         })
     }
 
-    /// The parts of an answer whose user has been removed: `d` for data, `t` for the end with a status.
+    /// The parts that are sent of an answer after its user was removed: `d` for data, `t` for the end with a status.
     fn told(parts: usize, ends: bool) -> (String, Option<Code>) {
         let limiter = Limiter::new(Limits::default());
         let data = || Frame::data(Vec::from(*b"x").into());
@@ -309,7 +311,7 @@ mod tests {
     fn who_is_not_known_is_refused_and_noted_a_while() {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { calls_per_second: 1, calls_burst: 200, open_calls: 1, ..Limits::default() };
-        // Nothing gets to it.
+        // No call must reach the service.
         let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Status::internal("").into_http()) });
         let mut gate = Gate { service, keeper: keeper(&dir, limits) };
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

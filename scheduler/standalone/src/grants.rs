@@ -1,4 +1,4 @@
-//! What the configuration gives to users.
+//! The rights that the configuration gives to users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,25 +7,25 @@ use serde::Deserialize;
 
 use crate::access::{Grant, LocalUser, Role};
 
-/// What a user may do, by the configuration. It names a user of the scheduler's machine or one of other machines.
+/// A user in the configuration with its rights. It is a user of the scheduler's machine or one of other machines.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfiguredUser {
     /// A user of the scheduler's machine, by name or number.
     pub local: Option<LocalUser>,
-    /// A user of other machines, by the name in the certificate.
+    /// A user of other machines, by the name in its certificate.
     pub certificate: Option<String>,
     /// What the user may do in general.
     #[serde(default)]
     pub role: Role,
-    /// The queues that the user may submit to, each with those below it; not set: all.
+    /// The queues that the user may submit to, each with all queues below it; not set: all.
     pub queues: Option<Vec<String>>,
-    /// As whom jobs run of a user of other machines; not set: the user may submit none.
+    /// The local user as whom the jobs of a user of other machines run; not set: the user cannot submit jobs.
     pub runs_as: Option<LocalUser>,
 }
 
 impl ConfiguredUser {
-    /// As messages and lists name the user.
+    /// The user's name in messages and lists.
     pub(crate) fn name(&self) -> String {
         let local = self.local.as_ref().map(ToString::to_string);
         local.or_else(|| self.certificate.clone()).unwrap_or_default()
@@ -36,10 +36,10 @@ impl ConfiguredUser {
     }
 }
 
-/// Says what makes no sense in a role and what belongs to it.
+/// Checks whether a role and its options fit together.
 ///
 /// # Errors
-/// What it is, with the value, and what to do.
+/// A sentence with the wrong value, and what to do.
 pub(crate) fn check_grant(name: &str, grant: &Grant) -> Result<(), String> {
     let Grant { role, queues, .. } = grant;
     if *role == Role::Node {
@@ -56,10 +56,10 @@ pub(crate) fn check_grant(name: &str, grant: &Grant) -> Result<(), String> {
     }
 }
 
-/// Says what makes no sense in the users of a configuration.
+/// Checks the users of a configuration.
 ///
 /// # Errors
-/// What it is, with the value, and what to do.
+/// A sentence with the wrong value, and what to do.
 pub(crate) fn check(users: &[ConfiguredUser], default_role: Role) -> Result<(), String> {
     if matches!(default_role, Role::Administrator | Role::Node) {
         return Err("default_role is \"user\", \"viewer\" or \"none\"; name administrators one by one".to_owned());
@@ -83,7 +83,7 @@ pub(crate) fn check(users: &[ConfiguredUser], default_role: Role) -> Result<(), 
     Ok(())
 }
 
-/// What the configuration gives to whom.
+/// The rights of each user that the configuration names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
     local: BTreeMap<u32, Grant>,
@@ -93,10 +93,10 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// What a configuration gives. The user that the scheduler runs as is `own`.
+    /// The rights in a configuration. The user that the scheduler runs as is `own`.
     ///
     /// # Errors
-    /// If it names a user that there is not, or the same one twice.
+    /// If it names a user that does not exist, or the same user twice.
     pub(crate) fn new(
         users: &[ConfiguredUser],
         default_role: Role,
@@ -121,7 +121,7 @@ impl Grants {
         Ok(grants)
     }
 
-    /// What a user of the scheduler's machine was given.
+    /// The rights of a user of the scheduler's machine.
     pub(crate) fn local(&self, uid: u32) -> Grant {
         if self.administrators.contains(&uid) {
             return Grant { role: Role::Administrator, ..Grant::default() };
@@ -147,8 +147,8 @@ pub(crate) fn number(user: &LocalUser) -> Result<u32, String> {
     }
 }
 
-/// The number of the local user as whom jobs run. Root must have been named as such: another name of the number 0 is not
-/// enough.
+/// The number of the local user as whom jobs run. Root must be named as root: another name with the number 0 is
+/// refused.
 ///
 /// # Errors
 /// If there is no such user on this machine, or it is root by another name.
@@ -161,7 +161,7 @@ pub(crate) fn number_for_jobs(user: &LocalUser) -> Result<u32, String> {
     }
 }
 
-/// The name of a local user, or the number where there is none.
+/// The name of a local user; the number if the user has no name.
 pub(crate) fn name_of(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }

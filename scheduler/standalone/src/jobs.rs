@@ -1,11 +1,11 @@
-//! What users want: jobs, their tasks and the members of these, and what becomes of them.
+//! Jobs, their tasks and the tasks' members: what users ask for, and what becomes of it.
 //!
-//! A *job* has *tasks*: one for each index of its array, or one. A task has *members*: the ranks of its gang, or one. The
-//! engine knows a member as a claim. A task that is started anew after a failure, and a gang that has lost a member, gets
-//! new claims: an *attempt*.
+//! A *job* has *tasks*: one for each index of its array, or a single one. A task has *members*: the ranks of its gang,
+//! or a single one. The engine knows a member as a claim. A task that starts anew after a failure, or because its gang
+//! has lost a member, gets new claims: each set of claims is an *attempt*.
 //!
-//! The [`Book`] is a state machine without I/O: each call changes jobs, and leaves behind what is to be saved, told to the
-//! engine and told to nodes, in this order.
+//! The [`Book`] is a state machine without I/O. Each call changes jobs, and leaves behind what must be saved, then told
+//! to the engine, and then told to nodes.
 
 mod attempts;
 mod book;
@@ -30,40 +30,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{Identity, OwnedJob};
 
-/// Names a job for ever.
+/// The number of a job. It is never used again.
 pub(crate) type JobId = u64;
 
-/// What a user wants, without what has become of it.
+/// A job as the user submitted it, without its state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) id: JobId,
     pub(crate) spec: JobSpec,
-    /// The local user as whom it runs.
+    /// The number of the local user as whom the job runs.
     pub(crate) uid: u32,
-    /// Who has submitted it: a local user, or one of another machine by the name in the certificate.
+    /// The user that submitted it: the name of a local user, or the name in the certificate of a user of another
+    /// machine.
     pub(crate) user: String,
-    /// The user is one of another machine.
+    /// Whether `user` is a user of another machine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_remote: bool,
     pub(crate) submitted_ms: u64,
-    /// The name of the user's request; empty: it has none.
+    /// The user's ID for the request that made the job; empty: it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) request_id: String,
 }
 
 impl Job {
-    /// Whose job it is.
+    /// The owner of the job.
     pub(crate) fn owner(&self) -> Identity {
         if self.is_remote { Identity::Remote(self.user.clone()) } else { Identity::Local(self.uid) }
     }
 
-    /// The job, as far as rights depend on it.
+    /// What rights depend on of the job.
     pub(crate) fn owned(&self) -> OwnedJob<'_> {
         OwnedJob { id: self.id, owner: self.owner(), user: &self.user }
     }
 }
 
-/// The end of a job or of a part of it.
+/// How a job, or a part of it, has ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum End {
@@ -72,7 +73,7 @@ pub(crate) enum End {
     Cancelled,
 }
 
-/// Which member of which attempt a claim is.
+/// Names a member of an attempt as the engine's claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ClaimName {
     pub(crate) job: JobId,
@@ -82,7 +83,7 @@ pub(crate) struct ClaimName {
 }
 
 impl ClaimName {
-    /// The name of the log, which all attempts share.
+    /// The name of the member's log. All attempts of the task write to the same log.
     pub(crate) fn log(self) -> String {
         format!("{}.{}.{}", self.job, self.index, self.rank)
     }

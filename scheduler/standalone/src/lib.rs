@@ -1,4 +1,5 @@
-//! A scheduler for machines without Kubernetes: nodes join it, users submit jobs to it, and it is the memory of both.
+//! A scheduler for machines without Kubernetes. Nodes join it, users submit jobs to it, and it stores the state of
+//! both.
 //!
 //! ```text
 //!  users ── Unix socket, TLS ─► gate ─► users ──┐                                 ┌──► engine's thread ──► store
@@ -9,33 +10,34 @@
 //!                                          └──────────────── sessions ◄─────────────────────┘
 //! ```
 //!
-//! * The [`gate`] finds out who calls, from what the connection says ([`callers`]), and bounds how much each user calls
-//!   ([`limits`]). What each may do is decided in [`access`] alone. [`grants`] are what the configuration gives, [`accounts`]
-//!   what administrators have given to users of other machines.
+//! * The [`gate`] identifies each caller from what the connection says ([`callers`]), and bounds the calls of each user
+//!   ([`limits`]). Rights are decided in [`access`] alone. [`grants`] are the rights from the configuration,
+//!   [`accounts`] the rights that administrators have given to users of other machines.
 //!
-//! * The [`jobs`] book knows what users want. It is a state machine without I/O. The [`controller`], one thread, owns it:
-//!   it saves what has changed, then tells the engine and the nodes.
-//! * The engine decides which claim goes where. All policy is there.
-//! * [`secrets`] are sealed, here and in the store. Only the node that starts a job is told their values.
-//! * [`streams`] connect a user with a running job, by way of a call that its node makes when asked to.
-//! * [`sessions`] are the nodes that can be reached now. Whatever is sent to others is lost, and the engine's deadlines
-//!   and reports mend that.
+//! * The [`jobs`] book contains what users want. It is a state machine without I/O. The [`controller`], one thread,
+//!   owns it: it saves what has changed, then tells the engine and the nodes.
+//! * The engine decides which claim goes to which node. All policy is there.
+//! * [`secrets`] are encrypted, in this process and in the store. Only the node that starts a job is sent their values.
+//! * [`streams`] connect a user with a running job, through a call that the job's node makes when it is asked to.
+//! * [`sessions`] are the nodes that are connected now. A message to any other node is lost; the engine's deadlines and
+//!   the nodes' reports make up for that.
 //!
 //! # Invariants
 //!
 //! * What a user was told is durable.
-//! * Whoever has got an answer to a change finds it in the audit log, unless that cannot be written.
-//! * The book hears of an end before the engine does. So no job starts anew that has just succeeded.
-//! * A node forgets an end only when it is durable here.
-//! * A claim's start goes to a node only if the book wants the claim still. So a job that is never to be started again is
-//!   not, whatever the engine knows.
-//! * If something cannot be saved, the process ends. It starts anew from what is there.
-//! * Of several schedulers that share a database, one leads. What the others would write is refused, and before another one
-//!   leads, the leader says nothing more to nodes.
+//! * A change that was answered is in the audit log, unless the log cannot be written.
+//! * The book learns of an end before the engine does. So a job that has just succeeded is not started anew.
+//! * A node forgets an end only when the end is durable here.
+//! * A claim's start goes to a node only if the book still wants the claim. So a job that must never run twice is not
+//!   started again, whatever the engine knows.
+//! * If something cannot be saved, the process ends. It starts again from what is in the store.
+//! * Of several schedulers that share a database, one leads. The database refuses writes of the others. Before another
+//!   one begins to lead, the old leader has stopped sending to nodes.
 //!
 //! # What it may touch
 //!
-//! Network, files of its state directory and the clock. No policy about placement, and no type of Kubernetes.
+//! The network, the files of its state directory, and the clock. It has no policy about placement, and no type of
+//! Kubernetes.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! How many calls each user may make: a token bucket for each, and a bound of the calls that are under way.
+//! Bounds the calls of each user: a token bucket for each, and a limit of open calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use serde::Deserialize;
 
 use crate::access::Identity;
 
-/// How many calls a user may make, and how many connections there may be. Calls of nodes are not bound.
+/// How many calls a user may make, and how many connections may exist. Calls of nodes are not limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Calls in a second, in the long run.
+    /// Calls in each second, on average over a long time.
     pub calls_per_second: u32,
-    /// Calls that may come at once after a time without any.
+    /// Calls that may come at once after a time without calls.
     pub calls_burst: u32,
-    /// Calls that may be under way at a time. Jobs that are watched and logs that are followed are such calls.
+    /// The most open calls at a time. A watched job and a followed log are open calls.
     pub open_calls: u32,
     /// Connections from other machines, of users, nodes and schedulers together.
     pub connections: u32,
@@ -37,10 +37,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Says what makes no sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What it is, with the value, and what to do.
+    /// A sentence with the wrong value, and what to do.
     pub(crate) fn check(self) -> Result<(), String> {
         let values = [
             ("calls_per_second", self.calls_per_second),
@@ -56,26 +56,28 @@ impl Limits {
     }
 }
 
-/// If there are so many users, those are forgotten who have nothing under way and whose buckets are full.
+/// Above this number of users, the limiter forgets those that have no open call and a full bucket.
 const KEPT_MAX: usize = 4096;
-/// Of refusals that follow each other, one is noted in so long.
+/// Of refusals that follow each other, one in this time is noted.
 const NOTED_MS: u64 = 60_000;
-/// Calls of strangers that are noted at once, and then one in each second: anybody who reaches the port can make them.
+/// The calls of strangers that are noted at once, and then in each second. The number is small, because any program
+/// that reaches the port can make such calls.
 const STRANGERS_BURST: u64 = 100;
 const STRANGERS_PER_SECOND: u64 = 1;
-/// A call in thousandths: a bucket gains `calls_per_second` of them in a millisecond.
+/// One call in the unit of buckets, thousandths of a call. A bucket gains `calls_per_second` units in a millisecond.
 const CALL: u64 = 1000;
 
-/// Why a call is not let through.
+/// Why a call is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Exceeded {
     pub(crate) why: String,
     pub(crate) retry_ms: u64,
-    /// It is to be noted. Those that follow soon are not, so that nobody fills a log with them.
+    /// Whether the refusal is noted in the log. Refusals that follow soon are not, so that a caller cannot fill the
+    /// log.
     pub(crate) is_noted: bool,
 }
 
-/// Bounds the calls of each user. Callers who are not known share one bucket. Copies count together.
+/// Bounds the calls of each user. All unknown callers share one bucket. All copies share the counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Limiter {
     limits: Limits,
@@ -85,14 +87,14 @@ pub(crate) struct Limiter {
 
 #[derive(Debug)]
 struct Bucket {
-    /// In thousandths of a call.
+    /// The content of the bucket in thousandths of a call.
     level: u64,
     filled_ms: u64,
     open: u32,
     noted_ms: Option<u64>,
 }
 
-/// Counts a call as under way, until it is dropped.
+/// Counts a call as open, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenCall {
     limiter: Limiter,
@@ -112,12 +114,13 @@ impl Limiter {
         Self { limits, users: Arc::default(), strangers: Arc::new(Mutex::new(Bucket::full(STRANGERS_BURST * CALL, 0))) }
     }
 
-    /// Whether the call of somebody who is not known, or not any more, is noted in a log. So nobody fills it.
+    /// Whether the call of an unknown or removed caller is noted in a log. The number is bounded, so that such callers
+    /// cannot fill it.
     pub(crate) fn notes_stranger(&self, now_ms: u64) -> bool {
         self.strangers.lock().take(now_ms, STRANGERS_PER_SECOND, STRANGERS_BURST * CALL).is_ok()
     }
 
-    /// Lets a call through, or says why not.
+    /// Lets a call through, or says why it is refused.
     pub(crate) fn enter(&self, user: Option<&Identity>, now_ms: u64) -> Result<OpenCall, Exceeded> {
         let Limits { calls_per_second, calls_burst, open_calls, .. } = self.limits;
         let (rate, full) = (u64::from(calls_per_second), u64::from(calls_burst) * CALL);
@@ -150,7 +153,7 @@ impl Bucket {
         Self { level, filled_ms, open: 0, noted_ms: None }
     }
 
-    /// Takes a call, or says in how many milliseconds there is one.
+    /// Takes one call out of the bucket, or says in how many milliseconds there will be one.
     fn take(&mut self, now_ms: u64, rate: u64, full: u64) -> Result<(), u64> {
         self.level = self.at(now_ms, rate, full);
         self.filled_ms = self.filled_ms.max(now_ms);

@@ -1,4 +1,4 @@
-//! Which nodes belong to the cluster, and the tokens with which new ones join.
+//! The nodes that belong to the cluster, and the tokens with which new nodes join.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::certificates::hex;
 
 const TOKENS: &str = "token";
 const NODES: &str = "member";
-/// What a join token begins with.
+/// The beginning of every join token.
 const TOKEN_PREFIX: &str = "alq1.";
-/// Certificates of one node that are valid at the same time: the last one, and the one that it has replaced, which is in
-/// use until the node has got the answer.
+/// The certificates of one node that are valid at the same time: the newest, and the one before it, which the node uses
+/// until it has received the newest.
 const SERIALS_MAX: usize = 2;
 
-/// A join token as it is saved: under the hash of its secret.
+/// A join token as it is saved. Its key is the hash of its secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Token {
     expires_ms: u64,
@@ -31,18 +31,18 @@ struct Token {
 /// A node that has joined.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Member {
-    /// Serial numbers of its certificates.
+    /// The serial numbers of the certificates that are valid for it.
     serials: Vec<String>,
 }
 
-/// What a node is given to join with.
+/// The content of a join token, as a node gets it.
 #[derive(Serialize, Deserialize)]
 struct TokenText {
     secret: String,
     authority: String,
 }
 
-/// Why a node is not let in.
+/// Why a node cannot join.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Denied {
     Token(String),
@@ -50,30 +50,30 @@ pub(crate) enum Denied {
     Exists(String),
 }
 
-/// How long a join token is valid, where nobody says.
+/// How long a join token is valid by default.
 pub(crate) const TOKEN_VALID_MS: u64 = 3_600_000;
 
-/// What lets a node join.
+/// What an administrator needs to let a node join.
 #[derive(Clone, Debug)]
 pub struct Invitation {
     /// The join token.
     pub token: String,
-    /// What to run on the node.
+    /// The command to run on the node.
     pub command: String,
-    /// When the token expires.
+    /// When the token expires, in milliseconds since 1970.
     pub expires_ms: u64,
 }
 
-/// Where the schedulers of a cluster are reached, each HOST:PORT.
+/// The addresses of the cluster's schedulers, each HOST:PORT.
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     pub(crate) own: String,
-    /// Knows the other schedulers, which may lead later.
+    /// Knows the other schedulers, which may become the leader later.
     pub(crate) leadership: Leadership,
 }
 
 impl Addresses {
-    /// The own one first.
+    /// All addresses, with the own one first.
     pub(crate) fn all(&self) -> Vec<String> {
         let mut addresses = vec![self.own.clone()];
         addresses.extend(self.leadership.schedulers().into_iter().filter(|other| *other != self.own));
@@ -81,7 +81,7 @@ impl Addresses {
     }
 }
 
-/// Makes join tokens.
+/// Makes join tokens for new nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Inviter {
     pub(crate) membership: Arc<Membership>,
@@ -104,13 +104,13 @@ impl Inviter {
     }
 }
 
-/// Which nodes belong to the cluster.
+/// The nodes that belong to the cluster.
 #[derive(Debug)]
 pub(crate) struct Membership {
     database: Database,
-    /// Whoever makes a change holds this until it is saved, so that changes follow each other.
+    /// Held during a change until the change is saved, so that changes follow each other.
     changes: Mutex<()>,
-    /// As it was saved. Nobody holds this while the disk works: each call of a node looks here.
+    /// The state as saved. Each call of a node takes this lock, so it is never held during a write to the disk.
     state: Mutex<State>,
 }
 
@@ -121,7 +121,7 @@ struct State {
 }
 
 impl Membership {
-    /// Who has joined, as it was saved.
+    /// The nodes that have joined, as saved.
     pub(crate) fn load(database: Database) -> Result<Self, LoadError> {
         let read = |(key, value): (String, String)| {
             let token = serde_json::from_str(&value).map_err(|error| LoadError::Record(format!("token: {error}")))?;
@@ -136,13 +136,13 @@ impl Membership {
         Ok(Self { database, changes: Mutex::new(()), state: Mutex::new(State { tokens, members }) })
     }
 
-    /// Whether no node has ever joined, and none was invited.
+    /// Whether no node has ever joined and no token was made.
     pub(crate) fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.members.is_empty() && state.tokens.is_empty()
     }
 
-    /// Makes a token: a text that whoever has it can join with.
+    /// Makes a join token. Any node that has the token can join with it.
     pub(crate) fn new_token(
         &self,
         now_ms: u64,
@@ -171,7 +171,7 @@ impl Membership {
         Ok((format!("{TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(text)), expires_ms))
     }
 
-    /// Uses a token for a node, and makes its certificate. Both are durable then.
+    /// Uses up a token for a node, and makes the node's certificate. Both are durable when this returns.
     pub(crate) fn join<E: From<StoreError>>(
         &self,
         now_ms: u64,
@@ -213,8 +213,8 @@ impl Membership {
         Ok(Ok(certificate))
     }
 
-    /// Notes that a node has a new certificate in place of the one with this serial; whether that was one of its own
-    /// until now.
+    /// Notes that a node has a new certificate in place of the one with the serial `of`. Answers whether `of` was valid
+    /// for the node until now.
     pub(crate) fn renewed(&self, node: &str, of: &str, serial: String) -> Result<bool, StoreError> {
         let _change = self.changes.lock();
         let member = self.state.lock().members.get(node).cloned();
@@ -228,12 +228,13 @@ impl Membership {
         Ok(true)
     }
 
-    /// Whether a certificate is one of those that a node of the cluster has now.
+    /// Whether a certificate is valid for a node of the cluster now.
     pub(crate) fn is_member(&self, node: &str, serial: &str) -> bool {
         self.state.lock().members.get(node).is_some_and(|member| member.serials.iter().any(|known| known == serial))
     }
 
-    /// Takes a node out of the cluster; whether there was one. Its certificates are worth nothing from then on.
+    /// Takes a node out of the cluster; answers whether it was in. Its certificates are not valid any more from then
+    /// on.
     pub(crate) fn remove(&self, node: &str) -> Result<bool, StoreError> {
         let _change = self.changes.lock();
         if !self.state.lock().members.contains_key(node) {
@@ -245,7 +246,7 @@ impl Membership {
     }
 }
 
-/// Why it is not known who has joined.
+/// Why saved nodes, users or secrets cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store cannot be read.
@@ -260,15 +261,15 @@ fn record(kind: &'static str, key: &str, value: &impl Serialize) -> Change {
     Change { kind, key: key.to_owned(), value: serde_json::to_string(value).ok() }
 }
 
-/// A secret is saved as its hash, so nobody who reads the store or a backup can join.
+/// Only the hash of a secret is saved, so a reader of the store or of a backup cannot join.
 fn hash(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes, which cannot be guessed.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // The kernel's source of random numbers does not fail once the machine has started.
+    // The kernel's source of random numbers does not fail after the machine has started.
     getrandom::fill(&mut bytes).expect("the kernel gives random bytes");
     bytes
 }

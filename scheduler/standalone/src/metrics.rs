@@ -1,4 +1,4 @@
-//! What this scheduler tells of itself beside what the engine's view tells: jobs, and what became of them.
+//! The scheduler's metrics beyond those of the engine's view: jobs, and the results of calls.
 
 use aliquot_proto::scheduler::v1::JobState;
 use aliquot_scheduler_engine::Shown;
@@ -13,7 +13,7 @@ use crate::controller::Seen;
 use crate::present;
 use crate::sessions::Sessions;
 
-/// The states of jobs, as the command line names them.
+/// The states of jobs, by the names that the command line uses.
 const JOB_STATES: [(JobState, &str); 6] = [
     (JobState::Pending, "pending"),
     (JobState::Running, "running"),
@@ -28,15 +28,15 @@ struct OfState {
     state: &'static str,
 }
 
-/// What is counted as it happens. Copies count together.
+/// Counters that are increased as things happen. All copies share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     pub(crate) submitted: Counter,
     pub(crate) starts: Counter,
     pub(crate) stops: Counter,
-    /// Calls that were more than a user may make.
+    /// Calls that were refused because the user made too many.
     pub(crate) throttled: Counter,
-    /// Connections from other machines that were refused or cut off, and calls on those that were too many.
+    /// Connections from other machines that were refused or closed, and calls on connections beyond the caller's limit.
     pub(crate) connections_refused: Counter,
     /// Lines of the audit log that could not be written.
     pub(crate) audit_lost: Counter,
@@ -59,7 +59,7 @@ impl Default for Counters {
     }
 }
 
-/// What metrics are computed from.
+/// The sources from which the metrics are computed.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     pub(crate) counters: Counters,
@@ -98,7 +98,7 @@ impl Telemetry for Metrics {
         self.readiness()
     }
 
-    /// The scheduler is ready when it decides: when the engine has shown what it knows.
+    /// The scheduler is ready when the engine has published its first view.
     fn readiness(&self) -> Result<(), String> {
         match self.shown.get() {
             Some(_) => Ok(()),

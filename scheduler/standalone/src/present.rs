@@ -1,4 +1,4 @@
-//! Jobs, nodes and queues as users see them.
+//! Jobs, nodes and queues in the form in which users see them.
 
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_core::DEFAULT_QUEUE;
@@ -10,7 +10,7 @@ use crate::jobs::{
 };
 use crate::sessions::Sessions;
 
-/// A job; `is_private`: without what others may not see.
+/// A job for a user; `is_private`: without the parts that other users must not see.
 pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire::Job {
     let job = &entry.job;
     let tasks: Vec<wire::Task> = entry.tasks.values().map(|of| task(entry, of, view, is_private)).collect();
@@ -30,7 +30,7 @@ pub(crate) fn job(entry: &Entry, view: Option<&View>, is_private: bool) -> wire:
     }
 }
 
-/// The state of a job.
+/// The state of a job for users.
 pub(crate) fn state(entry: &Entry) -> wire::JobState {
     match entry.end() {
         Some(end) => of_end(end),
@@ -49,7 +49,7 @@ fn task_state(task: &Task) -> wire::JobState {
     }
 }
 
-/// The state of something of which a part is not over yet.
+/// The state of something with parts of which at least one has not ended.
 fn state_of_parts(parts: impl Iterator<Item = wire::JobState>) -> wire::JobState {
     let parts: Vec<wire::JobState> = parts.collect();
     let order = [wire::JobState::Running, wire::JobState::Pending, wire::JobState::Stopping];
@@ -72,7 +72,7 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>, is_private: bool) -> wi
         (wire::JobState::Pending, TaskState::Active) => {
             view.and_then(|view| waits_for(view, task.claims(entry.job.id))).unwrap_or_else(|| task.reason.clone())
         }
-        // It may be what a node says, with the command in it.
+        // The reason may be a node's message that contains the command.
         _ if is_private => String::new(),
         _ => task.reason.clone(),
     };
@@ -91,7 +91,7 @@ fn task(entry: &Entry, task: &Task, view: Option<&View>, is_private: bool) -> wi
     }
 }
 
-/// Why a task waits, as the last cycle has said: cheap, and without what would help.
+/// Why a task waits, according to the last cycle. This is cheap, and leaves out what would help.
 fn waits_for(view: &View, mut claims: impl Iterator<Item = ClaimName>) -> Option<String> {
     claims.find_map(|claim| {
         let uid = claim.to_string().into();
@@ -188,7 +188,7 @@ fn secret(of: &SecretUse) -> wire::SecretUse {
     wire::SecretUse { name: of.name.clone(), variable: of.variable.clone() }
 }
 
-/// How a node is.
+/// The state of a node for users.
 pub(crate) fn node_state(of: &NodeView, sessions: &Sessions) -> NodeState {
     let is_cordoned = sessions.reported(of.name.as_str()).is_some_and(|reported| reported.cordoned);
     match (of.is_up && sessions.is_connected(of.name.as_str()), is_cordoned) {
@@ -198,7 +198,7 @@ pub(crate) fn node_state(of: &NodeView, sessions: &Sessions) -> NodeState {
     }
 }
 
-/// All nodes.
+/// All nodes in the form for users.
 pub(crate) fn nodes(view: &View, sessions: &Sessions) -> Vec<wire::Node> {
     view.nodes().map(|of| node(view, &of, sessions)).collect()
 }
@@ -237,7 +237,7 @@ fn node(view: &View, of: &NodeView, sessions: &Sessions) -> wire::Node {
     }
 }
 
-/// All queues, each before those below it.
+/// All queues, each before the queues below it.
 pub(crate) fn queues(view: &View) -> Vec<wire::Queue> {
     let queues = queue_uses(view).into_iter().map(|queue| {
         let spec = view.cluster().queue_named(&queue.name).and_then(|id| view.cluster().queue(id));
@@ -275,7 +275,7 @@ pub(crate) fn explanation(entry: &Entry, task: &Task, view: &View, now_ms: u64) 
         TaskState::Leaving { .. } => reasons.push(format!("it is stopped ({})", task.reason)),
         TaskState::Active => of_claims(entry, task, view, &mut reasons, &mut remedies),
     }
-    // A job that was given the label with its secrets cannot be without it.
+    // The scheduler has added this label because of the job's secrets, so the user cannot remove it.
     for remedy in remedies.iter_mut().filter(|remedy| remedy.contains(SECRETS_LABEL.0)) {
         *remedy = "update the managers of nodes: those of older versions give no secrets to jobs".to_owned();
     }
@@ -308,7 +308,7 @@ fn of_claims(entry: &Entry, task: &Task, view: &View, reasons: &mut Vec<String>,
             remedies.extend(explanation.changes.iter().map(ToString::to_string));
             reasons.extend(explanation.evictions.iter().map(ToString::to_string));
         }
-        // All members that wait do so for the same reason: the gang's.
+        // All pending members wait for the same reason: that of the gang.
         return;
     }
 }

@@ -1,4 +1,4 @@
-//! The queues that administrators have made.
+//! The queues, as administrators have defined them.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use aliquot_scheduler_core::{Allowance, DEFAULT_QUEUE, QueueSpec, Resource};
 use aliquot_scheduler_store::Change;
 use serde::{Deserialize, Serialize};
 
-/// The kind of records that queues are saved as.
+/// The kind of the records in which queues are saved.
 pub(crate) const QUEUES: &str = "queue";
 
-/// All queues that somebody has made or changed, by name.
+/// All queues that administrators have made or changed, by name, and the default queue.
 #[derive(Debug, Default)]
 pub(crate) struct Queues(BTreeMap<String, QueueSpec>);
 
-/// A queue as it is saved: what users can say of it.
+/// A queue as it is saved, with what users can set of it.
 #[derive(Serialize, Deserialize, Debug, Default)]
 #[serde(default)]
 struct Record {
@@ -25,22 +25,23 @@ struct Record {
 }
 
 impl Queues {
-    /// The queues that were saved as these records.
+    /// The queues from their saved records.
     ///
     /// # Errors
-    /// If a record cannot be read: which one, and why.
+    /// If a record cannot be read: its name, and the reason.
     pub(crate) fn load(records: Vec<(String, String)>) -> Result<Self, String> {
         let read = records.into_iter().map(|(name, value)| {
             let record = serde_json::from_str(&value).map_err(|error| format!("queue {name}: {error}"))?;
             Ok((name.clone(), to_spec(name, record)))
         });
         let mut queues = read.collect::<Result<BTreeMap<_, _>, String>>()?;
-        // A quota of everything would let one tenant keep all others out. So nothing is promised where nobody says so.
+        // A default quota of everything would let one tenant keep all others out. So without an administrator's word
+        // the quota is zero.
         queues.entry(DEFAULT_QUEUE.to_owned()).or_insert_with(|| to_spec(DEFAULT_QUEUE.to_owned(), Record::default()));
         Ok(Self(queues))
     }
 
-    /// All of them, each after its parent.
+    /// All queues, each after its parent.
     pub(crate) fn specs(&self) -> impl Iterator<Item = &QueueSpec> {
         let depth = |spec: &QueueSpec| {
             std::iter::successors(spec.parent.as_ref(), |name| self.0.get(*name)?.parent.as_ref())
@@ -52,24 +53,24 @@ impl Queues {
         specs.into_iter()
     }
 
-    /// Whether there is a queue of this name.
+    /// Whether a queue of this name exists.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
 
-    /// The name of a queue, and of those that it is below.
+    /// The name of a queue, and the names of all queues above it.
     pub(crate) fn path(&self, name: &str) -> Vec<String> {
         let above = |name: &String| self.0.get(name)?.parent.clone();
         std::iter::successors(Some(name.to_owned()), above).take(self.0.len().max(1)).collect()
     }
 
-    /// The names of the queues right below one.
+    /// The names of the queues directly below this one.
     pub(crate) fn below(&self, name: &str) -> Vec<&str> {
         let below = self.0.values().filter(|spec| spec.parent.as_deref() == Some(name));
         below.map(|spec| spec.name.as_str()).collect()
     }
 
-    /// The names of the queue, of those that it is below, and of all that are below it.
+    /// The names of the queue, of all queues above it, and of all queues below it.
     pub(crate) fn around(&self, name: &str) -> Vec<String> {
         let is_below = |other: &&String| *other != name && self.path(other).iter().any(|above| above == name);
         self.path(name).into_iter().chain(self.0.keys().filter(is_below).cloned()).collect()
@@ -84,7 +85,7 @@ impl Queues {
     }
 }
 
-/// The change that saves a queue; `None`: there is none any more.
+/// The change that saves a queue; `None`: the change that removes it.
 pub(crate) fn change(name: &str, spec: Option<&QueueSpec>) -> Change {
     let value = spec.and_then(|spec| {
         let wire::Queue { parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = shown(spec);
@@ -94,10 +95,10 @@ pub(crate) fn change(name: &str, spec: Option<&QueueSpec>) -> Change {
     Change { kind: QUEUES, key: name.to_owned(), value }
 }
 
-/// Reads a queue as a user wants it.
+/// Reads a queue from a user's request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A sentence that says what is wrong with it.
 pub(crate) fn read(queue: wire::Queue) -> Result<QueueSpec, String> {
     let wire::Queue { name, parent, quota_gpu_millis, limit_gpu_millis, weight, .. } = queue;
     let is_usable = |text: &str| {
@@ -134,7 +135,7 @@ fn to_spec(name: String, record: Record) -> QueueSpec {
     QueueSpec { name, parent, allowances: [(Resource::DeviceCore, allowance)].into(), ..QueueSpec::default() }
 }
 
-/// A queue for users, without what it holds.
+/// A queue for users, without its present usage.
 pub(crate) fn shown(spec: &QueueSpec) -> wire::Queue {
     let allowance = spec.allowances.get(&Resource::DeviceCore).copied().unwrap_or(Allowance::UNNAMED);
     wire::Queue {

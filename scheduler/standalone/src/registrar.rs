@@ -1,4 +1,4 @@
-//! Adds users of other machines, changes and removes them, and lists who may what.
+//! Adds, changes, removes and lists users of other machines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use crate::certificates::{Authority, Issued, USER_LIFE, USER_LIFE_MAX};
 use crate::grants::{ConfiguredUser, check_grant, number_for_jobs};
 use crate::membership::Addresses;
 
-/// Certificates are not valid for less: nobody could use them in time.
+/// The shortest validity of a certificate. A shorter one could end before it is used.
 const USER_LIFE_MIN: Duration = Duration::from_secs(1);
 
-/// Knows who may call from other machines.
+/// Manages the users that may call from other machines.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     pub(crate) callers: Callers,
-    /// Signs certificates; `None`: they come from elsewhere.
+    /// Signs certificates; `None`: the certificates come from elsewhere.
     pub(crate) authority: Option<Arc<Authority>>,
-    /// Who signs the scheduler's own certificate.
+    /// The authority that signs the scheduler's own certificate, as PEM.
     pub(crate) authority_pem: String,
     pub(crate) addresses: Addresses,
-    /// The users of the configuration, in its order.
+    /// The users in the configuration, in its order.
     pub(crate) configured: Vec<ConfiguredUser>,
 }
 
-/// An answer to whoever asked, also for errors of the store.
+/// The status for the caller, also made from errors of the store.
 struct Refused(Status);
 
 impl From<StoreError> for Refused {
@@ -46,7 +46,7 @@ impl From<Status> for Refused {
 }
 
 impl Registrar {
-    /// Adds a user, or changes one. It is durable when this returns.
+    /// Adds or changes a user. The change is durable when this returns.
     pub(crate) fn add(&self, request: wire::AddUserRequest) -> Result<wire::AddUserResponse, Status> {
         let wire::AddUserRequest { user, certificate_request, valid_ms, replace } = request;
         let user = user.unwrap_or_default();
@@ -88,7 +88,7 @@ impl Registrar {
         })
     }
 
-    /// The certificate that the user has from now on, and its text if it is new.
+    /// The certificate that is valid for the user from now on, and its text if it is new.
     fn certificate(
         &self,
         name: &str,
@@ -105,7 +105,7 @@ impl Registrar {
         Ok((Some(Signed { serial, expires_ms }), pem))
     }
 
-    /// Removes a user. From now on the user's certificates are worth nothing.
+    /// Removes a user. The user's certificates are not valid any more from now on.
     pub(crate) fn remove(&self, name: &str) -> Result<(), Status> {
         let is_trusted = self.authority.is_none() && self.callers.grants.remote.contains_key(name);
         if is_trusted {
@@ -123,7 +123,7 @@ impl Registrar {
         self.callers.accounts.change(name, change).map_err(|Refused(status)| status)
     }
 
-    /// Users of other machines, and those that the configuration names.
+    /// The users of other machines, and the users in the configuration.
     pub(crate) fn list(&self) -> Vec<wire::User> {
         let accounts = self.callers.accounts.all();
         let is_account = |user: &ConfiguredUser| {
@@ -194,7 +194,7 @@ mod tests {
     use crate::accounts::Accounts;
     use crate::grants::Grants;
 
-    /// A registrar whose configuration names the user `bob` of other machines.
+    /// A registrar with a configuration that names `bob`, a user of other machines.
     fn registrar(dir: &tempfile::TempDir, signs: bool) -> Registrar {
         let accounts = Accounts::load(Database::open(&dir.path().join("scheduler.db")).unwrap()).unwrap();
         let bob = ConfiguredUser {

@@ -1,5 +1,5 @@
-//! The secrets of users and queues. In the store and in this process they are sealed; they are opened for the node that
-//! starts a job, and for nobody else.
+//! The secrets of users and queues. They are encrypted in the store and in this process. They are decrypted only for
+//! the node that starts a job.
 
 mod key;
 
@@ -20,14 +20,14 @@ use crate::jobs::{Job, SecretUse};
 use crate::membership::LoadError;
 use key::{Key, KeyError, KeyFile};
 
-/// The kind of records that secrets are saved as.
+/// The kind of the records in which secrets are saved.
 const SECRETS: &str = "secret";
-/// Secrets of one user or queue at most.
+/// The most secrets of one user or queue.
 const OF_HOLDER_MAX: usize = 100;
-/// Bytes of a variable with its name in a container at most: podman up to 4.6 reads no longer lines.
+/// The most bytes of a variable with its name in a container: podman up to 4.6 reads no longer lines.
 const LINE_BYTES_MAX: usize = 60_000;
 
-/// Whose a secret is.
+/// The holder of a secret.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Holder {
@@ -35,24 +35,24 @@ pub(crate) enum Holder {
     Local(u32),
     /// A user of another machine, by name.
     Remote(String),
-    /// All jobs of a queue and of those below it.
+    /// All jobs of a queue and of the queues below it.
     Queue(String),
 }
 
 /// A secret, as it is saved.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Record {
-    /// The value, sealed together with the name of the record.
+    /// The encrypted value. The record's key is authenticated together with it.
     sealed: String,
-    /// Which key the value is sealed with.
+    /// The name of the key that encrypts the value.
     key: String,
-    /// The length of the value.
+    /// The length of the value in bytes.
     bytes: u32,
     set_ms: u64,
     set_by: String,
 }
 
-/// Why a secret is not kept, removed or given.
+/// Why a secret cannot be set, removed or given to a job.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
     #[error("{0}")]
@@ -81,7 +81,7 @@ impl From<SecretError> for tonic::Status {
 }
 
 impl Holder {
-    /// The user who calls or whose a job is; `None`: a node has no secrets.
+    /// The holder for a caller or for the owner of a job; `None`: nodes have no secrets.
     pub(crate) fn user(identity: &Identity) -> Option<Self> {
         match identity {
             Identity::Local(uid) => Some(Self::Local(*uid)),
@@ -90,7 +90,7 @@ impl Holder {
         }
     }
 
-    /// As messages name the holder.
+    /// The holder's name in messages.
     fn shown(&self) -> String {
         match self {
             Self::Local(uid) => format!("user {}", name_of(*uid)),
@@ -99,7 +99,7 @@ impl Holder {
         }
     }
 
-    /// The end of a command that concerns a secret of this holder.
+    /// The option of the command line that names this holder.
     fn option(&self) -> String {
         match self {
             Self::Queue(name) => format!(" --queue {name}"),
@@ -108,7 +108,7 @@ impl Holder {
     }
 }
 
-/// The secrets of all users and queues, sealed in memory and in the store.
+/// The secrets of all users and queues. They are encrypted in memory and in the store.
 #[derive(Debug)]
 pub(crate) struct Secrets {
     database: Database,
@@ -116,14 +116,14 @@ pub(crate) struct Secrets {
     records: Mutex<BTreeMap<(Holder, String), Record>>,
 }
 
-/// The key of a record. It is sealed with the value, so that no record can take the place of another.
+/// The key of a record. It is authenticated with the value, so that no record can be exchanged for another.
 fn record_key(holder: &Holder, name: &str) -> String {
     serde_json::to_string(&(holder, name)).unwrap_or_default()
 }
 
 impl Secrets {
-    /// The secrets as they were saved. `key_file` has the key that they are sealed with, and is made when it is needed if
-    /// `makes_key`.
+    /// The secrets as saved. `key_file` contains the key that encrypts them. If `makes_key` is set, it is made when it
+    /// is first needed.
     pub(crate) fn load(database: Database, key_file: PathBuf, makes_key: bool) -> Result<Self, LoadError> {
         let read = |(key, value): (String, String)| {
             let unreadable = |error: serde_json::Error| LoadError::Record(format!("secret {key}: {error}"));
@@ -133,7 +133,7 @@ impl Secrets {
         Ok(Self { database, key: KeyFile::new(key_file, makes_key), records: Mutex::new(records) })
     }
 
-    /// Keeps a secret, in place of an older one. It is durable when this returns.
+    /// Sets a secret, in place of an older one. The change is durable when this returns.
     pub(crate) fn set(
         &self,
         now_ms: u64,
@@ -182,13 +182,13 @@ impl Secrets {
         Ok(shown)
     }
 
-    /// The secrets whose holders `sees` says yes to, by holder and name.
+    /// The secrets of all holders for which `sees` is true, by holder and name.
     pub(crate) fn list(&self, sees: impl Fn(&Holder) -> bool) -> Vec<wire::Secret> {
         let records = self.records.lock();
         records.iter().filter(|((holder, _), _)| sees(holder)).map(|(key, record)| shown(key, record)).collect()
     }
 
-    /// Removes a secret from memory and from the store; jobs that run keep what they have.
+    /// Removes a secret from memory and from the store. Running jobs keep their copies.
     pub(crate) fn remove(&self, holder: Holder, name: &str) -> Result<(), SecretError> {
         let mut records = self.records.lock();
         let key = (holder, name.to_owned());
@@ -201,7 +201,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Removes all secrets of somebody who is not there any more.
+    /// Removes all secrets of a holder that was removed.
     pub(crate) fn remove_all(&self, holder: &Holder) -> Result<(), StoreError> {
         let mut records = self.records.lock();
         let theirs = records.keys().filter(|(of, _)| of == holder);
@@ -212,10 +212,11 @@ impl Secrets {
         Ok(())
     }
 
-    /// The secrets that a job names, for a node. `queues` are the job's queue and those above it, the nearest first.
+    /// The decrypted secrets that a job names, for its node. `queues` are the job's queue and those above it, the
+    /// nearest first.
     ///
     /// # Errors
-    /// If one is not there, cannot be opened, or cannot be the variable that it is to be.
+    /// If a secret does not exist, cannot be decrypted, or cannot be the value of its variable.
     pub(crate) fn of_job(&self, job: &Job, queues: &[String]) -> Result<Vec<agent::Secret>, SecretError> {
         job.spec.secrets.iter().map(|secret| self.open(job, queues, secret)).collect()
     }
@@ -260,7 +261,7 @@ impl Secrets {
     }
 }
 
-/// Refuses a value that no variable can have.
+/// Refuses a value that a variable cannot have.
 fn check_variable(name: &str, variable: &str, value: &[u8], has_image: bool) -> Result<(), SecretError> {
     let refused = |why: &str| {
         Err(SecretError::Invalid(format!(
@@ -279,7 +280,7 @@ fn check_variable(name: &str, variable: &str, value: &[u8], has_image: bool) -> 
     }
 }
 
-/// A secret as users see it.
+/// A secret in the form for users, without its value.
 fn shown((holder, name): &(Holder, String), record: &Record) -> wire::Secret {
     let (queue, user) = match holder {
         Holder::Local(uid) => (String::new(), name_of(*uid)),

@@ -1,4 +1,4 @@
-//! Starts all parts of a scheduler, and ends them.
+//! Starts all parts of a scheduler, and stops them.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -46,33 +46,34 @@ use crate::sessions::Sessions;
 use crate::streams::Streams;
 use crate::users::UserService;
 
-/// Changes that a watcher may be behind before it looks at everything again.
+/// How many changes a watcher may be behind before it must look at everything again.
 const WATCHED: usize = 4096;
-/// Time between two checks that a node is there, and how long it may take to answer.
+/// Time between two checks that a node is still connected, and how long its answer may take.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// Calls on one connection at a time: on that of a scheduler that stands by there are those of all its users.
+/// The most calls on one connection at a time. The connection of a standby scheduler carries the calls of all its
+/// users.
 const CALLS_MAX: u32 = 4096;
 
 /// Why a scheduler does not start, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The configuration makes no sense.
+    /// A value of the configuration is wrong.
     #[error("{0}")]
     Config(String),
     /// The store cannot be opened, read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The engine cannot go on from what was saved.
+    /// The engine cannot continue from what was saved.
     #[error(transparent)]
     Engine(#[from] aliquot_scheduler_engine::StoreError),
-    /// The lease of this scheduler is over, and another one may lead.
+    /// This scheduler's lease has ended, and another one may lead.
     #[error("this scheduler does not lead any more; started anew, it stands by")]
     LeaseLost,
     /// A record in the store cannot be read.
     #[error("the scheduler's store has a record that cannot be read: {0}; restore a backup")]
     Record(String),
-    /// Who has joined cannot be read.
+    /// The saved nodes, users or secrets cannot be read.
     #[error(transparent)]
     Membership(#[from] LoadError),
     /// Certificates cannot be made or read.
@@ -83,10 +84,10 @@ pub enum ServeError {
     Io {
         /// What cannot be made.
         what: String,
-        /// Why.
+        /// Why it failed.
         error: io::Error,
     },
-    /// TLS or gRPC do not start.
+    /// TLS or gRPC cannot be started.
     #[error("cannot serve: {0}")]
     Transport(#[from] tonic::transport::Error),
 }
@@ -105,12 +106,12 @@ pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Ser
     move |error| ServeError::Io { what, error }
 }
 
-/// A scheduler that serves, until it is dropped or [stopped](Server::stop).
+/// A running scheduler, until it is dropped or [stopped](Server::stop).
 #[derive(Debug)]
 pub struct Server {
     runtime: tokio::runtime::Runtime,
     stop: watch::Sender<bool>,
-    /// Says why the scheduler has ended by itself.
+    /// Receives the error if the scheduler ends by itself.
     failed: mpsc::Receiver<ServeError>,
     controller: mpsc::Sender<Inbox>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -120,20 +121,20 @@ pub struct Server {
     leadership: Leadership,
 }
 
-/// What a scheduler starts from. Nobody else leads its cluster.
+/// The state from which a scheduler starts. While it exists, no other scheduler leads the cluster.
 #[derive(Debug)]
 pub struct State {
     database: Database,
-    /// Signs certificates; `None`: they come from elsewhere.
+    /// Signs certificates; `None`: the certificates come from elsewhere.
     authority: Option<Authority>,
     identity: certificates::Identity,
 }
 
 impl State {
-    /// The state in the state directory, for a scheduler that shares it with no other.
+    /// Opens the state in the state directory, for a scheduler that shares it with no other.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the state cannot be opened.
     pub fn open(config: &Config) -> Result<Self, ServeError> {
         config.check().map_err(ServeError::Config)?;
         make_private(&config.state_dir)?;
@@ -141,7 +142,7 @@ impl State {
         Self::of(config, database, |_| Ok(Authority::open(&config.state_dir)?))
     }
 
-    /// The state in a database that other schedulers share, for the one that leads.
+    /// Opens the state in a database that other schedulers share, for the leader.
     pub(crate) fn shared(config: &Config, database: Database) -> Result<Self, ServeError> {
         Self::of(config, database, Authority::shared)
     }
@@ -158,17 +159,17 @@ impl State {
 }
 
 impl Server {
-    /// Starts a scheduler. It serves when this returns.
+    /// Starts a scheduler. It serves calls when this returns.
     ///
     /// # Errors
-    /// If anything that it needs cannot be had.
+    /// If anything that it needs is missing or fails.
     pub fn start(config: &Config, decisions: Decisions, state: State) -> Result<Self, ServeError> {
         let State { database, authority, identity } = state;
         let (authority, leadership) = (authority.map(Arc::new), database.leadership().clone());
         let membership = Arc::new(Membership::load(database.clone())?);
         let accounts = Arc::new(Accounts::load(database.clone())?);
         let key_file = config.secrets_key.clone().unwrap_or_else(|| config.state_dir.join("secrets.key"));
-        // Of several schedulers each would make another one.
+        // Schedulers that share a database must share one key, so none of them makes its own.
         let secrets = Arc::new(Secrets::load(database.clone(), key_file, config.postgresql.is_none())?);
         let own = nix::unistd::Uid::effective().as_raw();
         let grants = Grants::new(&config.users, config.default_role, &config.administrators, own);
@@ -305,7 +306,7 @@ impl Server {
             secrets,
         };
         let users = Gate { service: SchedulerServer::new(users), keeper };
-        // Users of other machines call there, and schedulers that stand by do for theirs.
+        // Users of other machines call there, and so do standby schedulers on behalf of their users.
         let for_nodes = for_nodes(&identity)?.add_service(AgentsServer::new(agents)).add_service(users.clone());
         serve(&runtime, for_nodes.serve_with_incoming_shutdown(connections.of(tcp), ended(stopped.clone())), &fail);
         let reflection = tonic_reflection::server::Builder::configure()
@@ -326,27 +327,27 @@ impl Server {
         Ok(Self { runtime, stop, failed, controller, threads, listens, invitation, socket, leadership })
     }
 
-    /// Where it listens for nodes.
+    /// The address on which it listens for nodes.
     #[must_use]
     pub fn listens(&self) -> SocketAddr {
         self.listens
     }
 
-    /// What lets the first node join, if none has joined or was invited before.
+    /// The invitation for the first node, if no node has joined or was invited before.
     #[must_use]
     pub fn invitation(&self) -> Option<&Invitation> {
         self.invitation.as_ref()
     }
 
-    /// Waits until `asked` says that it is to end, or it cannot go on.
+    /// Waits for a message on `asked`, which ends the scheduler, or for an error that ends it.
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// The error that ended the scheduler.
     pub fn run(self, asked: &mpsc::Receiver<()>) -> Result<(), ServeError> {
         loop {
             let failed = self.failed.try_recv().ok();
             if !self.leadership.holds() {
-                // An error is perhaps of a write that had to be given up with the lease.
+                // The error may come from a write that was given up when the lease ended.
                 let error = failed.map(tracing::field::display);
                 error!(error, "another scheduler may lead now, so this one ends");
                 self.abandon();
@@ -367,16 +368,16 @@ impl Server {
         }
     }
 
-    /// Ends it without waiting for anything: a database that cannot be reached may hold up its threads for long.
+    /// Ends the scheduler without waiting: a database that cannot be reached may block its threads for long.
     fn abandon(self) {
         _ = fs::remove_file(&self.socket);
         self.runtime.shutdown_background();
     }
 
-    /// Ends it. What runs on nodes goes on.
+    /// Ends the scheduler. Jobs on nodes go on.
     pub fn stop(self) {
         let Self { runtime, stop, controller, threads, socket, .. } = self;
-        // While the store is still locked, so that it is not the socket of a scheduler that comes after this one.
+        // The socket is removed while the store is still locked, so that it cannot be the socket of the next scheduler.
         _ = fs::remove_file(socket);
         _ = stop.send(true);
         _ = controller.send(Inbox::Stopped);
@@ -387,7 +388,7 @@ impl Server {
     }
 }
 
-/// A transport on which a stream that is not read holds up no other.
+/// A transport on which a stream that is not read does not block the others.
 fn transport() -> Transport {
     Transport::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -395,14 +396,14 @@ fn transport() -> Transport {
         .max_concurrent_streams(CALLS_MAX)
 }
 
-/// A transport for those who call from other machines.
+/// A transport for callers from other machines.
 pub(crate) fn for_nodes(
     identity: &certificates::Identity,
 ) -> Result<Transport<Stack<NoteCallers, tower::layer::util::Identity>>, ServeError> {
     let tls = ServerTlsConfig::new()
         .identity(Identity::from_pem(&identity.certificate_pem, &identity.key_pem))
         .client_ca_root(Certificate::from_pem(&identity.authority_pem))
-        // A node that joins has no certificate yet. Every other call asks for one.
+        // A joining node has no certificate yet. Every other call requires one.
         .client_auth_optional(true);
     let transport = transport().tls_config(tls)?;
     let transport = transport.http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
@@ -452,7 +453,7 @@ pub(crate) async fn listen(config: &Config) -> Result<(TcpListener, SocketAddr, 
     }
     let failed = || io_error(format!("cannot serve on {}", config.socket.display()));
     let unix = UnixListener::bind(&config.socket).map_err(failed())?;
-    // Every user of this machine may submit jobs; the kernel says who calls.
+    // Every user of this machine may connect; the kernel tells which user calls.
     fs::set_permissions(&config.socket, Permissions::from_mode(0o666)).map_err(failed())?;
     Ok((tcp, listens, unix))
 }
@@ -461,7 +462,7 @@ async fn listen_for_metrics(config: &Config) -> Result<Option<TcpListener>, Serv
     let Some(address) = config.metrics_address else { return Ok(None) };
     let listener = TcpListener::bind(address).await;
     let listener = listener.map_err(io_error(format!("cannot serve metrics on {address}")))?;
-    // Port 0 stands for a free one.
+    // Port 0 means any free port.
     let address = listener.local_addr().unwrap_or(address);
     info!(%address, "serving metrics");
     Ok(Some(listener))

@@ -1,4 +1,4 @@
-//! The nodes that can be reached now.
+//! The nodes that are connected now.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use tonic::Status;
 
 use crate::wire;
 
-/// Messages that may wait for a node. One that does not take them in is cut off, and told anew when it comes back.
+/// The most messages that may wait for a node. A node that does not take them is disconnected, and told everything
+/// again when it comes back.
 const WAITING_MAX: usize = 4096;
-/// Parts of a log that may wait for a reader.
+/// The most parts of a log that may wait for a reader.
 const CHUNKS_MAX: usize = 16;
 
-/// What comes of a log for a reader.
+/// A part of a log for a reader, or the error that ends the log.
 pub(crate) type Chunk = Result<LogChunk, Status>;
 
-/// The nodes that can be reached now. Copies are of the same.
+/// The nodes that are connected now. All copies share the state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sessions(Arc<Shared>);
 
@@ -28,15 +29,15 @@ pub(crate) struct Sessions(Arc<Shared>);
 struct Shared {
     nodes: Mutex<BTreeMap<String, Node>>,
     reads: Mutex<BTreeMap<String, (String, mpsc::Sender<Chunk>)>>,
-    /// Numbers connections and reads.
+    /// The number for the next connection or log.
     next: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    /// The number of the connection, and where messages for it go; `None`: there is none.
+    /// The number of the connection, and where its messages go; `None`: the node is not connected.
     connection: Option<(u64, mpsc::Sender<SchedulerMessage>)>,
-    /// What it has reported last.
+    /// The node's last report.
     reported: NodeSpec,
 }
 
@@ -44,14 +45,14 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) number: u64,
-    /// What is sent to the node.
+    /// The messages for the node.
     pub(crate) messages: mpsc::Receiver<SchedulerMessage>,
-    /// Whether it takes the place of an older connection.
+    /// Whether it replaces an older connection.
     pub(crate) is_anew: bool,
 }
 
 impl Sessions {
-    /// Notes that a node is connected. An older connection of it ends, and what was sent on it may be lost.
+    /// Notes that a node is connected. Its older connection, if any, ends; what was sent on it may be lost.
     pub(crate) fn connect(&self, node: &str) -> Connected {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (sender, messages) = mpsc::channel(WAITING_MAX);
@@ -60,7 +61,7 @@ impl Sessions {
         Connected { number, messages, is_anew: before.is_some() }
     }
 
-    /// Notes that a connection has ended. Whether the node has no newer one.
+    /// Notes that a connection has ended. Answers whether the node has no newer one.
     pub(crate) fn disconnect(&self, node: &str, number: u64) -> bool {
         let mut nodes = self.0.nodes.lock();
         let Some(known) = nodes.get_mut(node) else { return false };
@@ -73,7 +74,7 @@ impl Sessions {
         true
     }
 
-    /// Ends the connection of a node that is not one of the cluster any more.
+    /// Ends the connection of a node that was removed from the cluster.
     pub(crate) fn forget(&self, node: &str) {
         self.0.nodes.lock().remove(node);
         self.end_reads(node);
@@ -85,7 +86,7 @@ impl Sessions {
         }
     }
 
-    /// What a node has reported last, since this process started.
+    /// The node's last report since this process started.
     pub(crate) fn reported(&self, node: &str) -> Option<NodeSpec> {
         self.0.nodes.lock().get(node).map(|known| known.reported.clone())
     }
@@ -94,7 +95,7 @@ impl Sessions {
         self.0.nodes.lock().get(node).is_some_and(|known| known.connection.is_some())
     }
 
-    /// Sends a message to a node. It is lost if the node cannot be reached.
+    /// Sends a message to a node. It is lost, and the answer is `false`, if the node is not connected.
     pub(crate) fn send(&self, node: &str, message: SchedulerMessage) -> bool {
         let mut nodes = self.0.nodes.lock();
         let Some(known) = nodes.get_mut(node) else { return false };
@@ -108,12 +109,12 @@ impl Sessions {
         is_sent
     }
 
-    /// Ends the reading of logs that a node was asked for and has not begun to send.
+    /// Ends the reading of logs that this node was asked for and has not begun to send.
     fn end_reads(&self, node: &str) {
         self.0.reads.lock().retain(|_, (of, _)| of != node);
     }
 
-    /// Asks a node for a log.
+    /// Asks a node for a log, and answers where its parts arrive.
     ///
     /// # Errors
     /// If the node cannot be reached.
@@ -131,7 +132,7 @@ impl Sessions {
         Ok(receiver)
     }
 
-    /// Who reads the log that a node sends as the answer to this question; `None`: nobody any more.
+    /// The reader of the log that a node sends under this ID; `None`: the reader is gone.
     pub(crate) fn reader(&self, node: &str, read_id: &str) -> Option<mpsc::Sender<Chunk>> {
         let mut reads = self.0.reads.lock();
         reads.get(read_id).filter(|(of, _)| of == node)?;

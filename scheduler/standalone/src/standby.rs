@@ -1,8 +1,8 @@
-//! Several schedulers that share a database: one leads, and the others stand by until it ends.
+//! Several schedulers that share a database: one leads, and the others stand by until the leader ends.
 //!
-//! One that stands by tells nodes where the leader is. The users of its machine need not know which one leads: their calls
-//! are handed on to the leader, with the number of the user, which the kernel of this machine has told. So are the calls of
-//! users of other machines, with their certificates.
+//! A standby scheduler tells nodes where the leader is. The users of its machine need not know which scheduler leads:
+//! it hands their calls on to the leader, with the user's number, which the kernel of its machine has told. It also
+//! hands on the calls of users of other machines, with their certificates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -37,21 +37,21 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::serve::{self, ServeError, State, io_error};
 
-/// Looks at the lease within its length.
+/// How many times in the length of a lease a standby scheduler looks at the lease.
 const LOOKS: u32 = 10;
-/// How long a connection to the leader may take.
+/// The longest time for connecting to the leader.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// A connection to a leader that is frozen or cut off ends after an interval and a timeout.
+/// A connection to a leader that is frozen or cut off ends after the interval and the timeout together.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long the leader may take until it begins to answer a user's call.
+/// The longest time until the leader begins to answer a user's call.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two looks whether the program is to end.
+/// Time between two checks whether the program must end.
 const TURN: Duration = Duration::from_millis(100);
 
 impl State {
-    /// Waits until this scheduler leads, and answers what it starts from; `None`: it was asked to end before. Calls
-    /// `stands_by` if it does not lead at once.
+    /// Waits until this scheduler leads, and answers the state from which it starts; `None`: it was asked to end
+    /// before. Calls `stands_by` if it does not lead at once.
     ///
     /// # Errors
     /// If it can never lead.
@@ -61,7 +61,7 @@ impl State {
         let settings = postgresql.read().map_err(ServeError::Config)?;
         let candidate = Candidate::new(&settings, serve::address(config, config.listen))?;
         let (tell, told) = mpsc::channel();
-        // The thread ends when this is dropped.
+        // The thread ends when `_stop` is dropped.
         let (_stop, stopped) = mpsc::channel();
         let standing = Stander { candidate, needs_authority: config.tls.is_none(), pause: settings.lease / LOOKS };
         serve::spawn("standby", move || standing.run(&tell, &stopped))?;
@@ -97,12 +97,12 @@ impl State {
     }
 }
 
-/// What the thread that looks at the lease has to tell.
+/// News from the thread that looks at the lease.
 enum News {
     Leads(Database),
     Follows {
         leader: String,
-        /// The authority that the schedulers share, with the first news.
+        /// The authority that the schedulers share; it comes with the first news.
         authority: Option<Box<Authority>>,
     },
     Failed(StoreError),
@@ -111,7 +111,7 @@ enum News {
 /// The state of the thread that looks at the lease.
 struct Stander {
     candidate: Candidate,
-    /// The certificates are signed by the authority in the database, which is not known yet.
+    /// Whether the authority in the database is needed and not known yet.
     needs_authority: bool,
     pause: Duration,
 }
@@ -136,7 +136,7 @@ impl Stander {
                 Err(error) => Some(News::Failed(error)),
             };
             let is_last = matches!(news, Some(News::Leads(_) | News::Failed(_)));
-            // Nobody listens any more when the program ends.
+            // When the program ends, the receiver is gone.
             if news.is_some_and(|news| tell.send(news).is_err()) || is_last {
                 return;
             }
@@ -153,7 +153,7 @@ impl Stander {
         };
         let mut authority = None;
         if self.needs_authority {
-            // The first leader of all makes it.
+            // The very first leader makes it.
             authority = match Authority::of_records(self.candidate.records(AUTHORITY)?) {
                 Ok(authority) => authority.map(Box::new),
                 Err(error) => {
@@ -170,9 +170,9 @@ impl Stander {
     }
 }
 
-/// A scheduler that stands by. It serves until this is dropped.
+/// A standby scheduler that serves calls, until it is dropped.
 struct Serving {
-    /// `None` only while this is dropped.
+    /// `None` only while this is being dropped.
     runtime: Option<Runtime>,
     stop: watch::Sender<bool>,
     leader: Arc<Leader>,
@@ -184,7 +184,7 @@ impl Drop for Serving {
         _ = fs::remove_file(&self.socket);
         _ = self.stop.send(true);
         if let Some(runtime) = self.runtime.take() {
-            // Its sockets are free then.
+            // After this its sockets are free.
             runtime.shutdown_timeout(Duration::from_secs(1));
         }
     }
@@ -236,7 +236,7 @@ impl Serving {
         Ok(Self { runtime: Some(runtime), stop, leader, socket: config.socket.clone() })
     }
 
-    /// Another scheduler leads now, or the same one still does.
+    /// Notes the present leader's address, which may be a new one.
     fn follow(&self, address: String) {
         let mut now = self.leader.now.lock();
         if now.address != address {
@@ -246,22 +246,22 @@ impl Serving {
     }
 }
 
-/// The scheduler that leads.
+/// The scheduler that leads, as the target of calls.
 struct Leader {
-    /// Who calls it.
+    /// The certificate with which this scheduler calls it.
     identity: Identity,
     now: Mutex<Called>,
 }
 
 struct Called {
-    /// HOST:PORT.
+    /// The address of the leader as HOST:PORT.
     address: String,
-    /// Made when a user calls for the first time.
+    /// The connection, made at the first call of a user.
     channel: Option<Channel>,
 }
 
 impl Leader {
-    /// What nodes are told.
+    /// The error that tells a node where the leader is.
     fn not_me(&self) -> Status {
         let address = self.now.lock().address.clone();
         let mut metadata = MetadataMap::new();
@@ -296,14 +296,14 @@ impl Leader {
         Ok((address.clone(), channel.insert(endpoint.connect_lazy()).clone()))
     }
 
-    /// Hands a user's call on.
+    /// Hands a user's call on to the leader.
     async fn answer(&self, request: Request) -> Result<Response<Body>, Status> {
         let (mut parts, body) = request.into_parts();
         hand_on(&mut parts)?;
         let (address, channel) = self.channel()?;
         parts.extensions.clear();
         let call = axum::http::Request::from_parts(parts, tonic::body::Body::new(body));
-        // The endpoint's limit is for TCP alone. A leader that is frozen takes the connection, and says nothing.
+        // The endpoint's own limit covers only TCP. A frozen leader accepts the connection and sends nothing.
         let answer = timeout(ANSWER_TIMEOUT, channel.oneshot(call)).await;
         let answer = answer.map_err(|_| away(&address, &format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())))?;
         Ok(answer.map_err(|error| not_reached(&address, &error))?.map(Body::new))

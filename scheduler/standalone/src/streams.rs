@@ -1,6 +1,7 @@
-//! Streams between users and running jobs: which node is awaited for which, and how many there are.
+//! Streams between users and running jobs: matches the call of a node with the user's request, and bounds the number of
+//! streams.
 //!
-//! A node may be where the scheduler cannot reach it, so the node is asked to call. What flows is not kept here: a frame
+//! The scheduler may be unable to connect to a node, so the node is asked to call. Data is not buffered here: a frame
 //! is taken from one side when the other one has room for it.
 
 use std::collections::BTreeMap;
@@ -23,19 +24,20 @@ use crate::jobs::{ClaimName, JobId};
 use crate::sessions::Sessions;
 use crate::wire;
 
-/// Streams of one job at a time: a browser has a few connections, and a person some terminals.
+/// The most streams of one job at a time: a browser needs a few connections, and a person some terminals.
 const OF_JOB_MAX: usize = 64;
-/// Streams of one node at a time. With the window of each this bounds what waits here for those who do not read.
+/// The most streams of one node at a time. Together with each stream's window this bounds the data that waits here for
+/// slow readers.
 const OF_NODE_MAX: usize = 128;
-/// How long a node may take. Shorter than what a scheduler that stands by waits for the leader.
+/// How long a node's call may take. This is shorter than the time that a standby scheduler waits for the leader.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a node sends of a stream.
+/// What a node sends on a stream.
 pub(crate) type FromNode = Pin<Box<dyn Stream<Item = Result<FromJob, Status>> + Send>>;
-/// Where frames for the node go. Closed when the node has ended the stream.
+/// Where frames for the node go. It is closed when the node has ended the stream.
 pub(crate) type ToNode = mpsc::Sender<Result<FromUser, Status>>;
 
-/// A node's answer to the question for a stream.
+/// A node's call for a stream that it was asked for.
 pub(crate) struct Answer {
     pub(crate) from_node: FromNode,
     pub(crate) to_node: ToNode,
@@ -47,7 +49,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// All streams. Copies are of the same.
+/// All streams. All copies share the state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams(Arc<Shared>);
 
@@ -55,7 +57,7 @@ pub(crate) struct Streams(Arc<Shared>);
 struct Shared {
     awaited: Mutex<BTreeMap<String, Awaited>>,
     taken: Mutex<Taken>,
-    /// The number of the next question, by which its answer is known.
+    /// The number of the next question, by which its answer is recognized.
     next: AtomicU64,
 }
 
@@ -65,14 +67,14 @@ struct Awaited {
     answer: oneshot::Sender<Answer>,
 }
 
-/// How many streams there are.
+/// The numbers of streams in use.
 #[derive(Debug, Default)]
 struct Taken {
     of_jobs: BTreeMap<JobId, usize>,
     of_nodes: BTreeMap<String, usize>,
 }
 
-/// The place of one stream among those that there may be. It is free again when this is dropped.
+/// One stream's place among those allowed. It is freed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     shared: Arc<Shared>,
@@ -81,7 +83,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where the stream goes.
+    /// The node of the stream.
     pub(crate) fn node(&self) -> &str {
         &self.node
     }
@@ -104,7 +106,7 @@ fn leave<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
     }
 }
 
-/// A question that a node was asked. If this is dropped, an answer is not taken any more.
+/// A question to a node. If it is dropped, the answer is refused.
 #[derive(Debug)]
 pub(crate) struct Question {
     shared: Arc<Shared>,
@@ -141,7 +143,7 @@ impl Streams {
     /// Takes a place for a stream of this job on this node.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If the job or the node has too many streams.
     pub(crate) fn take_place(&self, job: JobId, node: &str) -> Result<Place, Status> {
         let mut taken = self.0.taken.lock();
         let full = |what: String, most: usize| {
@@ -163,7 +165,7 @@ impl Streams {
     /// Asks a node for a stream to an instance.
     ///
     /// # Errors
-    /// If the node cannot be reached.
+    /// If the node is not connected.
     pub(crate) fn ask(
         &self,
         sessions: &Sessions,
@@ -187,7 +189,7 @@ impl Streams {
         }
     }
 
-    /// Hands on what a node answers; `false`: nobody waits for it any more.
+    /// Hands a node's answer to the user that waits for it; `false`: that user is gone.
     pub(crate) fn answered(&self, node: &str, stream_id: &str, answer: Answer) -> bool {
         let mut awaited = self.0.awaited.lock();
         if awaited.get(stream_id).is_none_or(|awaited| awaited.node != node) {
@@ -222,7 +224,7 @@ mod tests {
         assert!(streams.answered("a", &asked.stream_id, answer()));
         assert!(question.answer().await.is_ok());
         assert!(!streams.answered("a", &asked.stream_id, answer()));
-        // Whoever has asked is gone.
+        // The user that asked is gone.
         let asked = ask().unwrap();
         let id = asked.id.clone();
         drop(asked);

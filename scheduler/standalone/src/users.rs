@@ -36,7 +36,7 @@ use crate::secrets::{Holder, Secrets};
 use crate::sessions::Sessions;
 use crate::streams::Streams;
 
-/// Bytes of the name of a request at most.
+/// The most bytes of a request ID.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
 type StreamOf<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -59,25 +59,25 @@ pub(crate) struct UserService {
     pub(crate) secrets: Arc<Secrets>,
 }
 
-/// Who calls, as the gate has found out.
+/// The caller, as the gate has identified it.
 fn caller<T>(request: &Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Status::unauthenticated("the caller is not known"))
 }
 
-/// Refuses a call that the caller may not make.
+/// Refuses a call if the caller may not make it.
 fn check<T>(request: &Request<T>, action: &Action<'_>) -> Result<(), Status> {
     caller(request)?.may(action).map_err(Status::permission_denied)
 }
 
-/// Notes for the audit log what a call is about.
+/// Notes the object of a call for the audit log.
 fn note<T>(request: &Request<T>, object: impl FnOnce() -> String) {
     if let Some(about) = request.extensions().get::<About>() {
         about.is(object());
     }
 }
 
-/// As whom the jobs of a caller run.
+/// The local user as whom the caller's jobs run.
 fn local_user(caller: &Caller) -> Result<u32, Status> {
     match (&caller.identity, &caller.grant.runs_as) {
         (Identity::Local(uid), _) => Ok(*uid),
@@ -102,7 +102,7 @@ impl UserService {
         })
     }
 
-    /// Tells the engine, and waits for what it says.
+    /// Tells the engine, and waits for its answer.
     async fn tell(&self, observation: Observation) -> Result<(), Status> {
         let (reply, answer) = oneshot::channel::<Result<(), EventError>>();
         let ends = || Status::unavailable("the scheduler is ending; try again when it is back");
@@ -111,7 +111,7 @@ impl UserService {
         answer.await.map_err(|_| ends())?.map_err(|error| Status::failed_precondition(error.to_string()))
     }
 
-    /// A copy of a job, so that nobody waits for the book while it is looked at.
+    /// A copy of a job, so that the book is not locked while the job is used.
     fn entry(&self, id: JobId) -> Result<Entry, Status> {
         self.seen.book.read().entry(id).cloned().ok_or_else(|| no_such_job(id))
     }
@@ -122,7 +122,7 @@ impl UserService {
         Ok(present::job(&entry, view.as_deref(), !caller.may_inspect(entry.job.owned())))
     }
 
-    /// Refuses a job whose queue can never take it.
+    /// Refuses a job if its queue can never take it.
     fn check_queue(&self, queue: &str) -> Result<(), Status> {
         let name = if queue.is_empty() { DEFAULT_QUEUE } else { queue };
         let queues = self.seen.queues.read();
@@ -153,7 +153,7 @@ fn no_such_job(id: JobId) -> Status {
     Status::not_found(format!("there is no job {id}; see: aliquot jobs --all"))
 }
 
-/// The task that a caller means.
+/// The task that a caller asks about.
 fn task_of(entry: &Entry, index: Option<u32>) -> Result<&Task, Status> {
     let id = entry.job.id;
     match index {
@@ -185,10 +185,10 @@ impl Scheduler for UserService {
         check_request_id(&request_id)?;
         let (user, is_remote) = (caller.name.clone(), matches!(caller.identity, Identity::Remote(_)));
         let job = Job { id: 0, spec, uid, user, is_remote, submitted_ms: self.clock.now_ms(), request_id };
-        // The queue may have been removed since the job was taken in.
+        // The queue may have been removed since the job was accepted.
         if self.seen.book.read().made_before(&job).is_none() {
             self.check_queue(&job.spec.queue)?;
-            // That they are there and can be what they are to be.
+            // Checks that the secrets exist and fit their variables.
             self.secrets.of_job(&job, &queues)?;
         }
         let id = self.ask(|reply| Inbox::Submit(Box::new(job), reply)).await?;
@@ -201,7 +201,7 @@ impl Scheduler for UserService {
         request: Request<wire::ListJobsRequest>,
     ) -> Result<Response<wire::ListJobsResponse>, Status> {
         let service = self.clone();
-        // Many jobs are many tasks.
+        // Listing goes through many tasks, so it runs on a thread for blocking work.
         let listed = tokio::task::spawn_blocking(move || list::list(&service, request)).await;
         listed.map_err(|error| Status::internal(error.to_string()))?.map(Response::new)
     }
@@ -286,7 +286,7 @@ impl Scheduler for UserService {
             (entry.only(index), index)
         };
         let now_ms = self.clock.now_ms();
-        // It tries changes in a copy of the books, which may take a while.
+        // This tries changes in a copy of the books, which may take a while.
         let explained = tokio::task::spawn_blocking(move || {
             entry.tasks.get(&index).map(|task| present::explanation(&entry, task, &view, now_ms))
         });
@@ -309,7 +309,7 @@ impl Scheduler for UserService {
         note(&request, || about::queue(request.get_ref()));
         check(&request, &Action::Administer)?;
         let spec = queues::read(request.into_inner()).map_err(Status::invalid_argument)?;
-        // The engine knows whether it can be so; what it has taken is saved.
+        // The engine checks whether the queue is possible; then it is saved.
         self.tell(Observation::Queue(spec.clone())).await?;
         let shown = queues::shown(&spec);
         self.ask(|reply| Inbox::QueueSet(spec, reply)).await?;
@@ -333,7 +333,7 @@ impl Scheduler for UserService {
         }
         self.tell(Observation::QueueRemoved(name.clone())).await?;
         self.ask(|reply| Inbox::QueueRemoved(name.clone(), reply)).await?;
-        // Another queue of this name is another one.
+        // A later queue with this name is a different one.
         tokio::task::block_in_place(|| self.secrets.remove_all(&Holder::Queue(name))).map_err(unavailable)?;
         Ok(Response::new(wire::RemoveQueueResponse {}))
     }
@@ -402,7 +402,7 @@ impl Scheduler for UserService {
     ) -> Result<Response<wire::AddUserResponse>, Status> {
         note(&request, || about::user(request.get_ref()));
         check(&request, &Action::Administer)?;
-        // It waits for the disk, seldom and shortly.
+        // This waits for the disk, rarely and shortly.
         tokio::task::block_in_place(|| self.registrar.add(request.into_inner())).map(Response::new)
     }
 
@@ -423,7 +423,7 @@ impl Scheduler for UserService {
         let name = request.into_inner().name;
         tokio::task::block_in_place(|| {
             self.registrar.remove(&name)?;
-            // Whoever is added by this name later may be somebody else.
+            // A user that is added under this name later may be another person.
             self.secrets.remove_all(&Holder::Remote(name)).map_err(unavailable)
         })?;
         Ok(Response::new(wire::RemoveUserResponse {}))

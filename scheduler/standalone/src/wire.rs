@@ -1,4 +1,4 @@
-//! Translates between the agents' contract and the engine's words.
+//! Translates between the agents' contract and the engine's types.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) fn to_generation(from: Generation) -> wire::Generation {
     wire::Generation { term: from.term, number: from.number }
 }
 
-/// What a node reports. Its name is that of its certificate.
+/// A node's report. The node's name comes from its certificate.
 pub(crate) fn report(name: &str, session: u64, sequence: u64, from: wire::Report) -> NodeReport {
     let running = from.running.into_iter().map(|running| Running {
         claim: running.claim.into(),
@@ -47,7 +47,7 @@ fn spec(name: &str, from: wire::NodeSpec) -> NodeSpec {
     let taint = |from: wire::Taint| Taint { key: from.key, value: from.value, effect: TaintEffect::NoSchedule };
     let mut labels: BTreeMap<String, String> = from.labels.into_iter().collect();
     labels.insert(NODE_LABEL.to_owned(), name.to_owned());
-    // Whatever its configuration says: an older one would run the job without its secrets.
+    // This overrides the node's configuration: a node with an older version would run the job without its secrets.
     match from.keeps_secrets {
         true => _ = labels.insert(SECRETS_LABEL.0.to_owned(), SECRETS_LABEL.1.to_owned()),
         false => _ = labels.remove(SECRETS_LABEL.0),

@@ -1,11 +1,11 @@
-//! A file of lines that is renamed when it is long, and begun anew.
+//! A log file that is renamed when it is long, and then begun anew.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file of lines, and older ones beside it. Only their owner can read them.
+/// A log file, with older ones beside it. Only their owner can read them.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -18,12 +18,12 @@ pub(super) struct LogFile {
 struct Open {
     file: File,
     len: u64,
-    /// Which file it is, so that one that somebody has moved away is noticed.
+    /// The device and inode of the open file, which show whether the path still leads to it.
     inode: (u64, u64),
 }
 
 impl LogFile {
-    /// The log in the file `path`, which is opened at the first line.
+    /// The log in the file `path`, which is opened when the first line is added.
     pub(super) fn new(path: PathBuf, file_bytes: u64, files: u32) -> LogFile {
         LogFile { path, file_bytes, files, open: None }
     }
@@ -32,10 +32,10 @@ impl LogFile {
         &self.path
     }
 
-    /// Adds a line, which has its line end. It outlives the end of this process, not a loss of power.
+    /// Adds a line, which must end with a line break. It survives the end of this process, but not a loss of power.
     ///
     /// # Errors
-    /// If it cannot be written. No part of it is in the way of the next line then.
+    /// If it cannot be written. No part of it remains before the next line then.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let is_there = |open: &Open| fs::metadata(&self.path).is_ok_and(|now| inode(&now) == open.inode);
         if self.open.as_ref().is_some_and(|open| !is_there(open)) {
@@ -54,7 +54,7 @@ impl LogFile {
                 Ok(())
             }
             Err(error) => {
-                // If a part of the line cannot be taken back either, the next one finds it when the file is opened anew.
+                // If the partial line cannot be removed, the next append repairs it when it opens the file.
                 _ = open.file.set_len(before);
                 self.open = None;
                 Err(error)
@@ -70,7 +70,7 @@ impl LogFile {
         Ok(self.open.insert(open))
     }
 
-    /// Renames each file to the next number. The oldest is replaced.
+    /// Renames each file to the next number. The oldest file is overwritten.
     fn rotate(&mut self) -> io::Result<()> {
         self.open = None;
         for number in (1..self.files).rev() {
@@ -105,7 +105,7 @@ impl Open {
         let mut len = metadata.len();
         let mut last = [b'\n'];
         if len > 0 && file.read_at(&mut last, len - 1).is_ok() && last != *b"\n" {
-            // A kill or a full disk has cut the last line.
+            // The last line is incomplete, because the process was killed or the disk was full.
             file.write_all(b"\n")?;
             len += 1;
         }

@@ -1,5 +1,5 @@
-//! The checks that every backend must pass, on the engine's own simulated nodes: all that these get and say is translated
-//! to the agents' contract, becomes bytes, and is translated back.
+//! The checks that every backend must pass, on the engine's own simulated nodes: all their messages and commands are
+//! translated to the agents' contract, encoded as bytes, and translated back.
 
 #[path = "../../../engine/tests/simulation/node.rs"]
 mod node;
@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 use super::*;
 use world::{Kind, Wire, World};
 
-/// The engine's tests play many more worlds; here the contract is what is new.
+/// The engine's tests run many more worlds; here only the contract is new.
 const WORLDS: u64 = 40;
 
 fn new_store() -> Box<dyn Store> {
@@ -42,7 +42,7 @@ fn new_wire() -> Box<dyn Wire> {
     Box::new(Contract { nodes, inbox, connections: BTreeMap::new() })
 }
 
-/// The backend, what it sends to the controller, and what it sends to each node.
+/// The backend, with what it sends to the controller and to each node.
 struct Contract {
     nodes: Nodes,
     inbox: Receiver<Inbox>,
@@ -64,7 +64,7 @@ impl Wire for Contract {
         let connection =
             self.connections.entry(node.clone()).or_insert_with(|| sessions.connect(node.as_str()).messages);
         self.nodes.carry_out(command);
-        // The controller's part: it adds what is to run, and keeps the order of starts and stops.
+        // The controller's part: it adds the program, and keeps the order of starts and stops.
         let sent = match self.inbox.try_recv() {
             Ok(Inbox::Start(order)) => start_message(&order, wire_types::Process::default(), now_ms),
             Ok(Inbox::Stop { node: to, message }) if to == node => message,
@@ -98,7 +98,7 @@ impl Wire for Contract {
                     StepOutcome::Refused(why) => What::Refused(why.clone()),
                     StepOutcome::Failed(why) => What::Failed(why.clone()),
                     StepOutcome::Gone => What::Ended(wire_types::Ended::default()),
-                    // The contract has no word for it: an agent that does not know says nothing.
+                    // The contract cannot express it: an agent that does not know sends nothing.
                     StepOutcome::Unknown => return None,
                 };
                 Some(Observation::Outcome(Report { outcome: wire::step_outcome(&what), ..report }))
@@ -108,7 +108,7 @@ impl Wire for Contract {
     }
 }
 
-/// Faults of every kind: messages are lost, repeated and late, nodes fail, and the engine crashes.
+/// Runs worlds with all faults: messages are lost, repeated and late, nodes fail, and the engine crashes.
 #[test]
 fn worlds_come_to_rest_whose_messages_are_in_the_contract() {
     let (mut steps, mut crashes) = (0, 0);

@@ -1,4 +1,4 @@
-//! Attempts that are not wanted any more: what of them may still run, and when nothing does.
+//! Attempts that have ended for the user and may still have running members: tells when all of those are gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use aliquot_scheduler_engine::View;
 
 use crate::jobs::{Book, Effects, JobId};
 
-/// Time between two looks whether what is to leave is gone. A look goes through all of it, and messages come much more
-/// often. Most of it is gone when its node has said so, without a look.
+/// Time between two checks whether attempts are gone. A check goes through all of them, and messages come much more
+/// often. Most attempts are gone when their node has said so, without a check.
 const LOOK_MS: u64 = 100;
-/// After so long, a view shows all that the engine had heard before.
+/// After this time, a view shows everything that the engine was told before.
 const VIEW_PATIENCE_MS: u64 = 2_000;
 
 /// Names an attempt of a task: the job, the index, and the number of the attempt.
 pub(crate) type Attempt = (JobId, u32, u32);
 
-/// Attempts that the engine knows not to be wanted.
+/// Attempts that the engine has been told to end.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     attempts: BTreeMap<Attempt, Left>,
-    /// When it was looked last whether they are gone.
+    /// When the last check was.
     looked_ms: u64,
 }
 
-/// When the engine has heard that an attempt is not wanted any more.
+/// When the engine was told that an attempt has ended.
 #[derive(Clone, Copy, Debug)]
 struct Left {
-    /// The version of the view that readers saw then. A later one shows what has become of the attempt.
+    /// The version of the view that readers saw then. A later view shows the state of the attempt after that.
     version: u64,
     at_ms: u64,
 }
@@ -37,7 +37,7 @@ impl Leaving {
         self.attempts.insert(attempt, Left { version, at_ms: now_ms });
     }
 
-    /// The time until the next look; `None`: there is nothing to look for.
+    /// The time until the next check; `None`: there is nothing to check.
     pub(super) fn wait(&self, now_ms: u64) -> Option<Duration> {
         let due_ms = self.looked_ms.saturating_add(LOOK_MS);
         (!self.attempts.is_empty()).then(|| Duration::from_millis(due_ms.saturating_sub(now_ms)))
@@ -47,13 +47,15 @@ impl Leaving {
         self.wait(now_ms) == Some(Duration::ZERO)
     }
 
-    /// Looks whether the engine knows of nothing more that runs of what is to leave. Before the first view nobody can say.
+    /// Checks which attempts have no instance left, as far as the engine knows. Before the first view this cannot be
+    /// said.
     pub(super) fn look(&mut self, now_ms: u64, view: Option<&View>, book: &mut Book, effects: &mut Effects) {
         self.looked_ms = now_ms;
         let Some(view) = view else { return };
         self.attempts.retain(|attempt, left| {
             let claims = book.leaving_claims(*attempt);
-            // If nothing has changed since, there is no later view. Changes are shown long before this time is over.
+            // If nothing has changed since, there is no later view. A change is always shown long before this time is
+            // over.
             if view.version() <= left.version && now_ms < left.at_ms.saturating_add(VIEW_PATIENCE_MS) {
                 return !claims.is_empty();
             }

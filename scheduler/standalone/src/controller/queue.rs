@@ -1,15 +1,15 @@
-//! What has come for the controller and is still to be taken in.
+//! Messages to the controller that are still to be handled.
 
 use std::collections::VecDeque;
 
 use super::Inbox;
 
-/// Messages that are taken in before what they lead to is saved and sent, at most; of these, what users want.
+/// The most messages that are handled before their effects are saved and sent, and the most users' messages among them.
 const BATCH: usize = 1024;
 const USERS_BATCH: usize = 64;
 
-/// What users want goes before what nodes and the engine say: a large job alone leads to a hundred thousand messages of
-/// theirs, and whoever submits the next one would wait for all of them.
+/// Users' messages go before those of nodes and of the engine: one large job alone causes a hundred thousand of the
+/// latter, and the user of the next job would wait for all of them.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     users: VecDeque<Inbox>,
@@ -26,13 +26,14 @@ impl Queue {
             Inbox::Submit(..) | Inbox::Cancel { .. } | Inbox::QueueSet(..) | Inbox::QueueRemoved(..) => {
                 self.users.push_back(message);
             }
-            // Then there is nothing more to do.
+            // After this nothing else matters.
             Inbox::Stopped | Inbox::NotRestored(_) => self.users.push_front(message),
             _ => self.others.push_back(message),
         }
     }
 
-    /// Takes what is next, in the order in which each of both has come. However much users want, others get their part.
+    /// Takes the next messages; users' messages and others each keep their order. However many users' messages there
+    /// are, others get their share.
     pub(super) fn take(&mut self) -> Vec<Inbox> {
         let users = self.users.drain(..self.users.len().min(USERS_BATCH));
         let mut taken: Vec<Inbox> = users.collect();
@@ -52,7 +53,7 @@ mod tests {
         Inbox::Cancel { id, tasks: Vec::new(), reply: oneshot::channel().0 }
     }
 
-    /// The jobs that are cancelled, and how many other messages there are.
+    /// The cancelled jobs, and the number of other messages.
     fn taken(queue: &mut Queue) -> (Vec<u64>, usize) {
         let taken = queue.take();
         let id = |message: &Inbox| match message {

@@ -1,4 +1,4 @@
-//! How tasks go on: from one attempt to the next, to their end, and to the tasks that wait for that.
+//! The course of a task: from one attempt to the next, to its end, and to the tasks that wait for that end.
 
 use aliquot_scheduler_engine::Observation;
 
@@ -7,14 +7,14 @@ use super::claims::{claims, group_name};
 use super::task::{TaskState, Then};
 use super::{ClaimName, End, JobId, Restart};
 
-/// The wait before a gang starts anew that has been set back twice; it doubles with each time.
+/// The wait before a gang starts anew after its second setback; it doubles with each further one.
 const SETBACK_MS: u64 = 1_000;
 pub(super) const SETBACK_MAX_MS: u64 = 300_000;
-/// A gang that has run for so long is not set back again, but for the first time.
+/// A gang that has run for so long is treated as if it had no setbacks before.
 const RUN_MS: u64 = 300_000;
 
 impl Book {
-    /// A member has lost its place.
+    /// Handles a member that has lost its place.
     pub(super) fn displaced(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
         let (id, index) = (claim.job, claim.index);
         let restart = self.entries.get(&id).map(|entry| entry.job.spec.restart);
@@ -31,8 +31,8 @@ impl Book {
         }
     }
 
-    /// A gang that is not to blame starts anew as a whole: at once for the first time, and each time later, until it has
-    /// run for a while.
+    /// Starts a gang anew as a whole, after an event that is not its own fault: at once the first time, and later each
+    /// time after a longer wait. Once the gang has run for a while, the count begins again.
     pub(super) fn set_back(&mut self, now_ms: u64, id: JobId, index: u32, reason: &str, effects: &mut Effects) {
         let Some(task) = self.task(id, index) else { return };
         let started_ms = task.members.iter().filter_map(|member| member.started_ms).min();
@@ -57,7 +57,7 @@ impl Book {
         self.leave(now_ms, id, index, then, reason, effects);
     }
 
-    /// Takes a task's claims back. What comes then, comes when nothing of it runs any more.
+    /// Ends a task's claims. `then` happens when none of them runs any more.
     pub(super) fn leave(
         &mut self,
         now_ms: u64,
@@ -139,7 +139,8 @@ impl Book {
         self.prune(effects);
     }
 
-    /// Begins the tasks of a job that waits for nothing more, or ends them if what they wait for has not succeeded.
+    /// Begins the tasks of a job that waits for no other job any more; ends them if a job that it waits for has not
+    /// succeeded.
     pub(super) fn unblock(&mut self, now_ms: u64, id: JobId, effects: &mut Effects) {
         let Some(entry) = self.entries.get(&id) else { return };
         let mut waits = Vec::new();

@@ -1,4 +1,4 @@
-//! The book of jobs: what is known of them, and how it is saved.
+//! The book of jobs: the state of all jobs, and how it is saved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,25 +10,25 @@ use super::task::{Task, TaskState};
 use super::{ClaimName, End, Job, JobId};
 use crate::access::Identity;
 
-/// The kinds of records that the book is saved as.
+/// The kinds of the records in which the book is saved.
 pub(crate) const JOBS: &str = "job";
 pub(crate) const TASKS: &str = "task";
 
-/// Ended jobs that are kept at most, so that people can look at them, and members of their tasks: a job may have 100 000,
-/// of which each takes half a KiB of memory.
+/// The most ended jobs that are kept for people to look at, and the most members of their tasks. A job may have 100 000
+/// members, each of which takes half a KiB of memory.
 const ENDED_MAX: usize = 10_000;
 pub(super) const ENDED_MEMBERS_MAX: u64 = 200_000;
 
-/// Members of one user's tasks that have not ended at most, and of all users.
+/// The most members of open tasks of one user, and of all users.
 const OF_USER_MAX: u64 = 200_000;
 const OF_ALL_MAX: u64 = 1_000_000;
 
-/// A job with what has become of it.
+/// A job with its state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) job: Job,
     pub(crate) tasks: BTreeMap<u32, Task>,
-    /// Tasks that have not ended.
+    /// The number of tasks that have not ended.
     open: usize,
 }
 
@@ -38,13 +38,13 @@ impl Entry {
         Self { job, tasks, open }
     }
 
-    /// The job with this task alone.
+    /// The job with only the task of this index.
     pub(crate) fn only(&self, index: u32) -> Self {
         let task = self.tasks.get(&index).cloned();
         Self::new(self.job.clone(), task.into_iter().map(|task| (index, task)).collect())
     }
 
-    /// Members of tasks that have not ended.
+    /// The number of members of tasks that have not ended.
     fn open_members(&self) -> u64 {
         (self.open as u64).saturating_mul(self.job.spec.gang.into())
     }
@@ -53,12 +53,12 @@ impl Entry {
         (self.tasks.len() as u64).saturating_mul(self.job.spec.gang.into())
     }
 
-    /// How the job has ended; `None`: it has not.
+    /// How the job has ended; `None`: it has not ended.
     pub(crate) fn end(&self) -> Option<End> {
         if self.open > 0 {
             return None;
         }
-        // The worst end of a task is that of the job: a failure before a cancellation before a success.
+        // The job ends like its worst task: a failure is worse than a cancellation, and that is worse than a success.
         let rank = |end: End| match end {
             End::Succeeded => 0,
             End::Cancelled => 1,
@@ -68,22 +68,23 @@ impl Entry {
     }
 }
 
-/// What a change of the book leads to, in the order in which it must be done.
+/// The effects of a change of the book, in the order in which they must happen.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// To be saved first.
+    /// To be saved before everything else.
     pub(crate) changes: Vec<Change>,
-    /// To be told to the engine then, in this order.
+    /// To be told to the engine after that, in this order.
     pub(crate) observations: Vec<Observation>,
-    /// To be sent to nodes.
+    /// To be sent to nodes after that.
     pub(crate) starts: Vec<StartOrder>,
-    /// Tasks of which something may still run, with their attempts: the book waits until the engine knows of nothing.
+    /// Tasks of which something may still run, with their attempts. The book waits until the engine knows of no
+    /// instance of them.
     pub(crate) leaving: Vec<(JobId, u32, u32)>,
-    /// Jobs about which something has changed.
+    /// Jobs that have changed.
     pub(crate) touched: BTreeSet<JobId>,
 }
 
-/// A start command of the engine, to be sent with what it is that starts.
+/// A start that the engine has issued. The program is added when it is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct StartOrder {
     pub(crate) node: aliquot_scheduler_engine::NodeName,
@@ -92,52 +93,52 @@ pub(crate) struct StartOrder {
     pub(crate) generation: aliquot_scheduler_engine::Generation,
     pub(crate) amounts: aliquot_scheduler_engine::Amounts,
     pub(crate) deadline_ms: u64,
-    /// The term of the engine that sends it.
+    /// The term of the engine that issued it.
     pub(crate) term: u64,
 }
 
-/// How a node says that an instance has ended.
+/// How an instance has ended, as its node says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
-    /// By itself.
+    /// Its program has ended by itself.
     Exited { code: Option<i32>, signal: u32 },
-    /// It ran for as long as it may.
+    /// It was stopped at its time limit.
     TimeLimit,
-    /// It was stopped, or its node does not know: it has lost its place.
+    /// It was stopped for another reason, or its node does not know how it ended: it has lost its place.
     Displaced,
 }
 
-/// A user has named something that there is not; the sentence says what.
+/// A user has named an object that does not exist. The sentence says which.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Unknown(pub(crate) String);
 
-/// All jobs.
+/// All jobs of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     pub(super) entries: BTreeMap<JobId, Entry>,
-    /// Which jobs wait for a job.
+    /// For each job the jobs that wait for its end.
     pub(super) dependents: BTreeMap<JobId, BTreeSet<JobId>>,
-    /// When tasks are tried again.
+    /// When failed tasks are tried again.
     pub(super) retries: BTreeSet<(u64, JobId, u32)>,
-    /// Ended jobs by the time of their end.
+    /// Ended jobs in the order of their ends.
     ended: BTreeSet<(u64, JobId)>,
-    /// Members of the tasks of those.
+    /// The number of members of the ended jobs.
     ended_members: u64,
-    /// Gangs whose members must learn where the first of them is, before they start.
+    /// Gangs with starts that wait: the other members must learn the address of the first one before they start.
     pub(super) gathering: BTreeMap<(JobId, u32), Vec<StartOrder>>,
-    /// Members of tasks that have not ended, by user.
+    /// Members of tasks that have not ended, counted by user.
     open_members: BTreeMap<Identity, u64>,
-    /// Jobs by their user and the name of the request.
+    /// Jobs by owner and request ID.
     requests: BTreeMap<(Identity, String), JobId>,
-    /// Nodes by their addresses, as they have told them.
+    /// The address of each node, as the node has reported it.
     pub(super) addresses: BTreeMap<String, String>,
 }
 
 impl Book {
-    /// The book that was saved as these records.
+    /// The book from its saved records.
     ///
     /// # Errors
-    /// If a record cannot be read: which one, and why.
+    /// If a record cannot be read: its name, and the reason.
     pub(crate) fn load(jobs: Vec<(String, String)>, tasks: Vec<(String, String)>) -> Result<Self, String> {
         let mut read: BTreeMap<JobId, (Job, BTreeMap<u32, Task>)> = BTreeMap::new();
         for (key, value) in jobs {
@@ -188,7 +189,7 @@ impl Book {
         self.entries.insert(entry.job.id, entry);
     }
 
-    /// Counts that a task of a job has ended.
+    /// Counts one more ended task of a job.
     pub(super) fn count_end(&mut self, id: JobId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
         entry.open = entry.open.saturating_sub(1);
@@ -198,10 +199,10 @@ impl Book {
         }
     }
 
-    /// The job that was made of the same request before; `None`: there is none.
+    /// The job that an earlier copy of the same request made; `None`: there is none.
     ///
     /// # Errors
-    /// If the request of this name asked for something else.
+    /// If the earlier request with this ID asked for something else.
     pub(crate) fn made_before(&self, job: &Job) -> Option<Result<JobId, String>> {
         let request = request_of(job)?;
         let made = &self.entry(*self.requests.get(&request)?)?.job;
@@ -215,7 +216,7 @@ impl Book {
         })
     }
 
-    /// Says why so many more members of a user are too many; `None`: they are not.
+    /// Says why this user cannot have so many more members; `None`: the user can.
     pub(crate) fn too_many(&self, owner: &Identity, members: u64) -> Option<String> {
         let own = self.open_members.get(owner).copied().unwrap_or(0);
         let all: u64 = self.open_members.values().sum();
@@ -232,12 +233,13 @@ impl Book {
         })
     }
 
-    /// The number that the next job can have at least.
+    /// The smallest number that the next job can have.
     pub(crate) fn next_id(&self) -> JobId {
         self.entries.last_key_value().map_or(1, |(id, _)| id.saturating_add(1))
     }
 
-    /// Has no task wait longer than its job says, whatever the clock showed when that was noted.
+    /// Shortens waits that are longer than the job's settings allow, which happens if the clock has changed since they
+    /// were saved.
     pub(crate) fn bound_retries(&mut self, now_ms: u64) {
         self.retries.clear();
         for (id, entry) in &mut self.entries {
@@ -257,7 +259,7 @@ impl Book {
         }
     }
 
-    /// A job with what has become of it.
+    /// The job of this number, with its state.
     pub(crate) fn entry(&self, id: JobId) -> Option<&Entry> {
         self.entries.get(&id)
     }
@@ -273,31 +275,31 @@ impl Book {
         self.entries.range((Bound::Unbounded, end)).rev().map(|(_, entry)| entry)
     }
 
-    /// Whether a job that has not ended is in this queue.
+    /// Whether a job in this queue has not ended.
     pub(crate) fn is_in_use(&self, queue: &str) -> bool {
         self.entries.values().any(|entry| entry.job.spec.queue == queue && entry.end().is_none())
     }
 
-    /// When the book has something to do if nothing happens until then.
+    /// When the book next has something to do without a message.
     pub(crate) fn next_ms(&self) -> Option<u64> {
         self.retries.first().map(|(at_ms, ..)| *at_ms)
     }
 
-    /// Notes where processes of other nodes reach a node.
+    /// Notes the address at which processes on other nodes reach this node.
     pub(crate) fn note_address(&mut self, node: &str, address: &str) {
         if self.addresses.get(node).is_none_or(|known| known != address) {
             self.addresses.insert(node.to_owned(), address.to_owned());
         }
     }
 
-    /// Tasks of which something may still run although it is not wanted any more, with their attempts.
+    /// Tasks that have ended for the user and may still have running members, with their attempts.
     pub(crate) fn leaving(&self) -> Vec<(JobId, u32, u32)> {
         let tasks = self.entries.iter().flat_map(|(id, entry)| entry.tasks.values().map(move |task| (*id, task)));
         let leaving = tasks.filter(|(_, task)| matches!(task.state, TaskState::Leaving { .. }));
         leaving.map(|(id, task)| (id, task.index, task.attempt)).collect()
     }
 
-    /// The claims of a task that may still run although they are not wanted any more.
+    /// The claims of a task that have ended for the user and may still run.
     pub(crate) fn leaving_claims(&self, (id, index, attempt): (JobId, u32, u32)) -> Vec<ClaimName> {
         let task = self.entries.get(&id).and_then(|entry| entry.tasks.get(&index));
         let Some(task) = task.filter(|task| task.attempt == attempt) else { return Vec::new() };
@@ -307,14 +309,14 @@ impl Book {
         task.claims(id).zip(&task.members).filter(|(_, member)| member.is_leaving).map(|(name, _)| name).collect()
     }
 
-    /// Saves a job.
+    /// Adds the saving of a job to the effects.
     pub(super) fn note_job(&self, id: JobId, effects: &mut Effects) {
         let value = self.entries.get(&id).and_then(|entry| serde_json::to_string(&entry.job).ok());
         effects.changes.push(Change { kind: JOBS, key: job_key(id), value });
         effects.touched.insert(id);
     }
 
-    /// Saves a task.
+    /// Adds the saving of a task to the effects.
     pub(super) fn note_task(&self, id: JobId, index: u32, effects: &mut Effects) {
         let task = self.entries.get(&id).and_then(|entry| entry.tasks.get(&index));
         let value = task.and_then(|task| serde_json::to_string(task).ok());
@@ -322,14 +324,14 @@ impl Book {
         effects.touched.insert(id);
     }
 
-    /// Notes that all of a job has ended.
+    /// Notes the end of a job: all its tasks have ended.
     pub(super) fn note_ended(&mut self, at_ms: u64, id: JobId) {
         if self.ended.insert((at_ms, id)) {
             self.ended_members += self.entries.get(&id).map_or(0, Entry::members);
         }
     }
 
-    /// Forgets the oldest jobs that have ended, where there are too many. The newest one is kept, however large it is.
+    /// Forgets the oldest ended jobs if there are too many. The newest one is always kept, however large it is.
     pub(super) fn prune(&mut self, effects: &mut Effects) {
         let mut kept = Vec::new();
         while self.ended.len() + kept.len() > ENDED_MAX
@@ -353,7 +355,7 @@ impl Book {
         self.ended.extend(kept);
     }
 
-    /// Whether a job that has not begun is to begin after this one.
+    /// Whether another job that has not begun waits for this one.
     fn is_waited_for(&self, id: JobId) -> bool {
         let is_blocked = |other: &JobId| {
             let tasks = self.entries.get(other).into_iter().flat_map(|entry| entry.tasks.values());
@@ -363,12 +365,12 @@ impl Book {
     }
 }
 
-/// Names the request that a job was made of, if it has a name.
+/// The owner and the ID of the request that made a job; `None`: it has no ID.
 fn request_of(job: &Job) -> Option<(Identity, String)> {
     (!job.request_id.is_empty()).then(|| (job.owner(), job.request_id.clone()))
 }
 
-/// Keys are sorted as texts, so numbers have all their digits.
+/// Keys are sorted as text, so numbers are written with leading zeros.
 fn job_key(id: JobId) -> String {
     format!("{id:020}")
 }

@@ -1,4 +1,4 @@
-//! What the engine knows of a task: a claim for each member, and a group for a gang.
+//! What the engine is told about a task: a claim for each member, and a group for a gang.
 
 use aliquot_scheduler_core::{Claim, PodGroup};
 use aliquot_scheduler_engine::Observation;
@@ -6,7 +6,7 @@ use aliquot_scheduler_engine::Observation;
 use super::task::Task;
 use super::{ClaimName, JobId, JobSpec};
 
-/// What the engine is told of a task that is to run.
+/// The observations with which the engine learns of a task's attempt.
 pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation> {
     let mut told = Vec::new();
     let is_gang = task.members.len() > 1;
@@ -39,12 +39,12 @@ pub(super) fn claims(id: JobId, spec: &JobSpec, task: &Task) -> Vec<Observation>
     told
 }
 
-/// The name of a gang's attempt.
+/// The name of the pod group of a gang's attempt.
 pub(super) fn group_name(id: JobId, task: &Task) -> String {
     format!("{id}.{}.{}", task.index, task.attempt)
 }
 
-/// A member's name for people.
+/// The name of a member in messages.
 fn shown(name: ClaimName, spec: &JobSpec, is_gang: bool) -> String {
     let index = if spec.has_array { format!(".{}", name.index) } else { String::new() };
     let rank = if is_gang { format!(" rank {}", name.rank) } else { String::new() };

@@ -1,4 +1,4 @@
-//! The container image of a job, and what its containers see of their node.
+//! The container image of a job, and the parts of the node that its containers see.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use aliquot_proto::agent::v1::is_image_reference;
 use aliquot_proto::scheduler::v1 as wire;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of /dev/shm at most: a tebibyte for each of a thousand processes.
+/// The greatest size of /dev/shm: a tebibyte for each of a thousand processes.
 const SHM_BYTES_MAX: u64 = 1 << 50;
-/// Mounts of one image at most.
+/// The most mounts of one job.
 const MOUNTS_MAX: usize = 64;
 
-/// What a job's containers are made of.
+/// The image of a job's containers, with their mounts.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Image {
     pub(crate) reference: String,
@@ -19,7 +19,7 @@ pub(crate) struct Image {
     pub(crate) shm_bytes: u64,
 }
 
-/// A directory of the node that a container sees.
+/// A directory of the node that is mounted into a container.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Mount {
     pub(crate) source: String,
@@ -28,10 +28,10 @@ pub(crate) struct Mount {
 }
 
 impl Image {
-    /// The image of a job, if it has one.
+    /// Reads the image of a job, if it has one.
     ///
     /// # Errors
-    /// If there are only things that an image is for.
+    /// If there is no image, but an option that needs one.
     pub(super) fn read(reference: String, mounts: Vec<wire::Mount>, shm_bytes: u64) -> Result<Option<Self>, String> {
         if reference.is_empty() {
             return match mounts.first() {
@@ -53,10 +53,10 @@ impl Image {
         Ok(Some(Self { reference, mounts: mounts.into_iter().map(mount).collect(), shm_bytes }))
     }
 
-    /// What is wrong with it for a job of these variables.
+    /// Checks the image and its mounts for a job with these variables.
     ///
     /// # Errors
-    /// That, with the value.
+    /// A sentence with the wrong value.
     pub(super) fn check(&self, environment: &BTreeMap<String, String>) -> Result<(), String> {
         let reference = &self.reference;
         if !is_image_reference(reference) {
@@ -71,7 +71,7 @@ impl Image {
             return Err(format!("{} mounts are more than {MOUNTS_MAX}", self.mounts.len()));
         }
         for Mount { source, target, .. } in &self.mounts {
-            // Podman separates the parts of a mount by colons and commas.
+            // Podman separates the parts of a mount with colons and commas.
             let is_path = |path: &str| path.starts_with('/') && !path.contains([':', ',', '\0', '\n']);
             if !is_path(source) && source != "~" {
                 return Err(format!(
@@ -85,7 +85,7 @@ impl Image {
                 ));
             }
         }
-        // These reach the container by a file with a line for each.
+        // The variables reach the container in a file with one line for each.
         let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
         if let Some(name) = environment.keys().find(|name| !is_plain(name)) {
             return Err(format!("{name:?} cannot be a variable in a container: use letters, digits and '_' only"));

@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Member {
-    /// Where it was started last; in earlier attempts, too, because its log is there.
+    /// Where the member was started last, possibly in an earlier attempt. Its log is there.
     pub(crate) place: Option<Place>,
-    /// Whether it may run, or have run, at that place in this attempt.
+    /// Whether it may run, or may have run, at that place in this attempt.
     pub(crate) is_there: bool,
-    /// When its node says that it has started.
+    /// When its node said that it had started.
     pub(crate) started_ms: Option<u64>,
-    /// How it ended in this attempt.
+    /// How it ended in this attempt; `None`: it has not ended.
     pub(crate) exit: Option<Exit>,
-    /// It may still run, although it is not wanted any more.
+    /// Whether it may still run although its attempt has ended.
     pub(crate) is_leaving: bool,
 }
 
@@ -23,10 +23,10 @@ pub(crate) struct Member {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) node: String,
-    /// The term and the number of the command that has started it.
+    /// The term and the number of the command that started it.
     term: u64,
     number: u64,
-    /// The device's UUID, thousandths of its time, and bytes of its memory.
+    /// For each device its UUID, thousandths of its time, and bytes of its memory.
     pub(crate) devices: Vec<(String, u32, u64)>,
 }
 
@@ -43,7 +43,7 @@ impl Place {
 /// How a member ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Exit {
-    /// `None`: it never ran, or nobody knows.
+    /// The exit code; `None`: it never ran, or the code is not known.
     pub(crate) code: Option<i32>,
     /// The signal that ended it; 0: none.
     pub(crate) signal: u32,
@@ -57,13 +57,13 @@ impl Exit {
 }
 
 impl Member {
-    /// Whether it is the instance of this generation on this node.
+    /// Whether this member is the instance of this generation on this node.
     pub(crate) fn is(&self, node: &str, instance: Generation) -> bool {
         let is_it = |place: &Place| place.node == node && place.instance() == instance;
         self.is_there && self.place.as_ref().is_some_and(is_it)
     }
 
-    /// The same member at the beginning of the next attempt. Where its log is stays known.
+    /// The same member at the beginning of the next attempt. The place of its log is kept.
     pub(crate) fn anew(&self) -> Self {
         Self { place: self.place.clone(), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! What a node is told to run for a member of a task.
+//! The program, arguments and environment that a node is told to run for a member.
 
 use std::collections::HashMap;
 
@@ -8,12 +8,12 @@ use aliquot_proto::agent::v1::Process;
 use super::book::Entry;
 use super::{ClaimName, Image, JobSpec, Mount};
 
-/// Ports at which the first members of gangs listen: as many, from this one.
+/// The ports on which the first members of gangs listen: the first port, and their number.
 const PORT_FIRST: u64 = 29_400;
 const PORTS: u64 = 600;
 
 impl Entry {
-    /// The process of a member; `first_address` is where the first member of its gang is.
+    /// The process of a member; `first_address` is the address of the first member of its gang.
     pub(crate) fn process(&self, claim: ClaimName, first_address: Option<&str>) -> Option<Process> {
         let spec = &self.job.spec;
         let task = self.tasks.get(&claim.index)?;
@@ -32,7 +32,7 @@ impl Entry {
             description: format!("job {} of {}: {}", claim.job, self.job.user, spec.name),
             log: claim.log(),
             image: spec.image.as_ref().map(image),
-            // They are opened when the command goes to its node.
+            // The secrets are decrypted when the command is sent to its node.
             secrets: Vec::new(),
         })
     }
@@ -51,7 +51,8 @@ fn image(image: &Image) -> wire::Image {
     }
 }
 
-/// What a member learns of itself and of its gang. The words for gangs are those of PyTorch's launcher.
+/// The variables that tell a member about itself and its gang. Those for gangs have the names that PyTorch's launcher
+/// uses.
 fn own_variables(
     spec: &JobSpec,
     claim: ClaimName,
@@ -67,7 +68,7 @@ fn own_variables(
         variables.push(("ALIQUOT_ARRAY_INDEX", claim.index.to_string()));
     }
     if spec.gang > 1 {
-        // Gangs that run at the same time on one node hardly ever meet at the same port.
+        // The ports are spread, so that gangs that run at the same time on one node rarely get the same port.
         let mixed =
             claim.job.wrapping_mul(7).wrapping_add(u64::from(claim.index)).wrapping_add(u64::from(claim.attempt));
         variables.extend([

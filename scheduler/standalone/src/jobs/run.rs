@@ -1,4 +1,4 @@
-//! What happens to jobs: each call is one thing that has happened, and its [`Effects`] are what follows.
+//! The events in the life of jobs. Each call is one event, and its [`Effects`] are what follows from it.
 
 use aliquot_scheduler_engine::{Generation, Observation, Report, StepOutcome};
 
@@ -8,7 +8,7 @@ use super::member::{Exit, Place};
 use super::task::{Task, TaskState, Then};
 use super::{ClaimName, End, Job, JobId, Restart};
 
-/// An instance that a node speaks of.
+/// An instance in a message from a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Instance<'node> {
     pub(crate) node: &'node str,
@@ -19,9 +19,9 @@ pub(crate) struct Instance<'node> {
 /// Why an instance could not be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// The engine tries elsewhere.
+    /// The node is at fault, so the engine tries another one.
     Node,
-    /// It would be the same everywhere, so it counts as a failure of the job.
+    /// The start would fail on every node, so it counts as a failure of the job.
     Job,
 }
 
@@ -29,7 +29,7 @@ impl Book {
     /// Takes in a job.
     ///
     /// # Errors
-    /// If it waits for a job that there is not.
+    /// If it is to wait for a job that does not exist.
     pub(crate) fn submit(&mut self, now_ms: u64, job: Job, effects: &mut Effects) -> Result<(), Unknown> {
         let (id, after) = (job.id, job.spec.after.clone());
         if let Some(missing) = after.iter().find(|other| !self.entries.contains_key(other)) {
@@ -48,7 +48,7 @@ impl Book {
         Ok(())
     }
 
-    /// What the engine must know after a start, before it is told that this is all.
+    /// All observations that the engine must get after a start, before [`Observation::Synced`].
     pub(crate) fn wanted(&self) -> Vec<Observation> {
         let mut wanted = Vec::new();
         for (id, entry) in &self.entries {
@@ -59,7 +59,7 @@ impl Book {
         wanted
     }
 
-    /// Ends tasks because a user says so; `tasks` is empty: all of them.
+    /// Cancels tasks for a user; `tasks` is empty: all of them.
     ///
     /// # Errors
     /// If there is no such job or no such task.
@@ -93,7 +93,7 @@ impl Book {
         Ok(())
     }
 
-    /// Does what time has come for.
+    /// Does what is due by now.
     pub(crate) fn tick(&mut self, now_ms: u64, effects: &mut Effects) {
         while let Some((at_ms, id, index)) = self.retries.first().copied().filter(|(at_ms, ..)| *at_ms <= now_ms) {
             self.retries.remove(&(at_ms, id, index));
@@ -101,7 +101,7 @@ impl Book {
         }
     }
 
-    /// The engine commands a start. It goes to the node, unless the claim is not wanted any more or must not be started
+    /// Handles a start that the engine issues. It goes to the node, unless the claim has ended or must not be started
     /// again: then the engine is told so.
     pub(crate) fn start(&mut self, now_ms: u64, order: StartOrder, effects: &mut Effects) {
         let ClaimName { job: id, index, rank, attempt } = order.claim;
@@ -121,7 +121,8 @@ impl Book {
         }
         let is_same = |place: &Place| place.node == order.node.as_str() && place.instance() == order.generation;
         if member.place.as_ref().is_some_and(is_same) {
-            // The engine repeats what the node may not have got, unless the node has answered meanwhile.
+            // The engine repeats a start that the node may not have received. It is dropped if the node has answered
+            // meanwhile.
             if member.is_there {
                 self.release(order, is_gang, effects);
             }
@@ -158,7 +159,8 @@ impl Book {
         self.release(order, is_gang, effects);
     }
 
-    /// Lets a start go to its node. Those of a gang's members wait for that of the first one: they learn where it is.
+    /// Sends a start to its node. The other members of a gang wait for the start of the first one, because they must
+    /// learn its address.
     fn release(&mut self, order: StartOrder, is_gang: bool, effects: &mut Effects) {
         if !is_gang {
             effects.starts.push(order);
@@ -171,16 +173,17 @@ impl Book {
         }
     }
 
-    /// Where the first member of a gang is in the present attempt.
+    /// The address of the first member of a gang in the present attempt.
     pub(crate) fn first_address(&self, id: JobId, index: u32) -> Option<&str> {
         let first = self.task(id, index)?.members.first().filter(|first| first.is_there)?;
         let node = &first.place.as_ref()?.node;
         Some(self.addresses.get(node).filter(|address| !address.is_empty()).unwrap_or(node))
     }
 
-    /// A node says that an instance runs.
+    /// Notes that an instance runs, as its node says.
     ///
-    /// Returns how long after the submission of its job that was, if it is news.
+    /// Returns how long after the submission of the job the instance started, in milliseconds; `None` if it was known
+    /// already.
     pub(crate) fn started(&mut self, now_ms: u64, of: Instance<'_>, effects: &mut Effects) -> Option<u64> {
         let claim = of.claim;
         let submitted_ms = self.entries.get(&claim.job).map(|entry| entry.job.submitted_ms);
@@ -200,7 +203,7 @@ impl Book {
         submitted_ms.filter(|_| is_first).map(|submitted_ms| now_ms.saturating_sub(submitted_ms))
     }
 
-    /// A node could not start an instance, which never ran.
+    /// Notes that a node could not start an instance, which never ran.
     pub(crate) fn not_started(
         &mut self,
         now_ms: u64,
@@ -226,7 +229,7 @@ impl Book {
         }
     }
 
-    /// A start that was commanded was not sent to its node, which so knows nothing of the instance.
+    /// Notes that a start was not sent to its node, so that the node does not know the instance.
     pub(crate) fn not_sent(&mut self, now_ms: u64, order: &StartOrder, why: &str, fault: Fault, effects: &mut Effects) {
         let of = Instance { node: order.node.as_str(), claim: order.claim, generation: order.generation };
         self.not_started(now_ms, of, why, fault, effects);
@@ -237,7 +240,7 @@ impl Book {
         effects.observations.push(outcome(order, become_of_it));
     }
 
-    /// The engine knows that nothing runs of a member that the book takes to be there: its node was lost.
+    /// Notes that a member in the book has no instance any more, as the engine knows: its node was lost.
     pub(crate) fn lost(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
         let member = self.task(claim.job, claim.index).and_then(|task| task.members.get(claim.rank as usize));
         let Some(place) = member.and_then(|member| member.place.clone()) else { return };
@@ -245,7 +248,7 @@ impl Book {
         self.ended(now_ms, of, Ended::Displaced, effects);
     }
 
-    /// The members that the book takes to be there, of tasks that are wanted.
+    /// The members that may run according to the book, of tasks that have not ended.
     pub(crate) fn there(&self) -> Vec<ClaimName> {
         let tasks = self.entries.iter().flat_map(|(id, entry)| entry.tasks.values().map(move |task| (*id, task)));
         let active = tasks.filter(|(_, task)| task.state == TaskState::Active);
@@ -253,14 +256,14 @@ impl Book {
         there.filter(|(_, member)| member.is_there).map(|(claim, _)| claim).collect()
     }
 
-    /// Whether the book takes a member to be there, as one of a task that is wanted.
+    /// Whether a member may run according to the book, in the present attempt of a task that has not ended.
     pub(crate) fn is_there(&self, claim: ClaimName) -> bool {
         let task = self.task(claim.job, claim.index).filter(|task| task.attempt == claim.attempt);
         let task = task.filter(|task| task.state == TaskState::Active);
         task.and_then(|task| task.members.get(claim.rank as usize)).is_some_and(|member| member.is_there)
     }
 
-    /// A node says that an instance has ended.
+    /// Notes that an instance has ended, as its node says.
     pub(crate) fn ended(&mut self, now_ms: u64, of: Instance<'_>, ended: Ended, effects: &mut Effects) {
         let claim = of.claim;
         let (id, index) = (claim.job, claim.index);
@@ -271,7 +274,7 @@ impl Book {
         let state = self.with_member(of, |task, rank| {
             let member = &mut task.members[rank];
             (member.is_there, member.is_leaving) = (false, false);
-            // One that has only lost its place starts again, as the same member.
+            // A member that has only lost its place starts again in the same attempt.
             match ended {
                 Ended::Displaced if task.state == TaskState::Active => member.started_ms = None,
                 _ => member.exit = Some(exit.clone()),
@@ -306,7 +309,7 @@ impl Book {
         }
     }
 
-    /// The engine knows of nothing more that runs of a claim that is not wanted any more.
+    /// Notes that a claim that was ended has no instance left, as the engine knows.
     pub(crate) fn gone(&mut self, now_ms: u64, claim: ClaimName, effects: &mut Effects) {
         let ClaimName { job: id, index, rank, attempt } = claim;
         let Some(task) = self.task(id, index).filter(|task| task.attempt == attempt) else { return };
@@ -335,8 +338,8 @@ impl Book {
         }
     }
 
-    /// Changes the task of a member, given its rank, if this is the instance that runs or may run of it. A node can speak
-    /// of its own instances only.
+    /// Changes the task of a member, given the member's rank, if this instance is the member's present one. A node can
+    /// report only its own instances.
     fn with_member<T>(&mut self, of: Instance<'_>, change: impl FnOnce(&mut Task, usize) -> T) -> Option<T> {
         let Instance { node, claim, generation } = of;
         let task = self.entries.get_mut(&claim.job)?.tasks.get_mut(&claim.index)?;
@@ -349,7 +352,7 @@ impl Book {
         self.task(claim.job, claim.index).is_some_and(|task| task.members.len() > 1)
     }
 
-    /// The subject of a sentence about a member.
+    /// The beginning of a sentence about a member: its rank, or nothing if it is not in a gang.
     pub(super) fn rank_of(&self, claim: ClaimName) -> String {
         if self.is_gang(claim) { format!("rank {} ", claim.rank) } else { String::new() }
     }
@@ -363,12 +366,12 @@ fn how(exit: &Exit) -> String {
     }
 }
 
-/// What became of a start command that no node has got.
+/// The outcome of a start that was not sent to a node.
 fn outcome(order: &StartOrder, outcome: StepOutcome) -> Observation {
     Observation::Outcome(Report {
         node: order.node.clone(),
         session: order.session,
-        // No message of the node has this number, so it makes none of its messages old.
+        // The node sends no message with this number, so the outcome makes none of its messages look old.
         sequence: 0,
         claim: order.claim.to_string().into(),
         instance: order.generation,

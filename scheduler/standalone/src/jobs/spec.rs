@@ -1,4 +1,4 @@
-//! What users ask for, and what can be wrong with it.
+//! What users ask for, and the checks of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,23 @@ use serde::{Deserialize, Serialize};
 use super::JobId;
 use super::image::Image;
 
-/// Tasks of one job at most.
+/// The most tasks of one job.
 const TASKS_MAX: usize = 100_000;
-/// Members of one gang at most.
+/// The most members of one gang.
 const GANG_MAX: u32 = 10_000;
-/// Bytes of a command with its environment at most: Linux takes no more than this for a single string.
+/// The most bytes of a command with its environment: Linux allows no single string that is longer.
 const COMMAND_BYTES_MAX: usize = 128 << 10;
-/// Bytes of a name at most.
+/// The most bytes of a name.
 const NAME_BYTES_MAX: usize = 128;
-/// The label of nodes that run images, and its value.
+/// The label of nodes that run container images, and its value.
 const IMAGES_LABEL: (&str, &str) = ("images", "podman");
-/// The label of nodes that can give secrets to jobs, and its value. The scheduler gives it to those that say so.
+/// The label of nodes that can give secrets to jobs, and its value. The scheduler sets it on nodes that report this
+/// ability.
 pub(crate) const SECRETS_LABEL: (&str, &str) = ("aliquot.dev/secrets", "yes");
-/// The label by which a job names a node. The scheduler gives it to each node.
+/// The label by which a job names a node. The scheduler sets it on each node.
 pub(crate) const NODE_LABEL: &str = "aliquot.dev/node";
 
-/// What a user asks for.
+/// What a user asks for in a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct JobSpec {
@@ -41,10 +42,10 @@ pub(crate) struct JobSpec {
     pub(crate) gpus: u32,
     pub(crate) cpu_millis: u64,
     pub(crate) memory_bytes: u64,
-    /// Members; 1 where there is no gang.
+    /// The number of members of each task; 1 if the job has no gang.
     pub(crate) gang: u32,
     pub(crate) has_array: bool,
-    /// Indices in ascending order; `[0]` where there is no array.
+    /// Indices in ascending order; `[0]` if the job has no array.
     pub(crate) array: Vec<u32>,
     pub(crate) priority: i32,
     pub(crate) preemptible: bool,
@@ -58,7 +59,7 @@ pub(crate) struct JobSpec {
     pub(crate) gpu_models: Vec<String>,
     pub(crate) tolerations: Vec<(String, String)>,
     pub(crate) after: Vec<JobId>,
-    /// `None`: the command runs on the node as it is.
+    /// The image of the containers; `None`: the command runs directly on the node.
     pub(crate) image: Option<Image>,
     pub(crate) secrets: Vec<SecretUse>,
 }
@@ -67,26 +68,26 @@ pub(crate) struct JobSpec {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SecretUse {
     pub(crate) name: String,
-    /// The variable that has its value, too; empty: none.
+    /// The variable that also gets the value; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) variable: String,
 }
 
-/// What happens to a task that has lost its place.
+/// What happens to a task that has lost a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Restart {
     #[default]
     Always,
-    /// It has failed: it may have run, and never runs twice.
+    /// The task fails: it may have run, and must never run twice.
     Never,
 }
 
 impl JobSpec {
-    /// Reads what came from a user.
+    /// Reads a job from a user's request.
     ///
     /// # Errors
-    /// What is wrong with it, with the value, and what to do.
+    /// A sentence with the wrong value, and what to do.
     pub(crate) fn read(spec: wire::JobSpec) -> Result<Self, String> {
         let restart = match wire::Restart::try_from(spec.restart) {
             Ok(wire::Restart::Unspecified) => Restart::Always,
@@ -136,7 +137,7 @@ impl JobSpec {
 
     fn check(&self) -> Result<(), String> {
         let is_program = |program: &String| !program.is_empty();
-        // An image may say itself what runs.
+        // An image may name its own program.
         if !self.command.first().map_or(self.image.is_some(), is_program) {
             return Err("the job has no command; name the program to run, after --, or an image".to_owned());
         }
@@ -224,17 +225,17 @@ impl JobSpec {
         Ok(())
     }
 
-    /// What each member asks for.
+    /// What each member requests.
     pub(crate) fn request(&self) -> Request {
         let memory = match (self.gpu_memory_bytes, self.gpu_core_percent) {
-            // Only a number of GPUs: whole ones.
+            // Only a number of GPUs is given: these are whole ones.
             (0, 0) => DeviceMemory::Thousandths(1000),
             (0, percent) => DeviceMemory::Thousandths(percent.saturating_mul(10)),
             (bytes, _) => DeviceMemory::Bytes(Bytes::new(bytes)),
         };
         let core = match (self.gpu_core_percent, self.gpu_memory_bytes) {
             (0, 0) => DeviceCore::WHOLE,
-            // Every slice has a part of the time. Memory alone asks for the smallest.
+            // Every slice needs some of the device's time. A request for memory alone gets the smallest part.
             (0, _) => DeviceCore::from_percent(1),
             (percent, _) => DeviceCore::from_percent(percent),
         };
@@ -261,7 +262,7 @@ impl JobSpec {
         }
     }
 
-    /// The wait before a task is tried again that has failed so often.
+    /// The wait in milliseconds before a task is tried again after so many failures.
     pub(crate) fn retry_delay_ms(&self, failures: u32) -> u64 {
         let doublings = failures.saturating_sub(1).min(16);
         self.retry_delay_ms.saturating_mul(1 << doublings).min(3_600_000.max(self.retry_delay_ms))
@@ -274,7 +275,7 @@ fn program(command: &[String]) -> String {
     short(path.rsplit('/').next().unwrap_or(path))
 }
 
-/// As much of a name as a job may have.
+/// The name, cut to the greatest allowed length.
 fn short(name: &str) -> String {
     let end = (0..=name.len().min(NAME_BYTES_MAX)).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
     name[..end].to_owned()

@@ -1,55 +1,55 @@
-//! A task: one element of a job's array, or all of the job.
+//! A task: one element of a job's array, or the whole job.
 
 use serde::{Deserialize, Serialize};
 
 use super::member::Member;
 use super::{ClaimName, End, JobId};
 
-/// What has become of a task.
+/// A task with its state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) index: u32,
     pub(crate) state: TaskState,
-    /// Which claims it has now; 0: it had none yet.
+    /// The number of the present attempt, which names its claims; 0: no attempt has begun.
     pub(crate) attempt: u32,
     /// How often it was started.
     pub(crate) starts: u32,
     /// How often it has failed.
     pub(crate) failures: u32,
-    /// How often its gang started anew lately because it had lost a member.
+    /// How often the gang has lately started anew because it lost a member.
     #[serde(default)]
     pub(crate) setbacks: u32,
-    /// Why it waits or has failed; empty: nothing to say.
+    /// Why it waits or has failed; empty: there is no reason to tell.
     pub(crate) reason: String,
     pub(crate) ended_ms: Option<u64>,
     pub(crate) members: Vec<Member>,
 }
 
-/// How far a task is.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum TaskState {
-    /// It waits for other jobs.
+    /// The task waits for other jobs.
     Blocked,
     /// It has failed, and waits until this time.
     Retrying {
         at_ms: u64,
     },
-    /// Its claims wait or run.
+    /// Its claims are pending or running.
     Active,
-    /// What still runs of it is stopped.
+    /// The rest of it that still runs is being stopped.
     Leaving {
         then: Then,
     },
     Ended(End),
 }
 
-/// What becomes of a task when nothing of it runs any more.
+/// What happens to a task when nothing of it runs any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Then {
     End(End),
-    /// The next attempt, not before this time.
+    /// The next attempt begins, but not before this time.
     Again {
         at_ms: u64,
     },
@@ -70,7 +70,7 @@ impl Task {
         }
     }
 
-    /// The names of its claims in the present attempt.
+    /// The names of the task's claims in the present attempt.
     pub(crate) fn claims(&self, job: JobId) -> impl Iterator<Item = ClaimName> + use<> {
         let (index, attempt) = (self.index, self.attempt);
         (0..self.members.len() as u32).map(move |rank| ClaimName { job, index, rank, attempt })
@@ -83,7 +83,7 @@ impl Task {
         }
     }
 
-    /// Whether a member runs, as its node says.
+    /// Whether a member runs, according to its node.
     pub(crate) fn runs(&self) -> bool {
         self.state == TaskState::Active
             && self.members.iter().any(|member| member.started_ms.is_some() && member.exit.is_none())

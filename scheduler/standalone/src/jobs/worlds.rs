@@ -1,4 +1,4 @@
-//! The book in small worlds: an engine that starts what it is told, and nodes on which things end in every way.
+//! Tests of the book in small worlds: an engine that starts every claim, and nodes on which instances end in every way.
 
 mod world;
 
@@ -26,7 +26,7 @@ fn a_job_that_ends_well_has_succeeded_and_is_not_started_again() {
     world.ends(instance, SUCCESS);
     assert_eq!(world.end(id), Some(End::Succeeded));
     assert!(world.wanted.is_empty());
-    // The engine had decided to start it before it heard of that.
+    // The engine had decided to start it before it heard of the end.
     world.start(ClaimName { job: id, index: 0, rank: 0, attempt: 1 });
     assert!(world.running.is_empty());
     world.restart();
@@ -59,7 +59,7 @@ fn a_job_that_is_never_to_be_started_again_is_not() {
         world.start_all();
         let instance = world.only();
         world.started(instance);
-        // Its node is lost. The engine's lease lapses, and it places the claim anew.
+        // The node is lost. Its lease lapses, and the engine places the claim anew.
         world.vanishes(instance);
         world.restart();
         world.start_all();
@@ -367,8 +367,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: nothing that is not wanted is started, what is never to be started again is
-    /// not, all that is known is saved, and when everything ends well in the end, every job has ended.
+    /// In any order of events: no ended claim is started, a job that must never run twice does not, and all that is
+    /// known is saved. If every instance succeeds in the end, every job ends.
     #[test]
     fn every_job_comes_to_its_end(story in prop::collection::vec(happens(), 1..60)) {
         let mut world = World::default();

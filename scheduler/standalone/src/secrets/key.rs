@@ -1,4 +1,4 @@
-//! The key that secrets are sealed with: AES-256-GCM, and a file with the key's 32 bytes in base 64.
+//! The key that encrypts secrets. The cipher is AES-256-GCM; the file contains the key's 32 bytes in base 64.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -16,10 +16,10 @@ use crate::certificates::hex;
 use crate::membership::random;
 
 const KEY_BYTES: usize = 32;
-/// Bytes of a key's name: enough to tell keys apart, and no help to find one.
+/// Bytes of a key's name: enough to tell keys apart, and of no help to find the key.
 const NAME_BYTES: usize = 8;
 
-/// Why a key cannot be used: which file, what is wrong, and what to do.
+/// Why a key cannot be used: the file, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub(crate) struct KeyError {
@@ -27,10 +27,10 @@ pub(crate) struct KeyError {
     why: String,
 }
 
-/// The key that values are sealed with, as read from its file.
+/// The key that encrypts values, as read from its file.
 pub(super) struct Key {
     sealing: LessSafeKey,
-    /// The beginning of the hash of the key.
+    /// The beginning of the key's hash.
     name: String,
 }
 
@@ -47,24 +47,26 @@ impl Key {
         Some(Self { sealing, name: hex(&hash[..NAME_BYTES]) })
     }
 
-    /// Tells the key from others.
+    /// The key's name, which tells it from other keys.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The value sealed for a record of this name, as text: a random nonce, then the sealed bytes and their tag.
+    /// Encrypts a value for the record with this key. The text contains a random nonce, the encrypted bytes and their
+    /// tag.
     pub(super) fn seal(&self, record: &str, value: &[u8]) -> String {
         let nonce = random::<NONCE_LEN>();
         let (mut sealed, mut text) = (value.to_vec(), nonce.to_vec());
         let aad = Aad::from(record.as_bytes());
         let done = self.sealing.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut sealed);
-        // The library refuses values of 64 GiB and more.
+        // Only values of 64 GiB and more are refused by the library.
         done.expect("a secret is short");
         text.append(&mut sealed);
         STANDARD.encode(text)
     }
 
-    /// The value that was sealed for a record of this name; `None`: it was not, or was changed since.
+    /// Decrypts a value for the record with this key; `None`: it was encrypted for another record, or was changed
+    /// since.
     pub(super) fn open(&self, record: &str, sealed: &str) -> Option<Vec<u8>> {
         let mut bytes = STANDARD.decode(sealed).ok()?;
         let mut value = bytes.split_off(bytes.len().min(NONCE_LEN));
@@ -75,7 +77,7 @@ impl Key {
     }
 }
 
-/// Where the key is. It is read when it is needed first.
+/// The file of the key. It is read when the key is first needed.
 #[derive(Debug)]
 pub(super) struct KeyFile {
     path: PathBuf,
@@ -92,10 +94,11 @@ impl KeyFile {
         KeyError { path: self.path.clone(), why: why.into() }
     }
 
-    /// The key for another secret, where there are `others` already. Makes one if there is none and there may be one.
+    /// The key for encrypting a new secret, when `others` secrets exist already. Makes a key if there is none and
+    /// making one is allowed.
     ///
     /// # Errors
-    /// If there is none, or it cannot be used.
+    /// If there is no key, or it cannot be used.
     pub(super) fn for_sealing(&self, others: usize) -> Result<Arc<Key>, KeyError> {
         let mut read = self.read.lock();
         if let Some(key) = &*read {
@@ -116,10 +119,10 @@ impl KeyFile {
         Ok(Arc::clone(read.insert(Arc::new(key))))
     }
 
-    /// The key of this name, with which `secret` was sealed.
+    /// The key with this name, which encrypted `secret`.
     ///
     /// # Errors
-    /// If there is none, it is another one, or cannot be used.
+    /// If there is no key, it is a different one, or it cannot be used.
     pub(super) fn named(&self, name: &str, secret: &str) -> Result<Arc<Key>, KeyError> {
         let mut read = self.read.lock();
         let key = match &*read {
@@ -145,7 +148,7 @@ impl KeyFile {
         ))
     }
 
-    /// The key in the file; `None`: there is no file.
+    /// The key in the file; `None`: the file does not exist.
     fn load(&self) -> Result<Option<Key>, KeyError> {
         let mode = match fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -163,7 +166,7 @@ impl KeyFile {
     fn make(&self) -> Result<Key, KeyError> {
         let bytes = random::<KEY_BYTES>();
         let text = STANDARD.encode(bytes) + "\n";
-        // Only its owner can read what this writes.
+        // The file is made so that only its owner can read it.
         aliquot_durable::replace(&self.path, text.as_bytes()).map_err(|error| self.error(error.to_string()))?;
         Key::new(&bytes).ok_or_else(|| self.error("the new key cannot be used"))
     }

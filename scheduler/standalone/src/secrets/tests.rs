@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::jobs::{Image, JobSpec};
 
-/// Secrets in the database of this directory.
+/// The secrets in the database of this directory.
 fn open(dir: &tempfile::TempDir, makes_key: bool) -> Secrets {
     let database = Database::open(&dir.path().join("scheduler.db")).unwrap();
     Secrets::load(database, key_file(dir), makes_key).unwrap()
@@ -23,7 +23,7 @@ fn queue(name: &str) -> Holder {
     Holder::Queue(name.to_owned())
 }
 
-/// A job of ada, who is a user of another machine.
+/// A job of ada, a user of another machine.
 fn job(secrets: &[(&str, &str)]) -> Job {
     let secrets =
         secrets.iter().map(|(name, variable)| SecretUse { name: (*name).into(), variable: (*variable).into() });
@@ -124,7 +124,7 @@ fn a_key_that_is_missing_open_or_another_one_is_named() {
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     fs::rename(&file, &aside).unwrap();
     assert!(trouble(&dir).contains("there is no such file"), "{}", trouble(&dir));
-    // Nor is another one made, with which the old secrets could never be opened.
+    // Nor is a new key made, with which the old secrets could never be decrypted.
     let why = open(&dir, true).set(5, ada(), "more", b"x", "ada").unwrap_err().to_string();
     assert!(why.contains("1 secrets were sealed with it"), "{why}");
 

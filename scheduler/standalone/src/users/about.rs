@@ -1,4 +1,4 @@
-//! What calls are about, in the words of the audit log.
+//! The objects of calls, in the words of the audit log.
 
 use aliquot_proto::scheduler::v1 as wire;
 

@@ -1,4 +1,4 @@
-//! Lists of jobs, a part at a time.
+//! Lists of jobs, one part at a time.
 
 use aliquot_proto::scheduler::v1 as wire;
 use aliquot_scheduler_core::DEFAULT_QUEUE;
@@ -10,13 +10,13 @@ use crate::access::Action;
 use crate::jobs::{Entry, JobId};
 use crate::present;
 
-/// Jobs that a list has at most, where the caller does not say.
+/// The most jobs in a list if the caller does not say.
 const LISTED: u32 = 1000;
-/// An answer ends with the job that makes it longer than this. Clients take in 4 MiB if they are not told otherwise.
+/// An answer ends with the job that makes it longer than this. Clients accept 4 MiB by default.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// The jobs that a caller asks for, the newest first, as many as go into one answer. The book is open to others in
-/// between, and nothing but the answer is copied.
+/// The jobs that a caller asks for, the newest first, as many as fit into one answer. The lock on the book is released
+/// between the jobs, and only jobs of the answer are copied.
 pub(super) fn list(
     service: &UserService,
     request: Request<wire::ListJobsRequest>,
@@ -36,7 +36,7 @@ pub(super) fn list(
         if bytes >= ANSWER_BYTES {
             return Ok(wire::ListJobsResponse { jobs, truncated: true });
         }
-        // It may have been forgotten since.
+        // The job may have been forgotten since.
         let Ok(entry) = service.entry(*id) else { continue };
         let job = present::job(&entry, view.as_deref(), !caller.may_inspect(entry.job.owned()));
         bytes += job.encoded_len();

@@ -1,4 +1,4 @@
-//! Calls about secrets. None answers a value.
+//! Calls about secrets. None of them answers a value.
 
 use aliquot_proto::scheduler::v1 as wire;
 use tonic::{Request, Status};
@@ -7,7 +7,7 @@ use super::{UserService, about, caller, check, note};
 use crate::access::{Action, Caller};
 use crate::secrets::Holder;
 
-/// Whose secret a call is about: the queue's if it names one, else the caller's own.
+/// The holder in a call about secrets: the queue if the call names one, else the caller.
 fn holder(service: &UserService, caller: &Caller, queue: &str) -> Result<Holder, Status> {
     if !queue.is_empty() {
         return match service.seen.queues.read().has(queue) {
@@ -18,7 +18,7 @@ fn holder(service: &UserService, caller: &Caller, queue: &str) -> Result<Holder,
     Holder::user(&caller.identity).ok_or_else(|| Status::permission_denied("a node has no secrets"))
 }
 
-/// Keeps a secret of the caller or of a queue.
+/// Sets a secret of the caller or of a queue.
 pub(super) fn set(service: &UserService, request: Request<wire::SetSecretRequest>) -> Result<wire::Secret, Status> {
     note(&request, || about::secret(&request.get_ref().name, &request.get_ref().queue));
     let caller = caller(&request)?;
@@ -26,12 +26,12 @@ pub(super) fn set(service: &UserService, request: Request<wire::SetSecretRequest
     check(&request, &Action::ChangeSecret { holder: &holder })?;
     let wire::SetSecretRequest { name, value, .. } = request.into_inner();
     let now_ms = service.clock.now_ms();
-    // It waits for the disk, seldom and shortly.
+    // This waits for the disk, rarely and shortly.
     let kept = tokio::task::block_in_place(|| service.secrets.set(now_ms, holder, &name, &value, &caller.name));
     kept.map_err(Status::from)
 }
 
-/// The secrets that the caller can name in jobs; for administrators and viewers all.
+/// The secrets that the caller can name in jobs. Administrators and viewers see all secrets.
 pub(super) fn list(
     service: &UserService,
     request: &Request<wire::ListSecretsRequest>,

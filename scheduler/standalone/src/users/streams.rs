@@ -1,4 +1,4 @@
-//! A user's stream to a running job: who may open it, and to which member.
+//! A user's stream to a running job: the check of rights, and the choice of the member.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::gate::About;
 use crate::jobs::{ClaimName, Entry, Member, Task};
 use crate::streams::{Answer, ToNode};
 
-/// Who opens a stream says at once what it is for.
+/// How long the user may take to send the first frame, which says what the stream is for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a stream, and carries frames until one side ends it.
@@ -40,7 +40,7 @@ pub(super) async fn open(
         caller.may(&action).map_err(Status::permission_denied)?;
         running(entry, task_of(entry, open.task)?, open.rank)?
     };
-    // A node that has not reported since this scheduler began is not known to be old: it is asked.
+    // A node that has not reported since this scheduler began may be of any version, so it is asked.
     let reported = service.sessions.reported(&node).filter(|spec| !spec.version.is_empty());
     if let Some(spec) = reported.filter(|spec| !spec.opens_streams) {
         return Err(Status::failed_precondition(format!(
@@ -55,12 +55,12 @@ pub(super) async fn open(
     tokio::spawn(async move {
         tokio::select! {
             () = carry(from_user, to_node) => {}
-            // Everything has come, or the user is gone.
+            // Everything has arrived, or the user is gone.
             _ = ended => {}
         }
     });
     Ok(Box::pin(from_node.map(move |frame| {
-        // As long as the stream.
+        // These live as long as the stream.
         let _ = (&place, &end);
         frame.map_err(|status| {
             Status::aborted(format!("the connection with node {} has ended: {}", place.node(), status.message()))
@@ -83,7 +83,7 @@ fn check(open: &Open) -> Result<(), Status> {
     }
 }
 
-/// Where a member runs.
+/// The node and the instance of a running member.
 fn running(entry: &Entry, task: &Task, rank: u32) -> Result<(String, ClaimName, Generation), Status> {
     let job = entry.job.id;
     let member = task.members.get(rank as usize).ok_or_else(|| {
@@ -100,10 +100,10 @@ fn running(entry: &Entry, task: &Task, rank: u32) -> Result<(String, ClaimName, 
     }))
 }
 
-/// Carries what the user sends to the node, until one of them is gone.
+/// Carries the user's frames to the node, until one of the two is gone.
 async fn carry(mut from_user: Streaming<FromUser>, to_node: ToNode) {
     loop {
-        // The node takes the end of its call for the end of the user.
+        // The node takes the end of its call as the end of the user.
         let Ok(frame) = from_user.message().await else { return };
         let is_last = frame.is_none();
         let frame = frame.unwrap_or(FromUser { frame: Some(from_user::Frame::End(End {})) });
@@ -111,7 +111,7 @@ async fn carry(mut from_user: Streaming<FromUser>, to_node: ToNode) {
             return;
         }
         if is_last {
-            // The user has no more to say, and still listens.
+            // The user has no more to send, but still receives.
             return to_node.closed().await;
         }
     }

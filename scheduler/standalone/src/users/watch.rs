@@ -1,4 +1,4 @@
-//! A job at each of its changes.
+//! Watches a job: answers it at each of its changes.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,15 @@ use crate::jobs::JobId;
 
 /// The shortest time between two answers.
 const GAP: Duration = Duration::from_millis(200);
-/// The job is looked at so often although nothing has happened to it.
+/// The longest time between two looks at the job, even without a change in the book.
 const LOOK: Duration = Duration::from_secs(1);
-/// A look at a large array takes long. The time between two looks is so many times that, so that a watcher takes 5 % of a
-/// processor at most.
+/// A look at a large array takes long. The time between two looks is at least this many times the time of a look, so
+/// that a watcher takes at most 5 % of a processor.
 const LOOK_COST_FACTOR: u32 = 20;
-/// Answers that wait for a reader.
+/// The most answers that wait for a reader.
 const ANSWERS_MAX: usize = 16;
 
-/// Answers a job now and at each change, until it has ended or the caller ends the stream.
+/// Answers the job now and at each change, until it has ended or the caller ends the stream.
 pub(super) fn watch(
     service: &UserService,
     request: &Request<wire::WatchJobRequest>,
@@ -41,10 +41,10 @@ pub(super) fn watch(
                 return;
             }
             loop {
-                // Changes that come in quick succession are one.
+                // Changes in quick succession are answered together.
                 tokio::time::sleep(gap).await;
                 tokio::select! {
-                    // Why it waits is not in the book.
+                    // The reason why a task waits is not in the book, so a change of it gives no signal.
                     _ = tokio::time::timeout(LOOK, touch(&mut touched, id)) => {}
                     () = sender.closed() => return,
                 }
@@ -61,7 +61,7 @@ pub(super) fn watch(
                     };
                     Ok::<_, Status>((now, answer, GAP.max(begun.elapsed() * LOOK_COST_FACTOR)))
                 };
-                // It is known no more, or this process ends.
+                // The job is no longer known, or this process is ending.
                 let Ok(Ok((now, news, cost))) = tokio::task::spawn_blocking(look).await else { return };
                 (last, gap) = (now, cost);
                 if let Some(news) = news {
@@ -74,12 +74,12 @@ pub(super) fn watch(
     Ok(Box::pin(ReceiverStream::new(receiver)))
 }
 
-/// Returns when something may have happened to the job `id`, or this process ends.
+/// Returns when the job `id` may have changed, or this process is ending.
 async fn touch(touched: &mut Receiver<JobId>, id: JobId) {
     while touched.recv().await.is_ok_and(|of| of != id) {}
 }
 
-/// What `now` has that `before` has not. A task stays at its place in the list.
+/// The parts of `now` that differ from `before`. A task keeps its position in the list.
 fn changes(before: &wire::Job, now: &wire::Job) -> wire::Job {
     let is_new = |(place, task): &(usize, &wire::Task)| before.tasks.get(*place) != Some(*task);
     let tasks = now.tasks.iter().enumerate().filter(is_new).map(|(_, task)| task.clone()).collect();

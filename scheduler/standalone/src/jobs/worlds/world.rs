@@ -1,4 +1,4 @@
-//! A book, an engine that starts what it is told, and nodes on which things end.
+//! A book, an engine that starts every claim, and nodes on which instances end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +17,14 @@ pub(super) struct World {
     pub(super) now_ms: u64,
     pub(super) next_id: JobId,
     pub(super) number: u64,
-    /// Claims that the engine knows to be wanted.
+    /// Claims that the engine has been told and that have not ended.
     pub(super) wanted: BTreeSet<String>,
     pub(super) groups: BTreeSet<String>,
-    /// What runs on nodes, as each start made it.
+    /// Running instances, by the generation of their start.
     pub(super) running: BTreeMap<Generation, ClaimName>,
-    /// Members that have run, and how often: of each claim and of each member of a job.
+    /// How often each member of a job has run, over all attempts.
     pub(super) starts: BTreeMap<(JobId, u32, u32), u32>,
-    /// Attempts that the engine has been told to let go.
+    /// Attempts that the engine has been told to end.
     pub(super) left: Vec<(JobId, u32, u32)>,
 }
 
@@ -71,7 +71,7 @@ impl World {
         self.submit_as("", spec)
     }
 
-    /// Submits a job with a request of this name.
+    /// Submits a job with this request ID.
     pub(super) fn submit_as(&mut self, request_id: &str, spec: wire::JobSpec) -> JobId {
         self.next_id += 1;
         let id = self.next_id;
@@ -90,7 +90,7 @@ impl World {
         generation
     }
 
-    /// The engine sends the start of an instance, perhaps once more.
+    /// The engine sends the start of an instance, for the first time or again.
     pub(super) fn repeat_start(&mut self, claim: ClaimName, generation: Generation) {
         let (amounts, deadline_ms) = (Amounts::default(), 1000);
         let (node, term) = ("node".into(), generation.term);
@@ -119,7 +119,7 @@ impl World {
         self.act(|book, now_ms, effects| book.ended(now_ms, of, ended, effects));
     }
 
-    /// The node of an instance is lost, and its lease lapses: nobody says anything about it but the engine's views.
+    /// The node of an instance is lost, and its lease lapses: only the engine's views show it.
     pub(super) fn vanishes(&mut self, instance: Generation) {
         self.running.remove(&instance);
     }
@@ -129,7 +129,7 @@ impl World {
         self.act(|book, now_ms, effects| book.tick(now_ms, effects));
     }
 
-    /// Nodes stop what is not wanted, and the engine's views tell of what is gone.
+    /// Nodes stop ended claims, and the engine's views show that their instances are gone.
     pub(super) fn let_go(&mut self) {
         let unwanted: Vec<Generation> = self
             .running
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// The scheduler is killed and starts anew from what was saved.
+    /// The scheduler is killed, and starts from what was saved.
     pub(super) fn restart(&mut self) {
         let of = |kind| {
             let records = self.saved.iter().filter(move |((of, _), _)| *of == kind);
