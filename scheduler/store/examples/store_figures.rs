@@ -1,4 +1,4 @@
-//! What the store can do on this disk:
+//! Measures how fast the store is on this disk:
 //!
 //! ```text
 //! cargo run --release -p aliquot-scheduler-store --example store_figures [FOLDER]
@@ -21,7 +21,7 @@ use aliquot_scheduler_store::{Change, Database};
 const SPAN: Duration = Duration::from_secs(5);
 const CLAIMS: usize = 100_000;
 const NODES: usize = 1000;
-/// A record of the size of a small job's.
+/// The size of a value in bytes: that of a small job's record.
 const VALUE_BYTES: usize = 500;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -54,7 +54,7 @@ fn syncs_per_second(folder: &Path) -> Outcome<f64> {
     Ok(f64::from(count) / begun.elapsed().as_secs_f64())
 }
 
-/// Saves and transactions.
+/// Saves in a second, and transactions in a second.
 fn saves_per_second(path: &Path, callers: usize) -> Outcome<(f64, f64)> {
     let database = Database::open(path)?;
     let count = AtomicU64::new(0);

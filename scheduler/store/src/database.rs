@@ -14,7 +14,7 @@ use crate::sqlite::Sqlite;
 use crate::tables::{Backend, Change, Tables};
 use crate::writer::{Asked, Queue, Task, Writer};
 
-/// A handle of a database. Its copies are handles of the same one, and any thread may use them. When the last of them is
+/// A handle of a database. All copies lead to the same database, and any thread may use them. When the last copy is
 /// dropped, the file is closed, or the lease ends.
 #[derive(Clone, Debug)]
 pub struct Database {
@@ -23,18 +23,18 @@ pub struct Database {
 
 #[derive(Debug)]
 struct Inner {
-    /// The database, as messages name it.
+    /// The name of the database in messages.
     place: String,
     leadership: Leadership,
     transactions: Arc<AtomicU64>,
-    /// `None` only while this is dropped.
+    /// `None` only while this is being dropped.
     sender: Option<Sender<Task>>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // The writer ends when nobody can ask it any more. Whoever opens the file next finds it closed.
+        // The writer ends when no sender is left. The next process that opens the file finds it closed.
         drop(self.sender.take());
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
@@ -43,20 +43,21 @@ impl Drop for Inner {
 }
 
 impl Database {
-    /// Opens the SQLite file of this path, and makes it if there is none. Only its owner can read the file.
+    /// Opens the SQLite file at this path, and makes it if it does not exist. Only its owner can read the file.
     ///
-    /// A database of an older version is brought up to date. In one that is a restored backup, numbers and terms go on
-    /// behind a gap, because more of them may have been given after the backup.
+    /// A database of an older version is brought up to date. In a restored backup, numbers and terms continue after a
+    /// gap, because more of them may have been given after the backup was made.
     ///
     /// # Errors
-    /// If another process has it open, it is damaged, newer than this program or not ours, or its folder is not there.
+    /// If another process has it open; if it is damaged, newer than this program or not a scheduler's; or if its folder
+    /// does not exist.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let file = Sqlite::open(path)?;
         let place = file.path().display().to_string();
         Self::start(file, place, Leadership::default())
     }
 
-    /// Starts the thread that uses a backend.
+    /// Starts the writer, the thread that uses a backend.
     pub(crate) fn start(
         backend: impl Backend + 'static,
         place: String,
@@ -72,19 +73,19 @@ impl Database {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Whether this scheduler may go on writing, and who else there is.
+    /// Whether this scheduler leads and may write, and which schedulers share the database.
     #[must_use]
     pub fn leadership(&self) -> &Leadership {
         &self.inner.leadership
     }
 
-    /// What keeps an engine's state in this database.
+    /// The store for an engine's state in this database.
     #[must_use]
     pub fn engine_store(&self) -> EngineStore {
         EngineStore::new(self.clone())
     }
 
-    /// All records of a kind, each with its key and its value, by key.
+    /// All records of a kind, each with its key and its value, in the order of the keys.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -92,10 +93,11 @@ impl Database {
         self.transact(move |tables| tables.records(kind))
     }
 
-    /// Sets and removes records, in this order. It is durable when this returns, all of it or nothing.
+    /// Sets and removes records, in this order. When this returns, either all changes are durable or none is made.
     ///
     /// # Errors
-    /// If nothing of it was saved. After an error of the disk it may be there all the same when the file is opened anew.
+    /// If no change was saved. After an error of the disk, the changes may be found all the same when the file is
+    /// opened again.
     pub fn save(&self, changes: &[Change]) -> Result<(), StoreError> {
         if changes.is_empty() {
             return Ok(());
@@ -104,7 +106,8 @@ impl Database {
         self.transact(move |tables| tables.change(&changes))
     }
 
-    /// The next number of this name: 1, 2, 3 and so on. It is durable that it was given; none is given twice.
+    /// The next number of this counter: 1, 2, 3 and so on. It is durable that the number was given, so none is given
+    /// twice.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -112,18 +115,18 @@ impl Database {
         self.transact(move |tables| tables.next_number(name))
     }
 
-    /// Copies the whole database, as it is at one moment, into a new file. That is whole or not there. Others can save
-    /// meanwhile. To restore it, stop the scheduler and put the file in the database's place. PostgreSQL has tools of its
-    /// own for that.
+    /// Copies the whole database, as it is at one moment, into a new file. The file is complete or does not exist.
+    /// Other callers can save meanwhile. To restore the copy, stop the scheduler and put the file in the database's
+    /// place. PostgreSQL has its own tools for that.
     ///
     /// # Errors
-    /// If there is a file already, the copy cannot be written, or the database is in PostgreSQL.
+    /// If the file exists already, the copy cannot be written, or the database is in PostgreSQL.
     pub fn back_up(&self, to: &Path) -> Result<(), StoreError> {
         let to = to.to_owned();
         self.ask(|reply| Task::BackUp { to, reply })
     }
 
-    /// How many transactions were made durable since the file was opened. Saves that come together share one.
+    /// The number of transactions since the file was opened. Saves that come at the same time share one.
     #[must_use]
     pub fn transactions(&self) -> u64 {
         self.inner.transactions.load(Ordering::Relaxed)
@@ -133,7 +136,7 @@ impl Database {
         &self.inner.place
     }
 
-    /// Does this in a transaction, and waits until it is durable.
+    /// Runs this work in a transaction, and waits until it is durable.
     pub(crate) fn transact<T: Send + 'static>(
         &self,
         work: impl FnMut(&mut dyn Tables) -> Result<T, StoreError> + Send + 'static,

@@ -7,8 +7,8 @@ use crate::error::StoreError;
 use crate::format::{self, CLAIM, MEMORY, NODE};
 use crate::tables::{ENGINE_RECORDS, EngineRow, ReadRow, Tables};
 
-/// Keeps the state of an engine. Terms are those of the database: of several stores of it, the one that was loaded last
-/// can save.
+/// Stores the state of an engine. Of several such stores of one database, only the one that was loaded last can save:
+/// each load begins a new term of the database.
 #[derive(Clone, Debug)]
 pub struct EngineStore {
     database: Database,

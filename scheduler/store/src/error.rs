@@ -1,4 +1,4 @@
-//! What can go wrong with a database.
+//! The errors of a database.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rusqlite::ErrorCode;
 use rusqlite::ffi;
 
-/// Why a database does not do what it is asked: which file, what is wrong, and what to do.
+/// Why a database cannot do what it is asked: the file, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The operating system refuses a file.
@@ -14,7 +14,7 @@ pub enum StoreError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// The reason.
         source: io::Error,
@@ -24,24 +24,24 @@ pub enum StoreError {
     InUse {
         /// The database.
         path: PathBuf,
-        /// The process that has it open, if it has said so.
+        /// The process that has it open, if the lock file names it.
         pid: Option<u32>,
     },
-    /// Another process has locked the file for long, past the scheduler's own lock.
+    /// Another program holds SQLite's own lock on the file for long.
     #[error("{}: another program keeps it locked; end whatever reads or writes this file beside the scheduler", path.display())]
     Busy {
         /// The database.
         path: PathBuf,
     },
-    /// The file is something else.
+    /// The file is not a scheduler's database.
     #[error("{}: this is no database of a scheduler ({what}); check the path", path.display())]
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// What the file is instead.
         what: &'static str,
     },
-    /// A newer program has written it.
+    /// A newer program has written the database.
     #[error(
         "{place}: it has format {found}, and this program knows {known} at most; use the newer program, or a backup \
              from before the update"
@@ -54,7 +54,7 @@ pub enum StoreError {
         /// The newest format that this program knows.
         known: u32,
     },
-    /// There is a write-ahead log that does not belong to the file.
+    /// A write-ahead log lies beside the file and does not belong to it.
     #[error("{}: {} is left of another database; if that one is not needed any more, remove {1}, and start again",
             path.display(), log.display())]
     ForeignLog {
@@ -63,31 +63,31 @@ pub enum StoreError {
         /// The log.
         log: PathBuf,
     },
-    /// The file is not whole any more.
+    /// The file is incomplete or was changed.
     #[error("{}: it is damaged ({what}); put a backup in its place", path.display())]
     Damaged {
         /// The database.
         path: PathBuf,
-        /// What was found.
+        /// The fault that was found.
         what: String,
     },
-    /// A record cannot be understood.
+    /// A record cannot be read.
     #[error(
         "{place}: table {table}, kind {kind:?}, key {key:?}: {what}; put a backup in its place, or correct the record"
     )]
     Record {
         /// The database.
         place: String,
-        /// The table that has the record.
+        /// The table with the record.
         table: &'static str,
-        /// What the record is about.
+        /// The kind of the record.
         kind: String,
         /// The record's key.
         key: String,
-        /// What is wrong with it.
+        /// The fault in the record.
         what: String,
     },
-    /// There is no room for what is to be saved. Nothing of it is saved, and nothing else is lost.
+    /// There is no room for the change. No part of it is saved, and nothing saved before is lost.
     #[error("{}: the disk is full; make room and try again", path.display())]
     Full {
         /// The file that cannot grow.
@@ -98,9 +98,9 @@ pub enum StoreError {
     TermEnded {
         /// The database.
         place: String,
-        /// The term that tries to save.
+        /// The term in which the engine tried to save.
         term: u64,
-        /// The term that has begun last.
+        /// The newest term.
         current: u64,
     },
     /// A backup would replace a file.
@@ -114,10 +114,10 @@ pub enum StoreError {
     Sqlite {
         /// The database.
         path: PathBuf,
-        /// What SQLite says.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// What is said of a PostgreSQL database makes no sense.
+    /// The settings of a PostgreSQL database are wrong.
     #[error("{place}: {what}")]
     Unusable {
         /// The database.
@@ -144,7 +144,7 @@ pub enum StoreError {
     Postgresql {
         /// The database.
         place: String,
-        /// What it says.
+        /// PostgreSQL's error.
         what: String,
     },
 }
@@ -154,12 +154,12 @@ fn owner(pid: Option<u32>) -> String {
 }
 
 impl StoreError {
-    /// An error of SQLite about this file.
+    /// The error for an error of SQLite about this file.
     pub(crate) fn sqlite(path: &Path, source: rusqlite::Error) -> Self {
         use rusqlite::Error;
         let path = path.to_owned();
         let code = source.sqlite_error();
-        // The index of the write-ahead log is a file too; that it cannot grow has a code of its own.
+        // The index of the write-ahead log is a file too. If it cannot grow, SQLite gives a code of its own.
         let is_full = code.is_some_and(|code| code.extended_code == ffi::SQLITE_IOERR_SHMSIZE);
         match code.map(|code| code.code) {
             _ if is_full => Self::Full { path },
@@ -181,7 +181,7 @@ impl StoreError {
         }
     }
 
-    /// What to say of a file for which something was tried in vain.
+    /// Makes an error of the operating system about this file; `what` is the operation that failed.
     pub(crate) fn file(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.kind() {

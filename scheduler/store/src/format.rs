@@ -1,9 +1,9 @@
-//! What the engine's records look like in the file: a contract of its own, apart from the engine's types.
+//! The format of the engine's records in the database. It is a contract of its own, apart from the engine's types.
 //!
-//! Each record is a JSON object with a format number beside it. Fields that are not known are ignored. Fields that are
-//! not there have their least value, but for those that make no sense without one. So fields can be added, and the number
-//! changes only when an older program would misunderstand a record. Everything is taken apart and built without `..`, so
-//! the compiler says when the engine has a new field.
+//! Each record is a JSON object with a format number beside it. Unknown fields are ignored. A missing field gets its
+//! smallest value, unless the record makes no sense without it. So fields can be added, and the number changes only
+//! when an older program would misunderstand a record. All types are taken apart and built without `..`, so the
+//! compiler reports every new field of the engine.
 
 mod alternatives;
 mod claim;
@@ -31,11 +31,11 @@ pub(crate) const CLAIM: &str = "claim";
 pub(crate) const NODE: &str = "node";
 pub(crate) const MEMORY: &str = "memory";
 
-/// The format of each kind that is written, and the newest that is read. All before it are read, too: their fields mean
-/// the same today. Format 2 knows what is only counted of nodes, terms of a node affinity, effects of taints, and
-/// tolerations of more than one taint: without these, claims would go where they must not. Format 3 knows affinity,
-/// anti-affinity and spread, format 4 further requests for devices, and format 5 alternatives and preferred nodes, for
-/// the same reason.
+/// The format in which every kind is written, and the newest that is read. All earlier formats are read, too: their
+/// fields have the same meaning today. Format 2 added counted resources of nodes, terms of a node affinity, effects of
+/// taints, and tolerations of more than one taint: a program that ignored these would place claims where they must not
+/// go. For the same reason format 3 added affinity, anti-affinity and spread, format 4 further requests for devices,
+/// and format 5 alternatives and preferred nodes.
 const FORMAT: u32 = 5;
 
 /// A record as text, with its format.
@@ -74,7 +74,8 @@ pub(crate) fn read_memory(format: i64, text: &str) -> Result<Memory, String> {
     read::<MemoryForm>(format, text)?.try_into()
 }
 
-/// A claim's UID, or the UID and the generation of a stray: as a list, because a UID can be any text.
+/// The key of a claim's record: the UID, and for a stray also the generation. It is a JSON list, because a UID can be
+/// any text.
 pub(crate) fn write_claim_key(key: &ClaimKey) -> String {
     let ClaimKey { uid, stray } = key;
     let text = match stray {
@@ -98,12 +99,12 @@ fn is_zero<N: Copy + Into<u64>>(number: &N) -> bool {
     (*number).into() == 0
 }
 
-/// The forms of a list or a set.
+/// Converts each entry of a list or set to its form.
 fn forms<'a, T: 'a, F: From<&'a T>>(list: impl IntoIterator<Item = &'a T>) -> Vec<F> {
     list.into_iter().map(F::from).collect()
 }
 
-/// What a list of forms stands for.
+/// Converts each form back to its value.
 fn values<F, T: From<F>, C: FromIterator<T>>(forms: Vec<F>) -> C {
     forms.into_iter().map(T::from).collect()
 }

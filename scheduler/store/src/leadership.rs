@@ -1,13 +1,13 @@
-//! Until when a scheduler may go on.
+//! Whether a scheduler leads, and until when.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// Says whether this scheduler leads, and which schedulers there are. Copies say the same.
+/// Tells whether this scheduler leads, and which schedulers share its database. All copies tell the same.
 ///
-/// With SQLite it leads for as long as it lives, because nobody else can open the file.
+/// With SQLite the scheduler leads for as long as it lives, because no other process can open the file.
 #[derive(Clone, Debug, Default)]
 pub struct Leadership(Option<Arc<Mutex<Lease>>>);
 
@@ -18,24 +18,24 @@ struct Lease {
 }
 
 impl Leadership {
-    /// One that ends at this time, if it is not renewed.
+    /// A leadership that ends at this time unless it is renewed.
     pub(crate) fn until(until: Instant) -> Self {
         Self(Some(Arc::new(Mutex::new(Lease { until, schedulers: Vec::new() }))))
     }
 
-    /// Whether no other scheduler can lead yet. Nothing that only a leader may say is said after this is false.
+    /// Whether this scheduler leads. Once this is false, it must not do what only a leader may do.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.0.as_ref().is_none_or(|lease| Instant::now() < lease.lock().until)
     }
 
-    /// Where the schedulers are that can lead this cluster, as far as that is known: HOST:PORT each.
+    /// The addresses of the schedulers that can lead this cluster, as far as they are known, each HOST:PORT.
     #[must_use]
     pub fn schedulers(&self) -> Vec<String> {
         self.0.as_ref().map(|lease| lease.lock().schedulers.clone()).unwrap_or_default()
     }
 
-    /// Lets it go on until this time.
+    /// Extends the leadership until this time.
     pub(crate) fn renew(&self, until: Instant, schedulers: Vec<String>) {
         if let Some(lease) = &self.0 {
             *lease.lock() = Lease { until, schedulers };

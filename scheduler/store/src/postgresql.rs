@@ -1,11 +1,12 @@
 //! The tables in a PostgreSQL database, which several schedulers share. One of them leads.
 //!
-//! Who leads is said by one row, the *lease*: its generation, and until when it holds by the server's clock. Whoever takes
-//! over counts the generation up. Every transaction of a leader reads the generation, and keeps the row from being taken
-//! until it is over. So a leader that has lost its lease writes nothing more, whatever it believes.
+//! One row, the *lease*, says which scheduler leads: it has a generation, and the end of the lease by the server's
+//! clock. A scheduler that takes over increases the generation. Every transaction of a leader reads the generation, and
+//! locks the row so that no other scheduler can take the lease during the transaction. So a leader that has lost its
+//! lease writes nothing more, whatever it believes.
 //!
-//! A leader measures its lease from before it asked for it, and by its own clock. So it knows of the end before any other
-//! scheduler takes over, if no clock runs a tenth faster than another.
+//! A leader counts its lease by its own clock, from before it asked for it. So its lease ends before any other
+//! scheduler takes over, as long as no clock runs a tenth faster than another.
 
 mod candidate;
 mod connection;
@@ -40,14 +41,14 @@ struct Leader {
     address: Arc<Address>,
     generation: i64,
     leadership: Leadership,
-    /// `None`: the connection has broken.
+    /// `None`: the connection is broken.
     client: Option<Client>,
     /// Gives up the lease when this is dropped: nothing is written any more then.
     _keeper: Keeper,
 }
 
 impl Leader {
-    /// Tries once to do the work in a transaction that checks the lease first.
+    /// Tries once to do the work, in a transaction that checks the lease first.
     fn attempt(&mut self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let client = match &mut self.client {
             Some(client) => client,
@@ -66,8 +67,8 @@ impl Leader {
 }
 
 impl Backend for Leader {
-    /// After a break of the connection it is not known whether the transaction is durable. It can be done again: nobody else
-    /// has written meanwhile, and records are set to values, not changed.
+    /// After a broken connection it is not known whether the transaction is durable. It can safely be done again: no
+    /// other scheduler has written meanwhile, and records are set to values, not changed relative to old ones.
     fn transact(&mut self, work: &mut Work<'_>) -> Result<(), StoreError> {
         let begun = Instant::now();
         loop {

@@ -15,16 +15,16 @@ use crate::writer::Queue;
 use file::Lock;
 use tables::Rows;
 
-/// A file that is open.
+/// An open SQLite file.
 pub(crate) struct Sqlite {
     connection: Connection,
     path: PathBuf,
-    /// Dropped last, when the connection is closed.
+    /// Dropped last, after the connection is closed.
     _lock: Lock,
 }
 
 impl Sqlite {
-    /// Opens the file of this path, and makes it if there is none.
+    /// Opens the file at this path, and makes it if it does not exist.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let path = file::resolve(path)?;
         let lock = Lock::take(&path)?;
@@ -32,7 +32,7 @@ impl Sqlite {
         Ok(Self { connection, path, _lock: lock })
     }
 
-    /// The file's one name.
+    /// The path of the file, without links.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -50,7 +50,7 @@ impl Backend for Sqlite {
 
 fn transact(connection: &Connection, path: &Path, work: &mut Work<'_>) -> Result<(), StoreError> {
     let error = |error| StoreError::sqlite(path, error);
-    // Dropped without a commit, it is rolled back.
+    // If it is dropped without a commit, it is rolled back.
     let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(error)?;
     work(&mut Rows { connection: &transaction, path })?;
     transaction.commit().map_err(error)
@@ -65,7 +65,7 @@ mod tests {
     use crate::writer::tests::{ask_to_set, hold, is_durable, set};
     use crate::{Database, Leadership};
 
-    /// A file that cannot grow beyond so many pages.
+    /// A file that cannot grow beyond this number of pages.
     struct Limited {
         sqlite: Sqlite,
         pages_max: Arc<AtomicI64>,

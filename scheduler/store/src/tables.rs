@@ -1,27 +1,27 @@
-//! What is read and written, whatever keeps it.
+//! The operations on records, for every backend.
 
 use std::path::Path;
 
 use crate::error::StoreError;
 use crate::writer::Queue;
 
-/// A record that is to be set or removed.
+/// A record to be set or removed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// What the record is about.
+    /// The kind of the record, such as `job`.
     pub kind: &'static str,
-    /// Names the record among those of its kind.
+    /// The key of the record, which is unique among those of its kind.
     pub key: String,
-    /// The record's new value, as JSON; `None`: there is no such record any more.
+    /// The record's new value, as JSON; `None`: the record is removed.
     pub value: Option<String>,
 }
 
-/// By how much numbers and terms go on after a backup was restored. More than are given between a backup and the loss of
-/// the database, so that none is given twice.
+/// The gap in numbers and terms after a backup was restored. It is greater than the number of those given between a
+/// backup and the loss of the database, so that none is given twice.
 pub(crate) const RESTORE_GAP: i64 = 1_000_000;
 
-/// What makes a version of the tables of which nothing but the number is new: records of jobs can name secrets from then on.
-/// A scheduler that knows none would start such jobs without them, and refuses this version instead.
+/// A version of the tables in which only the version number is new: from it on, records of jobs can name secrets. An
+/// older scheduler would start such jobs without their secrets; because of the number it refuses the database instead.
 pub(crate) const JOBS_WITH_SECRETS: &str = "-- Records of jobs may name secrets.";
 
 /// The table of the engine's records.
@@ -32,7 +32,7 @@ pub(crate) const ENGINE_RECORDS: &str = "engine_records";
 pub(crate) struct EngineRow {
     pub(crate) kind: &'static str,
     pub(crate) key: String,
-    /// The value and its format; `None`: there is no such record any more.
+    /// The value and its format; `None`: the record is removed.
     pub(crate) value: Option<(u32, String)>,
 }
 
@@ -45,38 +45,38 @@ pub(crate) struct ReadRow {
     pub(crate) value: String,
 }
 
-/// What can be read and written in a transaction.
+/// The operations that are possible in a transaction.
 pub(crate) trait Tables {
-    /// The records of a kind, by key.
+    /// All records of a kind, in the order of their keys.
     fn records(&mut self, kind: &str) -> Result<Vec<(String, String)>, StoreError>;
 
     /// Sets and removes records, in this order.
     fn change(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 
-    /// The next number of this name.
+    /// The next number of this counter.
     fn next_number(&mut self, name: &str) -> Result<u64, StoreError>;
 
-    /// The term that has begun last.
+    /// The newest term.
     fn term(&mut self) -> Result<u64, StoreError>;
 
-    /// Begins a term, and answers it.
+    /// Begins a term, and answers its number.
     fn begin_term(&mut self) -> Result<u64, StoreError>;
 
     /// All records of the engine.
     fn engine_records(&mut self) -> Result<Vec<ReadRow>, StoreError>;
 
-    /// Sets and removes records of the engine. Each record is named once.
+    /// Sets and removes records of the engine. Each record occurs only once.
     fn change_engine(&mut self, rows: &[EngineRow]) -> Result<(), StoreError>;
 }
 
-/// What is done in one transaction. It may be called again, in another one, if the first is not durable.
+/// The work of one transaction. It may be called again, in another transaction, if the first one is not durable.
 pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tables) -> Result<(), StoreError> + 'a;
 
-/// What keeps the tables. One thread uses it.
+/// A database that contains the tables. One thread uses it.
 pub(crate) trait Backend: Send {
-    /// Does all of this durably, or nothing of it.
+    /// Does the work durably and completely, or not at all.
     fn transact(&mut self, work: &mut Work<'_>) -> Result<(), StoreError>;
 
-    /// Copies everything into a new file, and serves the queue meanwhile.
+    /// Copies everything into a new file, and does the work in the queue in between.
     fn back_up(&mut self, queue: &mut Queue, to: &Path) -> Result<(), StoreError>;
 }

@@ -9,19 +9,19 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use crate::error::StoreError;
 use crate::tables::{Backend, Tables, Work};
 
-/// What is done in one transaction at most, so that nobody waits for ever for others.
+/// The most parts in one transaction, so that no caller waits without end for others.
 const GROUP_MAX: usize = 1024;
 
-/// Something to be done in a transaction, which it may share with others.
+/// Work for a transaction, which it may share with other work.
 pub(crate) trait Part: Send {
-    /// Does it. It may be called again, in another transaction, if this one fails.
+    /// Does the work. It may be called again, in another transaction, if this one fails.
     fn apply(&mut self, tables: &mut dyn Tables) -> Result<(), StoreError>;
 
-    /// Answers whoever waits: the transaction is durable, or nothing was done.
+    /// Answers the caller: the transaction is durable, or nothing was done.
     fn answer(self: Box<Self>, done: Result<(), StoreError>);
 }
 
-/// Work that answers something.
+/// Work with a result for its caller.
 pub(crate) struct Asked<F, T> {
     work: F,
     answer: Option<T>,
@@ -51,37 +51,37 @@ where
             (Err(error), _) => Err(error),
             (Ok(()), None) => return,
         };
-        // Whoever asked may have given up.
+        // The caller may have stopped waiting.
         let _ = reply.send(result);
     }
 }
 
-/// What the thread is asked.
+/// A task for the writer.
 pub(crate) enum Task {
     Work(Box<dyn Part>),
     BackUp { to: PathBuf, reply: SyncSender<Result<(), StoreError>> },
 }
 
-/// The state of the thread.
+/// The state of the writer.
 pub(crate) struct Writer {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) queue: Queue,
 }
 
-/// What waits for the thread.
+/// The tasks that wait for the writer.
 pub(crate) struct Queue {
     pub(crate) inbox: Receiver<Task>,
-    /// What has come and must wait until the task in hand is done.
+    /// Tasks that have arrived and must wait until the present one is done.
     pub(crate) later: VecDeque<Task>,
-    /// How many transactions were made durable.
+    /// The number of durable transactions.
     pub(crate) transactions: Arc<AtomicU64>,
 }
 
-/// How a transaction is made.
+/// Runs work in a transaction.
 pub(crate) type Transact<'a> = dyn FnMut(&mut Work<'_>) -> Result<(), StoreError> + 'a;
 
 impl Writer {
-    /// Serves until nobody can ask any more.
+    /// Does tasks until no sender is left.
     pub(crate) fn run(self) {
         let Self { mut backend, mut queue } = self;
         while let Some(task) = queue.next() {
@@ -97,7 +97,7 @@ impl Writer {
 }
 
 impl Queue {
-    /// The next task; `None`: nobody can ask any more.
+    /// The next task; `None`: no sender is left.
     fn next(&mut self) -> Option<Task> {
         self.later.pop_front().or_else(|| self.inbox.recv().ok())
     }
@@ -115,7 +115,8 @@ impl Queue {
         self.commit(transact, group);
     }
 
-    /// Does all work in one transaction. If that fails, each is tried alone, so that nobody suffers for another's work.
+    /// Does all work in one transaction. If that fails, each part is tried alone, so that a faulty part does not affect
+    /// the others.
     fn commit(&self, transact: &mut Transact<'_>, mut group: Vec<Box<dyn Part>>) {
         if group.len() > 1 && self.transact(transact, &mut group).is_ok() {
             return group.into_iter().for_each(|work| work.answer(Ok(())));
@@ -147,7 +148,7 @@ pub(crate) mod tests {
         Database::open(&folder.join("state.db")).expect("it can be opened")
     }
 
-    /// Asks for work, and does not wait for it.
+    /// Asks for work without waiting for the result.
     fn ask(
         database: &Database,
         work: impl FnMut(&mut dyn Tables) -> Result<(), StoreError> + Send + 'static,
@@ -166,7 +167,7 @@ pub(crate) mod tests {
         ask(database, move |tables| tables.change(&changes))
     }
 
-    /// Makes the writer busy until what this answers is dropped. What is asked meanwhile comes together.
+    /// Keeps the writer busy until the answer is dropped. Work that is asked for meanwhile is done together.
     pub(crate) fn hold(database: &Database) -> mpsc::Sender<()> {
         let (release, released) = mpsc::channel::<()>();
         let (begin, begun) = mpsc::channel();
@@ -196,7 +197,7 @@ pub(crate) mod tests {
         let answers: Vec<_> = (0..100).map(|key| ask_to_set(&database, &key.to_string(), "{}")).collect();
         drop(release);
         assert!(answers.iter().all(is_durable));
-        // One is the transaction that held the writer.
+        // One of them is the transaction that kept the writer busy.
         assert_eq!(database.transactions() - before, 2);
         assert_eq!(keys(&database).len(), 100);
     }

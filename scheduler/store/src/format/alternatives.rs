@@ -1,4 +1,4 @@
-//! What tasks take of devices in place of their first choice.
+//! The alternatives of claims: requests for devices in place of their first choice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

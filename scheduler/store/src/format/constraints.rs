@@ -1,4 +1,4 @@
-//! What nodes and tasks say of where tasks may run.
+//! Constraints on the nodes where claims may run: taints, tolerations and affinity.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,8 @@ impl From<TaintForm> for Taint {
     }
 }
 
-/// An effect that is not there is `NoSchedule` of a taint, and any of a toleration.
+/// The effect of a taint or toleration. If it is missing, it is `NoSchedule` for a taint and any effect for a
+/// toleration.
 #[derive(Clone, Copy, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 enum TaintEffectForm {
@@ -64,7 +65,7 @@ impl From<TaintEffectForm> for TaintEffect {
     }
 }
 
-/// In format 1 a value that is not there is the empty one. So that any value is tolerated has a word of its own.
+/// A toleration. In format 1 a missing value is the empty value, so a toleration of any value has a field of its own.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 pub(super) struct TolerationForm {

@@ -1,4 +1,4 @@
-//! Further requests of tasks for devices.
+//! Further requests of claims for devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What the engine remembers as a whole.
+//! The engine's memory, which is saved as a whole.
 
 use aliquot_scheduler_core::{DumpedMixCounter, DumpedTurnover, DumpedUsage, Request};
 use aliquot_scheduler_engine::Memory;
@@ -22,7 +22,7 @@ pub(super) struct MemoryForm {
     turnover: TurnoverForm,
 }
 
-/// How much of what runs has lately ended.
+/// How much of the running work has ended lately.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 struct TurnoverForm {
@@ -148,7 +148,7 @@ struct UsageForm {
 #[derive(Serialize, Deserialize)]
 struct IntegralForm {
     resource: ResourceForm,
-    /// Decimal digits: JSON readers do not agree on numbers of this size.
+    /// Written as decimal digits: JSON readers differ in how they read such large numbers.
     integral: String,
 }
 

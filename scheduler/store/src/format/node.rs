@@ -109,7 +109,7 @@ struct DeviceForm {
 
 impl From<&DeviceSpec> for DeviceForm {
     fn from(spec: &DeviceSpec) -> Self {
-        // Of today: the next report of the node says it.
+        // The memory in use outside is not saved: the node's next report gives it.
         let DeviceSpec { uuid, model, memory, memory_outside: _, health, nvlink_group, switch, numa, attributes } =
             spec;
         Self {

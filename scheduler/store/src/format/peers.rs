@@ -1,4 +1,4 @@
-//! What the place of a task has to do with the places of others.
+//! How the place of a claim depends on the places of other claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +126,7 @@ struct SpreadForm {
     labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     node_terms: Vec<NodeTermForm>,
-    /// If it is left out, taints do not matter.
+    /// If it is missing, taints do not matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tolerations: Option<Vec<TolerationForm>>,
 }

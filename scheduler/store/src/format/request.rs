@@ -1,4 +1,4 @@
-//! Requests of tasks, as what was counted has them.
+//! The requests of claims in the counted mix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

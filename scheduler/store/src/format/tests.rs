@@ -1,4 +1,4 @@
-//! Every record is read as it was written, and what is in files today is read for ever.
+//! Every record is read back as it was written, and records in today's format can be read for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -360,8 +360,8 @@ proptest! {
     }
 }
 
-/// A claim of format 1, which looks the same in formats 2 to 4. This text is in files: it must be read as long as
-/// there are any.
+/// A claim of format 1, which looks the same in formats 2 to 4. Such records exist in databases, so they must always be
+/// readable.
 const CLAIM_1: &str = r#"{"added_ms":1,"failures":2,"retry_at_ms":3,"evicted":{"action":"stale_gang","by":{"group":{"namespace":"n","name":"g"}},"by_name":"g","at_ms":4,"shares":[{"queue":"q","resource":{"model_core":"A100"},"held":5,"asked":6,"fair_share":7}]},"is_ended":true,"instance":{"node":"node-0","session":8,"generation":{"term":9,"number":10},"phase":"stopping","started_ms":11,"amounts":{"cpu_millis":12,"memory_bytes":13,"devices":[{"uuid":"GPU-0","core_millis":14,"memory_bytes":15}]}}}"#;
 
 #[test]
@@ -408,7 +408,7 @@ fn a_claim_of_today_looks_so_in_the_file() {
     assert_eq!(read_claim(1, CLAIM_1), Ok(record));
 }
 
-/// A node and a memory of format 1, with all that the words of a claim leave out.
+/// A node and a memory of format 1, with all types that a claim's record does not contain.
 const NODE_1: &str = r#"{"spec":{"name":"n","labels":{"zone":"a"},"taints":[{"key":"k","value":"v"}],"cpu_millis":1,"memory_bytes":2,"devices":[{"uuid":"GPU-0","model":"A","memory_bytes":3,"health":"unhealthy","nvlink_group":4,"switch":5,"numa":6,"attributes":{"arch":"h"}}],"cordoned":true},"session":7,"has_lapsed":true}"#;
 const MEMORY_1: &str = r#"{"models":["A"],"capacity":{"until_ms":1,"integrals":[{"resource":"device_core","integral":"340282366920938463463374607431768211455"}]},"usage":[{"queue":"q","usage":{"until_ms":2,"integrals":[]}}],"arrivals":{"half_life_ms":3,"decayed_ms":4,"counts":[{"request":{"cpu_millis":5,"memory_bytes":6,"device_count":7,"device_core_millis":8,"device_memory":{"thousandths":9},"models":["A"],"attributes":{"a":"b"},"labels":{"c":"d"},"tolerations":[{"key":"k","value":""}],"nvlink":"required","switch":"preferred","memory_threshold_percent":10},"count":11}],"news":12,"given":[]},"groups":[{"namespace":"n","name":"g","added_ms":13,"stale_since_ms":14}],"holds":[{"owner":{"claim":"c"},"since_ms":15,"nodes":["n"]}],"searches":[{"action":"preempt","owner":{"claim":"c"},"node":"n","times":16}]}"#;
 
@@ -425,13 +425,13 @@ fn nodes_and_memories_of_today_look_so_in_the_file() {
     assert_eq!(write_memory(&memory), (5, MEMORY_1.to_owned()));
 }
 
-/// The tolerations of all that was counted.
+/// The tolerations in all counted requests.
 fn tolerations(memory: &Memory) -> Vec<&Toleration> {
     let counts = memory.arrivals.iter().flat_map(|arrivals| &arrivals.counts);
     counts.flat_map(|(request, _)| &request.constraints.tolerations).collect()
 }
 
-/// What format 1 did not know.
+/// What format 2 added.
 const NODE_2: &str = r#"{"spec":{"name":"n","taints":[{"key":"k","value":"","effect":"no_execute"}],"cpu_millis":0,"memory_bytes":0,"cordoned":false,"counted":{"pods":110}},"session":1,"has_lapsed":false}"#;
 const MEMORY_2: &str = r#"{"models":[],"capacity":{"until_ms":0,"integrals":[]},"usage":[],"arrivals":{"half_life_ms":1,"decayed_ms":0,"counts":[{"request":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"tolerations":[{"key":"","value":"","any_key":true,"any_value":true,"effect":"no_schedule"},{"key":"k","value":"","any_value":true}],"node_terms":[[{"key":"disk","operator":"exists"},{"key":"zone","operator":{"in":["a","b"]}}]],"nvlink":"any","switch":"any","counted":{"pods":1}},"count":1}],"news":0},"groups":[],"holds":[],"searches":[]}"#;
 
@@ -447,7 +447,7 @@ fn what_came_with_format_2_looks_so_in_the_file() {
     assert_eq!(write_memory(&memory), (5, MEMORY_2.to_owned()));
 }
 
-/// What format 2 did not know.
+/// What format 3 added.
 const NODE_3: &str = r#"{"spec":{"name":"n","cpu_millis":0,"memory_bytes":0,"cordoned":false,"foreign":[{"member_of":["g"],"anti_affinity":[{"group":"g","topology_key":"zone"}]}]},"session":1,"has_lapsed":false}"#;
 const CLAIM_3: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"resize":{"from":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"nvlink":"any","switch":"any"},"held":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"nvlink":"any","switch":"any","peers":{"affinity":{"group":"g","topology_keys":["host","zone"]},"spread":[{"group":"g","topology_key":"zone","max_skew":1,"min_domains":2,"labels":{"a":"b"},"tolerations":[]}]}}}}"#;
 
@@ -466,7 +466,7 @@ fn what_came_with_format_3_looks_so_in_the_file() {
     assert_eq!(write_claim(&claim), (5, CLAIM_3.to_owned()));
 }
 
-/// What format 3 did not know.
+/// What format 4 added.
 const CLAIM_4: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"resize":{"from":{"cpu_millis":0,"memory_bytes":0,"device_count":1,"device_core_millis":1000,"device_memory":{"thousandths":1000},"further":{"first_name":"a","requests":[{"name":"b","device_count":2,"device_core_millis":200,"device_memory":{"bytes":3},"models":["H100"],"attributes":{"arch":"h"}}],"links":[{"requests":[0,1],"property":"identity","comparison":"distinct"},{"requests":[1],"property":{"attribute":"rack"},"comparison":"same"}]},"nvlink":"any","switch":"any"},"held":{"cpu_millis":0,"memory_bytes":0,"device_count":0,"device_core_millis":0,"device_memory":{"bytes":0},"nvlink":"any","switch":"any"}}}"#;
 
 #[test]
@@ -479,7 +479,7 @@ fn what_came_with_format_4_looks_so_in_the_file() {
     assert_eq!(write_claim(&claim), (5, CLAIM_4.to_owned()));
 }
 
-/// What format 4 did not know.
+/// What format 5 added.
 const CLAIM_5: &str = r#"{"added_ms":0,"failures":0,"retry_at_ms":0,"is_ended":false,"instance":{"node":"n","session":1,"generation":{"term":1,"number":2},"phase":"running","started_ms":3,"amounts":{"cpu_millis":0,"memory_bytes":0,"alternative":1}}}"#;
 
 #[test]
@@ -506,7 +506,7 @@ fn fields_that_are_not_known_or_not_there_harm_nobody() {
     assert_eq!(read_memory(1, "{}"), Ok(Memory::default()));
     let node = read_node(1, r#"{"spec": {"name": "n", "devices": [{"uuid": "g", "later": 1}]}, "session": 1}"#);
     assert_eq!(node.map(|node| node.spec.devices[0].health), Ok(Health::Healthy));
-    // What makes no sense without a field is not guessed.
+    // A field without which the record makes no sense is not guessed.
     read_node(1, "{}").expect_err("a node has a name");
     read_claim(1, r#"{"instance": {}}"#).expect_err("an instance is somewhere");
     read_claim(1, r#"{"evicted": {"action": "later", "at_ms": 1}}"#).expect_err("the word is not known");

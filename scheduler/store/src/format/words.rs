@@ -1,4 +1,4 @@
-//! Words that several records use.
+//! Types that several records use.
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{Action, Resource};

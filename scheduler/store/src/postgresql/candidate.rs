@@ -1,4 +1,4 @@
-//! A scheduler that leads when nobody else does.
+//! A scheduler that leads when no other one does.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,10 +15,10 @@ use crate::error::StoreError;
 use crate::leadership::Leadership;
 use crate::tables::Tables;
 
-/// One of several schedulers that share a database. It connects when it is asked something, and anew after a break.
+/// One of several schedulers that share a database. It connects when it is first used, and again after a break.
 pub struct Candidate {
     address: Arc<Address>,
-    /// Where this scheduler is: HOST:PORT.
+    /// The address of this scheduler as HOST:PORT.
     own: String,
     client: Option<Client>,
 }
@@ -34,14 +34,14 @@ fn newer(address: &Address, found: i64, known: i64) -> StoreError {
     StoreError::Newer { place: address.place().to_owned(), found: number(found), known: number(known) }
 }
 
-/// What a scheduler is among several.
+/// Whether a scheduler leads or follows another.
 #[derive(Debug)]
 pub enum Standing {
     /// It leads, and may use the database.
     Leads(Database),
     /// Another scheduler leads, and this one may try again later.
     Follows {
-        /// Where it is: HOST:PORT.
+        /// The address of the leader as HOST:PORT.
         leader: String,
     },
 }
@@ -50,15 +50,15 @@ impl Candidate {
     /// A scheduler that nodes and other schedulers reach at `own`, HOST:PORT.
     ///
     /// # Errors
-    /// If the configuration makes no sense.
+    /// If the configuration is wrong.
     pub fn new(config: &PostgresqlConfig, own: String) -> Result<Self, StoreError> {
         Ok(Self { address: Arc::new(Address::of(config)?), own, client: None })
     }
 
-    /// Leads if nobody else does.
+    /// Tries to lead; succeeds if no other scheduler leads.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`] passes by itself. Any other error does not.
+    /// [`StoreError::Unreachable`] is temporary. Any other error is permanent.
     pub fn stand(&mut self) -> Result<Standing, StoreError> {
         let done = self.try_to_lead();
         if done.is_err() {
@@ -111,7 +111,7 @@ impl Candidate {
             Taken::Newer { found, known } => return Err(newer(&address, found, known)),
         };
         let leadership = Leadership::until(asked + address.lease_of_leader());
-        // From now on this connection is the keeper's.
+        // From now on the keeper uses this connection.
         let Some(client) = self.client.take() else { return Ok(Standing::Follows { leader }) };
         let place = address.place().to_owned();
         let keeper = Keeper::start(Arc::clone(&address), client, generation, leadership.clone())

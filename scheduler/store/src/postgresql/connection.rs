@@ -1,4 +1,4 @@
-//! How the server is reached.
+//! Connections to the server.
 
 use std::error::Error as _;
 use std::fmt;
@@ -16,24 +16,25 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::schema;
 use crate::error::StoreError;
 
-/// A shorter lease could not be renewed in time by way of a busy server.
+/// The shortest lease. A shorter one could not be renewed in time through a busy server.
 const LEASE_MIN: Duration = Duration::from_secs(1);
 
-/// Where a PostgreSQL database is.
+/// How to reach a PostgreSQL database.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct PostgresqlConfig {
-    /// `postgresql://USER@HOST/DATABASE`, as for `psql`.
+    /// The address of the database, `postgresql://USER@HOST/DATABASE` as for `psql`.
     pub url: String,
     /// The user's password, if it is not in the URL.
     pub password: Option<String>,
-    /// PEM: who signs the server's certificate. If this is set, the connection has TLS, and the server is checked.
+    /// The authority that signs the server's certificate, as PEM. If it is set, the connection uses TLS and checks the
+    /// server.
     pub authority_pem: Option<String>,
-    /// After so long without a sign of the leader, another scheduler takes over.
+    /// If the leader does not renew its lease for so long, another scheduler takes over.
     pub lease: Duration,
 }
 
 impl fmt::Debug for PostgresqlConfig {
-    /// Without what is secret.
+    /// Leaves out all secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresqlConfig").field("lease", &self.lease).finish_non_exhaustive()
     }
@@ -90,17 +91,18 @@ impl Address {
         Ok(Self { config, tls, lease: *lease, place })
     }
 
-    /// How long the lease is by the server's clock.
+    /// The length of the lease by the server's clock.
     pub(super) fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// How long a leader may believe in its lease, by its own clock, which may be slower.
+    /// How long a leader may rely on its lease by its own clock, which may be slower than the server's.
     pub(super) fn lease_of_leader(&self) -> Duration {
         self.lease * 9 / 10
     }
 
-    /// A connection. What it leaves half done ends before the lease does, so that it keeps nobody from taking over.
+    /// Opens a connection. A transaction that it leaves unfinished ends before the lease does, so that it does not keep
+    /// another scheduler from taking over.
     pub(super) fn connect(&self) -> Result<Client, StoreError> {
         let connected = match &self.tls {
             Some(tls) => self.config.connect(tls.clone()),
@@ -111,11 +113,11 @@ impl Address {
         Ok(client)
     }
 
-    /// What an error of the server or of the connection means.
+    /// The meaning of an error of the server or of the connection.
     pub(super) fn error(&self, error: &postgres::Error) -> StoreError {
         let (place, what) = (self.place.clone(), with_causes(error));
         let Some(code) = error.code() else {
-            // The connection has broken, or could not be made.
+            // The connection is broken, or could not be made.
             return StoreError::Unreachable { place, what };
         };
         let passing = [
@@ -181,7 +183,7 @@ fn tls(authority_pem: &str) -> Result<MakeRustlsConnect, String> {
     Ok(MakeRustlsConnect::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
-/// An error with what lies behind it, each said once.
+/// The message of an error with those of its causes, each only once.
 fn with_causes(error: &postgres::Error) -> String {
     let (mut told, mut next) = (error.to_string(), error.source());
     while let Some(cause) = next {

@@ -14,10 +14,10 @@ use super::schema;
 use crate::error::StoreError;
 use crate::leadership::Leadership;
 
-/// The thread that renews a lease, until this is dropped. It gives up the lease then, so that another scheduler can lead at
-/// once.
+/// The thread that renews a lease, until this is dropped. Then it gives up the lease, so that another scheduler can
+/// lead at once.
 pub(super) struct Keeper {
-    /// `None` only while this is dropped.
+    /// `None` only while this is being dropped.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -61,7 +61,7 @@ impl Keeper {
     }
 }
 
-/// The state of the thread.
+/// The state of that thread.
 struct Keeping {
     address: Arc<Address>,
     client: Option<Client>,

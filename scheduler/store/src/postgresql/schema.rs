@@ -7,13 +7,13 @@ use postgres::{Client, Error, GenericClient, Transaction};
 
 use crate::tables::{JOBS_WITH_SECRETS, RESTORE_GAP};
 
-/// Only one scheduler at a time makes or changes tables: it locks this number, `alqs`.
+/// The number of the lock, `alqs`, under which only one scheduler at a time makes or changes tables.
 const LOCK: i64 = 0x616c_7173;
 
-/// What makes each version of the tables of the one before. A version that was shipped is never changed.
+/// The statements that make each version of the tables out of the version before. A shipped version is never changed.
 ///
-/// Keys and values are bytes: not every text that a scheduler may keep is one for PostgreSQL. An index has no long keys,
-/// so it has their hashes.
+/// Keys and values are bytes, because PostgreSQL does not accept every text that a scheduler may save. The index
+/// contains hashes, because it cannot contain long keys.
 const VERSIONS: &[&str] = &[
     "
     CREATE TABLE records (kind TEXT NOT NULL, key BYTEA NOT NULL, value BYTEA NOT NULL);
@@ -32,28 +32,28 @@ const VERSIONS: &[&str] = &[
     JOBS_WITH_SECRETS,
 ];
 
-/// A scheduler that was not heard of for so long is not one that can lead.
+/// A scheduler that was silent for so long does not count as one that can lead.
 const SEEN: &str = "interval '1 minute'";
 
-/// Names this database: another machine, another history of it after a restored backup or a promotion, or tables that were
-/// made anew from a dump, have another name.
+/// Identifies this database. The value differs on another machine, in another history of the database after a restored
+/// backup or a promotion, and in tables that were made anew from a dump.
 const ORIGIN: &str = "
     SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
                      left(pg_walfile_name(pg_current_wal_lsn()), 8), 'records'::regclass::oid)
 ";
 
-/// What the lease row says.
+/// The content of the lease row.
 pub(super) struct LeaseRow {
     pub(super) generation: i64,
-    /// Where the leader is.
+    /// The address of the leader.
     pub(super) leader: String,
-    /// Its time is over, by the server's clock.
+    /// Whether the lease has ended, by the server's clock.
     pub(super) is_over: bool,
 }
 
 /// Sets up a connection.
 pub(super) fn begin_session(client: &mut Client, limit: Duration) -> Result<(), Error> {
-    // A commit is durable when it returns, here and where the server is configured to replicate to.
+    // A commit is durable when it returns, also on the replicas for which the server is configured to wait.
     client.batch_execute(&format!(
         "SET search_path TO aliquot; SET idle_in_transaction_session_timeout TO {};
          SELECT set_config('synchronous_commit', 'on', false)
@@ -62,7 +62,7 @@ pub(super) fn begin_session(client: &mut Client, limit: Duration) -> Result<(), 
     ))
 }
 
-/// Makes the tables if there are none. Answers their version, and the newest that this program knows.
+/// Makes the tables if they do not exist. Answers their version, and the newest one that this program knows.
 pub(super) fn create(client: &mut Client) -> Result<(i64, i64), Error> {
     let known = i64::try_from(VERSIONS.len()).unwrap_or(i64::MAX);
     if let found @ 1.. = version(client)? {
@@ -74,7 +74,7 @@ pub(super) fn create(client: &mut Client) -> Result<(i64, i64), Error> {
     Ok((version(client)?, known))
 }
 
-/// The version of the tables; 0: there are none.
+/// The version of the tables; 0: they do not exist.
 fn version(client: &mut impl GenericClient) -> Result<i64, Error> {
     let is_there: bool = client.query_one("SELECT to_regclass('aliquot.version') IS NOT NULL", &[])?.try_get(0)?;
     if !is_there {
@@ -83,7 +83,7 @@ fn version(client: &mut impl GenericClient) -> Result<i64, Error> {
     client.query_one("SELECT last FROM aliquot.version", &[])?.try_get(0)
 }
 
-/// Brings the tables to the last version.
+/// Brings the tables to the newest version.
 fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Error> {
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])?;
     let found = usize::try_from(version(transaction)?).unwrap_or(0);
@@ -103,7 +103,7 @@ fn migrate(transaction: &mut Transaction<'_>) -> Result<(), Error> {
     transaction.execute("UPDATE version SET last = $1", &[&known]).map(|_| ())
 }
 
-/// Says that the scheduler with this address is there, and reads the lease.
+/// Registers the scheduler with this address as present, and reads the lease.
 pub(super) fn look(client: &mut Client, own: &str) -> Result<LeaseRow, Error> {
     client.execute_typed(
         "INSERT INTO schedulers VALUES ($1, clock_timestamp()) ON CONFLICT (address) DO UPDATE SET seen = excluded.seen",
@@ -113,20 +113,20 @@ pub(super) fn look(client: &mut Client, own: &str) -> Result<LeaseRow, Error> {
     Ok(LeaseRow { generation: row.try_get(0)?, leader: row.try_get(1)?, is_over: row.try_get(2)? })
 }
 
-/// What has become of an attempt to take the lease.
+/// The result of an attempt to take the lease.
 pub(super) enum Taken {
-    /// It is ours, of this generation.
+    /// This scheduler has it, with this generation.
     Lease(i64),
-    /// Somebody else was faster.
+    /// Another scheduler was faster.
     Late,
-    /// A newer scheduler has led meanwhile, and the tables are of a version that this program does not know.
+    /// A newer scheduler has led meanwhile, and this program does not know the version of the tables.
     Newer { found: i64, known: i64 },
 }
 
-/// Takes the lease whose time is over.
+/// Takes a lease that has ended.
 pub(super) fn take(client: &mut Client, seen: i64, own: &str, lease: Duration) -> Result<Taken, Error> {
     let mut transaction = client.transaction()?;
-    // Waits until a write of the leader before is over.
+    // This waits until the last write of the previous leader is over.
     let is_free = "SELECT FROM lease WHERE generation = $1 AND until <= clock_timestamp() FOR UPDATE";
     if transaction.query_typed_opt(is_free, &[(&seen, Type::INT8)])?.is_none() {
         return Ok(Taken::Late);
@@ -147,8 +147,8 @@ pub(super) fn take(client: &mut Client, seen: i64, own: &str, lease: Duration) -
     Ok(Taken::Lease(generation))
 }
 
-/// Leaves a gap in all numbers and terms if this database is not the one that was led before: that one may have given
-/// more of them, and nodes obey no term that is lower than one that they have seen.
+/// Leaves a gap in all numbers and terms if this is not the same database as before. That one may have given more of
+/// them, and nodes refuse a term that is lower than one that they have seen.
 fn go_on_after_restore(transaction: &mut Transaction<'_>) -> Result<(), Error> {
     let origin: String = transaction.query_one(ORIGIN, &[])?.try_get(0)?;
     let before: String = transaction.query_one("SELECT name FROM origin", &[])?.try_get(0)?;
@@ -163,7 +163,7 @@ fn go_on_after_restore(transaction: &mut Transaction<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Renews a lease. Answers where the schedulers are; `None`: the lease was lost.
+/// Renews a lease. Answers the addresses of the schedulers; `None`: the lease was lost.
 pub(super) fn renew(client: &mut Client, generation: i64, lease: Duration) -> Result<Option<Vec<String>>, Error> {
     let renewed = client.execute_typed(
         "UPDATE lease SET until = clock_timestamp() + $2 * interval '1 millisecond' WHERE generation = $1",
@@ -185,7 +185,8 @@ pub(super) fn give_up(client: &mut Client, generation: i64) -> Result<(), Error>
     client.execute_typed(end, &[(&generation, Type::INT8)]).map(|_| ())
 }
 
-/// The generation of the lease. Until the transaction is over, nobody can take the lease; it can be renewed.
+/// Reads the generation of the lease. Until the transaction is over, no scheduler can take the lease; it can still be
+/// renewed.
 pub(super) fn fence(transaction: &mut Transaction<'_>) -> Result<i64, Error> {
     transaction.query_typed_one("SELECT generation FROM lease FOR KEY SHARE", &[])?.try_get(0)
 }

@@ -1,4 +1,4 @@
-//! What is read and written in the tables.
+//! Reads and writes records in the tables.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) struct Rows<'a, 'client> {
     pub(super) address: &'a Address,
 }
 
-/// A parameter of a statement, with its type: so the server need not be asked for that.
+/// A parameter of a statement with its type, so that the server need not be asked for the type.
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 impl Rows<'_, '_> {
@@ -67,7 +67,7 @@ impl Tables for Rows<'_, '_> {
     }
 
     fn change(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        // The last change of a record counts.
+        // Only the last change of each record counts.
         let last: BTreeMap<(&str, &[u8]), Option<&[u8]>> = changes
             .iter()
             .map(|Change { kind, key, value }| ((*kind, key.as_bytes()), value.as_deref().map(str::as_bytes)))
@@ -141,7 +141,7 @@ impl Tables for Rows<'_, '_> {
     }
 }
 
-/// Keys of records, as two parameters of the same length.
+/// Keys of records, as two parameters with lists of the same length.
 #[derive(Default)]
 struct Keys<'a> {
     kinds: Vec<&'a str>,

@@ -11,10 +11,10 @@ use super::{file, schema, tables, transact};
 use crate::error::StoreError;
 use crate::writer::Queue;
 
-/// Pages that are copied before those who want to save are served: 4 MiB.
+/// The number of pages that are copied before waiting saves are done: 4 MiB.
 const STEP_PAGES: i32 = 1024;
 
-/// Copies the database into a new file, and serves meanwhile who wants to save.
+/// Copies the database into a new file, and does waiting saves in between.
 pub(super) fn back_up(connection: &Connection, path: &Path, queue: &mut Queue, to: &Path) -> Result<(), StoreError> {
     let exists = || StoreError::Exists { path: to.to_owned() };
     if fs::symlink_metadata(to).is_ok() {
@@ -22,7 +22,7 @@ pub(super) fn back_up(connection: &Connection, path: &Path, queue: &mut Queue, t
     }
     let part = file::beside(to, &format!(".{}.part", std::process::id()));
     let done = copy(connection, path, queue, &part).and_then(|()| {
-        // A link never replaces a file.
+        // Making a link never replaces a file.
         fs::hard_link(&part, to).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => exists(),
             _ => StoreError::file(to, "create it")(error),
@@ -39,7 +39,7 @@ fn copy(connection: &Connection, path: &Path, queue: &mut Queue, part: &Path) ->
     copy_pages(connection, path, queue, part)?;
     let copy = schema::connect(part)?;
     let mark = || -> Result<(), rusqlite::Error> {
-        // A copy is one file, without a log beside it.
+        // The copy must be one file, without a log beside it.
         copy.pragma_update(None, "journal_mode", "delete")?;
         tables::mark_as_copy(&copy)
     };
@@ -48,8 +48,8 @@ fn copy(connection: &Connection, path: &Path, queue: &mut Queue, part: &Path) ->
     file::sync(part)
 }
 
-/// SQLite carries over to the copy what this connection changes in pages that were copied already. So the copy is the
-/// database as it is at the end.
+/// SQLite also writes into the copy what this connection changes in pages that were copied already. So the copy is the
+/// database as it is when the copying ends.
 fn copy_pages(connection: &Connection, path: &Path, queue: &mut Queue, part: &Path) -> Result<(), StoreError> {
     let mut copy = schema::connect(part)?;
     let error = |error| StoreError::sqlite(part, error);

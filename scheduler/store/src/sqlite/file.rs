@@ -1,4 +1,4 @@
-//! The database as a file: its lock, its making, and what can be told before SQLite reads it.
+//! The database as a file: its lock, its creation, and the checks before SQLite reads it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -10,24 +10,24 @@ use rustix::io::Errno;
 
 use crate::error::StoreError;
 
-/// Who may read and write the files: their owner. Tokens and keys may be in them.
+/// Only the owner may read and write the files, because tokens and keys may be in them.
 const MODE: u32 = 0o600;
-/// What an SQLite file begins with.
+/// The first bytes of every SQLite file.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Where the file says how large its pages are, with two bytes; it says 1 for 65536.
+/// Where the file contains its page size, in two bytes; 1 means 65536.
 const PAGE_SIZE_BYTE: usize = 16;
-/// Where the file says whether it has a write-ahead log, and what it says then.
+/// The byte that tells whether the file has a write-ahead log, and its value if it has.
 const JOURNAL_BYTE: usize = 18;
 const WITH_LOG: u8 = 2;
 
-/// A file beside another one.
+/// The path of a file beside another one, with this suffix added.
 pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// The one name of a file that need not be there, whatever links lead to it: two schedulers must find the same lock.
+/// The path of a file without links; the file need not exist. Two schedulers must find the same lock.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
     match fs::canonicalize(path) {
         Ok(path) => Ok(path),
@@ -45,14 +45,14 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, StoreError> {
 
 /// Keeps other processes away from a database, until it is dropped or the process ends.
 ///
-/// The lock file stays when the database is closed: whoever removed it could remove another process's.
+/// The lock file stays when the database is closed: removing it could remove the lock of another process.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: File,
 }
 
 impl Drop for Lock {
-    /// Unlocks, because closing may not be enough: a child between fork and exec still has the file.
+    /// Unlocks explicitly, because closing may not be enough: a child between fork and exec still has the file open.
     fn drop(&mut self) {
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
@@ -88,7 +88,7 @@ pub(super) fn create_private(path: &Path) -> Result<(), StoreError> {
     made.map(drop).map_err(StoreError::file(path, "create it"))
 }
 
-/// Nobody else can read the file from now on, whoever copied it here.
+/// Makes a file readable for its owner alone. A restored backup may have other permissions.
 pub(super) fn make_private(path: &Path) -> Result<(), StoreError> {
     let error = StoreError::file(path, "make it private");
     fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(error)
@@ -102,12 +102,12 @@ pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Makes durable what is in a file.
+/// Makes the content of a file durable.
 pub(super) fn sync(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(StoreError::file(path, "sync it"))
 }
 
-/// Makes durable which files are in the folder of this one.
+/// Makes the list of files durable in the folder of this file.
 pub(super) fn sync_folder_of(path: &Path) -> Result<(), StoreError> {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => sync(folder),
@@ -115,11 +115,11 @@ pub(super) fn sync_folder_of(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Whether there is a database at this path.
+/// Whether a database exists at this path.
 ///
 /// # Errors
-/// If what is there can be none, or if a write-ahead log is there that would spoil it: SQLite applies a log to whatever
-/// file has its name.
+/// If the file cannot be a database, or if a write-ahead log lies there that would damage it: SQLite applies a log to
+/// any file with the matching name.
 pub(super) fn examine(path: &Path) -> Result<bool, StoreError> {
     let log = beside(path, "-wal");
     let has_log = fs::metadata(&log).is_ok_and(|metadata| metadata.len() > 0);
@@ -135,7 +135,7 @@ pub(super) fn examine(path: &Path) -> Result<bool, StoreError> {
     let read = length.and_then(|length| file.take(100).read_to_end(&mut head).map(|_| length));
     let length = read.map_err(StoreError::file(path, "read it"))?;
     if head.is_empty() {
-        // Databases are made under another name, so an empty one was never whole.
+        // Databases are made under another name first, so an empty file was never a complete database.
         return Err(StoreError::Damaged { path: path.to_owned(), what: "it is empty".to_owned() });
     }
     if !head.starts_with(MAGIC) {
@@ -145,7 +145,7 @@ pub(super) fn examine(path: &Path) -> Result<bool, StoreError> {
     if has_log && head.get(JOURNAL_BYTE).is_some_and(|byte| *byte != WITH_LOG) {
         return Err(foreign_log());
     }
-    // A crash can leave a part of a page behind, but then there is a log that has the whole of it.
+    // A crash can leave a partial page, but then there is a log with the complete one.
     if !has_log && !has_whole_pages(&head, length) {
         return Err(StoreError::Damaged { path: path.to_owned(), what: "its last page is cut off".to_owned() });
     }

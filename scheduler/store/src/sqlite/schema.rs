@@ -9,17 +9,17 @@ use super::{file, tables};
 use crate::error::StoreError;
 use crate::tables::JOBS_WITH_SECRETS;
 
-/// Marks a file as ours: `alqs`.
+/// Marks a file as a scheduler's database: `alqs`.
 const APPLICATION_ID: i32 = 0x616c_7173;
-/// How long to wait for a program that reads the file past our lock, such as an administrator's `sqlite3`.
+/// How long to wait for a program that reads the file without our lock, such as an administrator's `sqlite3`.
 const BUSY: Duration = Duration::from_secs(10);
-/// The write-ahead log is cut to this size when it starts anew.
+/// The greatest size of the write-ahead log after it was started anew.
 const LOG_MAX_BYTES: i64 = 64 << 20;
 
-/// What makes each version of the tables of the one before, the first one of an empty file. A version that was shipped
-/// is never changed.
+/// The statements that make each version of the tables out of the version before; the first starts from an empty file.
+/// A shipped version is never changed.
 ///
-/// A `format` is that of the record's value (`format.rs`).
+/// The column `format` contains the format of the record's value (`format.rs`).
 const VERSIONS: &[&str] = &[
     "
     CREATE TABLE records (
@@ -37,7 +37,7 @@ const VERSIONS: &[&str] = &[
     JOBS_WITH_SECRETS,
 ];
 
-/// Opens the database at this path, and makes it if there is none. The lock must be held.
+/// Opens the database at this path, and makes it if it does not exist. The caller must hold the lock.
 pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     if !file::examine(path)? {
         create(path)?;
@@ -55,10 +55,10 @@ pub(super) fn open(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Connects to a file that is there, and writes nothing yet.
+/// Connects to an existing file, and writes nothing yet.
 pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     let connect = || -> Result<Connection, rusqlite::Error> {
-        // The connection is used by one thread at a time.
+        // Only one thread at a time uses the connection.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY)?;
@@ -72,7 +72,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, StoreError> {
     connect().map_err(|error| StoreError::sqlite(path, error))
 }
 
-/// Makes the file under another name first, so that it is whole or not there.
+/// Makes the file under another name first, so that the database is complete or does not exist.
 fn create(path: &Path) -> Result<(), StoreError> {
     let new = file::beside(path, ".new");
     for suffix in ["", "-journal", "-wal", "-shm"] {
@@ -92,7 +92,7 @@ fn create(path: &Path) -> Result<(), StoreError> {
     file::sync_folder_of(path)
 }
 
-/// Whether the file is ours, not newer than this program, and whole.
+/// Checks that the file is a scheduler's, not newer than this program, and undamaged.
 fn check(connection: &Connection, path: &Path, versions: &[&str]) -> Result<(), StoreError> {
     let error = |error| StoreError::sqlite(path, error);
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0)).map_err(error);
@@ -108,7 +108,7 @@ fn check(connection: &Connection, path: &Path, versions: &[&str]) -> Result<(), 
     if found == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: path.to_owned(), what: found }) }
 }
 
-/// Brings the tables to the last version, all at once or not at all.
+/// Brings the tables to the newest version, completely or not at all.
 fn migrate(connection: &mut Connection, versions: &[&str]) -> Result<(), rusqlite::Error> {
     let transaction = connection.transaction()?;
     let version: usize = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn each_commit_is_synced() {
         let folder = tempfile::tempdir().expect("a folder");
-        // Made, and opened again.
+        // The first round makes it, the second opens it again.
         for _ in 0..2 {
             let connection = open(folder.path());
             let text = |name| connection.pragma_query_value(None, name, |row| row.get::<_, String>(0));

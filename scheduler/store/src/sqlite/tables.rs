@@ -1,4 +1,4 @@
-//! What is read and written in the tables.
+//! Reads and writes records in the tables.
 
 use std::path::Path;
 
@@ -102,13 +102,13 @@ fn change_engine(connection: &Connection, rows: &[EngineRow]) -> Result<()> {
     Ok(())
 }
 
-/// Marks a backup, so that whoever opens it later knows that it is one.
+/// Marks a backup, so that a scheduler that opens it later knows that it is one.
 pub(super) fn mark_as_copy(connection: &Connection) -> Result<()> {
     connection.execute("UPDATE restored SET is_copy = 1", []).map(|_| ())
 }
 
-/// Leaves a gap in all numbers and terms if this is a backup that takes the place of a database. That one may have given
-/// more of them after the backup was made, and nodes obey no term that is lower than one that they have seen.
+/// Leaves a gap in all numbers and terms if this is a backup that replaces a database. That one may have given more of
+/// them after the backup was made, and nodes refuse a term that is lower than one that they have seen.
 pub(super) fn go_on_after_restore(connection: &mut Connection) -> Result<()> {
     let transaction = connection.transaction()?;
     let is_copy: Option<bool> =

@@ -1,4 +1,4 @@
-//! The engine's own worlds and its checks of backends, with a database in place of memory. Each crash of an engine
+//! The engine's own worlds and its checks of backends, with a database instead of memory. Each crash of an engine
 //! closes the database, and the next engine opens it again.
 
 #[path = "../../../engine/tests/simulation/direct.rs"]
@@ -22,7 +22,7 @@ use direct::Direct;
 use tempfile::TempDir;
 use world::{Kind, Wire, World};
 
-/// Worlds of each kind. The engine's tests play many more; here the store is what is new.
+/// Worlds of each kind. The engine's tests run many more; here only the store is new.
 const WORLDS: u64 = 8;
 
 thread_local! {
@@ -31,7 +31,7 @@ thread_local! {
 }
 
 struct Reopened {
-    /// Dropped before its folder.
+    /// Must be dropped before its folder.
     store: Option<EngineStore>,
     place: Place,
 }

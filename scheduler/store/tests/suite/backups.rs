@@ -12,7 +12,7 @@ use crate::{Kit, pair, set};
 #[test]
 fn a_backup_made_while_others_save_is_one_moment_of_the_database() {
     let kit = Kit::new();
-    // Several steps of copying.
+    // So many records need several steps of copying.
     let filler: Vec<_> = (0..3000).map(|key| set("filler", &key.to_string(), &"x".repeat(4000))).collect();
     kit.database().save(&filler).expect("saved");
     let is_done = AtomicBool::new(false);
@@ -22,7 +22,7 @@ fn a_backup_made_while_others_save_is_one_moment_of_the_database() {
             let mut round = 0_u64;
             while !is_done.load(Ordering::Relaxed) {
                 round += 1;
-                // At both ends of the file.
+                // These records are at both ends of the file.
                 let value = round.to_string();
                 kit.database()
                     .save(&[set("a", "", &value), set("filler", "1500", &value), set("z", "", &value)])
@@ -83,7 +83,7 @@ fn no_number_and_no_term_is_given_again_after_a_backup_is_restored() {
     let number = kit.database().next_number("job").expect("a number");
     assert!(number > last, "{number}");
     assert!(kit.database().engine_store().load().expect("loaded").term > term);
-    // There is one gap, not one at each start.
+    // The gap comes once, not at each start.
     kit.reopen();
     assert_eq!(kit.database().next_number("job").expect("a number"), number + 1);
 }

@@ -39,7 +39,7 @@ on_each_backend! {
         let refused = old.save(&batch(first)).expect_err("it is too late").to_string();
         assert!(refused.contains(&format!("term {first} cannot save any more; it is term {second} now")), "{refused}");
         new.save(&batch(second)).expect("saved");
-        // A term that never began is no better.
+        // A term that never began is refused too.
         new.save(&batch(second + 1)).expect_err("it has not begun");
         drop((old, new));
         kit.reopen();

@@ -1,4 +1,4 @@
-//! Files that are locked, damaged, newer, or something else.
+//! Files that are locked, damaged, newer, or not a database.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use crate::{Kit, pair, set};
 
-/// The error of opening this file, which must not change it.
+/// The error when this file is opened. The attempt must not change the file.
 fn refused(path: &Path) -> StoreError {
     let before = fs::read(path).expect("it can be read");
     let refused = Database::open(path).expect_err("it must be refused");
@@ -28,7 +28,7 @@ fn only_the_owner_can_read_the_files() {
     for file in files() {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
-    // Whoever copies a backup here may leave it open.
+    // A backup that was copied here may be readable for others.
     let path = kit.path();
     kit.close();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");

@@ -1,4 +1,4 @@
-//! A disk that is full: a small file system of its own, in a child that alone sees it.
+//! A full disk: a small file system that only a child process sees.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use aliquot_scheduler_store::{Database, StoreError};
 
 use crate::set;
 
-/// Says to a child that it is one, and where the disk is.
+/// Tells a child process that it is one, and where the disk is.
 const CHILD: &str = "ALIQUOT_STORE_DISK";
-/// How the child says that it cannot have a disk.
+/// The exit code of a child that cannot have a disk.
 const NO_DISK: i32 = 77;
 
 fn fill_and_make_room(disk: &Path) {
@@ -39,7 +39,7 @@ fn fill_and_make_room(disk: &Path) {
     assert!(matches!(backup, StoreError::Full { .. }), "{backup:?}");
     let names = fs::read_dir(disk).expect("a folder").map(|entry| entry.expect("an entry").file_name());
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("backup")), "nothing is left of the copy");
-    // Also if the scheduler ends while the disk is full.
+    // This holds also if the scheduler ends while the disk is full.
     drop(database);
     database = match Database::open(&path) {
         Ok(database) => database,
@@ -84,7 +84,7 @@ fn a_full_disk_is_an_error_that_loses_nothing() {
         Ok(output) if output.status.code() == Some(101) => {
             panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         }
-        // `unshare` is not there, or not permitted.
+        // `unshare` is missing, or is not permitted.
         other => eprintln!("skipped, because a file system of its own cannot be had: {other:?}"),
     }
 }

@@ -9,20 +9,20 @@ use aliquot_scheduler_engine::{Batch, ClaimKey, ClaimRecord, Store};
 
 use crate::{Kit, on_each_backend, open_named, set};
 
-/// Says to a child that it is one, and which database to use.
+/// Tells a child process that it is one, and which database to use.
 const CHILD: &str = "ALIQUOT_STORE_CHILD";
-/// Those that save at once in a child.
+/// The number of threads that save at the same time in a child.
 const CALLERS: u64 = 4;
-/// Kills in a run of the tests.
+/// The number of kills in a run of the tests.
 const KILLS: usize = 40;
-/// Records of one save. Each has the save's number.
+/// The keys of the records of one save. Each record contains the save's number.
 const KEYS: [&str; 3] = ["first", "second", "third"];
 
-/// Saves until it is killed, and says what is durable.
+/// Saves until it is killed, and prints what is durable.
 fn save_for_ever(name: &str) {
     let database = open_named(name).expect("nobody else has it");
     let say = |line: String| {
-        // One write for a line, so that a kill never leaves half of one that counts.
+        // A line is written at once, so that a kill never leaves part of a line that counts.
         std::io::stdout().lock().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
     };
     let mut store = database.engine_store();
@@ -79,13 +79,13 @@ on_each_backend! {
                 }
                 true
             };
-            // Each kill comes at another moment.
+            // Each kill comes after a different time.
             let mut count = 0;
             while count < kill * 7 % 60 {
                 count += usize::from(take_in(lines.next().expect("it goes on until it is killed")));
             }
             child.kill().expect("it still runs");
-            // What it had said before counts too.
+            // What the child printed before counts too.
             lines.for_each(|line| _ = take_in(line));
             child.wait().expect("it was killed");
             kit.reopen();

@@ -1,4 +1,4 @@
-//! What every database must do, and what is special about files.
+//! What every database must do, and what only files do.
 
 mod backups;
 mod engine;
@@ -28,7 +28,7 @@ enum Place {
     Server(String),
 }
 
-/// Makes each test one of every backend.
+/// Turns each test into one test for every backend.
 macro_rules! on_each_backend {
     ($(fn $name:ident($kit:ident) $body:block)*) => {
         $(
@@ -47,17 +47,17 @@ macro_rules! on_each_backend {
 }
 use on_each_backend;
 
-/// The configuration for a database of a server. The lease outlives every pause of a busy machine.
+/// The configuration for a database on a server. The lease is longer than any pause of a busy machine.
 fn config(url: &str) -> PostgresqlConfig {
     PostgresqlConfig { url: url.to_owned(), lease: Duration::from_secs(120), ..PostgresqlConfig::default() }
 }
 
-/// A scheduler that shares a database of a server.
+/// A scheduler that shares a database on a server.
 fn candidate(url: &str, own: &str) -> Candidate {
     Candidate::new(&config(url), own.to_owned()).expect("the URL can be used")
 }
 
-/// Lets the time of the lease be over.
+/// Ends the lease as if its time were over.
 fn let_lease_end(url: &str) {
     PostgreSql::shared().sql(url, "UPDATE aliquot.lease SET until = 'epoch'");
 }
@@ -91,7 +91,7 @@ impl Kit {
         self.folder().join("state.db")
     }
 
-    /// Names the database to another process: see [`open_named`].
+    /// The name by which another process opens the database: see [`open_named`].
     fn name(&self) -> String {
         match &self.place {
             Place::File(_) => self.path().to_str().expect("a text").to_owned(),
@@ -111,7 +111,7 @@ impl Kit {
         self.close();
         let database = match &self.place {
             Place::File(_) => Database::open(&self.path())?,
-            // Whoever led has ended. If it was killed, its lease goes on.
+            // The previous leader has ended. If it was killed, its lease goes on.
             Place::Server(url) => lead(&mut candidate(url, "test:1"), || let_lease_end(url))?,
         };
         self.database = Some(database);
@@ -127,7 +127,7 @@ impl Kit {
     }
 }
 
-/// Opens the database of a file or a URL.
+/// Opens the database with this path or URL.
 fn open_named(name: &str) -> Result<Database, StoreError> {
     match name.starts_with("postgresql:") {
         true => lead(&mut candidate(name, "test:1"), || {}),
@@ -135,7 +135,7 @@ fn open_named(name: &str) -> Result<Database, StoreError> {
     }
 }
 
-/// Waits until a scheduler leads, and does something each time that it does not yet.
+/// Waits until a scheduler leads, and calls `meanwhile` each time that it does not lead yet.
 fn lead(candidate: &mut Candidate, meanwhile: impl Fn()) -> Result<Database, StoreError> {
     wait::until("the scheduler leads", || match candidate.stand() {
         Ok(Standing::Leads(database)) => Some(Ok(database)),

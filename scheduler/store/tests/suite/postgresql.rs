@@ -1,4 +1,4 @@
-//! What is special about several schedulers that share a PostgreSQL database.
+//! Several schedulers that share a PostgreSQL database.
 
 use std::thread;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn leads(candidate: &mut Candidate) -> Database {
     lead(candidate, || {}).expect("the server answers")
 }
 
-/// Where the leader is that this scheduler follows.
+/// The address of the leader that this scheduler follows.
 fn followed(candidate: &mut Candidate) -> String {
     match candidate.stand() {
         Ok(Standing::Follows { leader }) => leader,

@@ -1,12 +1,12 @@
-//! A database that an older scheduler has made.
+//! A database that an older scheduler made.
 
 use aliquot_scheduler_engine::Store;
 use aliquot_scheduler_store::Database;
 use rusqlite::Connection;
 
-/// What it had saved, as SQL.
+/// What the older scheduler had saved, as SQL.
 const FORMAT_1: &str = include_str!("../recorded/format-1.sql");
-/// How SQLite files of schedulers are marked.
+/// The number that marks SQLite files of schedulers.
 const APPLICATION_ID: i32 = 0x616c_7173;
 
 #[test]
