@@ -25,10 +25,10 @@ fn print(report: &(impl Display + Serialize), json: bool) -> Result<()> {
     print_text(&text)
 }
 
-/// Writes a file: all of it or, whatever happens meanwhile, nothing.
+/// Writes a file completely, or leaves it unchanged, whatever happens meanwhile.
 fn write_file(path: &Path, text: &str) -> Result<()> {
     let write = || {
-        // Of a pipe or a device there is only one.
+        // A pipe or a device cannot be replaced by a new file.
         if fs::metadata(path).is_ok_and(|of| !of.is_file()) {
             return fs::write(path, text);
         }
@@ -41,7 +41,7 @@ fn write_file(path: &Path, text: &str) -> Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Prints a text. Whoever stops reading has seen enough.
+/// Prints a text. It is no error if the reader closes the pipe early.
 fn print_text(text: &str) -> Result<()> {
     match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

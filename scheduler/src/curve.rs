@@ -1,11 +1,11 @@
-//! What was allocated as demand arrived.
+//! The course of the allocation as demand arrives.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Sums by percent of demand that has arrived, in the manner of the published experiment: the value at a percentage is
-/// the mean over all arrivals at which the arrived demand, rounded, is that.
+/// Values by the percentage of demand that has arrived, computed as in the published experiment: the value at a
+/// percentage is the mean over all arrivals at which the arrived demand, rounded, equals that percentage.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     sums: BTreeMap<u32, (f64, u32)>,
@@ -21,15 +21,15 @@ pub struct Point {
 }
 
 impl Curve {
-    /// Notes a value at an arrival.
+    /// Adds a value for an arrival.
     pub fn note(&mut self, arrived_percent: f64, percent: f64) {
-        // A percentage of demand is small and not negative.
+        // The percentage is small and not negative, so it can be rounded to an integer.
         let (sum, number) = self.sums.entry(round_half_even(arrived_percent)).or_default();
         *sum += percent;
         *number += 1;
     }
 
-    /// The mean at a percentage, if something arrived then.
+    /// The mean at a percentage; `None` if no arrival has it.
     #[must_use]
     pub fn at(&self, arrived_percent: u32) -> Option<f64> {
         self.sums.get(&arrived_percent).map(|(sum, number)| sum / f64::from(*number))

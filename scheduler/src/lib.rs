@@ -1,4 +1,4 @@
-//! The cluster scheduler: so far, what it would do, told from traces and from snapshots of a cluster.
+//! The cluster scheduler's replays and simulations: what it would decide about traces and snapshots of a cluster.
 
 #![forbid(unsafe_code)]
 

@@ -13,9 +13,9 @@ const MARGIN: f64 = 48.0;
 pub struct Series<'a> {
     /// What the curve shows.
     pub name: &'a str,
-    /// A colour, as CSS names it.
+    /// The colour as a CSS name or value.
     pub colour: &'a str,
-    /// Its points, by ascending percentage.
+    /// The points of the curve, by ascending percentage.
     pub points: &'a [Point],
 }
 

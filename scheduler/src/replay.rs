@@ -1,8 +1,9 @@
-//! Plays a trace through a policy: tasks come one by one, are placed at once or dropped, and never leave.
+//! Replays a trace with a policy: tasks arrive one by one, are placed at once or dropped, and never end.
 //!
-//! The policy is asked directly here, without cycles and without the live engine. What the published experiment compares
-//! is the policy, and `--timings` says how long one decision of it takes. On 1 000 nodes, a claim at a time, the engine
-//! takes about 100 times as long as the policy alone, for cycles and views (`BENCHMARKS.md`, the scheduler's engine).
+//! The policy is asked directly here, without cycles and without the live engine: the published experiment compares
+//! policies, and `--timings` tells how long one decision of the policy takes. On 1 000 nodes, with one claim at a time,
+//! the engine takes about 100 times as long as the policy alone, because of cycles and views (`BENCHMARKS.md`, the
+//! scheduler's engine).
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::snapshot::NAMESPACE;
 use crate::sort::Sort;
 use crate::trace::Task;
 
-/// What came of a replay.
+/// The results of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Number of nodes.
@@ -27,34 +28,34 @@ pub struct Summary {
     pub arrived: usize,
     /// Number of tasks that were placed.
     pub placed: usize,
-    /// Device time that is allocated when as much demand has arrived as there are devices, in percent.
+    /// The allocated device time when the arrived demand is 100 % of the devices, in percent.
     pub allocated_at_100: Option<f64>,
-    /// The same when 130 % have arrived.
+    /// The same when the arrived demand is 130 %.
     pub allocated_at_130: Option<f64>,
-    /// Demand that had arrived when the first task could not be placed, in percent.
+    /// The arrived demand when the first task could not be placed, in percent.
     pub first_unplaced_at: Option<f64>,
-    /// Tasks that were not placed until 100 % of demand had arrived.
+    /// Tasks that were not placed before 100 % of demand had arrived.
     pub unplaced_at_100: Unplaced,
-    /// Tasks that were not placed at all.
+    /// Tasks that were not placed in the whole replay.
     pub unplaced: Unplaced,
-    /// Device time allocated, by demand that has arrived.
+    /// Allocated device time, by arrived demand.
     pub allocated: Vec<Point>,
-    /// Fragmentation by FGD's measure, by demand that has arrived, at each whole percent.
+    /// Fragmentation by FGD's measure, by arrived demand, at each whole percent.
     pub fragmented: Vec<Point>,
 }
 
 /// Tasks that were not placed, by what they ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Unplaced {
-    /// All of them.
+    /// All tasks that were not placed.
     pub total: usize,
-    /// Without devices.
+    /// Tasks without devices.
     pub cpu_only: usize,
-    /// For a part of a device.
+    /// Tasks for a part of a device.
     pub shared: usize,
-    /// For one device.
+    /// Tasks for one whole device.
     pub one_device: usize,
-    /// For several devices.
+    /// Tasks for several devices.
     pub several_devices: usize,
 }
 
@@ -73,15 +74,15 @@ impl Unplaced {
 /// A finished replay.
 #[derive(Debug)]
 pub struct Replay {
-    /// What came of it.
+    /// The results of the replay.
     pub summary: Summary,
-    /// Where each task was placed: the node's index in the list, and what it got there.
+    /// The place of each task: the node's index in the list, and what the task got there.
     pub placements: Vec<Option<(usize, Allocation)>>,
     /// How long each decision took.
     pub decisions: Vec<Duration>,
 }
 
-/// The cluster at the end of a replay: what was placed runs, and what was dropped waits.
+/// The cluster at the end of a replay: placed tasks run, and dropped tasks are pending.
 ///
 /// # Errors
 /// If the placements are not those of these tasks on these nodes.
@@ -110,8 +111,7 @@ pub fn end_of(nodes: &[NodeSpec], tasks: &[Task], placements: &[Option<(usize, A
     Ok(cluster)
 }
 
-/// Plays `tasks` onto `nodes`. `measure` is the mix that fragmentation is measured over; without it, it is not
-/// measured.
+/// Replays `tasks` on `nodes`. Fragmentation is measured for the mix `measure`; without it, it is not measured.
 ///
 /// # Errors
 /// If two nodes have the same name, none has a device, or the policy places a task where it does not fit.

@@ -1,4 +1,4 @@
-//! What is planned and what waits, by names: as text, and as JSON.
+//! Reports of plans and pending claims, with names: as text, and as JSON.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -11,18 +11,18 @@ use serde::Serialize;
 use crate::session::{Converged, Session};
 use crate::snapshot::full_name;
 
-/// Entries of a report of all that waits for which it is tried what would help.
+/// The number of entries in a report for which changes that would help are looked for.
 const EXPLAINED: usize = 10;
 
 /// A place on a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Place {
-    /// The node.
+    /// The name of the node.
     pub node: String,
     /// The indexes of the GPUs there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u16>,
-    /// Which of its choices the claim has; left out if it is the first.
+    /// The index of the claim's alternative; left out if it is 0, the first one.
     #[serde(skip_serializing_if = "is_first")]
     pub alternative: u16,
 }
@@ -35,67 +35,67 @@ fn is_first(alternative: &u16) -> bool {
 /// A step of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Step {
-    /// The claim.
+    /// The name of the claim.
     pub claim: String,
-    /// Where it was, if it was placed.
+    /// The place that the claim had, if it was placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Place>,
-    /// Where it goes, if it is placed.
+    /// The place that the claim gets, if it is placed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<Place>,
-    /// Which action decided it.
+    /// The action that decided the step.
     pub action: &'static str,
-    /// Whom it is done for, if not for itself.
+    /// The claim or group that needs this step, unless it is the claim itself.
     #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
     pub for_whom: Option<String>,
-    /// Who must be gone before it starts.
+    /// The claims that must have left before it starts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub starts_after: Vec<String>,
-    /// What the queues held when something was taken, beside their fair shares.
+    /// The shares of the queues when the claim was evicted, with their fair shares.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub because: Vec<String>,
 }
 
-/// A pod group of which something waits; or single claims of a queue that need the same and wait for the same reason.
+/// A pod group with pending claims; or single claims of a queue with the same request and the same reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct WaitingClaims {
     /// The pod group's name, or that of the first claim.
     pub name: String,
     /// Whether this is a pod group.
     pub is_pod_group: bool,
-    /// The queue.
+    /// The name of the queue.
     pub queue: String,
-    /// The claims that wait.
+    /// The names of the pending claims.
     pub claims: Vec<String>,
-    /// What kind of thing is in the way.
+    /// The kind of the obstacle.
     pub tier: &'static str,
-    /// What is in the way.
+    /// The obstacle in words.
     pub reason: String,
-    /// Single changes that would let it be placed, the smallest first. They are looked for only for the first that
-    /// wait.
+    /// Single changes that would let it be placed, the smallest first. They are looked for only for the first pending
+    /// entries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
 }
 
-/// How much of the GPUs is allocated.
+/// The allocated part of the GPUs' time and memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct GpuUse {
-    /// Time that there is, in thousandths of a GPU.
+    /// The time of all GPUs, in thousandths of a GPU.
     pub core_milli: u64,
-    /// Time that is allocated.
+    /// The allocated time, in thousandths of a GPU.
     pub core_allocated_milli: u64,
-    /// Memory that there is.
+    /// The memory of all GPUs, in bytes.
     pub memory_bytes: u64,
-    /// Memory that is allocated.
+    /// The allocated memory, in bytes.
     pub memory_allocated_bytes: u64,
 }
 
-/// What came of running a snapshot.
+/// The results of running a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report {
-    /// What each cycle did; the last one changed nothing and is left out.
+    /// The steps of each cycle; the last cycle changed nothing and is left out.
     pub cycles: Vec<Vec<Step>>,
-    /// What waits.
+    /// The pending claims.
     pub waiting: Vec<WaitingClaims>,
     /// Number of claims that are placed.
     pub placed: usize,
@@ -109,7 +109,7 @@ pub(crate) fn claim_name(cluster: &Cluster, id: ClaimId) -> String {
     cluster.claim(id).map(|claim| full_name(&claim.namespace, &claim.name)).unwrap_or_default()
 }
 
-/// A pod group's name, or that of the claim that it stands for.
+/// The name of a pod group, or of the claim that the group stands for.
 pub(crate) fn group_name(cluster: &Cluster, id: GroupId) -> String {
     let Some(group) = cluster.group(id) else { return String::new() };
     match group.is_declared() {
@@ -189,12 +189,12 @@ impl Step {
 }
 
 impl WaitingClaims {
-    /// All that waits, in the order in which it was the turn of the first of each.
+    /// All pending claims, in the order in which the first claim of each entry had its turn.
     pub(crate) fn all(session: &Session) -> Vec<Self> {
         let (cluster, plan) = (session.cluster(), session.view().plan());
         let reasons = plan.reasons(cluster);
         let mut all: Vec<Self> = Vec::new();
-        // For each reason, where the single claims stand that wait for it.
+        // For each reason, the index of the entry for the single claims that wait for it.
         let mut singles: Vec<Option<usize>> = vec![None; reasons.distinct().len()];
         for (pending, number) in plan.pending.iter().zip(reasons.numbers()) {
             let (Some(group), Some(reason)) = (cluster.group(pending.group), reasons.distinct().get(*number)) else {
@@ -218,7 +218,7 @@ impl WaitingClaims {
                 queue: queue.map(|queue| queue.spec().name.clone()).unwrap_or_default(),
                 claims: waiting.map(|claim| claim_name(cluster, claim)).collect(),
                 tier: tier_name(reason.tier()),
-                // Whoever has been looked at more closely is known better.
+                // An explanation is more exact than the reason of the last cycle.
                 reason: explanation.as_ref().and_then(|known| known.reasons.first()).unwrap_or(reason).to_string(),
                 changes: explanation.iter().flat_map(|known| &known.changes).map(ToString::to_string).collect(),
             });
@@ -243,7 +243,7 @@ impl GpuUse {
 }
 
 impl Report {
-    /// Of a session that was run.
+    /// The report of a session that was run.
     #[must_use]
     pub fn new(session: &Session, converged: Converged) -> Self {
         Self {

@@ -1,7 +1,7 @@
-//! A live engine that is run until nothing changes any more.
+//! Runs a live engine until nothing changes any more.
 //!
-//! The engine decides about a snapshot as it decides about a cluster that runs. Its nodes are simulated: they start and
-//! stop at once what they are told.
+//! The engine decides about a snapshot as it decides about a running cluster. Its nodes are simulated: they start and
+//! stop claims at once when they are told to.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use anyhow::Result;
 use crate::report::{Step, WaitingClaims};
 use crate::snapshot::{File, split_name};
 
-/// Cycles that are run where nobody says how many: enough for any plan that comes to an end.
+/// The most cycles by default: enough for any plan that comes to an end.
 pub const CYCLES_MAX: usize = 1000;
 
-/// A cluster, and the engine that decides for it.
+/// A cluster with the engine that decides for it.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
@@ -24,20 +24,20 @@ pub struct Session {
     now_ms: u64,
 }
 
-/// What cycles have led to.
+/// The results of running cycles.
 #[derive(Debug)]
 pub struct Converged {
-    /// What each cycle did.
+    /// The steps of each cycle.
     pub cycles: Vec<Vec<Step>>,
-    /// Whether the last cycle changed nothing: further ones would not either.
+    /// Whether the last cycle changed nothing, so that further ones would change nothing either.
     pub is_converged: bool,
 }
 
 impl Session {
-    /// From a snapshot.
+    /// A session for the cluster in a snapshot.
     ///
     /// # Errors
-    /// If there can be no such cluster; the error names the entry.
+    /// If such a cluster is impossible; the error names the entry.
     pub fn new(snapshot: &File) -> Result<Self> {
         let mut engine = snapshot.engine()?;
         let view = engine.view();
@@ -51,20 +51,19 @@ impl Session {
         self.view.cluster()
     }
 
-    /// What decides, as the last cycle has left it.
+    /// The scheduler, as the last cycle has left it.
     #[must_use]
     pub fn scheduler(&self) -> &Scheduler {
         self.view.scheduler()
     }
 
-    /// The last state, with what the last cycle planned.
+    /// The newest view, with the plan of the last cycle.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Runs cycles until one changes nothing, but not more than so many. Claims that are evicted are gone before the
-    /// next cycle.
+    /// Runs cycles until one changes nothing, and at most `cycles_max`. Evicted claims are gone before the next cycle.
     pub fn converge(&mut self, cycles_max: usize) -> Converged {
         let mut cycles = Vec::new();
         let mut is_converged = false;
@@ -87,17 +86,17 @@ impl Session {
         Converged { cycles, is_converged }
     }
 
-    /// Lets time pass until then.
+    /// Lets time pass until `then_ms`.
     ///
     /// # Errors
-    /// If it is later already.
+    /// If the time is later already.
     pub fn advance(&mut self, then_ms: u64) -> Result<(), EventError> {
         self.view.cluster().clone().apply(Event::TimeAdvanced(then_ms))?;
         self.now_ms = then_ms;
         Ok(())
     }
 
-    /// Removes a node for good: what has run there waits again.
+    /// Removes a node for good: the claims that ran there become pending again.
     ///
     /// # Errors
     /// If it cannot be removed.
@@ -107,7 +106,7 @@ impl Session {
         Ok(())
     }
 
-    /// A claim by its name, with its namespace or without.
+    /// Finds a claim by its name, with or without its namespace.
     #[must_use]
     pub fn claim_named(&self, name: &str) -> Option<ClaimId> {
         let (namespace, name) = split_name(name);
@@ -115,7 +114,7 @@ impl Session {
         self.cluster().claims().find(|(_, claim, _)| named(claim)).map(|(id, ..)| id)
     }
 
-    /// What waits after cycles, with its reasons.
+    /// The pending claims after the cycles, with their reasons.
     #[must_use]
     pub fn waiting(&self) -> Vec<WaitingClaims> {
         WaitingClaims::all(self)

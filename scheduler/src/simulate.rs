@@ -1,4 +1,4 @@
-//! What would be if: a snapshot is run as it is and with changes, and the difference told.
+//! What-if simulations: a snapshot is run without and with changes, and the difference is reported.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -12,18 +12,18 @@ use crate::report::{GpuUse, Percent, Place, Step, WaitingClaims, claim_name};
 use crate::session::{CYCLES_MAX, Session};
 use crate::snapshot::File;
 
-/// What is changed.
+/// The changes of a simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Nodes, queues, pod groups and claims that come in addition.
+    /// Nodes, queues, pod groups and claims to add.
     pub add: Vec<File>,
-    /// More nodes like one that there is: its name, and how many.
+    /// Nodes to add that are like an existing one: its name, and how many.
     pub add_nodes: Vec<(String, u32)>,
-    /// Nodes that go away.
+    /// The names of nodes to remove.
     pub remove_nodes: Vec<String>,
-    /// What queues may have instead: `QUEUE.quota.RESOURCE=AMOUNT`, or with `limit` or `weight`.
+    /// New values for queues: `QUEUE.quota.RESOURCE=AMOUNT`, or with `limit` or `weight`.
     pub set: Vec<String>,
-    /// Another policy.
+    /// The policy to use instead.
     pub policy: Option<PolicyName>,
 }
 
@@ -57,7 +57,7 @@ impl Changes {
     }
 }
 
-/// What came of one of both runs.
+/// The results of one of the two runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Summary {
     /// Number of claims that are placed.
@@ -68,36 +68,36 @@ pub struct Summary {
     pub gpus: GpuUse,
 }
 
-/// What a queue holds of the GPUs' time, and its fair share, in thousandths of a GPU.
+/// What a queue holds of the GPUs' time, and its fair share, both in thousandths of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueUse {
-    /// What is held.
+    /// The time that the queue holds.
     pub held_milli: u64,
-    /// The fair share.
+    /// The queue's fair share.
     pub fair_share_milli: u64,
 }
 
-/// What a queue holds, and would hold.
+/// What a queue holds without and with the changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueChange {
-    /// As things are.
+    /// Without the changes.
     pub before: QueueUse,
-    /// As they would be.
+    /// With the changes.
     pub after: QueueUse,
 }
 
-/// A claim that is placed in one of both runs only, or elsewhere.
+/// A claim that is placed in only one of the two runs, or in different places.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Difference {
-    /// The claim.
+    /// The name of the claim.
     pub claim: String,
-    /// Where it is as things are.
+    /// Its place without the changes, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Place>,
-    /// Where it would be.
+    /// Its place with the changes, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Place>,
-    /// Why it would be evicted, if it would.
+    /// The step that evicts it with the changes, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eviction: Option<Step>,
 }
@@ -105,23 +105,23 @@ pub struct Difference {
 /// The difference that the changes make.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Simulation {
-    /// As things are.
+    /// The results without the changes.
     pub before: Summary,
-    /// As they would be.
+    /// The results with the changes.
     pub after: Summary,
-    /// Each queue.
+    /// All queues by name.
     pub queues: BTreeMap<String, QueueChange>,
-    /// Claims that would be placed.
+    /// Claims that only the changed cluster places.
     pub placed: Vec<Difference>,
-    /// Claims that would not be placed any more.
+    /// Claims that only the unchanged cluster places.
     pub displaced: Vec<Difference>,
-    /// Claims that would be elsewhere.
+    /// Claims that have another place with the changes.
     pub elsewhere: Vec<Difference>,
-    /// What would wait.
+    /// The pending claims with the changes.
     pub waiting: Vec<WaitingClaims>,
 }
 
-/// What came of a run.
+/// The results of one run.
 struct Outcome {
     summary: Summary,
     queues: BTreeMap<String, QueueUse>,
@@ -130,11 +130,11 @@ struct Outcome {
     waiting: Vec<WaitingClaims>,
 }
 
-/// Runs a snapshot as it is and with changes, each until nothing changes any more; then until it is so late, if that is
-/// given.
+/// Runs a snapshot without and with changes, each until nothing changes any more. If `until_ms` is given, both then run
+/// on until that time.
 ///
 /// # Errors
-/// If the snapshot or a change makes no sense.
+/// If the snapshot or a change is wrong.
 pub fn simulate(snapshot: &File, changes: &Changes, until_ms: Option<u64>) -> Result<Simulation> {
     let before = run(Session::new(snapshot)?, until_ms)?;
     let after = run(changes.make(snapshot.clone())?, until_ms)?;

@@ -1,8 +1,8 @@
-//! A cluster in a file: what there is, who waits and who runs, and how it is decided.
+//! Snapshots: a cluster in a file, with its nodes, its pending and running claims, and the settings of the scheduler.
 //!
-//! The file is JSON and meant to be written by hand as well: all but the version and names can be left out, and amounts
-//! have their unit in the key. A key that is not known is an error: a typing error must not become a default. What a
-//! running scheduler writes has a `history` too.
+//! The file is JSON and can also be written by hand: everything except the version and names can be left out, and
+//! amounts have their unit in the key. An unknown key is an error, so that a typing error is not read as a default. A
+//! snapshot that a running scheduler writes also has a `history`.
 
 mod amount;
 mod change;
@@ -33,7 +33,7 @@ use layout::EntryPerLine;
 pub(crate) use read::split_name;
 pub(crate) use write::full_name;
 
-/// How often a request of a mix may occur at most; what counts is how often one occurs beside another.
+/// The greatest count of a request in a mix. Only the ratios of the counts matter.
 const MIX_COUNT_MAX: u64 = 1_000_000_000;
 
 impl File {
@@ -64,21 +64,21 @@ impl File {
         Ok(file)
     }
 
-    /// The cluster, and the scheduler that decides for it.
+    /// The cluster, with the scheduler that decides for it.
     ///
     /// # Errors
-    /// If there can be no such cluster; the error names the entry.
+    /// If such a cluster is impossible; the error names the entry.
     pub fn restore(&self) -> Result<(Scheduler, Cluster)> {
         let dump = self.to_dump()?;
         let Decisions { policy, settings, .. } = self.decisions(&dump)?;
         Scheduler::restore(policy, settings, dump).map_err(|error| self.locate(error))
     }
 
-    /// An engine that begins with the cluster. Nothing is waited for: a cycle runs at the time of each change, and at
-    /// any later time.
+    /// An engine that begins with the cluster. It has no delays: a cycle runs at the time of each change, and at any
+    /// later time.
     ///
     /// # Errors
-    /// If there can be no such cluster; the error names the entry.
+    /// If such a cluster is impossible; the error names the entry.
     pub fn engine(&self) -> Result<Engine> {
         let dump = self.to_dump()?;
         let decisions = self.decisions(&dump)?;
@@ -99,7 +99,7 @@ impl File {
         Ok(Decisions { policy, settings: self.scheduler.settings(), usage_half_life_ms })
     }
 
-    /// What is expected to come: what the file says, or the requests of all its claims.
+    /// The mix of claims that is expected: the one in the file, or the requests of all its claims.
     fn mix(&self, dump: &Dump) -> Result<Mix> {
         let Some(entries) = &self.scheduler.mix else {
             return Ok(Mix::of(dump.claims.iter().map(|dumped| &dumped.claim.request)));
@@ -113,10 +113,10 @@ impl File {
         Ok(Mix::counted(requests))
     }
 
-    /// The snapshot of a cluster for which a policy decides that knows a mix of tasks.
+    /// The snapshot of a cluster, with a policy that knows a mix of claims.
     ///
     /// # Errors
-    /// If claims have no names that tell them apart.
+    /// If the names of claims are not unique.
     pub fn of_cluster(cluster: &Cluster, policy: PolicyName, seed: u64, mix: &Mix) -> Result<Self> {
         let entry = |(request, count): (&Request, u64)| MixEntry { count, request: RequestEntry::of(request) };
         let mix_entries = mix.requests().map(entry).collect();
@@ -125,18 +125,18 @@ impl File {
         Self::of(entry, &scheduler.dump(cluster))
     }
 
-    /// The snapshot of a later state, decided in the same way.
+    /// The snapshot of a later state, with the same settings.
     ///
     /// # Errors
-    /// If claims have no names that tell them apart.
+    /// If the names of claims are not unique.
     pub fn later(&self, scheduler: &Scheduler, cluster: &Cluster) -> Result<Self> {
         Self::of(self.scheduler.clone(), &scheduler.dump(cluster))
     }
 
-    /// The snapshot as text, with a line for each node, queue, group and claim.
+    /// The snapshot as text, with one line for each node, queue, group and claim.
     ///
     /// # Errors
-    /// Never, as far as we know: there is nothing in it that JSON cannot say.
+    /// None in practice: JSON can represent everything in it.
     pub fn render(&self) -> Result<String> {
         let mut text = Vec::new();
         self.serialize(&mut Serializer::with_formatter(&mut text, EntryPerLine::default()))?;

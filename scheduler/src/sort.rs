@@ -1,8 +1,8 @@
-//! Sorts of tasks that are counted apart.
+//! The sorts of tasks that are counted separately.
 
 use aliquot_scheduler_core::Request;
 
-/// What a task asks for, roughly.
+/// The sort of a task, by the devices that it asks for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
@@ -20,7 +20,7 @@ impl Sort {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::CpuOnly, Self::Shared, Self::OneDevice, Self::SeveralDevices];
 
-    /// The sort of a request.
+    /// The sort of a task with this request.
     #[must_use]
     pub fn of(request: &Request) -> Self {
         match (request.devices.count, request.devices.core.get()) {

@@ -1,11 +1,12 @@
-//! Plays a cluster in which tasks come and end: at random, at a rate that asks for a known part of the devices.
+//! Simulates a cluster in which tasks arrive and end at random, at a rate that asks for a given part of the devices.
 //!
-//! Tasks are drawn from a trace and come as a Poisson process. Each runs for a time drawn from the exponential
-//! distribution, of the same mean for all. The workload follows from the seed alone: every policy meets the same tasks
-//! at the same times. After a warm-up, what becomes of the tasks that come is counted.
+//! Tasks are drawn from a trace and arrive as a Poisson process. Each runs for a time drawn from the exponential
+//! distribution, with the same mean for all. The workload depends on the seed alone: every policy gets the same tasks
+//! at the same times. Tasks that arrive after a warm-up are counted, by what becomes of them.
 //!
-//! The core decides alone here, without the live engine: policies are compared, hundreds of thousands of tasks for each
-//! figure. After each cycle that has placed something the engine runs another one, which only costs time here.
+//! Only the core decides here, without the live engine, because policies are compared with hundreds of thousands of
+//! tasks for each figure. The live engine runs another cycle after each cycle that has placed something; here that
+//! would only take time.
 
 mod tally;
 mod workload;
@@ -25,8 +26,8 @@ use tally::Tally;
 pub use tally::{Counts, Report, Waits};
 use workload::{DURATION_TICKS, Workload};
 
-/// How long a task runs in the mean, on the cluster's clock: an hour. What depends on real time, such as how long a
-/// claim waits before nodes are kept for it, is in proportion to this.
+/// The mean time for which a task runs, on the cluster's clock: an hour. Settings in real time are to be seen in
+/// proportion to this, such as how long a claim waits before nodes are kept for it.
 const DURATION_MS: u64 = 3_600_000;
 
 /// What happens to a task that does not fit when it comes.
@@ -40,7 +41,7 @@ pub enum Mode {
     Queue,
 }
 
-/// What is played.
+/// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Play {
     /// Device time that tasks ask for, in percent of what there is.
@@ -51,15 +52,15 @@ pub struct Play {
     pub policy: PolicyName,
     /// Whether running tasks are moved to make room.
     pub consolidate: bool,
-    /// Where chances begin.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Tasks that come before any is counted.
+    /// The number of tasks that arrive before any is counted.
     pub warm_up: u64,
-    /// Tasks that are counted.
+    /// The number of tasks that are counted.
     pub count: u64,
 }
 
-/// Plays tasks drawn from `tasks` on `nodes`.
+/// Simulates tasks drawn from `tasks` on `nodes`.
 ///
 /// # Errors
 /// If two nodes have the same name, none has a device, or no task asks for one.
@@ -76,29 +77,29 @@ pub fn play(nodes: &[NodeSpec], tasks: &[Task], play: &Play) -> Result<Report> {
     Run::new(nodes, tasks, play)?.play(workload, play)
 }
 
-/// A cluster, and who runs on it.
+/// A cluster, with the tasks that run on it.
 struct Run {
     cluster: Cluster,
     decider: Decider,
     mode: Mode,
     now: u64,
-    /// When tasks end, in the order of their ends. The second number is that of the task's arrival.
+    /// The times at which tasks end, in order. The second number is the number of the task's arrival.
     ends: BinaryHeap<Reverse<(u64, u64)>>,
-    /// Tasks that run or wait, by the number of their arrival.
+    /// Running and waiting tasks, by the number of their arrival.
     there: BTreeMap<u64, There>,
-    /// The same by claim.
+    /// The same numbers by claim.
     numbers: BTreeMap<ClaimId, u64>,
-    /// Those that wait.
+    /// The number of waiting tasks.
     waiting: usize,
     tally: Tally,
 }
 
-/// Who decides where tasks go.
+/// What decides where tasks go.
 enum Decider {
-    /// One decision for each task that comes. Where nobody waits and nobody is moved, a cycle does nothing else, but
-    /// takes ten times as long.
+    /// One decision for each arriving task. If no task waits and no task is moved, a cycle would decide the same, but
+    /// take ten times as long.
     Engine(Engine<Box<dyn Policy>>),
-    /// Cycles.
+    /// Cycles, as in a live scheduler.
     Scheduler(Box<Scheduler>),
 }
 
@@ -191,7 +192,7 @@ impl Run {
         Ok(())
     }
 
-    /// Decides where a claim goes that has come.
+    /// Decides where a new claim goes.
     fn decide(&mut self, claim: ClaimId) -> Result<()> {
         let Decider::Engine(engine) = &mut self.decider else { return self.run_cycles() };
         let class = self.cluster.class_of(claim).context("a claim has no class")?;
@@ -204,7 +205,7 @@ impl Run {
         }
     }
 
-    /// Runs cycles until nothing is moved any more. Moves take no time.
+    /// Runs cycles until no task is moved any more. Moves take no time.
     fn run_cycles(&mut self) -> Result<()> {
         loop {
             let Decider::Scheduler(scheduler) = &mut self.decider else { return Ok(()) };

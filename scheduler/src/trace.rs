@@ -1,6 +1,7 @@
-//! Traces in files: nodes, and tasks in the order in which they arrive.
+//! Traces in files: nodes, and tasks in the order of their arrival.
 //!
-//! Comma-separated values (RFC 4180) with a line of column names. Columns that are not named here are passed over.
+//! The files have comma-separated values (RFC 4180) with a line of column names. Other columns than those named here
+//! are ignored.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,17 +16,17 @@ use csv::{Position, StringRecord};
 /// A task of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
-    /// Its name.
+    /// The name of the task.
     pub name: String,
-    /// What it asks for.
+    /// The request of the task.
     pub request: Request,
 }
 
-/// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and `gpu_memory_mib` if there is such a column. Of equally good
-/// nodes the one that stands earlier is taken.
+/// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and optionally `gpu_memory_mib`. Of nodes that are equally good, a
+/// policy takes the earlier one in the file.
 ///
 /// # Errors
-/// If the file cannot be read or a line makes no sense; the error names it.
+/// If the file cannot be read or a line is wrong; the error names the line.
 pub fn read_nodes(path: &Path) -> Result<Vec<NodeSpec>> {
     read(path, |row| {
         let devices = row.number("gpu")?;
@@ -49,11 +50,11 @@ pub fn read_nodes(path: &Path) -> Result<Vec<NodeSpec>> {
     })
 }
 
-/// Reads tasks: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and `gpu_spec` (models joined by `|`) and
-/// `gpu_memory_mib` (of each device) if there are such columns.
+/// Reads tasks: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and optionally `gpu_spec` (models joined by `|`) and
+/// `gpu_memory_mib` (of each device).
 ///
 /// # Errors
-/// If the file cannot be read or a line makes no sense; the error names it.
+/// If the file cannot be read or a line is wrong; the error names the line.
 pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
     read(path, |row| {
         let count = row.number("num_gpu")?;
@@ -83,8 +84,8 @@ pub fn read_tasks(path: &Path) -> Result<Vec<Task>> {
     })
 }
 
-/// Where tasks were placed, as `pod,node,gpus`: the devices' indexes joined by `-`; empty for a task that was not
-/// placed.
+/// The places of tasks as `pod,node,gpus`. The indexes of the devices are joined by `-`; both fields are empty for a
+/// task that was not placed.
 ///
 /// # Errors
 /// None in practice: the list is written to memory.
@@ -103,7 +104,7 @@ pub fn placements<'a>(
     Ok(String::from_utf8(list.into_inner()?)?)
 }
 
-/// A line's fields by column name.
+/// The fields of a line, by column name.
 struct Row<'a> {
     columns: &'a StringRecord,
     fields: &'a StringRecord,
@@ -130,7 +131,7 @@ impl<'a> Row<'a> {
 
     fn number(&self, column: &str) -> Result<u64> {
         let text = self.text(column)?;
-        // Some lists write whole numbers as 1000.0.
+        // Some traces write whole numbers as 1000.0.
         let whole = text.strip_suffix(".0").unwrap_or(text);
         let number = whole.parse().ok();
         number.with_context(|| format!("{text:?} in column {column} is not a whole number that can be counted"))
@@ -143,7 +144,7 @@ impl<'a> Row<'a> {
 
 fn read<T>(path: &Path, parse: impl Fn(&Row<'_>) -> Result<T>) -> Result<Vec<T>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // A line may end early: absent fields are empty.
+    // A line may have fewer fields: the missing ones are empty.
     let mut list = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
     let columns = list.headers().with_context(|| path.display().to_string())?.clone();
     ensure!(!columns.is_empty(), "{} is empty; its first line must name the columns", path.display());

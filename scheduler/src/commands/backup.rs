@@ -1,4 +1,4 @@
-//! `aliquot-scheduler backup`: copies what a scheduler must remember.
+//! `aliquot-scheduler backup`: copies the state of a scheduler.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub(crate) struct BackupArgs {
     state_dir: PathBuf,
 }
 
-/// Asks the scheduler that runs for a backup, or makes one itself where none runs.
+/// Asks the running scheduler for a backup, or makes one itself if none is running.
 pub(crate) fn backup(args: &BackupArgs) -> Result<()> {
     let file = std::path::absolute(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     if std::os::unix::net::UnixStream::connect(&args.socket).is_err() {

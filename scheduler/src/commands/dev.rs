@@ -1,4 +1,4 @@
-//! `aliquot-scheduler dev`: another name of `aliquot dev`, which is the program that has the node manager too.
+//! `aliquot-scheduler dev`: another name for `aliquot dev`, because that program contains the node manager too.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

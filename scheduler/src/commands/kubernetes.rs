@@ -1,4 +1,4 @@
-//! `aliquot-scheduler kubernetes`: a scheduler for pods that name it.
+//! `aliquot-scheduler kubernetes`: a scheduler for the pods that name it.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 
 use crate::commands::live::{block_signals, decisions, start_log};
 
-/// Where a pod finds the name of its own namespace.
+/// The file in which a pod finds the name of its own namespace.
 const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// The namespace where this is no pod.
+/// The namespace if this process does not run in a pod.
 const NAMESPACE: &str = "aliquot-system";
 
 #[derive(clap::Args)]
@@ -131,7 +131,7 @@ pub(crate) fn kubernetes(args: &KubernetesArgs) -> Result<()> {
         .build()
         .context("cannot start threads")?;
     let served = runtime.block_on(serve(config, listeners, decisions(args.policy), asked));
-    // The error says its causes itself.
+    // The error's text contains its causes already.
     served.map_err(|error| anyhow::Error::msg(error.to_string()))
 }
 
@@ -147,7 +147,7 @@ fn listen_on_loopback(address: SocketAddr) -> Result<TcpListener> {
     listen(address)
 }
 
-/// The machine's name, and what tells this process from others of that name.
+/// A name for this process: the machine's name, with a part that differs from process to process.
 fn identity() -> Result<String> {
     let name = nix::unistd::gethostname().context("this machine has no name")?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

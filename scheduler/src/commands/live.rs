@@ -1,4 +1,4 @@
-//! What the commands that schedule live share.
+//! What all commands with a live scheduler share.
 
 use std::io::IsTerminal;
 use std::{panic, process};
@@ -10,7 +10,7 @@ use aliquot_scheduler_engine::Decisions;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-/// What a queue has used counts half as much after a week.
+/// A queue's past usage loses half its weight in a week.
 const USAGE_HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
 
 /// Logs to standard error from now on.
@@ -39,7 +39,7 @@ pub(crate) fn block_signals() -> Result<SigSet> {
     Ok(signals)
 }
 
-/// How a live scheduler decides.
+/// The policy and the settings of a live scheduler.
 pub(crate) fn decisions(policy: PolicyName) -> Decisions {
     Decisions {
         policy: policy.make(&Mix::of([]), 0),

@@ -12,7 +12,7 @@ use anyhow::Result;
 
 use crate::commands::live::{block_signals, decisions, start_log};
 
-/// The configuration file that is read if it exists and no other one is named.
+/// The configuration file that is read by default, if it exists.
 const FILE: &str = "/etc/aliquot/scheduler.toml";
 
 #[derive(clap::Args)]
@@ -71,7 +71,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             _ = ask.send(());
         }
     });
-    // Without systemd nobody listens.
+    // Without systemd there is no socket to notify.
     let say_ready = || _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let Some(state) = State::wait(&config, say_ready, &asked)? else { return Ok(()) };
     let server = Server::start(&config, decisions(args.policy), state)?;

@@ -42,7 +42,7 @@ pub(crate) struct SteadyArgs {
     consolidate: bool,
 }
 
-/// Plays each combination, and prints what came of it as a line of JSON.
+/// Runs each combination, and prints its results as a line of JSON.
 pub(crate) fn steady(args: &SteadyArgs) -> Result<()> {
     let (nodes, tasks) = (read_nodes(&args.nodes)?, read_tasks(&args.tasks)?);
     for load_percent in &args.load {

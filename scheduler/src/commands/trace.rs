@@ -44,12 +44,12 @@ pub(crate) struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// The arguments, none of which goes with a snapshot.
+    /// The names of these arguments, none of which can be combined with a snapshot.
     pub(crate) const NAMES: [&str; 8] =
         ["nodes", "arrivals", "typical", "policy", "seed", "placements", "plot", "timings"];
 }
 
-/// What is printed.
+/// The results that are printed.
 #[derive(Serialize)]
 struct Report {
     policy: PolicyName,
@@ -67,7 +67,7 @@ struct DecisionTime {
     max_ns: u128,
 }
 
-/// Plays the trace and prints the summary; writes the state at the end to `dump`.
+/// Replays the trace and prints the summary; writes the state at the end to `dump`.
 pub(crate) fn replay_trace(args: &TraceArgs, dump: Option<&Path>) -> Result<()> {
     let (Some(list), Some(arrivals)) = (&args.nodes, &args.arrivals) else {
         bail!("say where the trace is, by --nodes and --arrivals");

@@ -9,17 +9,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const GIB: u64 = 1 << 30;
 
-/// A resource, and the unit that amounts of it are given in: `cpu_milli`, `memory_bytes`, `memory_gib`, `gpus`,
-/// `gpu_core_percent`, `gpu_core_milli`, `gpu_memory_bytes`, `gpu_memory_gib`; and `gpus:MODEL` and so on for the time
-/// of one model, which is empty for GPUs that say none.
+/// A resource with the unit of its amounts: `cpu_milli`, `memory_bytes`, `memory_gib`, `gpus`, `gpu_core_percent`,
+/// `gpu_core_milli`, `gpu_memory_bytes`, `gpu_memory_gib`. `gpus:MODEL` and so on mean the time of one model; the model
+/// is empty for GPUs that report none.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ResourceKey {
     pub(super) resource: Resource,
-    /// What one of the unit is in the resource's smallest one.
+    /// The size of this unit in the resource's smallest unit.
     pub(super) unit: u64,
 }
 
-/// The keys and units; those of a device's time also exist for one model.
+/// The keys and units. Those for a device's time can also have a model.
 const KEYS: [(&str, Resource, u64); 8] = [
     ("cpu_milli", Resource::Cpu, 1),
     ("memory_bytes", Resource::Memory, 1),
@@ -32,12 +32,12 @@ const KEYS: [(&str, Resource, u64); 8] = [
 ];
 
 impl ResourceKey {
-    /// The resource in its smallest unit.
+    /// The resource with its smallest unit.
     pub(super) fn smallest(resource: Resource) -> Self {
         Self { resource, unit: 1 }
     }
 
-    /// The resource in a unit that people use, if these amounts are whole in it.
+    /// The resource with a common unit, if all these amounts are whole numbers of it.
     pub(super) fn usual(resource: Resource, amounts: &[u64]) -> Self {
         let usual = match resource {
             Resource::DeviceCore | Resource::ModelCore(_) => 10,
@@ -48,12 +48,12 @@ impl ResourceKey {
         Self { resource, unit }
     }
 
-    /// An amount in the resource's smallest unit.
+    /// Converts an amount to the resource's smallest unit.
     pub(super) fn amount(&self, in_unit: u64) -> Result<u64> {
         in_unit.checked_mul(self.unit).with_context(|| format!("{in_unit} is more than can be counted; say less"))
     }
 
-    /// Amounts by resource, each in its smallest unit.
+    /// Amounts by resource, all converted to the smallest unit.
     pub(super) fn amounts(in_units: &BTreeMap<Self, u64>) -> Result<BTreeMap<Resource, u64>> {
         let mut amounts = BTreeMap::new();
         for (key, amount) in in_units {
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for ResourceKey {
     }
 }
 
-/// The amount that is given by one of several keys, each with its unit; `None` if by none of them.
+/// The amount given by one of several keys, each with its unit; `None` if none of the keys is given.
 pub(super) fn one_of<const N: usize>(given: [(&str, Option<u64>, u64); N]) -> Result<Option<u64>> {
     let mut amount = None;
     for (key, value, unit) in given {
@@ -139,7 +139,7 @@ pub(super) fn memory(bytes: Option<u64>, gib: Option<u64>) -> Result<Bytes> {
     Ok(Bytes::new(amount.unwrap_or(0)))
 }
 
-/// Memory as it is written: bytes or GiB, whichever is whole; nothing if it is none.
+/// The entries for an amount of memory: in GiB if it is a whole number of GiB, else in bytes; none for 0.
 pub(super) fn memory_entry(bytes: Bytes) -> (Option<u64>, Option<u64>) {
     match bytes.get() {
         0 => (None, None),

@@ -1,4 +1,4 @@
-//! Snapshots with changes.
+//! Changes of snapshots.
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -7,11 +7,10 @@ use crate::snapshot::amount::ResourceKey;
 use crate::snapshot::format::{AllowanceEntry, File, GpuEntry, NodeEntry, QueueEntry};
 
 impl File {
-    /// Adds the nodes, queues, namespaces, budgets, pod groups and claims of another snapshot, after those that there
-    /// are.
+    /// Adds the nodes, queues, namespaces, budgets, pod groups and claims of another snapshot, after the existing ones.
     ///
     /// # Errors
-    /// If the other one says something that there can be only one of.
+    /// If the other snapshot sets something that can be set only once.
     pub fn add(&mut self, other: Self) -> Result<()> {
         let Self {
             version,
@@ -45,10 +44,10 @@ impl File {
         Ok(())
     }
 
-    /// Adds so many nodes that are like the one of this name, with all that is on them free.
+    /// Adds `count` nodes that are like the node of this name, with all their resources free.
     ///
     /// # Errors
-    /// If there is no such node.
+    /// If the node does not exist.
     pub fn add_nodes_like(&mut self, name: &str, count: u32) -> Result<()> {
         let like = self.nodes.iter().find(|node| node.stands_for(name));
         let like = like.with_context(|| format!("there is no node {name:?} to add some like it"))?;
@@ -66,10 +65,10 @@ impl File {
         Ok(())
     }
 
-    /// Sets what a queue may have: `QUEUE.quota.RESOURCE=AMOUNT`, or with `limit` or `weight`.
+    /// Sets a value of a queue: `QUEUE.quota.RESOURCE=AMOUNT`, or with `limit` or `weight`.
     ///
     /// # Errors
-    /// If that is not what the text says, or there is no such queue.
+    /// If the text has another form, or the queue does not exist.
     pub fn set_allowance(&mut self, text: &str) -> Result<()> {
         let form = "write QUEUE.quota.RESOURCE=AMOUNT, or with limit or weight";
         let (place, amount) = text.rsplit_once('=').context(form)?;
@@ -107,7 +106,7 @@ impl File {
 }
 
 impl NodeEntry {
-    /// Whether it is the node of this name, or one of those that it counts is.
+    /// Whether the entry stands for the node of this name, alone or as one of several.
     fn stands_for(&self, name: &str) -> bool {
         let Some(count) = self.count else { return self.name == name };
         let number = name.strip_prefix(&self.name).and_then(|rest| rest.strip_prefix('-'));
@@ -116,7 +115,7 @@ impl NodeEntry {
 }
 
 impl QueueEntry {
-    /// What it says of a resource, from now on in the resource's smallest unit.
+    /// The entry for a resource, which is converted to the resource's smallest unit.
     fn in_smallest_unit(&mut self, key: &ResourceKey) -> Result<&mut AllowanceEntry> {
         let said = self.resources.keys().find(|other| other.resource == key.resource).cloned();
         let mut entry = AllowanceEntry::default();

@@ -1,4 +1,4 @@
-//! Taints, tolerations and terms of a node affinity as they stand in a file.
+//! Converts taints, tolerations and terms of a node affinity from and to their entries in a file.
 
 use std::sync::Arc;
 
@@ -66,25 +66,25 @@ impl TolerationEntry {
     }
 }
 
-/// The term that a list of requirements stands for.
+/// The term for a list of requirements.
 pub(super) fn to_term(entries: &[RequirementEntry]) -> NodeTerm {
     NodeTerm { requirements: entries.iter().map(RequirementEntry::to_requirement).collect() }
 }
 
-/// The preferences that stand in a list.
+/// The preferences for a list of entries.
 pub(super) fn preferences(entries: &[PreferenceEntry]) -> Option<Arc<Preferences>> {
     let preference = |entry: &PreferenceEntry| Preference { weight: entry.weight, term: to_term(&entry.requirements) };
     (!entries.is_empty()).then(|| Arc::new(Preferences(entries.iter().map(preference).collect())))
 }
 
-/// The list of what is preferred.
+/// The list of entries for preferences.
 pub(super) fn preference_entries(Preferences(all): &Preferences) -> Vec<PreferenceEntry> {
     let entry =
         |Preference { weight, term }: &Preference| PreferenceEntry { weight: *weight, requirements: term_entry(term) };
     all.iter().map(entry).collect()
 }
 
-/// The list of a term's requirements.
+/// The list of entries for a term's requirements.
 pub(super) fn term_entry(term: &NodeTerm) -> Vec<RequirementEntry> {
     term.requirements.iter().map(RequirementEntry::of).collect()
 }

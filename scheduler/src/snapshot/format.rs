@@ -1,4 +1,4 @@
-//! The file's keys, and what holds where one is left out.
+//! The keys of the file, and the defaults of those that are left out.
 
 mod claim;
 mod constraints;
@@ -30,13 +30,13 @@ pub(super) use scheduler::{MixEntry, SchedulerEntry};
 /// The version of the format.
 pub(super) const VERSION: u32 = 1;
 
-/// The namespace of who names none.
+/// The namespace of entries that name none.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// The priority of who names none: that of training, which may be evicted.
+/// The priority of entries that name none: that of training, which may be evicted.
 pub(super) const PRIORITY: i32 = PriorityClass::Train.value();
 
-/// A cluster, with all that decides what is planned for it.
+/// A cluster, with everything that its plans depend on.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {

@@ -1,18 +1,18 @@
-//! JSON that can be read and compared line by line: one line for each node, queue, group and claim.
+//! Writes JSON that can be read and compared line by line: one line for each node, queue, group and claim.
 
 use std::io;
 
 use serde_json::ser::Formatter;
 
-/// Breaks lines down to the entries of the lists, and no further.
+/// Breaks lines between the entries of the outer lists, but not inside the entries.
 #[derive(Debug, Default)]
 pub(super) struct EntryPerLine {
     depth: usize,
-    /// Whether anything is in the innermost list or object.
+    /// Whether the innermost list or object has any content yet.
     filled: bool,
 }
 
-/// The object, and the lists in it.
+/// The levels that are broken into lines: the outer object and the lists in it.
 const BROKEN: usize = 2;
 
 impl EntryPerLine {

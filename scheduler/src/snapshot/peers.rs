@@ -1,4 +1,4 @@
-//! Affinity, anti-affinity and topology spread as they stand in a file.
+//! Converts affinity, anti-affinity and topology spread from and to their entries in a file.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! From a file's entries to a state.
+//! Converts the entries of a file to a state.
 
 mod claim;
 mod names;
@@ -17,9 +17,9 @@ use crate::snapshot::format::{ClaimEntry, File, NAMESPACE, NamespaceEntry, Sched
 use names::Names;
 pub(crate) use names::split_name;
 
-/// How many claims a file may stand for, with `count`: a typing error should not fill the machine's memory.
+/// The most claims that a file may stand for by `count`: a typing error should not fill the machine's memory.
 const CLAIMS_MAX: usize = 2_000_000;
-/// The same of nodes, each of which takes much more of time and memory.
+/// The most nodes. Each of them takes much more time and memory than a claim.
 const NODES_MAX: usize = 100_000;
 
 impl File {
@@ -91,7 +91,7 @@ impl File {
         Ok(nodes)
     }
 
-    /// The claims, each under its own name.
+    /// The claims, each with its own name.
     fn expand_claims(&self, names: &mut Names) -> Result<Vec<Expanded<'_>>> {
         let mut claims = Vec::new();
         for (number, entry) in self.claims.iter().enumerate() {
@@ -135,7 +135,7 @@ impl File {
         })
     }
 
-    /// Says where in the file it stands what the core refuses.
+    /// Adds to an error of the core where in the file its cause is.
     pub(super) fn locate(&self, error: RestoreError) -> anyhow::Error {
         let place = match error.entry {
             DumpEntry::Topology => "topology".to_owned(),
@@ -171,7 +171,7 @@ impl File {
         reason.context(place)
     }
 
-    /// The path of what became the entry of this number, when some of the file's stand for several.
+    /// The path of the file's entry that became the entry of this number, where an entry can stand for several.
     fn path<'a>(&self, list: &str, number: usize, entries: impl Iterator<Item = (&'a String, Option<u32>)>) -> String {
         let mut left = number;
         for (index, (name, count)) in entries.enumerate() {
@@ -185,7 +185,7 @@ impl File {
     }
 }
 
-/// A claim under its own name, with the number of the entry that it stands in.
+/// A claim with its own name, and the number of the entry in the file that it comes from.
 struct Expanded<'a> {
     number: usize,
     entry: &'a ClaimEntry,
@@ -205,7 +205,7 @@ fn each_claim<T>(claims: &[Expanded<'_>], read: impl Fn(&ClaimEntry, &Expanded<'
     claims.iter().map(read).collect()
 }
 
-/// The names that an entry stands for, when there are so many others before it in a list of `most` at most.
+/// The names that an entry stands for. The list may have at most `most` names, and `others` come before these.
 fn numbered(name: &str, count: Option<u32>, others: usize, most: usize) -> Result<Vec<String>> {
     ensure!(!name.is_empty(), "it has no name; give it one by \"name\"");
     let Some(count) = count else { return Ok(vec![name.to_owned()]) };
@@ -216,7 +216,7 @@ fn numbered(name: &str, count: Option<u32>, others: usize, most: usize) -> Resul
     Ok((0..count).map(|number| format!("{name}-{number}")).collect())
 }
 
-/// The namespace of an entry, whose name must not be taken for one with a namespace.
+/// The namespace of an entry. The entry's name must not look like one with a namespace.
 fn namespaced(namespace: Option<&str>, name: &str) -> Result<String> {
     ensure!(!name.is_empty(), "it has no name; give it one by \"name\"");
     ensure!(!name.contains('/'), "the name {name:?} has a slash; name the namespace by \"namespace\"");

@@ -1,4 +1,4 @@
-//! Requests as they stand in a file.
+//! Converts requests from and to their entries in a file.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl RequestEntry {
         Ok(request)
     }
 
-    /// The request of an entry that may say which GPUs, and nothing else.
+    /// The request of an entry that may contain only GPUs.
     fn of_gpus_alone(&self, name: &str) -> Result<Request> {
         let request = self.to_request().with_context(|| format!("request {name:?}"))?;
         let Constraints { models, attributes, .. } = request.constraints.clone();
@@ -66,7 +66,7 @@ impl RequestEntry {
             ("gpu_memory_percent", self.gpu_memory_percent.map(u64::from), 10),
             ("gpu_memory_milli", self.gpu_memory_milli.map(u64::from), 1),
         ])?;
-        // To whoever gives both, the names are told; the amounts do not matter.
+        // If both keys are given, the error names them; the amounts do not matter here.
         one_of([("an amount of gpu memory", bytes, 0), ("a part of it", part, 0)])?;
         let part_of = |amount: u64| u32::try_from(amount).unwrap_or(u32::MAX);
         let count = match self.gpus {

@@ -1,4 +1,4 @@
-//! From a state to a file's entries.
+//! Converts a state to the entries of a file.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl File {
     /// The file that describes a state.
     ///
     /// # Errors
-    /// If two claims, or a claim without a name, could not be told apart in it.
+    /// If the names of two claims are the same, or a claim has no name.
     pub(super) fn of(scheduler: SchedulerEntry, dump: &Dump) -> Result<Self> {
         check_names(&dump.claims)?;
         let kept = |node: &usize| dump.blocked.iter().any(|blocked| blocked.nodes.contains(node));
@@ -92,7 +92,7 @@ fn namespace(name: &str) -> Option<String> {
     (name != NAMESPACE).then(|| name.to_owned())
 }
 
-/// `NAMESPACE/NAME`, or `NAME` in the namespace of who names none.
+/// `NAMESPACE/NAME`; `NAME` alone in the default namespace.
 pub(crate) fn full_name(namespace: &str, name: &str) -> String {
     if namespace == NAMESPACE { name.to_owned() } else { format!("{namespace}/{name}") }
 }
@@ -232,7 +232,7 @@ impl UsageEntry {
     }
 }
 
-/// A priority, and whether it may be evicted, as far as it is not the usual one.
+/// The entries for a priority and whether it may be evicted. A usual value is left out.
 fn standing(priority: i32, preemptible: bool) -> (Option<i32>, Option<bool>) {
     let usual = PriorityClass::is_preemptible(priority);
     ((priority != PRIORITY).then_some(priority), (preemptible != usual).then_some(preemptible))

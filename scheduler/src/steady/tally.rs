@@ -1,4 +1,4 @@
-//! What becomes of the tasks that come.
+//! Counts what becomes of tasks.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use super::{Mode, Play};
 use crate::policy::PolicyName;
 use crate::sort::Sort;
 
-/// What came of it, over the tasks that are counted and the time in which they came.
+/// The results, over the counted tasks and the time in which they arrived.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     /// How nodes were chosen.
     pub policy: PolicyName,
-    /// Device time that tasks asked for, in percent.
+    /// Device time that tasks asked for, in percent of the devices.
     pub load_percent: u32,
     /// What happened to tasks that did not fit.
     pub mode: Mode,
-    /// Where chances began.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// The time in which the tasks came, in mean durations of a task.
+    /// The time in which the tasks arrived, in mean durations of a task.
     pub durations: f64,
-    /// Device time in use, in the mean over time, in percent.
+    /// Mean device time in use over time, in percent.
     pub allocated_device_percent: f64,
-    /// CPU in use, in the mean over time, in percent.
+    /// Mean CPU in use over time, in percent.
     pub allocated_cpu_percent: f64,
     /// Tasks that were moved.
     pub moves: u64,
@@ -35,31 +35,31 @@ pub struct Report {
     pub sorts: BTreeMap<Sort, Counts>,
 }
 
-/// Tasks of a sort.
+/// The counts of one sort of tasks.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// How many came.
+    /// How many arrived.
     pub came: u64,
     /// How many of them were placed.
     pub placed: u64,
     /// How many of them were lost.
     pub lost: u64,
-    /// The same in percent of those that came.
+    /// The lost tasks in percent of those that arrived.
     pub lost_percent: f64,
     /// How long they waited; absent where tasks do not wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
 }
 
-/// How long tasks waited, in percent of the mean duration of a task. Of those that still wait it is how long they have
-/// waited so far.
+/// How long tasks waited, in percent of the mean duration of a task. For tasks that still wait, it is how long they
+/// have waited so far.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Waits {
-    /// In the mean.
+    /// The mean of all waits.
     pub mean: f64,
-    /// 99 of 100 waited no longer.
+    /// 99 of 100 tasks waited no longer.
     pub p99: f64,
-    /// The longest.
+    /// The longest wait.
     pub max: f64,
     /// Number of tasks that still waited at the end.
     pub still_waiting: u64,
@@ -73,7 +73,7 @@ pub(super) struct Tally {
     counted_from: Option<u64>,
     used_device_core: u64,
     used_cpu: u64,
-    /// What was used times for how long, since tasks are counted.
+    /// The used amounts times the time of their use, since counting began.
     device_core_ticks: u128,
     cpu_ticks: u128,
     moves: u64,
@@ -151,7 +151,8 @@ impl Tally {
         }
     }
 
-    /// A task still waits at the end. Also one that came before any was counted: it would look as if it had not waited.
+    /// Counts a task that still waits at the end, also one that arrived before the count began: if it were left out, it
+    /// would look as if it had not waited.
     pub(super) fn left_waiting(&mut self, request: &Request, came: u64) {
         let sort = Sort::of(request);
         *self.left_waiting.entry(sort).or_default() += 1;

@@ -1,4 +1,4 @@
-//! Claims: what they ask for and where they are.
+//! Claims: their requests and their places.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::snapshot::format::{
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct ClaimEntry {
     pub(in crate::snapshot) name: String,
-    /// So many claims, named NAME-0, NAME-1 and so on.
+    /// The number of claims that this entry stands for, named NAME-0, NAME-1 and so on.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) count: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
@@ -44,7 +44,7 @@ pub(in crate::snapshot) struct ClaimEntry {
     pub(in crate::snapshot) leaving: Option<LeavingEntry>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) last_eviction: Option<LastEvictionEntry>,
-    /// Nobody wants it any more; it is at most leaving a place.
+    /// Whether the claim was withdrawn; it may still be leaving its place.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) withdrawn: bool,
     #[serde(skip_serializing_if = "is_default")]
@@ -66,15 +66,15 @@ pub(in crate::snapshot) struct RequestEntry {
     pub(in crate::snapshot) memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) memory_gib: Option<u64>,
-    /// 1 if it is left out and something of a GPU is asked for, otherwise 0.
+    /// The default is 1 if the claim asks for a part of a GPU, otherwise 0.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpus: Option<u16>,
-    /// Of each GPU: all of it, if nothing is said; no time, if only memory is.
+    /// The part of each GPU. The default is all of it, or none if only memory is given.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpu_core_percent: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpu_core_milli: Option<u32>,
-    /// Of each GPU: the same part as of its time, if nothing is said.
+    /// The part of each GPU. The default is the same part as that of its time.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpu_memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
@@ -85,23 +85,23 @@ pub(in crate::snapshot) struct RequestEntry {
     pub(in crate::snapshot) gpu_memory_milli: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) models: Vec<String>,
-    /// What each GPU must have.
+    /// Attributes that each GPU must have.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpu_attributes: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) node_labels: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) tolerations: Vec<TolerationEntry>,
-    /// Lists of requirements; the node meets all of at least one list.
+    /// Lists of requirements; the node must meet all requirements of at least one list.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) node_terms: Vec<Vec<RequirementEntry>>,
-    /// Where it would rather be: the node with the greatest sum of weights goes first.
+    /// Preferred nodes: the node with the greatest sum of weights is tried first.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) preferred_nodes: Vec<PreferenceEntry>,
-    /// What is only counted of the node, by name.
+    /// Resources that the node only counts, by name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) counted: BTreeMap<String, u64>,
-    /// What its place has to do with the places of others.
+    /// How its place depends on the places of other claims.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) peers: Option<PeersEntry>,
     #[serde(with = "AlignmentName", skip_serializing_if = "is_default")]
@@ -110,10 +110,10 @@ pub(in crate::snapshot) struct RequestEntry {
     pub(in crate::snapshot) switch: Alignment,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpu_memory_threshold_percent: Option<u8>,
-    /// What else it asks for of GPUs.
+    /// Further requests for GPUs.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) further: Option<FurtherEntry>,
-    /// What it takes of GPUs where it cannot have that.
+    /// Requests for GPUs that it takes if its first choice is not possible.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) alternatives: Option<AlternativesEntry>,
 }
@@ -130,18 +130,18 @@ enum AlignmentName {
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct PlacedEntry {
     pub(in crate::snapshot) node: String,
-    /// Their indexes on the node.
+    /// The indexes of the GPUs on the node.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpus: Vec<u16>,
-    /// Which of its choices it has; 0 is the first one.
+    /// The index of the claim's alternative; 0 is the first one.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) alternative: u16,
-    /// Since when it runs, if it waits for nobody to leave; since it was added, if it is left out.
+    /// When it began to run, if it does not wait for other claims to leave. The default is the time when it was added.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) since_ms: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) starts_after: Vec<String>,
-    /// More is held of the node than there is.
+    /// Whether more is held on the node than it has.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) over_committed: bool,
 }
@@ -152,12 +152,12 @@ pub(in crate::snapshot) struct LeavingEntry {
     pub(in crate::snapshot) node: String,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) gpus: Vec<u16>,
-    /// Which of its choices it has there; 0 is the first one.
+    /// The index of the claim's alternative there; 0 is the first one.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) alternative: u16,
 }
 
-/// What is known of an eviction that is under way or was refused.
+/// An eviction that is under way or was refused.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct LastEvictionEntry {
@@ -169,7 +169,7 @@ pub(in crate::snapshot) struct LastEvictionEntry {
     pub(in crate::snapshot) left_alone_until_ms: u64,
 }
 
-/// A priority class by its name.
+/// The name of a priority class.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::snapshot) struct PriorityName(pub(in crate::snapshot) PriorityClass);
 

@@ -1,4 +1,4 @@
-//! What nodes and claims say of where claims may run.
+//! Constraints on the nodes where claims may run: taints, tolerations and affinity.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(in crate::snapshot) struct TaintEntry {
     pub(in crate::snapshot) effect: EffectName,
 }
 
-/// As Kubernetes writes it.
+/// The effect of a taint, as Kubernetes writes it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(in crate::snapshot) enum EffectName {
     #[default]
@@ -25,7 +25,7 @@ pub(in crate::snapshot) enum EffectName {
     PreferNoSchedule,
 }
 
-/// Of taints with this key and this value, which is empty if it is left out.
+/// Tolerates taints with this key and this value. The value is empty if it is left out.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct TolerationEntry {
@@ -33,18 +33,18 @@ pub(in crate::snapshot) struct TolerationEntry {
     pub(in crate::snapshot) key: String,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) value: String,
-    /// Of taints with any key.
+    /// Tolerates taints with any key.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) any_key: bool,
-    /// Of taints with any value.
+    /// Tolerates taints with any value.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) any_value: bool,
-    /// Any, if it is left out.
+    /// The default is any effect.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) effect: Option<EffectName>,
 }
 
-/// What a label of the node must be like.
+/// A requirement on a label of the node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::snapshot) struct RequirementEntry {
@@ -52,12 +52,12 @@ pub(in crate::snapshot) struct RequirementEntry {
     pub(in crate::snapshot) operator: OperatorEntry,
 }
 
-/// Nodes that a task would rather be on.
+/// Nodes that a claim prefers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::snapshot) struct PreferenceEntry {
     pub(in crate::snapshot) weight: u8,
-    /// The node meets all of them.
+    /// The node must meet all of these requirements.
     pub(in crate::snapshot) requirements: Vec<RequirementEntry>,
 }
 

@@ -10,7 +10,7 @@ use crate::snapshot::format::{RequestEntry, is_default};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct FurtherEntry {
-    /// What the first request is called.
+    /// The name of the first request.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) first: String,
     #[serde(skip_serializing_if = "is_default")]
@@ -23,15 +23,15 @@ pub(in crate::snapshot) struct FurtherEntry {
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct NamedRequestEntry {
     pub(in crate::snapshot) name: String,
-    /// GPUs alone, with their models and attributes.
+    /// Only GPUs, with their models and attributes.
     pub(in crate::snapshot) request: RequestEntry,
 }
 
-/// What a claim takes of GPUs in place of its first choice.
+/// Requests for GPUs that a claim takes instead of its first choice.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct AlternativesEntry {
-    /// What the only request of the first choice is called.
+    /// The name of the only request in the first choice.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) first: String,
     pub(in crate::snapshot) others: Vec<AlternativeEntry>,
@@ -42,17 +42,17 @@ pub(in crate::snapshot) struct AlternativesEntry {
 pub(in crate::snapshot) struct AlternativeEntry {
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) name: String,
-    /// Its place in the order, if it is left out; the first choice has rank 0.
+    /// The default is its position in the list; the first choice has rank 0.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) rank: Option<u16>,
-    /// GPUs alone, with their models and attributes, and further requests for them.
+    /// Only GPUs, with their models and attributes, and further requests for GPUs.
     pub(in crate::snapshot) request: RequestEntry,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::snapshot) struct LinkEntry {
-    /// The places of the requests; 0 is the first one.
+    /// The indexes of the requests; 0 is the first one.
     pub(in crate::snapshot) requests: BTreeSet<u16>,
     #[serde(with = "PropertyName")]
     pub(in crate::snapshot) property: DeviceProperty,

@@ -1,4 +1,4 @@
-//! What a running scheduler has seen.
+//! The history of a running scheduler.
 
 use aliquot_scheduler_core::Action;
 use serde::{Deserialize, Serialize};
@@ -43,17 +43,17 @@ enum ActionName {
     Relieve,
 }
 
-/// How much of what runs has lately ended.
+/// How much of the running work has ended lately.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct TurnoverEntry {
     /// Device time, in 1024ths of a thousandth of a device.
     pub(in crate::snapshot) ended: u64,
-    /// What decisions reckon with, in eighths.
+    /// The value that decisions use, in eighths.
     pub(in crate::snapshot) eighths: u8,
 }
 
-/// A pod group, or a claim that is in none.
+/// A pod group, or a claim without a group.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::snapshot) enum GroupEntry {
@@ -61,8 +61,8 @@ pub(in crate::snapshot) enum GroupEntry {
     Claim(String),
 }
 
-/// What a running scheduler has seen, as it stands in a snapshot that was written by one. Nobody needs to write it by
-/// hand.
+/// The history of a running scheduler, which it writes into its snapshots. A snapshot that is written by hand does not
+/// need it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct HistoryEntry {
@@ -74,7 +74,7 @@ pub(in crate::snapshot) struct HistoryEntry {
     pub(in crate::snapshot) turnover: TurnoverEntry,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) blocked: Vec<BlockedEntry>,
-    /// In the order in which they go on.
+    /// In the order in which the searches continue.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) searches: Vec<SearchEntry>,
 }
@@ -95,9 +95,9 @@ pub(in crate::snapshot) struct SearchEntry {
     pub(in crate::snapshot) who: GroupEntry,
     #[serde(with = "ActionName")]
     pub(in crate::snapshot) action: Action,
-    /// The node at which it goes on; the first, if it is left out.
+    /// The node at which the search continues. The default is the first node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(in crate::snapshot) node: Option<String>,
-    /// How often it was cut short.
+    /// How often the search was cut short.
     pub(in crate::snapshot) times: u32,
 }

@@ -10,7 +10,7 @@ use crate::snapshot::format::{PeersEntry, TaintEntry, is_default, is_one};
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct NodeEntry {
     pub(in crate::snapshot) name: String,
-    /// So many nodes, named NAME-0, NAME-1 and so on.
+    /// The number of nodes that this entry stands for, named NAME-0, NAME-1 and so on.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) count: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
@@ -27,13 +27,13 @@ pub(in crate::snapshot) struct NodeEntry {
     pub(in crate::snapshot) taints: Vec<TaintEntry>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) cordoned: bool,
-    /// What is only counted of the node, by name.
+    /// Resources that are only counted, by name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) counted: BTreeMap<String, u64>,
-    /// Tasks that run there and are no claims, as far as the places of claims have to do with them.
+    /// Foreign tasks that run there and are not claims, as far as the places of claims depend on them.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) foreign: Vec<PeersEntry>,
-    /// Kept for somebody whom the history does not name.
+    /// Whether the node is kept for a claim or group that the history does not name.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) held: bool,
 }
@@ -42,7 +42,7 @@ pub(in crate::snapshot) struct NodeEntry {
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct GpuEntry {
     pub(in crate::snapshot) model: String,
-    /// So many of them.
+    /// The number of such GPUs.
     #[serde(skip_serializing_if = "is_one")]
     pub(in crate::snapshot) count: u16,
     #[serde(skip_serializing_if = "is_default")]

@@ -1,4 +1,4 @@
-//! What the places of claims have to do with each other.
+//! How the places of claims depend on each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::snapshot::format::{RequirementEntry, TolerationEntry, is_default};
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct PeersEntry {
-    /// Names of the groups that it is a member of; rules name groups by these.
+    /// Names of the groups that the claim is a member of; rules use these names.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) member_of: BTreeSet<String>,
     #[serde(skip_serializing_if = "is_default")]
@@ -38,7 +38,7 @@ pub(in crate::snapshot) struct AntiAffinityEntry {
     pub(in crate::snapshot) topology_key: String,
 }
 
-/// Near to members of the group, or far from them if the weight is below 0.
+/// The claim prefers places near members of the group, or far from them if the weight is below 0.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::snapshot) struct PeerPreferenceEntry {
@@ -55,7 +55,7 @@ pub(in crate::snapshot) struct TopologySpreadEntry {
     pub(in crate::snapshot) max_skew: u32,
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(in crate::snapshot) min_domains: u32,
-    /// Of nodes that count.
+    /// Only nodes with these labels count.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(in crate::snapshot) node_labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "is_default")]

@@ -25,10 +25,10 @@ pub(in crate::snapshot) struct PodGroupEntry {
     pub(in crate::snapshot) min_runtime_ms: u64,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) preemption_delay_ms: u64,
-    /// `null`: forever.
+    /// `null` means without end.
     #[serde(skip_serializing_if = "is_usual_grace")]
     pub(in crate::snapshot) staleness_grace_ms: Option<u64>,
-    /// All members that there are, if it is left out.
+    /// The default is the number of members in the file.
     pub(in crate::snapshot) min_members: Option<u32>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) sub_groups: Vec<SubGroupEntry>,
@@ -40,7 +40,7 @@ pub(in crate::snapshot) struct PodGroupEntry {
     pub(in crate::snapshot) preferred_level: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) max_gpus_per_node: Option<u16>,
-    /// How many of the claims in the list were there before it: they go first if their priority is the same.
+    /// The number of claims in the list that arrived before the group: they go first if their priority is the same.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) after_claims: usize,
     #[serde(skip_serializing_if = "is_default")]

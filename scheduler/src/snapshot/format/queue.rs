@@ -1,4 +1,4 @@
-//! Queues, namespaces and disruption budgets: who may have how much.
+//! Queues, namespaces and disruption budgets.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(in crate::snapshot) struct QueueEntry {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct AllowanceEntry {
-    /// `null`: all there is, so that the queue is never over its quota.
+    /// `null` means all capacity, so that the queue is never over its quota.
     pub(in crate::snapshot) quota: Option<u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) limit: Option<u64>,
@@ -44,7 +44,7 @@ impl Default for AllowanceEntry {
     }
 }
 
-/// What was held over time, decayed, in the resource's smallest unit times milliseconds.
+/// Past usage with decay: amounts in the resource's smallest unit times milliseconds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct UsageEntry {
@@ -56,14 +56,14 @@ pub(in crate::snapshot) struct UsageEntry {
 #[serde(deny_unknown_fields, default)]
 pub(in crate::snapshot) struct NamespaceEntry {
     pub(in crate::snapshot) name: String,
-    /// The queue above its own.
+    /// The name of the queue above the namespace's own.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) queue: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) guaranteed: BTreeMap<ResourceKey, u64>,
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) limit: BTreeMap<ResourceKey, u64>,
-    /// For claims that are yet to come: those in the list were let in before.
+    /// Applies to claims that arrive later: those in the file were admitted before.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) per_claim: BTreeMap<ResourceKey, BoundsEntry>,
 }

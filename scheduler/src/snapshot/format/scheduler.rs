@@ -1,4 +1,4 @@
-//! How it is decided: the policy and its settings.
+//! The policy and the settings of the scheduler.
 
 use aliquot_scheduler_core::Settings;
 use serde::{Deserialize, Serialize};
@@ -18,10 +18,10 @@ pub(in crate::snapshot) struct SchedulerEntry {
     pub(in crate::snapshot) search_budget: u32,
     pub(in crate::snapshot) search_budget_per_cycle: u32,
     pub(in crate::snapshot) moves_per_cycle: u32,
-    /// `null`: never.
+    /// `null` means never.
     pub(in crate::snapshot) hold_after_ms: Option<u64>,
     pub(in crate::snapshot) held_nodes_per_mille: u32,
-    /// What is expected to come; the requests of the claims that there are, if it is left out.
+    /// The mix of claims that is expected. The default is the requests of the claims in the file.
     #[serde(skip_serializing_if = "is_default")]
     pub(in crate::snapshot) mix: Option<Vec<MixEntry>>,
 }
@@ -36,7 +36,7 @@ impl Default for SchedulerEntry {
             moves_per_cycle,
             hold_after_ms,
             held_nodes_per_mille,
-            // The mix of a snapshot is that of its claims, or is given.
+            // A snapshot's mix is given, or is that of its claims.
             counts_mix: _,
         } = Settings::default();
         Self {

@@ -1,4 +1,4 @@
-//! Entries by their names.
+//! Finds entries by their names.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use anyhow::{Context, Result};
 
 use crate::snapshot::format::{GroupEntry, NAMESPACE};
 
-/// Where each name stands in its list.
+/// The index of each name in its list.
 #[derive(Default)]
 pub(super) struct Names {
     pub(super) nodes: BTreeMap<String, usize>,
-    /// By namespace and name.
+    /// The key is the namespace and the name.
     pub(super) groups: BTreeMap<(String, String), usize>,
     pub(super) claims: BTreeMap<(String, String), usize>,
 }
 
-/// Splits `NAMESPACE/NAME`, or `NAME` in the namespace of who names none.
+/// Splits `NAMESPACE/NAME`; `NAME` alone is in the default namespace.
 pub(crate) fn split_name(name: &str) -> (String, String) {
     let (namespace, name) = name.split_once('/').unwrap_or((NAMESPACE, name));
     (namespace.to_owned(), name.to_owned())

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use crate::snapshot::amount::memory;
 use crate::snapshot::format::{GpuEntry, NodeEntry, PeersEntry, TaintEntry};
 
-/// GPUs of a node.
+/// The most GPUs of one node.
 const GPUS_MAX: u16 = 1024;
 
 impl NodeEntry {
