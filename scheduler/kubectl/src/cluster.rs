@@ -9,9 +9,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use crate::args::Global;
 use crate::failure::Failure;
 
-/// A server that does not take a connection within this time is away.
+/// A server that does not accept a connection within this time counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer that takes longer is none.
+/// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A cluster.
@@ -19,12 +19,12 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     /// The namespace of pods.
     pub(crate) namespace: String,
-    /// Where the scheduler and the managers run.
+    /// The namespace in which the scheduler and the managers run.
     pub(crate) system_namespace: String,
 }
 
 impl Cluster {
-    /// The cluster that the options and the environment name. Nothing is asked yet.
+    /// The cluster that the options and the environment name. No request is sent yet.
     pub(crate) async fn connect(args: &Global) -> Result<Cluster, Failure> {
         let mut config = config(args).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -39,7 +39,8 @@ impl Cluster {
     }
 }
 
-/// As kubectl does: what is named, else `$KUBECONFIG`, else the file of the user, else the cluster that this is a pod of.
+/// The configuration that kubectl would use: the named one, else `$KUBECONFIG`, else the user's file, else the cluster
+/// in which this process runs as a pod.
 async fn config(args: &Global) -> Result<Config, Failure> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     let (kubeconfig, file) = match &args.kubeconfig {
@@ -58,12 +59,12 @@ async fn config(args: &Global) -> Result<Config, Failure> {
     config.map_err(|error| Failure::new(format!("cannot use {file}: {error}")))
 }
 
-/// That something could not be read.
+/// The failure to read or do something in the cluster.
 pub(crate) fn cannot(what: &str, error: &kube::Error) -> Failure {
     Failure::new(format!("cannot {what}: {}", message(error)))
 }
 
-/// Whether the API server does not let this user do something.
+/// Whether the API server denies this user the request.
 pub(crate) fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }

@@ -8,18 +8,18 @@ use clap_complete::engine::complete;
 
 use crate::args::Cli;
 
-/// The name under which kubectl asks.
+/// The name by which kubectl calls the plugin for completions.
 const LINK: &str = "kubectl_complete-aliquot";
-/// What tells kubectl that there are no files among the completions.
+/// The answer that tells kubectl not to offer file names.
 const NO_FILES: &str = ":4";
 
-/// Whether kubectl asks for completions by this command line.
+/// Whether this command line comes from kubectl and asks for completions.
 #[must_use]
 pub fn is_asked(arguments: &[OsString]) -> bool {
     arguments.first().and_then(|program| Path::new(program).file_name()).is_some_and(|name| name == LINK)
 }
 
-/// The completions of the last word.
+/// The possible completions of the last word.
 #[must_use]
 pub fn reply(arguments: &[OsString]) -> String {
     let last = arguments.len().saturating_sub(1);

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::queues::json;
 use crate::{Printed, leader};
 
-/// The reasons of events that say why a pod waits, or went.
+/// The reasons of those events that tell why a pod waits or was removed.
 const TELLING: [&str; 7] = [
     "FailedScheduling",
     "Preempted",
@@ -29,25 +29,25 @@ const TELLING: [&str; 7] = [
     "UnexpectedAdmissionError",
     "Failed",
 ];
-/// Events that are shown, at most: the latest.
+/// The most events that are shown. The latest ones are chosen.
 const EVENTS_MAX: usize = 5;
 
-/// What is known of a pod.
+/// What the cluster and the scheduler know of a pod.
 #[derive(Debug, Default, Serialize)]
 struct Explanation {
     pod: String,
-    /// Empty: there is no such pod any more.
+    /// The phase of the pod; empty: the pod does not exist any more.
     phase: String,
     node: Option<String>,
     queue: Option<String>,
     /// The parts of devices that its containers have.
     parts: Vec<String>,
-    /// What the scheduler says.
+    /// The state of the pod in the scheduler.
     state: Option<PodState>,
     reasons: Vec<Reason>,
     changes: Vec<String>,
     evictions: Vec<String>,
-    /// What the pod's own condition says.
+    /// The message of the pod's condition.
     condition: Option<String>,
     events: Vec<String>,
 }
@@ -93,7 +93,7 @@ fn printed(found: &Explanation, format: Format, notes: Vec<String>, look: Look) 
     Ok(Printed { text, notes, exit: 0 })
 }
 
-/// What the pod itself says.
+/// The part of an explanation that the pod's own object contains.
 fn of_pod(pod: &Pod) -> Explanation {
     let annotations = pod.metadata.annotations.as_ref();
     let decision = annotations.and_then(|annotations| annotations.get(DECISION)?.parse::<Decision>().ok());
@@ -126,7 +126,7 @@ fn of_pod(pod: &Pod) -> Explanation {
     }
 }
 
-/// Thousandths as percent: `30 %`, `33.3 %`.
+/// Thousandths as a percentage: `30 %`, `33.3 %`.
 pub(crate) fn percent(thousandths: u32) -> String {
     match thousandths % 10 {
         0 => format!("{} %", thousandths / 10),
@@ -134,7 +134,8 @@ pub(crate) fn percent(thousandths: u32) -> String {
     }
 }
 
-/// The latest events that tell something, the latest first. Of a pod that is there, not those of one of its name before.
+/// The latest events with one of these reasons, the latest first. For an existing pod, events of an earlier pod with
+/// the same name are left out.
 async fn events(cluster: &Cluster, name: &str, pod: Option<&Pod>) -> kube::Result<Vec<String>> {
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let of_pod = ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));

@@ -9,7 +9,7 @@ use aliquot_terminal::table::printable;
 pub struct Failure(String);
 
 impl Failure {
-    /// For this reason.
+    /// A failure for this reason.
     #[must_use]
     pub fn new(why: impl Into<String>) -> Failure {
         Failure(why.into())

@@ -1,4 +1,4 @@
-//! Who has which part of which device, as objects of the cluster say it.
+//! The parts of devices that pods hold, as objects of the cluster say it.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ const DRIVER: &str = "gpu.aliquot.dev";
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) struct Holding {
     pub(crate) node: String,
-    /// The UUID of the device, or its name in its node's pool where the UUID is not known.
+    /// The UUID of the device; if that is not known, its name in its node's pool.
     pub(crate) device: String,
     pub(crate) namespace: String,
     pub(crate) pod: String,
-    /// Empty: it is that of a claim.
+    /// The name of the container; empty: the part belongs to a claim.
     pub(crate) container: String,
     pub(crate) claim: Option<String>,
     pub(crate) core_thousandths: Option<u32>,
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// A device that is there.
+/// A device that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Known {
     pub(crate) node: String,
@@ -40,22 +40,22 @@ pub(crate) struct Known {
     pub(crate) problem: Option<String>,
 }
 
-/// What the objects say.
+/// What was read from the objects.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) holdings: Vec<Holding>,
-    /// By UUID.
+    /// The devices by their UUIDs.
     pub(crate) devices: BTreeMap<String, Known>,
     /// UUIDs of devices by their pool and their name in it.
     pub(crate) names: BTreeMap<(String, String), String>,
-    /// What could not be read, and why.
+    /// What could not be read, with the reasons.
     pub(crate) notes: Vec<String>,
 }
 
-/// Reads what the objects say about the pods of a namespace, or of all.
+/// Reads the objects about the pods of one namespace, or of all.
 ///
 /// # Errors
-/// The pods cannot be read.
+/// If the pods cannot be read.
 pub(crate) async fn read(cluster: &Cluster, all_namespaces: bool) -> Result<Objects, Failure> {
     let client = || cluster.client.clone();
     let (pods, claims): (Api<Pod>, Api<ResourceClaim>) = match all_namespaces {
@@ -72,7 +72,7 @@ pub(crate) async fn read(cluster: &Cluster, all_namespaces: bool) -> Result<Obje
     }
     let claims = match claims.list(&everything).await {
         Ok(claims) => claims.items,
-        // Without that API there are no claims.
+        // A cluster without that API has no claims.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => {
             objects.notes.push(format!("what claims hold is not known: {}", message(&error)));
@@ -131,7 +131,7 @@ fn inventory(node: &Node, objects: &mut Objects) {
     }
 }
 
-/// The devices of resource slices.
+/// Adds the devices that are published in resource slices.
 fn published(slices: &[ResourceSlice], objects: &mut Objects) {
     for spec in slices.iter().map(|slice| &slice.spec).filter(|spec| spec.driver == DRIVER) {
         for device in spec.devices.iter().flatten() {
@@ -171,7 +171,7 @@ fn of_decision(pod: &Pod, holdings: &mut Vec<Holding>) {
     }
 }
 
-/// What a claim was given of our devices.
+/// What was allocated to a claim from this driver's devices.
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
@@ -179,7 +179,7 @@ fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocati
     results.filter(|result| result.driver == DRIVER)
 }
 
-/// A claim's parts, once for each pod that uses them.
+/// The parts of a claim, once for each pod that uses them.
 fn of_claim(
     claim: &ResourceClaim,
     placed: &BTreeMap<(&str, &str), &Pod>,
@@ -199,7 +199,7 @@ fn of_claim(
             pod: pod.to_owned(),
             container: String::new(),
             claim: claim.metadata.name.clone(),
-            // A capacity is in percent.
+            // This capacity is a percentage.
             core_thousandths: core.and_then(|thousandths| u32::try_from(thousandths / 100).ok()),
             memory_bytes: amount("memory").and_then(|of| quantity::whole(&of.0).ok()),
         };

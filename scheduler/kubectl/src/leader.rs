@@ -1,4 +1,4 @@
-//! The leading scheduler.
+//! Asks the leading scheduler.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ use crate::cluster::{Cluster, is_forbidden};
 use crate::failure::Failure;
 use crate::port::{Port, Unreached};
 
-/// While one leader follows another, there is none for a moment.
+/// How often to try, and the pause between two tries: when the leader changes, there is none for a moment.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Why the leader has not answered.
+/// Why there is no answer from the leader.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
-    /// This user may not ask.
+    /// The user has no right to ask.
     Forbidden(String),
     /// No leader can be reached.
     Away(String),
-    /// It has no answer to this question.
+    /// The leader refuses the question, with this status and reason.
     Refused(u16, String),
 }
 
 impl NoAnswer {
-    /// In one sentence, with what to do.
+    /// The reason as a sentence, with what to do.
     pub(crate) fn why(&self) -> String {
         match self {
             NoAnswer::Forbidden(why) => format!(
@@ -49,7 +49,7 @@ impl From<NoAnswer> for Failure {
     }
 }
 
-/// Asks the leading scheduler. A question has a body or is a GET.
+/// Asks the leading scheduler. The request is a POST if it has a body, else a GET.
 pub(crate) async fn ask<T: DeserializeOwned>(
     cluster: &Cluster,
     path: &str,
@@ -65,10 +65,10 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     }
 }
 
-/// Asks the leading scheduler once: whoever does so can do without it.
+/// Asks the leading scheduler without repetitions, for callers that can do without the answer.
 ///
 /// # Errors
-/// Why it has not answered.
+/// The reason why there is no answer.
 pub(crate) async fn ask_once<T: DeserializeOwned>(
     cluster: &Cluster,
     path: &str,

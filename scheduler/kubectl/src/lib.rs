@@ -1,8 +1,8 @@
-//! `kubectl aliquot`: who uses what in a cluster, and why a pod waits.
+//! `kubectl aliquot`: shows how a cluster's GPUs are used, and why a pod waits.
 //!
-//! What is in objects is read from the API server. The rest the leading scheduler is asked for, through a forwarded port
-//! of its pod, and the nodes' managers in the same way. So the API server's rules alone say who may see what: whoever
-//! may not forward ports there is told what the objects say.
+//! Objects are read from the API server. Other facts come from the leading scheduler, through a forwarded port of its
+//! pod, and from the nodes' managers in the same way. So only the API server's rules decide what a user may see. A user
+//! without the right to forward ports is shown what the objects say.
 
 #![forbid(unsafe_code)]
 
@@ -32,21 +32,21 @@ use cluster::Cluster;
 /// What a command prints.
 #[derive(Debug, Default)]
 pub struct Printed {
-    /// On standard output.
+    /// The text for standard output.
     pub text: String,
-    /// On standard error: what could not be asked, and why.
+    /// The notes for standard error: what could not be asked, and why.
     pub notes: Vec<String>,
     /// The exit code.
     pub exit: u8,
 }
 
-/// The exit code where pods that were asked about would wait.
+/// The exit code if some of the pods in question would wait.
 const WOULD_WAIT: u8 = 3;
 
 /// Runs a command.
 ///
 /// # Errors
-/// Why it has failed.
+/// The reason why the command failed.
 pub async fn run(cli: &Cli, look: Look) -> Result<Printed, Failure> {
     let cluster = Cluster::connect(&cli.global).await?;
     match &cli.command {

@@ -1,4 +1,4 @@
-//! The plugin as kubectl runs it.
+//! The plugin's program, as kubectl runs it.
 
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Ok(Printed { text, notes, exit }) => {
             print(&text);
             for note in notes {
-                // Nobody may read it.
+                // Standard error may be closed.
                 _ = writeln!(stderr(), "note: {note}");
             }
             ExitCode::from(exit)
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever stops reading has seen enough.
+/// Prints a text. It is no error if the reader closes the pipe early.
 fn print(text: &str) {
     if let Err(error) = stdout().lock().write_all(text.as_bytes())
         && error.kind() != ErrorKind::BrokenPipe

@@ -1,4 +1,4 @@
-//! What is used, as the nodes' managers say it when they are asked one by one.
+//! Asks the nodes' managers one by one how much of each part is used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::cluster::{Cluster, is_forbidden};
 use crate::port::{Port, Unreached};
 use crate::usage::{PartKey, Used};
 
-/// The managers' pods.
+/// The label that selects the managers' pods.
 const MANAGERS: &str = "app.kubernetes.io/name=aliquot-manager";
-/// The name of their port for metrics.
+/// The name of the managers' port for metrics.
 const METRICS: &str = "metrics";
-/// Device time is counted so long.
+/// The time over which the use of device time is measured.
 const SPAN: Duration = Duration::from_secs(1);
-/// Managers that are asked at the same time, at most.
+/// The most managers that are asked at the same time.
 const AT_ONCE: usize = 16;
 
 const CORE_USED: &str = "aliquot_slice_core_used_seconds_total";
 const MEMORY_USED: &str = "aliquot_slice_memory_used_bytes";
 
-/// Asks the managers of these nodes. Answers what is used, and which of them could not be asked.
+/// Asks the managers of these nodes. Answers what is used, and the managers that could not be asked, with the reasons.
 pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (BTreeMap<PartKey, Used>, Vec<String>) {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.system_namespace);
     let (mut used, mut notes) = (BTreeMap::new(), Vec::new());
@@ -43,7 +43,7 @@ pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (
     for (manager, answer) in answers {
         match answer {
             Ok(of_manager) => used.extend(of_manager),
-            // It is so for all of them.
+            // The right is missing for all managers alike.
             Err(Unreached::NotForwarded(error)) if is_forbidden(&error) => {
                 let why = aliquot_api_server::message(&error);
                 return (
@@ -58,7 +58,7 @@ pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (
     (used, notes)
 }
 
-/// A manager that can be asked.
+/// A manager with an open port for metrics.
 struct Manager {
     node: String,
     pod: String,
@@ -102,7 +102,7 @@ fn between(before: &str, after: &str, span: Duration) -> BTreeMap<PartKey, Used>
     used
 }
 
-/// The samples of a metric that are of one container.
+/// The samples of a metric, by container.
 fn samples(page: &str, metric: &str) -> BTreeMap<PartKey, f64> {
     let lines = page.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
     lines
@@ -117,7 +117,7 @@ fn samples(page: &str, metric: &str) -> BTreeMap<PartKey, f64> {
         .collect()
 }
 
-/// Labels up to the closing brace, and what is behind it.
+/// Reads labels up to the closing brace, and answers them with the rest of the line.
 fn labels(line: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     let mut rest = line;

@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use tokio::time::timeout;
 
-/// An answer that takes longer is none: a cycle of the largest clusters takes a few seconds.
+/// The longest wait for an answer. A cycle of the largest clusters takes a few seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A port of a pod.
+/// A port of a pod, reached through the API server.
 pub(crate) struct Port<'a> {
     pub(crate) pods: &'a Api<Pod>,
     pub(crate) pod: &'a str,
@@ -26,7 +26,7 @@ pub(crate) struct Port<'a> {
 pub(crate) enum Unreached {
     /// The API server does not forward the port.
     NotForwarded(Box<kube::Error>),
-    /// Nothing answers there.
+    /// The port is forwarded, but nothing answers there.
     Silent(String),
 }
 
@@ -40,7 +40,7 @@ impl Unreached {
 }
 
 impl Port<'_> {
-    /// What is answered: the status, and the body. A question has a body or is a GET.
+    /// Sends a request, and answers the status and the body of the response. It is a POST if it has a body, else a GET.
     pub(crate) async fn ask(&self, path: &str, body: Option<Vec<u8>>) -> Result<(u16, Vec<u8>), Unreached> {
         let answered = timeout(ANSWER_TIMEOUT, self.ask_now(path, body)).await;
         answered.unwrap_or_else(|_| Err(Unreached::Silent(format!("no answer in {} s", ANSWER_TIMEOUT.as_secs()))))
@@ -59,7 +59,7 @@ impl Port<'_> {
             let method = if body.is_some() { Method::POST } else { Method::GET };
             let mut request = Request::new(Full::new(Bytes::from(body.unwrap_or_default())));
             *request.method_mut() = method;
-            // It is our own path, of names that the API server knows.
+            // The path consists of fixed text and names that the API server has accepted.
             *request.uri_mut() = path.parse().unwrap_or_default();
             request.headers_mut().insert(hyper::header::HOST, hyper::header::HeaderValue::from_static("pod"));
             let response = sender.send_request(request).await?;
@@ -70,7 +70,7 @@ impl Port<'_> {
         let answer = match asked.await {
             Ok(answer) => Ok(answer),
             Err(broken) => {
-                // The connection is at its end, and with it the channel that may say why.
+                // The connection has ended, and the forwarding may have reported the reason.
                 let said = timeout(Duration::from_secs(1), error).await.ok().flatten();
                 Err(silent(said.unwrap_or_else(|| broken.to_string())))
             }

@@ -28,7 +28,7 @@ pub(crate) async fn top(cluster: &Cluster, args: &SlicesArgs, look: Look) -> Res
     show(objects, Some(usage), args, look)
 }
 
-/// A part, with what is used of it.
+/// A part of a device, with what is used of it.
 #[derive(Debug, Serialize)]
 struct Row {
     #[serde(flatten)]
@@ -70,7 +70,7 @@ fn show(objects: Objects, usage: Option<Usage>, args: &SlicesArgs, look: Look) -
     Ok(Printed { text, notes, exit: 0 })
 }
 
-/// The parts, and the devices that nobody has a part of.
+/// The parts, and the devices without any part if `with_idle`.
 fn rows(objects: &Objects, usage: Option<&Usage>, with_idle: bool) -> Vec<Row> {
     let row = |holding: &Holding| {
         let known = objects.devices.get(&holding.device);
@@ -147,7 +147,7 @@ fn cells(row: &Row, args: &SlicesArgs, with_usage: bool, is_wide: bool) -> Vec<C
     }
     cells.push(or_dash(memory_bytes.map(bytes_human)));
     if with_usage {
-        // Whoever has little left is told so.
+        // A part with little memory left is coloured.
         let is_full = row.memory_used_bytes.zip(*memory_bytes).is_some_and(|(used, of)| used > of / 10 * 9);
         let text = row.memory_used_bytes.map_or_else(|| "-".to_owned(), bytes_human);
         cells.push(Cell::coloured(text, is_full.then_some(Colour::Yellow)));

@@ -1,5 +1,5 @@
-//! What is used of parts of devices: what the scheduler has heard of the nodes' managers, and where it has heard nothing,
-//! what managers say themselves.
+//! What is used of parts of devices: as the managers have reported it to the scheduler, and for nodes without a report,
+//! as their managers say when they are asked directly.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use aliquot_api_server::questions::{ContainerName, NodeUsage, UsageAnswer};
 use crate::cluster::Cluster;
 use crate::{leader, managers};
 
-/// What a container has used of a device by a slice.
+/// A container, with the device and the slice by which it uses that device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PartKey {
-    /// Its name or id. Several containers of a pod may be in one slice.
+    /// The name or id of the slice. Several containers of a pod may share one slice.
     pub(crate) slice: String,
     /// The UUID of the device.
     pub(crate) device: String,
@@ -21,25 +21,25 @@ pub(crate) struct PartKey {
 /// What is used of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Used {
-    /// Thousandths of the device's time.
+    /// The used device time, in thousandths of the device.
     pub(crate) core_thousandths: Option<u32>,
     pub(crate) memory_bytes: Option<u64>,
 }
 
-/// What is used of parts.
+/// What is used of all parts.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used: BTreeMap<PartKey, Used>,
-    /// How old the reports of nodes are that the scheduler has heard of.
+    /// The age of each node's report to the scheduler.
     ages_ms: BTreeMap<String, u64>,
-    /// By namespace and pod.
+    /// The queue of each pod, by its namespace and name.
     queues: BTreeMap<(String, String), String>,
-    /// Which managers could not be asked, and why.
+    /// The managers that could not be asked, with the reasons.
     pub(crate) notes: Vec<String>,
 }
 
 impl Usage {
-    /// What is used of a part. `container` is empty for a claim: then all containers of the pod count.
+    /// What is used of a part. `container` is empty for a part of a claim: then all containers of the pod are added up.
     pub(crate) fn of(&self, namespace: &str, pod: &str, container: &str, device: &str) -> Option<Used> {
         let is_it = |key: &PartKey| {
             let of = &key.container;
@@ -47,7 +47,7 @@ impl Usage {
             of.namespace == namespace && of.pod == pod && is_container && key.device == device
         };
         let parts = self.used.iter().filter(|(key, _)| is_it(key));
-        // Containers that share a slice use the same.
+        // Containers that share a slice report the same usage, so each slice counts once.
         let of_slices: BTreeMap<&str, Used> = parts.map(|(key, used)| (key.slice.as_str(), *used)).collect();
         let sum = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a + b).or(a).or(b);
         of_slices.into_values().reduce(|a, b| Used {
@@ -57,7 +57,7 @@ impl Usage {
         })
     }
 
-    /// How old the report of a node is; `None`: its manager was asked itself, or is silent.
+    /// The age of a node's report; `None`: its manager was asked directly, or does not answer.
     pub(crate) fn age_ms(&self, node: &str) -> Option<u64> {
         self.ages_ms.get(node).copied()
     }
@@ -83,9 +83,9 @@ impl Usage {
     }
 }
 
-/// What is used on nodes.
+/// What is used on the nodes for which `is_asked` is true.
 pub(crate) async fn usage(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> Usage {
-    // A cluster may have managers and no scheduler of ours, and a user may have no right to ask it.
+    // A cluster may have managers without Aliquot's scheduler, and the user may have no right to ask the scheduler.
     let answer = leader::ask_once::<UsageAnswer>(cluster, "/v1/usage", None).await;
     let mut usage = answer.map(Usage::heard).unwrap_or_default();
     let heard = &usage.ages_ms;

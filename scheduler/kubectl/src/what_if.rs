@@ -52,7 +52,8 @@ pub(crate) async fn what_if(cluster: &Cluster, args: &WhatIfArgs, look: Look) ->
     Ok(Printed { text, notes: Vec::new(), exit })
 }
 
-/// A cluster's own priority classes. The scheduler knows those that are shipped with it, and says what it does not know.
+/// Replaces the name of a cluster's own priority class by its value. The scheduler knows the shipped classes, and
+/// reports names that it does not know.
 async fn resolve_priority(cluster: &Cluster, pod: &mut Value) {
     let Some(name) = pod["spec"]["priorityClassName"].as_str().filter(|_| pod["spec"]["priority"].is_null()) else {
         return;
@@ -81,7 +82,7 @@ fn manifest(file: &Path) -> Result<Value, Failure> {
     }
 }
 
-/// The pod of a manifest, and how many of it there are.
+/// The pod in a manifest, and how many such pods it makes.
 fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
     let kind = manifest["kind"].as_str().unwrap_or_default();
     if kind == "Pod" {

@@ -24,25 +24,25 @@ struct Build {
     version: &'static str,
 }
 
-/// What a scheduler tells of itself.
+/// The metrics and the health of a scheduler.
 pub trait Telemetry: Send + Sync + 'static {
-    /// Registers all metrics as they are now. Their names get the prefix `aliquot_scheduler_`.
+    /// Registers all metrics with their present values. Their names get the prefix `aliquot_scheduler_`.
     fn register(&self, registry: &mut Registry);
 
     /// Whether the process works.
     ///
     /// # Errors
-    /// Why it must be started anew.
+    /// The reason why the process must be restarted.
     fn health(&self) -> Result<(), String>;
 
-    /// Whether the process can do its task, or stand by for it.
+    /// Whether the process can do its task, or can take it over when it must.
     ///
     /// # Errors
-    /// What is in its way now.
+    /// The reason why it cannot do so now.
     fn readiness(&self) -> Result<(), String>;
 }
 
-/// The current metrics as Prometheus reads them.
+/// The present metrics in the format for Prometheus.
 #[must_use]
 pub fn page(telemetry: &dyn Telemetry) -> String {
     let mut registry = Registry::with_prefix("aliquot_scheduler");

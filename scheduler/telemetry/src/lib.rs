@@ -1,7 +1,7 @@
-//! What a scheduler tells of itself: metrics for Prometheus, and its health for probes.
+//! The telemetry of a scheduler: metrics for Prometheus, and health for probes.
 //!
-//! All but a few counters are computed from the engine's view when somebody asks, so they cost nothing as long as nobody
-//! does.
+//! All metrics but a few counters are computed from the engine's view when they are requested, so they cost nothing
+//! between requests.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use prometheus_client::metrics::gauge::Gauge;
 
-/// A number of things.
+/// A whole number that can rise and fall.
 pub type Level = Gauge<i64, AtomicI64>;
-/// An amount that need not be whole.
+/// A number that need not be whole, and can rise and fall.
 pub type Amount = Gauge<f64, AtomicU64>;

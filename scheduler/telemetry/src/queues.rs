@@ -1,4 +1,4 @@
-//! What queues have of the devices.
+//! The GPU usage of queues.
 
 use std::collections::BTreeMap;
 
@@ -8,27 +8,27 @@ use aliquot_scheduler_engine::View;
 /// A queue, with all queues below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueUse {
-    /// Its name.
+    /// The name of the queue.
     pub name: String,
-    /// The queue above it.
+    /// The name of the queue above it.
     pub parent: Option<String>,
     /// How many queues are above it.
     pub depth: u32,
-    /// What it is guaranteed, in thousandths of a device; `None`: all there is.
+    /// The guaranteed amount, in thousandths of a device; `None`: all devices.
     pub quota_gpu_millis: Option<u64>,
-    /// What it never exceeds, in thousandths of a device; `None`: no limit.
+    /// The amount that is never exceeded, in thousandths of a device; `None`: no limit.
     pub limit_gpu_millis: Option<u64>,
-    /// What it may have now, in thousandths of a device.
+    /// The fair share at this time, in thousandths of a device.
     pub fair_share_gpu_millis: u64,
-    /// What it has, in thousandths of a device.
+    /// The amount that the queue's claims hold, in thousandths of a device.
     pub held_gpu_millis: u64,
-    /// What it waits for, in thousandths of a device.
+    /// The amount that its pending claims ask for, in thousandths of a device.
     pub pending_gpu_millis: u64,
-    /// Claims of it that run.
+    /// Number of its running claims.
     pub running: u32,
-    /// Pod groups of it, single claims among them, of which something waits.
+    /// Number of its pod groups with pending claims. A single claim counts as a group.
     pub waiting: u32,
-    /// Which of those is first in the order of turns, and why it waits.
+    /// The name of the first of those in the order of turns, and why it waits.
     pub head: Option<(String, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! Metrics of an engine's view: what waits and why, what queues hold, how nodes and devices are.
+//! The metrics of an engine's view: pending claims with reasons, and the state of queues, nodes and devices.
 
 use aliquot_scheduler_core::explain::Tier;
 use aliquot_scheduler_core::{Health, Node};
@@ -43,14 +43,14 @@ struct OfModel {
     model: String,
 }
 
-/// How a node is.
+/// Whether a node accepts new claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// Something new may be started there.
+    /// New claims may be started there.
     Up,
-    /// It cannot be reached.
+    /// The node cannot be reached.
     Silent,
-    /// Nothing new is started there.
+    /// An administrator has closed it for new claims.
     Cordoned,
 }
 
@@ -58,7 +58,7 @@ impl NodeState {
     /// All states.
     const ALL: [NodeState; 3] = [NodeState::Up, NodeState::Silent, NodeState::Cordoned];
 
-    /// The state as metrics and tools write it.
+    /// The state as a word for metrics and tools.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -69,20 +69,20 @@ impl NodeState {
     }
 }
 
-/// A device, and how much of it is given out.
+/// A device, with the allocated part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// Its UUID.
+    /// The UUID of the device.
     pub uuid: String,
-    /// Its model.
+    /// The model of the device.
     pub model: String,
-    /// Its memory.
+    /// The memory of the device in bytes.
     pub memory_bytes: u64,
-    /// Whether anything new of it is given out.
+    /// Whether new parts of it may be allocated.
     pub is_healthy: bool,
-    /// Thousandths of its time that are given out.
+    /// The allocated time, in thousandths of the device.
     pub core_given_millis: u32,
-    /// Memory of it that is given out.
+    /// The allocated memory in bytes.
     pub memory_given_bytes: u64,
 }
 
@@ -98,7 +98,7 @@ pub fn device_uses(node: &Node) -> impl Iterator<Item = DeviceUse> {
     })
 }
 
-/// Registers what a view tells. `state` says how a node is.
+/// Registers the metrics of a view. `state` tells the state of a node.
 pub fn register_view(registry: &mut Registry, view: &View, state: impl Fn(&NodeView) -> NodeState) {
     waiting(registry, view);
     queues(registry, &queue_uses(view));
@@ -108,7 +108,7 @@ pub fn register_view(registry: &mut Registry, view: &View, state: impl Fn(&NodeV
 fn waiting(registry: &mut Registry, view: &View) {
     let reasons = view.plan().reasons(view.cluster());
     let waiting = Family::<OfReason, Level>::default();
-    // An alert on a reason that nothing waits for must see 0.
+    // An alert on a reason without pending claims must see 0, not a missing metric.
     for tier in TIERS {
         let _ = waiting.get_or_create(&OfReason { reason: tier_word(tier) });
     }
@@ -120,7 +120,7 @@ fn waiting(registry: &mut Registry, view: &View) {
     registry.register("waiting", "Tasks and gangs that wait for a place, by what is most in the way", waiting);
 }
 
-/// A tier of reasons as metrics and tools write it.
+/// A tier of reasons as a word for metrics and tools.
 #[must_use]
 pub fn tier_word(tier: Tier) -> &'static str {
     match tier {
