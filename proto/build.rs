@@ -3,19 +3,20 @@
 use std::path::PathBuf;
 use std::{env, error, fs};
 
-/// Our own, which servers offer by reflection: the name under which `lib.rs` finds the descriptors, and the file.
+/// Aliquot's own contracts, which servers offer by reflection: the name by which `lib.rs` finds the descriptors, and
+/// the file.
 const OWN: [(&str, &str); 3] = [
     ("node", "aliquot/node/v1/node.proto"),
     ("agent", "aliquot/agent/v1/agent.proto"),
     ("scheduler", "aliquot/scheduler/v1/scheduler.proto"),
 ];
-/// Between programs of ours alone: without reflection.
+/// The contract between managers and the scheduler in Kubernetes, which is not offered by reflection.
 const REPORTS: &str = "aliquot/reports/v1/reports.proto";
-/// Imported by several of our own.
+/// Imported by several of Aliquot's own contracts.
 const SHARED: &str = "aliquot/stream/v1/stream.proto";
 /// Messages with the value of a secret, which `src/secret.rs` shows without it.
 const SECRET: [&str; 2] = [".aliquot.agent.v1.Secret", ".aliquot.scheduler.v1.SetSecretRequest"];
-/// Kubelet's; in each we implement one side.
+/// Kubelet's contracts. Aliquot implements one side of each.
 const KUBELET: [&str; 5] = [
     "kubelet/registration/v1.proto",
     "kubelet/dra/v1.proto",

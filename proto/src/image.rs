@@ -1,4 +1,4 @@
-//! What `Image.reference` of the agents' contract may be.
+//! The check of `Image.reference` in the agents' contract.
 
 /// Words before a colon that make podman read an image from somewhere else than a registry or its own store
 /// (containers-transports(5)): with the rights of podman, which are root's, and with options that the words carry.
@@ -15,7 +15,7 @@ const TRANSPORTS: [&str; 11] = [
     "sif",
     "tarball",
 ];
-/// Longer than any name that registries take.
+/// The greatest length. No registry accepts a longer name.
 const BYTES_MAX: usize = 512;
 
 /// Whether this is the name of an image in a registry or in podman's own store: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.

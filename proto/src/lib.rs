@@ -1,4 +1,4 @@
-//! The gRPC contracts of Aliquot, and what their fields may be where a type does not say it.
+//! The gRPC contracts of Aliquot, and the limits of their fields that no type expresses.
 //!
 //! The `.proto` files beside this crate are the contracts and carry their documentation. This crate holds the code
 //! generated from them. It imports none of our crates.
@@ -21,7 +21,7 @@ pub mod node {
     }
 }
 
-/// What nodes and the scheduler tell each other, `aliquot/agent/v1/agent.proto`.
+/// The messages between nodes and the scheduler, `aliquot/agent/v1/agent.proto`.
 pub mod agent {
     /// Version 1.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
@@ -33,19 +33,19 @@ pub mod agent {
 
         pub use crate::image::is_image_reference;
 
-        /// The metadata by which a scheduler that stands by says where the leader is.
+        /// The metadata in which a standby scheduler tells a node where the leader is.
         pub const LEADER: &str = "aliquot-leader";
     }
 }
 
-/// What managers report to the scheduler of a Kubernetes cluster, `aliquot/reports/v1/reports.proto`.
+/// The reports of managers to the scheduler of a Kubernetes cluster, `aliquot/reports/v1/reports.proto`.
 pub mod reports {
     /// The first version of reports, which both sides speak.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.reports.v1");
 
-        /// Service account tokens by which managers join are for this audience alone.
+        /// The audience of the service account tokens with which managers join.
         pub const AUDIENCE: &str = "reports.aliquot.dev";
 
         /// Maximum length of a message. A slice takes a few hundred bytes.
@@ -65,7 +65,7 @@ pub mod scheduler {
     }
 }
 
-/// What flows between users and running jobs, `aliquot/stream/v1/stream.proto`.
+/// The data between users and running jobs, `aliquot/stream/v1/stream.proto`.
 pub mod stream {
     /// Version 1.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
@@ -75,11 +75,11 @@ pub mod stream {
         /// Maximum length of the data in a frame.
         pub const DATA_BYTES_MAX: usize = 64 << 10;
 
-        /// What may wait in a stream whose receiver does not read.
+        /// The most data in bytes that may wait in a stream while its receiver does not read.
         pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
-        /// The same of all streams of a connection. More than they can fill together, so that one that is not read holds
-        /// up no other.
+        /// The same for all streams of a connection. It is more than all of them can fill together, so that a stream
+        /// that is not read does not block the others.
         pub const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
     }
 }

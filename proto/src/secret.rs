@@ -1,4 +1,4 @@
-//! What secrets of the contracts may be. Their values are in no message for people.
+//! The limits of secrets in the contracts. Messages for people never contain their values.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::{agent, scheduler};
 pub const SECRET_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of secrets of one job. All of them fit into one message of four MiB.
 pub const JOB_SECRETS_MAX: usize = 16;
-/// Longer than this no name of a secret may be.
+/// Maximum length of a secret's name.
 const NAME_BYTES_MAX: usize = 63;
 
 /// Whether this can be the name of a secret, and so of a file: 1 to 63 letters, digits, '-', '_' and '.', with a letter or
@@ -21,15 +21,15 @@ pub fn is_secret_name(text: &str) -> bool {
         && text.bytes().all(is_of_name)
 }
 
-/// Whether a secret can be the value of a variable of this name: letters, digits and '_', and no digit at the beginning.
+/// Whether a variable of this name can contain a secret: letters, digits and '_', and no digit at the beginning.
 #[must_use]
 pub fn is_secret_variable(text: &str) -> bool {
     text.bytes().next().is_some_and(|first| !first.is_ascii_digit())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// A secret's value as that of a variable: without the line break that editors put at the end of a file; `None`: no variable
-/// can have it.
+/// A secret's value for a variable, without the line break that editors put at the end of a file; `None`: a variable
+/// cannot have this value.
 #[must_use]
 pub fn secret_as_variable(value: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(value).ok()?;

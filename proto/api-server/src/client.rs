@@ -1,4 +1,4 @@
-//! The API server: how it is reached, and its errors in words.
+//! Access to the API server: connections, retries, and its errors in words.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,42 +7,42 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::time::{Instant, sleep};
 
-/// An answer that takes longer is none: kubelet waits for what depends on it.
+/// The longest wait for an answer, because kubelet waits for what depends on it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A server that does not take a connection within this time is away.
+/// A server that does not accept a connection within this time counts as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server that cannot answer now is asked again for so long while kubelet waits. Together with the wait for the last
-/// answer this is less than kubelet's own patience. Kubelet tries again what has failed only at its next look at the
-/// pod, up to 90 s later.
+/// How long a server that cannot answer now is asked again while kubelet waits. Together with the wait for the last
+/// answer this is shorter than kubelet's own timeout. After a failure kubelet tries again only when it next looks at
+/// the pod, up to 90 s later.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Between the first tries; then twice as long each time, up to the longest pause.
+/// The pause after the first try. It doubles with each further try, up to the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why the API server is not known.
+/// Why no connection to the API server can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The file that was named.
+    /// The named kubeconfig cannot be used.
     #[error("cannot use the kubeconfig {}: {source}", path.display())]
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Box<kube::config::KubeconfigError>,
     },
-    /// No file was named, and this is no pod.
+    /// No file was named, and this process does not run in a pod.
     #[error("no API server is known: {0}; run as a pod with a service account, or name a kubeconfig")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),
-    /// What is known cannot be used.
+    /// The configuration cannot be used.
     #[error("cannot reach the API server: {0}")]
     Client(#[source] Box<kube::Error>),
 }
 
-/// A client of the API server that `kubeconfig` names; without one, of the cluster that this is a pod of. Nothing is
-/// asked yet.
+/// A client for the API server that `kubeconfig` names; without it, for the cluster in which this process runs as a
+/// pod. No request is sent yet.
 ///
 /// # Errors
 /// See [`ConnectError`].
@@ -58,8 +58,8 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     config.write_timeout = Some(ANSWER_TIMEOUT);
     // The time for an answer begins with the question, not when the connection was used last.
     config.reset_reader_on_write = true;
-    // Whoever asks tries again: kubelet, a loop of ours, or whoever is [patient](Patience). The client's own tries
-    // would keep kubelet waiting for minutes.
+    // The caller repeats a failed request itself: kubelet, a loop, or a caller with [`Patience`]. The client's own
+    // retries would keep kubelet waiting for minutes.
     config.default_retry = false;
     Client::try_from(config).map_err(|source| ConnectError::Client(Box::new(source)))
 }
@@ -68,23 +68,23 @@ async fn from_file(path: &Path) -> Result<Config, kube::config::KubeconfigError>
     Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &KubeConfigOptions::default()).await
 }
 
-/// What is left of the time in which a server is asked again that cannot answer now.
+/// The remaining time in which a server that cannot answer now is asked again.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     end: Instant,
 }
 
 impl Patience {
-    /// It begins now.
+    /// The time starts now.
     #[must_use]
     pub fn begin() -> Patience {
         Patience { end: Instant::now() + PATIENCE }
     }
 
-    /// What the server answers to `ask`, once it does.
+    /// Repeats `ask` until the server answers, or the time is over.
     ///
     /// # Errors
-    /// What it refuses, or why it still cannot answer.
+    /// The server's refusal, or the reason why it still cannot answer.
     pub async fn ask<T, F>(self, ask: impl Fn() -> F) -> kube::Result<T>
     where
         F: Future<Output = kube::Result<T>>,
@@ -101,7 +101,7 @@ impl Patience {
     }
 }
 
-/// Whether the server may answer in a moment: it cannot be reached, is starting or ending, or has too much to do.
+/// Whether the error is temporary: the server cannot be reached, is starting or stopping, or is overloaded.
 fn is_passing(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
@@ -110,7 +110,7 @@ fn is_passing(error: &kube::Error) -> bool {
     }
 }
 
-/// What the API server says, without the structure around it.
+/// The message of the API server, without the structure around it.
 #[must_use]
 pub fn message(error: &kube::Error) -> String {
     match error {
@@ -127,13 +127,13 @@ pub fn message(error: &kube::Error) -> String {
     }
 }
 
-/// Whether what was asked for is not there.
+/// Whether the error says that the object does not exist.
 #[must_use]
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether somebody else was faster.
+/// Whether the error says that the object was changed by another client in the meantime.
 #[must_use]
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
@@ -151,7 +151,8 @@ mod tests {
 
     use super::*;
 
-    /// Asks a server whose answers have these status codes; the last one is repeated. Returns how often it was asked.
+    /// Sends requests to a server that answers with these status codes in turn; the last one is repeated. Returns the
+    /// number of requests.
     async fn asked(codes: &[u16]) -> (kube::Result<()>, u32) {
         let count = AtomicU32::new(0);
         let ask = || async {
@@ -199,7 +200,7 @@ mod tests {
             loop {
                 let (mut connection, _) = listener.accept().await.unwrap();
                 let _ = connection.read(&mut [0; 4096]).await.unwrap();
-                // Not for ever: whoever asks again is to be seen at once.
+                // The second answer is final, so that a further request shows at once.
                 let status = if count.fetch_add(1, Ordering::Relaxed) == 0 { "503 Away" } else { "404 Not Found" };
                 let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 connection.write_all(answer.as_bytes()).await.unwrap();

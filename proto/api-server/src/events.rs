@@ -1,8 +1,9 @@
-//! What went wrong, and what is well again, as events that `kubectl describe` shows.
+//! Problems and recoveries as events, which `kubectl describe` shows.
 //!
-//! `kube::runtime::events::Recorder` does not serve here. It counts events of one reason as one, and keeps the first
-//! text: a claim that is refused for another reason than before would go on showing the old one. And it forgets at the
-//! manager's end what it has written. Here an event's name says its text, so the API server itself finds it again.
+//! `kube::runtime::events::Recorder` does not fit here. It counts all events with one reason as one event, and keeps
+//! the first text: a claim that is refused for a new reason would still show the old one. And when the manager ends, it
+//! forgets which events it has written. Here an event's name is computed from its text, so the API server finds an
+//! equal event again.
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -15,10 +16,10 @@ use tracing::warn;
 
 use crate::client::{is_conflict, message};
 
-/// As long as an event's text may be.
+/// The greatest length of an event's text.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Why an event is written about what a pod says and nobody reads.
+/// The reason of events about an annotation that has no effect on the pod.
 pub const NOT_READ: &str = "AnnotationNotRead";
 
 /// A pod, for events about it.
@@ -43,19 +44,19 @@ pub struct Events {
 }
 
 impl Events {
-    /// Of `component` on the node.
+    /// Events that `component` on the node writes.
     #[must_use]
     pub fn new(client: Client, component: &'static str, node_name: String) -> Events {
         Events { client, component, node_name }
     }
 
-    /// Says what went wrong with `about`. Said again, it is counted, not repeated. A failure is logged: whoever needs
-    /// to know it was told of it in another way as well.
+    /// Reports a problem of `about`. If it was reported before, its count is increased. A failure to write the event is
+    /// only logged: the problem is always reported in another way as well.
     pub async fn warn(&self, about: ObjectReference, reason: &str, text: &str) {
         self.say("Warning", about, reason, text).await;
     }
 
-    /// Says what is well again with `about`, in the same way.
+    /// Reports the recovery of `about`, in the same way.
     pub async fn note(&self, about: ObjectReference, reason: &str, text: &str) {
         self.say("Normal", about, reason, text).await;
     }
@@ -67,7 +68,7 @@ impl Events {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
             name: Some(self.node_name.clone()),
-            // As kubelet's own events about a node, which `kubectl describe` finds by this.
+            // Kubelet's own events about a node have the same value, by which `kubectl describe` finds them.
             uid: Some(self.node_name.clone()),
             ..ObjectReference::default()
         }
@@ -108,7 +109,7 @@ impl Events {
         events.patch(&name, &PatchParams::default(), &Patch::Merge(again)).await.map(drop)
     }
 
-    /// The same for the same event, so that the API server finds it again.
+    /// A name that is the same for the same event, so that the API server finds the event again.
     fn name_of(&self, about: &ObjectReference, reason: &str, text: &str) -> String {
         let mut hash = Sha256::new();
         for part in [about.uid.as_deref().unwrap_or_default(), self.component, &self.node_name, reason, text] {

@@ -1,4 +1,4 @@
-//! What a node has, as its manager tells the scheduler where nothing else does: the device plugin only gives counts.
+//! A node's devices, as its manager reports them to the scheduler: the device plugin's protocol has only counts.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 /// The annotation of a node that holds its [`Inventory`].
 pub const INVENTORY: &str = "aliquot.dev/inventory";
 
-/// The devices of a node, and how requests are read there.
+/// The devices of a node, and how its manager reads requests.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Inventory {
-    /// All devices that are given out, in the order of their numbers.
+    /// All devices that can be allocated, in the order of their numbers.
     pub devices: Vec<InventoryDevice>,
     /// The dialects that the node speaks, by name.
     pub dialects: BTreeSet<String>,
     /// The bytes that one `aliquot.dev/gpu-memory` stands for.
     pub memory_unit_bytes: u64,
-    /// The percent of a device's memory that are kept for who asks for a part of its time alone.
+    /// The percent of a device's memory that are kept for containers that ask only for a part of its time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core_memory_percent: Option<u32>,
     /// Whether `aliquot.dev/gpu` is a resource.
     pub whole_devices: bool,
     /// The bytes that one `aliyun.com/gpu-mem` stands for.
     pub gpushare_unit_bytes: u64,
-    /// How qGPU shares time, by the long name of the policy.
+    /// How qGPU shares time: the long name of the policy.
     pub qgpu_policy: String,
     /// The containers that may share one device for HAMi and Volcano.
     pub slots_per_device: u32,
@@ -39,33 +39,33 @@ pub struct Inventory {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InventoryDevice {
-    /// Its UUID.
+    /// The UUID of the device.
     pub uuid: String,
     /// Its number on the node, as NVML counts.
     pub index: u32,
     /// Its model, as NVML names it.
     pub model: String,
-    /// Its memory that can be given out.
+    /// The memory of the device that can be allocated.
     pub memory_bytes: u64,
-    /// The NUMA node that it hangs on.
+    /// The NUMA node to which the device is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// The PCIe root complex that it hangs on.
+    /// The PCIe root complex to which the device is attached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_root: Option<String>,
     /// UUIDs of the devices that NVLink connects it to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nvlink_peers: Vec<String>,
-    /// Its profile, if it is a MIG instance; empty if the driver does not tell it.
+    /// The profile of a MIG instance; empty if the driver does not report it. Absent for other devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_profile: Option<String>,
-    /// Why it is not given out now.
+    /// Why the device cannot be allocated now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 impl Inventory {
-    /// An inventory of these devices on a node that reads requests so.
+    /// An inventory of these devices, on a node with these dialects and settings.
     #[must_use]
     pub fn new(devices: Vec<InventoryDevice>, spoken: &Spoken, facts: &NodeFacts) -> Inventory {
         Inventory {
@@ -82,10 +82,10 @@ impl Inventory {
         }
     }
 
-    /// How requests are read on the node.
+    /// The dialects and settings with which the node reads requests.
     ///
     /// # Errors
-    /// What of it is not known here, for example a dialect of a newer manager.
+    /// The part that this program does not know, such as a dialect of a newer manager.
     pub fn reading(&self) -> Result<(Spoken, NodeFacts), String> {
         let dialects = self.dialects.iter().map(|name| name.parse::<Dialect>().map_err(|error| error.to_string()));
         let spoken = Spoken::new(dialects.collect::<Result<Vec<Dialect>, String>>()?);

@@ -1,5 +1,5 @@
-//! What adapters to Kubernetes share: how the API server is reached, how events are written, and how a node tells a
-//! scheduler of its devices. What operators ask a scheduler, and what claims say to the driver.
+//! What Kubernetes adapters share: access to the API server, events, a node's inventory of devices, the operators'
+//! questions to a scheduler, and the parameters of claims for the driver.
 
 #![forbid(unsafe_code)]
 

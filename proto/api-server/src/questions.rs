@@ -1,7 +1,7 @@
-//! What `kubectl aliquot` asks the leading scheduler, and what that answers: JSON over HTTP.
+//! The questions of `kubectl aliquot` to the leading scheduler, and the answers: JSON over HTTP.
 //!
-//! The scheduler answers on the loopback of its pod only. Whoever asks comes through `pods/portforward` of the API
-//! server, whose rules say who may. The Lease says which pod leads.
+//! The scheduler answers only on the loopback of its pod. Clients come through `pods/portforward` of the API server,
+//! and its rules decide which users may do so. The Lease names the pod that leads.
 //!
 //! | request | answer |
 //! | --- | --- |
@@ -22,7 +22,7 @@ pub const LEASE: &str = "aliquot-scheduler";
 /// The port on the loopback of the scheduler's pod.
 pub const QUESTIONS_PORT: u16 = 9407;
 
-/// The name of the pod of a replica of this identity, as the Lease says it: `POD_...`.
+/// The name of the pod in a replica's identity, which the Lease contains: `POD_...`.
 #[must_use]
 pub fn pod_of(identity: &str) -> &str {
     identity.split_once('_').map_or(identity, |(pod, _)| pod)
@@ -31,7 +31,7 @@ pub fn pod_of(identity: &str) -> &str {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// In one sentence.
+    /// The problem as one sentence.
     pub problem: String,
 }
 
@@ -42,56 +42,56 @@ pub struct Queues {
     pub queues: Vec<Queue>,
 }
 
-/// A queue. Amounts and counts are those of all queues below it, too.
+/// A queue. Amounts and counts include all queues below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// Its name.
+    /// The name of the queue.
     pub name: String,
-    /// The queue above it.
+    /// The name of the queue above it.
     pub parent: Option<String>,
     /// How many queues are above it.
     pub depth: u32,
-    /// What it is guaranteed, in thousandths of a GPU; `None`: all there is.
+    /// The guaranteed amount, in thousandths of a GPU; `None`: all GPUs.
     pub quota_gpu_millis: Option<u64>,
-    /// What it never exceeds, in thousandths of a GPU; `None`: no limit.
+    /// The amount that is never exceeded, in thousandths of a GPU; `None`: no limit.
     pub limit_gpu_millis: Option<u64>,
-    /// What it may have now, in thousandths of a GPU.
+    /// The fair share at this time, in thousandths of a GPU.
     pub fair_share_gpu_millis: u64,
-    /// What it has, in thousandths of a GPU.
+    /// The amount that its pods hold, in thousandths of a GPU.
     pub held_gpu_millis: u64,
-    /// What it waits for, in thousandths of a GPU.
+    /// The amount that its pending pods ask for, in thousandths of a GPU.
     pub pending_gpu_millis: u64,
-    /// Pods that are bound.
+    /// Number of bound pods.
     pub running: u32,
-    /// Pods and gangs that wait.
+    /// Number of pending pods and gangs. A gang counts once.
     pub waiting: u32,
-    /// Which of them is first in the order of turns.
+    /// The first pending pod or gang in the order of turns.
     pub first: Option<String>,
-    /// Why that one waits.
+    /// Why the first one waits.
     pub first_waits_because: Option<String>,
 }
 
 /// What is used of devices, as the managers of nodes report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageAnswer {
-    /// The nodes that were heard of lately.
+    /// The nodes with a recent report.
     pub nodes: Vec<NodeUsage>,
-    /// The queues of the pods that have parts of devices.
+    /// The queues of the pods that hold parts of devices.
     pub queues: Vec<PodQueue>,
 }
 
-/// What is used on a node.
+/// What is used on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeUsage {
-    /// The node, by its name.
+    /// The name of the node.
     pub node: String,
-    /// How long ago its manager has said this.
+    /// The age of its manager's report in milliseconds.
     pub age_ms: u64,
-    /// What slices use of devices.
+    /// The usage of each slice of each device.
     pub parts: Vec<PartUsage>,
 }
 
-/// What a slice uses of a device.
+/// The usage of one device by one slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartUsage {
     /// The id of the slice.
@@ -102,59 +102,59 @@ pub struct PartUsage {
     pub consumers: Vec<ContainerName>,
     /// The part of the device's time that was used in the last 10 seconds, in thousandths.
     pub core_thousandths: u32,
-    /// The memory that is in use.
+    /// The used memory in bytes.
     pub memory_bytes: u64,
 }
 
 /// Names a container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerName {
-    /// The namespace that the pod is in.
+    /// The namespace of the pod.
     pub namespace: String,
-    /// The pod, by its name there.
+    /// The name of the pod.
     pub pod: String,
-    /// The container's own name.
+    /// The name of the container in the pod.
     pub container: String,
 }
 
 /// The queue of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodQueue {
-    /// The namespace that the pod is in.
+    /// The namespace of the pod.
     pub namespace: String,
-    /// The pod, by its name there.
+    /// The name of the pod.
     pub pod: String,
-    /// The queue that it waits in, or that pays for what it has.
+    /// The queue in which it waits, or whose quota it uses.
     pub queue: String,
 }
 
 /// What the scheduler knows of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodAnswer {
-    /// How far it is.
+    /// The state of the pod.
     pub state: PodState,
-    /// The queue that it is in.
+    /// The queue of the pod.
     pub queue: String,
-    /// Its node, or the one that is kept for it.
+    /// The node of the pod, or the node that is kept for it.
     pub node: Option<String>,
-    /// What is in its way, the most basic first.
+    /// The obstacles, the most basic first.
     pub reasons: Vec<Reason>,
     /// Single changes, each of which would let it start, the smallest first.
     pub changes: Vec<String>,
-    /// Why it was evicted last, and what led to that.
+    /// The reasons of its last evictions, with what led to them.
     pub evictions: Vec<String>,
 }
 
-/// How far a pod is.
+/// The state of a pod in the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodState {
     /// It waits for a place.
     #[default]
     Waiting,
-    /// It is not scheduled as it is.
+    /// Its specification is not supported, so it is not scheduled.
     NotSupported,
-    /// It has a place, and waits until others have left it.
+    /// It has a place, and waits until other pods have left it.
     Placed,
     /// It is being bound.
     Binding,
@@ -162,14 +162,14 @@ pub enum PodState {
     Bound,
     /// It is being evicted, or deleted.
     Leaving,
-    /// It has a scheduling gate: somebody else must let it go on first.
+    /// It has a scheduling gate, which another component must remove first.
     Gated,
-    /// It is another scheduler's, or has ended.
+    /// It belongs to another scheduler, or has ended.
     NotOurs,
 }
 
 impl PodState {
-    /// In words, after the name of a pod.
+    /// The state as words that can follow the name of a pod.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -185,62 +185,62 @@ impl PodState {
     }
 }
 
-/// Why something waits.
+/// Why a pod or gang waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
-    /// What it is about, in one word: `quota`, `fair-share`, `no-room`, ...
+    /// The kind of the reason in one word: `quota`, `fair-share`, `no-room`, ...
     pub tier: String,
     /// A sentence without its full stop.
     pub text: String,
 }
 
-/// What would happen if there were these pods, too.
+/// The question what would happen if these pods existed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WhatIf {
-    /// The pod, as a manifest says it. Of its metadata the labels, annotations and namespace count.
+    /// The manifest of the pod. Of its metadata, only labels, annotations and the namespace count.
     pub pod: Value,
-    /// How many of it there are.
+    /// The number of such pods.
     pub count: u32,
-    /// Whether all of them start together or none does.
+    /// Whether all of them must start together.
     pub gang: bool,
-    /// What each asks of devices, in place of what the pod says.
+    /// The devices that each pod asks for, instead of those in the manifest.
     pub devices: Option<DeviceAsk>,
 }
 
-/// What a pod asks of devices.
+/// A pod's request for devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DeviceAsk {
-    /// How many devices.
+    /// The number of devices.
     pub gpus: u16,
-    /// The part of each one's time, in percent.
+    /// The part of the time of each device, in percent.
     pub gpu_core_percent: u32,
-    /// The part of each one's memory; `None`: as large a part as of its time.
+    /// The part of the memory of each device in bytes; `None`: as large a part as that of its time.
     pub gpu_memory_bytes: Option<u64>,
 }
 
-/// What would happen.
+/// What would happen to the pods in question.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhatIfAnswer {
-    /// The queue in which the pods would be.
+    /// The queue of the pods.
     pub queue: String,
-    /// Where pods would start.
+    /// The pods that would start, with their places.
     pub placed: Vec<Placement>,
-    /// How many would wait.
+    /// The number of pods that would wait.
     pub waiting: u32,
-    /// Who would make way for them.
+    /// The running pods that would be evicted for them.
     pub making_way: Vec<MakingWay>,
-    /// Why the rest would wait, the most basic first.
+    /// Why the rest would wait, the most basic reason first.
     pub reasons: Vec<Reason>,
     /// Single changes, each of which would let them start, the smallest first.
     pub changes: Vec<String>,
 }
 
-/// Where a pod would start.
+/// The place where a pod would start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// The node.
+    /// The name of the node.
     pub node: String,
     /// The parts of devices that it would get.
     pub devices: Vec<Part>,
@@ -253,23 +253,23 @@ pub struct Placement {
 pub struct Part {
     /// The UUID of the device.
     pub uuid: String,
-    /// The part of its time, in thousandths.
+    /// The part of the device's time, in thousandths.
     pub core_thousandths: u32,
-    /// The part of its memory.
+    /// The part of the device's memory in bytes.
     pub memory_bytes: u64,
 }
 
 /// A pod that would be evicted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MakingWay {
-    /// Its namespace and name.
+    /// The namespace and name of the pod.
     pub pod: String,
-    /// Its queue.
+    /// The queue of the pod.
     pub queue: String,
-    /// Where it is.
+    /// The node on which it runs now.
     pub node: String,
-    /// Where a pod in its place would start; `None`: it would wait.
+    /// The node on which a replacement would start; `None`: it would wait.
     pub to: Option<String>,
-    /// `reclaim`, `preempt` or `consolidate`.
+    /// The action that evicts it: `reclaim`, `preempt` or `consolidate`.
     pub action: String,
 }

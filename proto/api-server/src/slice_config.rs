@@ -1,5 +1,5 @@
-//! What a claim or a device class says about its slice beyond how much of which device: the opaque parameters of
-//! `gpu.aliquot.dev`.
+//! The opaque parameters of `gpu.aliquot.dev`, by which a claim or a device class configures its slice beyond the
+//! amounts.
 //!
 //! ```yaml
 //! apiVersion: gpu.aliquot.dev/v1alpha1
@@ -17,77 +17,77 @@ use serde_json::Value;
 /// The driver, and the domain of its devices' attributes and capacities.
 pub const DRIVER: &str = "gpu.aliquot.dev";
 
-/// The only version there is.
+/// The only supported version and kind.
 const API_VERSION: &str = "gpu.aliquot.dev/v1alpha1";
 const KIND: &str = "SliceConfig";
 
-/// Which slice goes first.
+/// The order in which slices get a device's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PriorityClass {
-    /// Before the others, within its request.
+    /// Before the other classes, within its request.
     LatencyCritical,
-    /// After those, and before work that nobody waits for.
+    /// After `latency-critical`, and before `batch`.
     Standard,
-    /// After the others.
+    /// After the other classes, for work whose results are not awaited.
     Batch,
 }
 
-/// What is done with processes that get past the slice.
+/// What happens to processes that bypass the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuditPolicy {
-    /// They are reported, and run on.
+    /// They are reported, and go on running.
     Report,
     /// They are ended, and reported.
     Stop,
 }
 
-/// What is said about a slice, and what is left open.
+/// The parameters of a slice; `None` stands for a value that is not given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SliceConfig {
-    /// Share of each device's time that is never exceeded; what was allocated is guaranteed. `None`: that is the
-    /// limit, too.
+    /// The percent of each device's time that is never exceeded. The allocated share is guaranteed. `None`: the
+    /// allocated share is also the limit.
     pub core_limit_percent: Option<u32>,
-    /// Which slice goes first.
+    /// The order in which the slice gets a device's time.
     pub priority_class: Option<PriorityClass>,
-    /// What is done with processes that get past the slice.
+    /// What happens to processes that bypass the slice.
     pub audit_policy: Option<AuditPolicy>,
-    /// Page-locked host memory in bytes that is never exceeded; 0: no limit.
+    /// The limit of page-locked host memory in bytes; 0: no limit.
     pub host_memory_limit_bytes: Option<u64>,
 }
 
-/// Why parameters are not understood.
+/// Why the parameters are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SliceConfigError {
-    /// Another kind of object.
+    /// The parameters are of another version or kind.
     #[error("the parameters for {DRIVER} have {key} {found:?}; it must be {expected:?}")]
     OtherKind {
         /// `apiVersion` or `kind`.
         key: &'static str,
-        /// Its value.
+        /// The given value.
         found: String,
-        /// What it must be.
+        /// The supported value.
         expected: &'static str,
     },
     /// A field that does not exist, or a value that does not fit.
     #[error("in the parameters for {DRIVER}, {path}: {message}")]
     Field {
-        /// Where.
+        /// The path of the field.
         path: String,
-        /// What is wrong.
+        /// The fault of the value.
         message: String,
     },
-    /// A limit that no device can have.
+    /// A limit that is not a possible percentage.
     #[error("in the parameters for {DRIVER}, coreLimitPercent is {found}; it must be 1 to 100")]
     CoreLimit {
-        /// In percent.
+        /// The given percentage.
         found: u32,
     },
-    /// A text that is no amount of bytes.
+    /// A text that is not an amount of bytes.
     #[error("in the parameters for {DRIVER}, hostMemoryLimit is {found:?}; it must be a quantity such as 4Gi")]
     HostMemoryLimit {
-        /// The text.
+        /// The given text.
         found: String,
     },
 }
@@ -111,7 +111,7 @@ impl SliceConfig {
     /// # Errors
     /// See [`SliceConfigError`].
     pub fn parse(parameters: &Value) -> Result<SliceConfig, SliceConfigError> {
-        // First, so that parameters of another version are not blamed for their fields.
+        // This is checked first, so that parameters of another version are not refused because of their fields.
         for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             let found = parameters.get(key).and_then(Value::as_str).unwrap_or_default();
             if found != expected {
@@ -135,7 +135,7 @@ impl SliceConfig {
         })
     }
 
-    /// What both say; where both say something, what `later` says.
+    /// The combined parameters. If both give a value, that of `later` counts.
     #[must_use]
     pub fn overridden_by(self, later: SliceConfig) -> SliceConfig {
         SliceConfig {

@@ -1,5 +1,5 @@
-//! What is certain about a pod before it has a node: that no node understands a request of it, and what a request leaves
-//! out.
+//! What is certain about a pod before it has a node: whether every node would refuse one of its requests, and whether a
+//! request is incomplete.
 
 use crate::dialect::{Count, Dialect, Unit};
 use crate::pod::{NodeFacts, Pod};
@@ -9,14 +9,14 @@ use crate::systems::own;
 use crate::translate::{Spoken, asks};
 
 impl Pod {
-    /// Why no node ever gives the container with this index what it asks for, whatever dialects and settings nodes have.
-    /// `None`: some node may.
+    /// Why every node would refuse the request of the container with this index, whatever its dialects and settings.
+    /// `None`: some node may accept it.
     #[must_use]
     pub fn refused_everywhere(&self, index: usize) -> Option<Refusal> {
         let facts = most_generous();
         let mut telling: Option<Refusal> = None;
         for dialect in Dialect::ALL {
-            // Aliquot's own dialect and one other clash with nobody.
+            // Aliquot's own dialect never clashes with another one.
             let Ok(spoken) = Spoken::new([dialect]) else { continue };
             match spoken.translate(self, index, &facts) {
                 Ok(_) => return None,
@@ -29,7 +29,7 @@ impl Pod {
         telling
     }
 
-    /// Whether the container with this index asks for devices, in whatever words.
+    /// Whether the container with this index asks for devices, in any dialect.
     #[must_use]
     pub fn asks_for_devices(&self, index: usize) -> bool {
         let node = &most_generous();
@@ -37,16 +37,16 @@ impl Pod {
         container.is_some_and(|container| asks(&Request { pod: self, container, index, node }))
     }
 
-    /// Whether the values of Aliquot's own annotations are valid, for whatever containers they are meant.
+    /// Checks the values of Aliquot's own annotations, for all containers alike.
     ///
     /// # Errors
-    /// One that is not.
+    /// The first invalid value.
     pub fn check_annotations(&self) -> Result<(), Refusal> {
         own::annotated(self).map(drop)
     }
 
-    /// The resource of which the container with this index must ask for 1, since kubelet hands out nothing of what it
-    /// asks for: amounts for each device, and no number of devices. `None`: nothing is left out.
+    /// The resource of which the container with this index must also ask for 1, because its request has amounts for
+    /// each device but no number of devices, so that kubelet would hand out nothing. `None`: the request is complete.
     #[must_use]
     pub fn left_out(&self, index: usize) -> Option<&'static str> {
         let asked = |name: &str| self.containers.get(index).is_some_and(|of| of.resources.contains_key(name));
@@ -65,7 +65,7 @@ impl Pod {
     }
 }
 
-/// The settings under which a node understands whatever some node understands.
+/// The settings with which a node accepts everything that any node accepts.
 fn most_generous() -> NodeFacts {
     NodeFacts {
         memory_unit_bytes: 1,
@@ -77,8 +77,9 @@ fn most_generous() -> NodeFacts {
     }
 }
 
-/// The least says the most about what is wrong: the value itself, then two systems in one container, and last that a
-/// node speaks another dialect, which is so for all but one.
+/// The rank of a refusal: the smallest one tells the most about the fault. The value itself comes first, then two
+/// systems in one container, and last that a node does not speak the dialect, because that holds for every dialect but
+/// the right one.
 fn rank(refusal: &Refusal) -> u8 {
     match refusal {
         Refusal::Value { .. } | Refusal::Together { .. } | Refusal::Alone { .. } => 0,

@@ -24,14 +24,14 @@ pub struct Constraints {
 /// The devices that another scheduler has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decided {
-    /// By UUID.
+    /// The devices with these UUIDs.
     Uuids(Vec<String>),
-    /// By index on the node, as NVML counts.
+    /// The devices with these indexes on the node, as NVML counts.
     Indexes(Vec<u32>),
 }
 
 impl Decided {
-    /// The place of a device among those that were chosen.
+    /// The position of a device among the chosen ones.
     #[must_use]
     pub fn place(&self, device: &DeviceFacts<'_>) -> Option<usize> {
         match self {
@@ -41,7 +41,7 @@ impl Decided {
     }
 }
 
-/// The devices, with commas.
+/// Prints the devices, separated by commas.
 impl Display for Decided {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let devices: Vec<String> = match self {

@@ -16,7 +16,7 @@ pub const GANG: &str = "aliquot.dev/gang";
 /// The annotation that says how many pods of the gang must start together.
 pub const GANG_SIZE: &str = "aliquot.dev/gang-size";
 
-/// What Aliquot's scheduler reads and writes, and what changes nothing about a container's part.
+/// Annotations that Aliquot's scheduler reads and writes. They do not change a container's part.
 pub(crate) const OF_THE_SCHEDULER: [&str; 4] = [DECISION, GENERATION, GANG, GANG_SIZE];
 
 /// Which parts of which devices each container of a pod gets.
@@ -36,7 +36,7 @@ pub struct DecidedPart {
     pub uuid: String,
     /// The guaranteed part of its time, in thousandths.
     pub core_thousandths: u32,
-    /// The part of its memory.
+    /// The part of its memory in bytes.
     pub memory_bytes: u64,
 }
 

@@ -198,11 +198,11 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A name that is no dialect's.
+/// A name that is not the name of a dialect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found:?} is no dialect; there are {}", Dialect::ALL.map(Dialect::name).join(", "))]
 pub struct UnknownDialect {
-    /// What was written.
+    /// The name that was given.
     pub found: String,
 }
 

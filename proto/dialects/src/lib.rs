@@ -27,8 +27,8 @@
 //!
 //! A scheduler of Aliquot's can write a [`Decision`] beside a request in any dialect.
 //!
-//! What is certain before a pod has a node, [`Pod`] says: that no node understands a request, and what a request leaves
-//! out.
+//! Before a pod has a node, [`Pod`] tells what is certain already: that no node would accept a request, and what a
+//! request leaves out.
 //!
 //! A wish never exceeds the request: amounts that must be rounded are rounded down.
 

@@ -22,8 +22,8 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Says which annotations of Aliquot's own the pod has that there are not: typing errors, which would change
-    /// nothing and be noticed by nobody. `None` if it has none.
+    /// Describes annotations in Aliquot's domain that do not exist. They are typing errors, which would have no effect
+    /// and go unnoticed. `None` if the pod has none.
     #[must_use]
     pub fn unknown_annotations(&self) -> Option<String> {
         let is_known = |key: &&str| ANNOTATIONS.contains(key) || OF_THE_SCHEDULER.contains(key);

@@ -86,7 +86,7 @@ impl Spoken {
     }
 }
 
-/// The devices that Aliquot's scheduler has chosen for the container, in whatever words it asks.
+/// The devices that Aliquot's scheduler has chosen for the container, whatever the dialect of the request.
 fn decided(request: &Request<'_>) -> Result<Option<Decided>, Refusal> {
     let Some(text) = request.annotation(DECISION) else { return Ok(None) };
     let decision: Decision = text.parse().map_err(|error: NoDecision| Refusal::Value {

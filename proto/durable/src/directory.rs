@@ -18,7 +18,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The directory `path`, which must be there.
+    /// The directory `path`, which must exist.
     #[must_use]
     pub fn new(path: PathBuf) -> Directory {
         Directory { path, changes: GroupCommit::default() }
@@ -66,13 +66,14 @@ impl Directory {
     fn sync(&self) -> io::Result<()> {
         self.changes.commit((), |changes| {
             let outcome = sync_parent(&self.path.join("any"));
-            // Not tried again for each: after a failure the kernel may call lost changes written.
+            // A failed sync is not repeated for each change: after a failure the kernel may report lost changes as
+            // written.
             changes.iter().map(|()| outcome.as_ref().copied().map_err(again)).collect()
         })
     }
 }
 
-/// The same error once more.
+/// A copy of the error.
 fn again(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }

@@ -15,9 +15,9 @@ pub struct GroupCommit<C, T> {
 #[derive(Debug)]
 struct State<C, T> {
     is_writing: bool,
-    /// In the order in which they came.
+    /// The changes that wait, in the order in which they came.
     waiting: Vec<Waiting<C>>,
-    /// Of changes whose threads have not taken them yet, by number.
+    /// Outcomes that their threads have not taken yet, by the number of the change.
     outcomes: BTreeMap<u64, T>,
     /// The number of the next change.
     next: u64,
@@ -54,14 +54,14 @@ impl<C, T> GroupCommit<C, T> {
         state.waiting.push(Waiting { number, change, thread: thread::current() });
         while state.is_writing {
             drop(state);
-            // The thread that writes wakes this one when there is an outcome, or when this one is to write.
+            // The writing thread wakes this one when the outcome is there, or when this thread must write.
             thread::park();
             state = self.lock();
             if let Some(outcome) = state.outcomes.remove(&number) {
                 return outcome;
             }
         }
-        // No thread has taken this change: it is among those that wait.
+        // No other thread has taken this change, so it is still among the waiting ones.
         state.is_writing = true;
         let group = mem::take(&mut state.waiting);
         drop(state);
@@ -79,7 +79,7 @@ impl<C, T> GroupCommit<C, T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<C, T>> {
-        // No user code runs under the lock, so its state is whole also after a panic.
+        // No foreign code runs under the lock, so the state is consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

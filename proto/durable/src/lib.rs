@@ -1,13 +1,13 @@
 //! Replaces files so that a crash or a loss of power leaves the old or the new contents, and nothing between.
 //!
-//! The manager, its adapters and the scheduler keep their promises in such files. Only the user of the process can read
+//! The manager, its adapters and the scheduler keep durable state in such files. Only the user of the process can read
 //! what is written here. The crate uses only the standard library.
 //!
 //! The unfinished file has a fixed name beside the file: what a kill leaves behind, the next write overwrites. Crates
 //! that do the same give it a random name, and leave one more file behind at each kill.
 //!
-//! Not everything that is renamed belongs here. What must not outlive a restart of the machine (regions, CDI
-//! specifications) and what anybody can make again (reports) is renamed without being synced, where it is made.
+//! Some files are renamed elsewhere without a sync: those that must not outlive a restart of the machine (regions, CDI
+//! specifications), and those that can be made again at any time (reports).
 
 #![forbid(unsafe_code)]
 
@@ -72,13 +72,13 @@ pub fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(parent.unwrap_or(Path::new("/")))?.sync_all()
 }
 
-/// Makes an empty file that only this user can read, in place of one that may be there.
+/// Makes an empty file that only this user can read, in place of an existing one.
 ///
 /// # Errors
 /// The file cannot be made, or belongs to another user.
 pub fn create_private(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    // It may have been there with other rights.
+    // An existing file may have had other permissions.
     file.set_permissions(Permissions::from_mode(0o600))?;
     Ok(file)
 }
@@ -91,7 +91,7 @@ mod tests {
     fn a_file_is_replaced_and_closed_to_others() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
-        // Left behind by a kill, readable for all.
+        // A kill left this file behind, readable for all users.
         fs::write(dir.path().join("state.new"), "much longer than what is written now").unwrap();
         fs::set_permissions(dir.path().join("state.new"), Permissions::from_mode(0o644)).unwrap();
         for contents in ["old", "new"] {

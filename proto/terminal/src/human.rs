@@ -1,4 +1,4 @@
-//! Amounts and spans as people read them.
+//! Amounts and time spans in a form for people.
 
 const UNITS: [(u64, &str); 5] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
 
@@ -10,7 +10,7 @@ pub fn bytes_human(bytes: u64) -> String {
         let unit_bytes = u128::from(UNITS[unit].0);
         (u128::from(bytes) * 10 + unit_bytes / 2) / unit_bytes
     };
-    // 1023.96 MiB are shown as 1 GiB.
+    // 1023.96 MiB is shown as 1 GiB, not as 1024 MiB.
     let unit = if tenths(unit) >= 10_240 { unit.saturating_sub(1) } else { unit };
     let (tenths, name) = (tenths(unit), UNITS[unit].1);
     match tenths % 10 {

@@ -1,4 +1,4 @@
-//! What command lines print: tables, colours, and amounts as people read them.
+//! The output of command lines: tables, colours, and amounts in a form for people.
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,7 @@
 use crate::look::Look;
 use crate::table::{self, printable};
 
-/// Each sentence after a dash, on lines of its own.
+/// The sentences as a list: each after a dash, on lines of its own.
 #[must_use]
 pub fn points(sentences: &[String], look: Look) -> String {
     sentences.iter().map(|sentence| point(&printable(sentence), look.width)).collect()

@@ -70,8 +70,8 @@ impl Table {
         self.render_as(Look::PLAIN)
     }
 
-    /// The same as [`render_as`](Self::render_as), but without as many of the columns `optional`, from the first on, as a
-    /// terminal is too narrow for.
+    /// The same as [`render_as`](Self::render_as), but on a narrow terminal columns from `optional` are left out, from
+    /// the first on, until the table fits.
     #[must_use]
     pub fn render_narrowed(mut self, look: Look, optional: &[&str]) -> String {
         let mut optional = optional.iter();

@@ -1,9 +1,10 @@
 //! KAI.
 //!
 //! With *NvFractions*, KAI's mode that enforces memory, each container has annotations of its own, whose names contain its
-//! name: `nvidia.com/container.NAME.gpu-memory.request` and `.limit` are quantities of bytes. Memory up to the limit is
-//! given, and so is guaranteed: nobody gets less than KAI would give, and fewer containers fit on a device. With one of
-//! the two alone it is that. `.gpu-compute.mode` says how KAI shares time, which is the node's own business here.
+//! name: `nvidia.com/container.NAME.gpu-memory.request` and `.limit` are quantities of bytes. The container is given
+//! memory up to the limit, and this is guaranteed. So no container gets less than from KAI, and fewer containers fit on
+//! a device. If only one of the two is there, it counts for both. `.gpu-compute.mode` says how KAI shares time, which
+//! the node decides itself here.
 //!
 //! Otherwise annotations of the pod make the request: `gpu-fraction` is a part of a device, `gpu-memory` MiB of one, and
 //! `gpu-fraction-num-devices` the number of devices. They hold for the pod's first container, or for the one that
@@ -24,7 +25,8 @@ const FRACTION: &str = "gpu-fraction";
 const MEMORY: &str = "gpu-memory";
 const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
-/// What the annotations of single containers begin with; the container's name and one of the following come after it.
+/// The beginning of the annotations for single containers. The container's name and one of the following suffixes come
+/// after it.
 const OF_CONTAINERS: &str = "nvidia.com/container.";
 const REQUEST: &str = ".gpu-memory.request";
 const LIMIT: &str = ".gpu-memory.limit";

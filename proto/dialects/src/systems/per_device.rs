@@ -17,7 +17,7 @@ pub(super) struct Names {
     pub(super) cores: &'static str,
 }
 
-/// What kube-scheduler must see of a node: the sums over its devices.
+/// The resources that must be in a node's status for kube-scheduler: the sums over its devices.
 pub(super) fn counted(names: &Names) -> Vec<Counted> {
     vec![
         Counted { resource: names.memory, count: Count::MemoryMib },

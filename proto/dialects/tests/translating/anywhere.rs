@@ -40,11 +40,11 @@ fn what_some_node_understands_is_not_refused() {
         &[("aliquot.dev/gpu-core", "30")],
         &[("aliquot.dev/gpu-memory", "15E")],
         &[("aliquot.dev/gpu", "2")],
-        // In the words of NVIDIA and of HAMi.
+        // In the dialects of NVIDIA and of HAMi.
         &[("nvidia.com/gpu", "1")],
         &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1024")],
         &[("nvidia.com/mig-1g.10gb", "1")],
-        // In the words of GPUShare and of cGPU.
+        // In the dialects of GPUShare and of cGPU.
         &[("aliyun.com/gpu-mem", "8")],
         &[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-core.percentage", "15")],
         &[("k8s.amazonaws.com/vgpu", "48")],

@@ -16,7 +16,7 @@ fn a_virtual_gpu_is_an_equal_part_that_may_use_idle_time() {
 
 #[test]
 fn the_virtual_gpus_of_a_device_fit_on_it() {
-    // Memory that no such number divides.
+    // A memory size that no number of parts divides.
     let device_memory_bytes = 15_109_999_999;
     for vgpus in 1..=48 {
         let node = NodeFacts { aws_vgpus: vgpus, ..NodeFacts::default() };

@@ -50,7 +50,7 @@ fn containers_have_annotations_of_their_own() {
     for (annotations, words) in refused {
         assert_refused_with(Kai, annotations, &[(&[], words)]);
     }
-    // Those of another container ask for nothing.
+    // Annotations for another container ask for nothing.
     let pod = pod(&[container("main", &[])], &[("nvidia.com/container.other.gpu-memory.limit", "4Gi")]);
     assert_eq!(Spoken::new([Kai]).unwrap().translate(&pod, 0, &NodeFacts::default()), Ok(None));
 }
