@@ -12,8 +12,8 @@ use std::sync::{Once, OnceLock};
 
 use crate::tool;
 
-/// The programs that tests run. They are built together with the simulated GPU's libraries, whichever is asked for: cargo
-/// builds a library again for each choice of packages that needs other features of it, and that takes longer than the
+/// The programs that tests run. They are always built together with the simulated GPU's libraries: cargo builds a
+/// library again for each choice of packages that needs other features of it, and that takes longer than building the
 /// other programs.
 const PROGRAMS: [&str; 5] = ["aliquot-manager", "aliquot", "aliquot-scheduler", "kubectl-aliquot", "aliquot-gpu-check"];
 /// The packages of these programs and libraries.
@@ -178,7 +178,7 @@ fn built(file: &str) -> PathBuf {
             command.args(["--workspace", "--exclude", "aliquot-shim", "--test", "rules"]);
             command.arg("--lib").args(PROGRAMS.iter().flat_map(|program| ["--bin", program]));
         } else {
-            // What is measured has the features of what is shipped.
+            // A measured build must have the features of the shipped build.
             command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
         }
         run_cargo(&mut command);
@@ -190,8 +190,9 @@ fn cargo(subcommand: &str, profile: &str, target_dir: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args([subcommand, "--quiet", "--profile", profile, "--target-dir"]).arg(target_dir);
     command.current_dir(workspace());
-    // Cargo tells a running test about its package, and build scripts of libraries (such as `ring`) read the same variables.
-    // If they were inherited, cargo would build such a library and all that uses it again for each package with tests.
+    // Cargo gives a running test variables about its package, and build scripts of libraries (such as `ring`) read the
+    // same ones. If they were inherited, cargo would rebuild such a library, and all that uses it, for each package
+    // with tests.
     let is_about_the_package =
         |name: &str| name == "OUT_DIR" || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in env::vars_os() {

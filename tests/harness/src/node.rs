@@ -82,7 +82,7 @@ impl Node {
         self.take_over(manager);
     }
 
-    /// Makes this process the node's manager, and waits until it answers.
+    /// Notes this process as the node's manager, and waits until it answers.
     fn take_over(&mut self, mut manager: Process) {
         wait::until_true("the manager answers", || {
             assert!(!manager.has_ended(), "the manager has ended:\n{}{}", manager.output(), manager.errors());

@@ -1,5 +1,5 @@
-//! Nodes that only play their part: they join a scheduler, hold leases and say what becomes of jobs, of which none runs.
-//! Thousands of them fit into one process, and they can be of any version.
+//! Simulated nodes: they join a scheduler, hold leases and report the course of jobs, but run no programs. Thousands of
+//! them fit into one process, and they can report any version.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,29 +21,29 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// Between two signs of life.
+/// Time between two heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Before a connection that has broken is made anew, at another scheduler if there are several.
+/// Time before a broken connection is made anew, with another scheduler if there are several.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The name in the schedulers' certificates.
 const SERVER_NAME: &str = "scheduler.aliquot.internal";
 
 type Number = (u64, u64);
 
-/// Nodes that play their part, until this is dropped.
+/// Simulated nodes, which run until this is dropped.
 pub struct PlayedNodes {
-    // Its drop ends them all.
+    // Dropping the runtime ends all nodes.
     _runtime: Runtime,
     heard: Arc<Heard>,
 }
 
-/// What the nodes have heard.
+/// The commands that the nodes have received.
 #[derive(Default)]
 struct Heard {
     starts: Mutex<Vec<(String, Instant)>>,
 }
 
-/// A node with devices of 80 GiB each that knows everything that this version does.
+/// A node with devices of 80 GiB each that supports everything in this version.
 #[must_use]
 pub fn spec_of_today(devices: usize) -> NodeSpec {
     let device = |number| Device {
@@ -66,11 +66,11 @@ pub fn spec_of_today(devices: usize) -> NodeSpec {
 }
 
 impl PlayedNodes {
-    /// Joins nodes of these names, each with a device for each in `spec`, with a token that is good for all of them. Each job
-    /// ends well after `job_time`; `None`: it runs until it is stopped.
+    /// Joins nodes with these names. Each has as many devices as `spec`. The token must be valid for all of them. Each
+    /// job succeeds after `job_time`; `None`: it runs until it is stopped.
     ///
     /// # Panics
-    /// If one cannot join.
+    /// If a node cannot join.
     #[must_use]
     pub fn join(
         addresses: &[String],
@@ -99,21 +99,21 @@ impl PlayedNodes {
         PlayedNodes { _runtime: runtime, heard }
     }
 
-    /// When the last start was commanded of a claim whose name begins so; `None`: none was.
+    /// When the last start came for a claim with a name that begins with `claim`; `None`: none came.
     #[must_use]
     pub fn start_of(&self, claim: &str) -> Option<Instant> {
         let starts = self.heard.starts.lock().expect("no node panics");
         starts.iter().rev().find(|(name, _)| name.starts_with(claim)).map(|(_, at)| *at)
     }
 
-    /// How many starts were commanded.
+    /// The number of starts that came.
     #[must_use]
     pub fn start_count(&self) -> usize {
         self.heard.starts.lock().expect("no node panics").len()
     }
 }
 
-/// Devices have names that no other node's have.
+/// Gives the devices names that no other node's devices have.
 fn own_devices(spec: &NodeSpec, node: &str) -> NodeSpec {
     let devices =
         spec.devices.iter().map(|device| Device { uuid: format!("{}-{node}", device.uuid), ..device.clone() });
@@ -125,7 +125,7 @@ fn unix_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A join token, as `aliquot-scheduler` prints it, in its parts.
+/// A join token, as `aliquot-scheduler` prints it, split into its parts.
 struct Token {
     secret: String,
     authority: String,
@@ -139,7 +139,7 @@ impl Token {
         Token { secret: word("secret"), authority: word("authority") }
     }
 
-    /// Joins, and answers how the node connects from then on.
+    /// Joins, and answers the TLS configuration of the node's later connections.
     async fn join(&self, address: &str, node: &str) -> ClientTlsConfig {
         let key = KeyPair::generate().expect("a key");
         let request = CertificateParams::default().serialize_request(&key).expect("a request");
@@ -162,7 +162,7 @@ fn endpoint(address: &str, tls: ClientTlsConfig) -> Endpoint {
     endpoint.tls_config(tls).expect("certificates").tcp_nodelay(true)
 }
 
-/// A job that was started.
+/// A job that was started and has not ended.
 struct Instance {
     claim: String,
     amounts: Amounts,
@@ -182,7 +182,7 @@ struct PlayedNode {
 type ToScheduler = mpsc::UnboundedSender<NodeMessage>;
 
 impl PlayedNode {
-    /// Connects to whichever scheduler leads, again and again.
+    /// Connects to the scheduler that leads, again and again.
     async fn live(mut self, addresses: Vec<String>, tls: ClientTlsConfig) {
         for address in addresses.iter().cycle() {
             if let Ok(channel) = endpoint(address, tls.clone()).connect().await {
@@ -222,7 +222,7 @@ impl PlayedNode {
     fn say(&mut self, message: Said, to_scheduler: &ToScheduler) {
         self.sequence += 1;
         let message = NodeMessage { session: self.session, sequence: self.sequence, message: Some(message) };
-        // An error means that the connection has broken, which is seen elsewhere.
+        // An error means that the connection is broken, which is noticed elsewhere.
         let _ = to_scheduler.send(message);
     }
 
@@ -263,7 +263,7 @@ impl PlayedNode {
                     let ends = ends.clone();
                     tokio::spawn(async move {
                         sleep(job_time).await;
-                        // An error means that the connection has broken: the job runs until it is stopped.
+                        // An error means that the connection is broken: the job then runs until it is stopped.
                         let _ = ends.send(number);
                     });
                 }
@@ -296,7 +296,7 @@ impl PlayedNode {
         }
     }
 
-    /// Tells how an instance has ended; `false`: it has not, or is not known.
+    /// Reports how an instance has ended; `false`: it has not ended, or is not known.
     fn tell_end(&mut self, number: Number, of: Option<Number>, to_scheduler: &ToScheduler) -> bool {
         let Some(instance) = self.instances.get(&number) else { return false };
         let (claim, Some(end)) = (instance.claim.clone(), instance.end) else { return false };

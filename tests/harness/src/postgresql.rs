@@ -1,4 +1,4 @@
-//! A PostgreSQL server of a test process.
+//! A PostgreSQL server for a test process.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -15,11 +15,11 @@ use tempfile::TempDir;
 use crate::process::run;
 use crate::wait;
 
-/// Where Debian's package has the server's programs, in a directory for each version.
+/// The directory in which Debian's package installs the server's programs, with a subdirectory for each version.
 const VERSIONS: &str = "/usr/lib/postgresql";
-/// The server's superuser, who needs no password.
+/// The server's superuser, which needs no password.
 const USER: &str = "aliquot";
-/// Ends the server and removes its directory when the test process has ended, whatever has ended it.
+/// Ends the server and removes its directory when the test process has ended, however it ended.
 const KEEPER: &str = r#"dir=$1; shift; "$@" >"$dir/log" 2>&1 & read -r _; kill -QUIT $!; wait; rm -rf "$dir""#;
 
 /// A PostgreSQL server with a socket of its own. It ends when this is dropped, or with the test process.
@@ -27,9 +27,9 @@ pub struct PostgreSql {
     dir: PathBuf,
     programs: PathBuf,
     keeper: Child,
-    /// The keeper waits for its end.
+    /// The keeper waits until this is closed.
     lifeline: Option<ChildStdin>,
-    /// The address and the port at which it listens beside its socket.
+    /// The address and the port on which it listens in addition to its socket.
     listens: Option<(String, u16)>,
 }
 
@@ -50,7 +50,7 @@ impl PostgreSql {
     /// A server that also listens on 127.0.0.1, with TLS, and has this certificate and key, in PEM.
     #[must_use]
     pub fn with_tls(certificate: &str, key: &str) -> PostgreSql {
-        // Free a moment ago: the kernel gives a port to nobody else so soon.
+        // This port was free a moment ago, and the kernel does not give it to another process so soon.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
         let settings = format!(
             "listen_addresses = '127.0.0.1'\nport = {port}\nssl = on\nssl_cert_file = 'server.crt'\nssl_key_file = \
@@ -88,7 +88,7 @@ impl PostgreSql {
             fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its permissions");
             own(&path);
         }
-        // Nobody cuts the power while a test runs.
+        // The power does not fail during a test, so syncs are not needed.
         let settings = format!(
             "{settings}unix_socket_directories = '{}'\nfsync = off\nfull_page_writes = off\nautovacuum = off\n\
              shared_buffers = 16MB\n",
@@ -127,7 +127,7 @@ impl PostgreSql {
         run(psql.args(["--dbname", url, "--command", statements])).success().stdout.trim().to_owned()
     }
 
-    /// Copies a database into a new one by way of a dump, as a backup is restored. Answers the copy's URL.
+    /// Copies a database into a new one through a dump, as a restored backup would. Answers the copy's URL.
     #[must_use]
     pub fn restored(&self, url: &str) -> String {
         let copy = self.database();
@@ -139,7 +139,7 @@ impl PostgreSql {
         copy
     }
 
-    /// The URL of a database by way of the network, with TLS.
+    /// The URL of a database for connections over the network, with TLS.
     #[must_use]
     pub fn over_network(&self, url: &str) -> String {
         let (host, port) = self.listens.as_ref().expect("it listens on the network");
@@ -179,7 +179,8 @@ fn programs() -> PathBuf {
     newest.path().join("bin")
 }
 
-/// The user and the group that run the server in place of root, whom it refuses; `None`: this is not root.
+/// The user and the group that run the server instead of root, because it refuses to run as root; `None`: the test does
+/// not run as root.
 fn user() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -189,6 +190,6 @@ fn user() -> Option<(u32, u32)> {
         let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == name)?;
         Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
     };
-    // The package makes the first one.
+    // The server's package makes the user `postgres`.
     Some(ids("postgres").or_else(|| ids("nobody")).expect("an ordinary user"))
 }

@@ -75,17 +75,17 @@ impl Scheduler {
         let _ = process.wait().success();
     }
 
-    /// Stops the scheduler's process as it is, until [`Scheduler::resume`].
+    /// Freezes the scheduler's process until [`Scheduler::resume`].
     pub fn freeze(&self) {
         self.process.as_ref().expect("the scheduler runs").signal(Signal::STOP);
     }
 
-    /// Lets a frozen scheduler go on.
+    /// Lets a frozen scheduler continue.
     pub fn resume(&self) {
         self.process.as_ref().expect("the scheduler runs").signal(Signal::CONT);
     }
 
-    /// Waits until the scheduler has ended by itself, and answers what it has said.
+    /// Waits until the scheduler has ended by itself, and answers its output.
     #[track_caller]
     pub fn ended(&mut self) -> String {
         let outcome = self.process.take().expect("the scheduler runs").wait();
@@ -98,13 +98,13 @@ impl Scheduler {
         self.dir.path().join("scheduler.sock")
     }
 
-    /// Where it keeps what it must remember, and the audit log.
+    /// The directory with its state and the audit log.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    /// Where nodes reach it.
+    /// The address on which nodes reach it.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.listen
@@ -116,7 +116,7 @@ impl Scheduler {
         Jobs::connect(&self.socket()).expect("the scheduler listens")
     }
 
-    /// The process of the scheduler.
+    /// The id of the scheduler's process.
     #[must_use]
     pub fn process_id(&self) -> u32 {
         self.process.as_ref().expect("the scheduler runs").id()
@@ -134,14 +134,14 @@ impl Scheduler {
         format!("cdi_dir = 'off'\n{}", self.membership(node, &[]))
     }
 
-    /// The same for a cluster of several schedulers: this one leads, and others may later.
+    /// The same for a cluster of several schedulers: this one leads, and others may lead later.
     #[must_use]
     pub fn joins_with(&self, node: &str, others: &[&Scheduler]) -> String {
         format!("cdi_dir = 'off'\n{}", self.membership(node, others))
     }
 
-    /// The same for a node that runs images with podman, in which the devices are those of `gpu`. `keys` are further keys
-    /// of the configuration table `cluster`.
+    /// The same for a node that runs images with podman and has the devices of `gpu`. `keys` are further keys of the
+    /// configuration table `cluster`.
     #[must_use]
     pub fn joins_with_images(&self, node: &str, gpu: &SimulatedGpu, keys: &str) -> String {
         let podman: Vec<&str> = std::iter::once("podman").chain(GLOBAL_OPTIONS).collect();
@@ -192,7 +192,7 @@ impl Jobs {
         self.submit_as("", spec)
     }
 
-    /// The same with a request of this name.
+    /// The same with this request ID.
     ///
     /// # Errors
     /// The scheduler's answer.
@@ -209,10 +209,10 @@ impl Jobs {
         Ok(self.runtime.block_on(self.api.get_job(GetJobRequest { id }))?.into_inner())
     }
 
-    /// One answer to `ListJobs`, of which there may be more.
+    /// One answer to `ListJobs`; it may be incomplete.
     ///
     /// # Errors
-    /// The status that the scheduler has answered with.
+    /// The scheduler's answer.
     pub fn list(&mut self, request: ListJobsRequest) -> Result<ListJobsResponse, Status> {
         Ok(self.runtime.block_on(self.api.list_jobs(request))?.into_inner())
     }
@@ -226,7 +226,7 @@ impl Jobs {
         Ok(self.runtime.block_on(self.api.cancel_job(request))?.into_inner())
     }
 
-    /// `ReadLog`, to its end: what a member of the job's task has written.
+    /// `ReadLog`, to its end: the output of a member of the job's task.
     ///
     /// # Errors
     /// The scheduler's answer.
@@ -275,7 +275,7 @@ impl Jobs {
         Ok(self.runtime.block_on(self.api.set_queue(queue))?.into_inner())
     }
 
-    /// Keeps a secret of the caller.
+    /// Sets a secret of the caller.
     ///
     /// # Errors
     /// The scheduler's answer.
@@ -289,10 +289,10 @@ impl Jobs {
         self.token_for(1)
     }
 
-    /// A join token for so many nodes.
+    /// A join token for this number of nodes.
     ///
     /// # Panics
-    /// If the scheduler makes none.
+    /// If the scheduler does not make one.
     pub fn token_for(&mut self, uses: u32) -> String {
         let request = CreateJoinTokenRequest { uses, ..CreateJoinTokenRequest::default() };
         let made = self.runtime.block_on(self.api.create_join_token(request));
