@@ -56,7 +56,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, ConnectError> 
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(ANSWER_TIMEOUT);
     config.write_timeout = Some(ANSWER_TIMEOUT);
-    // The time for an answer begins with the question, not when the connection was used last.
+    // The timeout counts from the request, not from the last use of the connection.
     config.reset_reader_on_write = true;
     // The caller repeats a failed request itself: kubelet, a loop, or a caller with [`Patience`]. The client's own
     // retries would keep kubelet waiting for minutes.

@@ -41,9 +41,9 @@ pub struct Inventory {
 pub struct InventoryDevice {
     /// The UUID of the device.
     pub uuid: String,
-    /// Its number on the node, as NVML counts.
+    /// The index of the device on the node, as NVML counts.
     pub index: u32,
-    /// Its model, as NVML names it.
+    /// The model of the device, as NVML names it.
     pub model: String,
     /// The memory of the device that can be allocated.
     pub memory_bytes: u64,

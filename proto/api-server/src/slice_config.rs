@@ -14,7 +14,7 @@ use aliquot_dialects::quantity;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The driver, and the domain of its devices' attributes and capacities.
+/// The driver's name, which is also the domain of its devices' attributes and capacities.
 pub const DRIVER: &str = "gpu.aliquot.dev";
 
 /// The only supported version and kind.
