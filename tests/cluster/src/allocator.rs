@@ -1,4 +1,4 @@
-//! Which devices a claim gets: what the real scheduler does, for one node, the first that fits.
+//! Allocates devices to claims: what the real scheduler does, for one node, with the first devices that fit.
 
 mod capacity;
 mod pool;
@@ -14,31 +14,31 @@ use k8s_openapi::api::resource::v1::{
 use aliquot_test_api_server::random_uuid;
 use pool::{Candidate, Pools};
 
-/// One thing that a request may be satisfied by.
+/// One of the alternatives that satisfy a request.
 struct Wish<'a> {
-    /// As it stands in results: `request` or `request/alternative`.
+    /// The name in results: `request` or `request/alternative`.
     name: String,
     class: &'a str,
     selectors: &'a [DeviceSelector],
     tolerations: &'a [DeviceToleration],
     capacity: Option<&'a CapacityRequirements>,
-    /// `None` for all that there are.
+    /// The number of devices; `None` for all devices that there are.
     count: Option<usize>,
 }
 
-/// What a claim gets so far.
+/// The devices that a claim has been given so far.
 #[derive(Clone, Default)]
 struct Chosen<'a> {
     results: Vec<DeviceRequestAllocationResult>,
     devices: Vec<(String, &'a Device)>,
-    /// Requests, as they were satisfied, with their classes.
+    /// The satisfied requests or alternatives, with their classes.
     classes: Vec<(String, String)>,
 }
 
-/// What a claim gets on `node`, beside what other claims have.
+/// Allocates devices of `node` to a claim, next to what other claims have.
 ///
 /// # Errors
-/// Why it gets nothing there.
+/// The reason why the claim gets nothing there.
 pub(crate) fn allocate(
     claim: &ResourceClaim,
     node: &str,
@@ -93,7 +93,7 @@ fn count(mode: Option<&str>, count: Option<i64>) -> Option<usize> {
     if mode == Some("All") { None } else { Some(usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX)) }
 }
 
-/// `chosen` with devices for `wish`.
+/// `chosen` with further devices that satisfy `wish`.
 fn satisfy<'a>(
     wish: &Wish<'_>,
     pools: &'a Pools,
@@ -139,7 +139,7 @@ fn satisfy<'a>(
     Ok(chosen)
 }
 
-/// A share of the candidate, or all of it, unless it is taken.
+/// A share of the candidate, or the whole device; `None` if it is taken.
 fn take(
     wish: &Wish<'_>,
     candidate: &Candidate<'_>,
@@ -159,7 +159,7 @@ fn take(
         let enough = capacity::has(candidate.device, wish.capacity)?;
         return Ok((taken.is_empty() && enough).then_some(result));
     }
-    // A device is given to a claim once, whatever else of it is free.
+    // A claim gets each device only once, even if more of it is free.
     if chosen.iter().any(|result| candidate.is(result)) {
         return Ok(None);
     }
@@ -183,7 +183,7 @@ fn is_tolerated(candidate: &Candidate<'_>, tolerations: &[DeviceToleration]) -> 
     })
 }
 
-/// Whether the claim's constraints hold with this candidate too.
+/// Whether the claim's constraints still hold with this candidate.
 fn keeps(constraints: &[DeviceConstraint], wish: &str, candidate: &Candidate<'_>, chosen: &Chosen<'_>) -> bool {
     let concerns = |constraint: &DeviceConstraint, name: &str| {
         let requests = constraint.requests.as_deref().unwrap_or_default();
@@ -194,7 +194,7 @@ fn keeps(constraints: &[DeviceConstraint], wish: &str, candidate: &Candidate<'_>
         let attribute = |device: &Device| {
             let name = constraint.match_attribute.as_ref().or(constraint.distinct_attribute.as_ref())?;
             let attributes = device.attributes.as_ref()?;
-            // An attribute without a domain is one of its driver's.
+            // An attribute without a domain belongs to its driver's domain.
             let own = name.strip_prefix(candidate.driver).and_then(|rest| rest.strip_prefix('/'));
             attributes.get(name).or_else(|| attributes.get(own?)).cloned()
         };

@@ -16,13 +16,13 @@ use crate::pod::{all_containers_of, containers_of, uid_of};
 use crate::runtime::ContainerRuntime;
 use aliquot_test_api_server::{ApiServer, CORE_EVENTS, EVENTS, NODES, PODS, Resource, Store};
 
-/// Its node.
+/// The name of the cluster's only node.
 pub const NODE_NAME: &str = "node-1";
-/// The namespace of its pods.
+/// The namespace of the tests' pods.
 pub const NAMESPACE: &str = "default";
 
-/// A cluster: an API server, what schedules and collects, and a node with a kubelet. Everything of it is gone when it
-/// is dropped, its containers too.
+/// A cluster: an API server, controllers and a scheduler, and a node with a kubelet. When it is dropped, all of it
+/// ends, also its containers.
 #[derive(Debug)]
 pub struct Cluster {
     kubelet: Option<Kubelet>,
@@ -34,16 +34,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster whose node runs containers with `containers`.
+    /// Starts a cluster that runs its node's containers with `containers`.
     #[must_use]
     pub fn start(containers: Arc<dyn ContainerRuntime>) -> Cluster {
         Cluster::with(containers, Timing::default())
     }
 
-    /// The same, with a kubelet that waits as long as `timing` says.
+    /// The same, with the kubelet's waits in `timing`.
     ///
     /// # Panics
-    /// If the machine has no room for it.
+    /// If a part of it cannot be started.
     #[must_use]
     pub fn with(containers: Arc<dyn ContainerRuntime>, timing: Timing) -> Cluster {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -60,13 +60,13 @@ impl Cluster {
         cluster
     }
 
-    /// The file by which clients find the API server.
+    /// The kubeconfig for clients of the API server.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
     }
 
-    /// In place of `/var/lib/kubelet`.
+    /// The kubelet's directory, which replaces `/var/lib/kubelet`.
     #[must_use]
     pub fn kubelet_dir(&self) -> PathBuf {
         self.dir.path().join("kubelet")
@@ -87,13 +87,13 @@ impl Cluster {
     /// The kubelet.
     ///
     /// # Panics
-    /// If none runs.
+    /// If it does not run.
     #[must_use]
     pub fn kubelet(&self) -> &Kubelet {
         self.kubelet.as_ref().expect("the kubelet runs")
     }
 
-    /// Ends the kubelet as if it were killed. Its containers run on.
+    /// Ends the kubelet as if it were killed. Its containers keep running.
     pub fn kill_kubelet(&mut self) {
         self.kubelet = None;
     }
@@ -101,17 +101,17 @@ impl Cluster {
     /// Starts a kubelet, after [`Cluster::kill_kubelet`].
     ///
     /// # Panics
-    /// If one runs.
+    /// If it runs already.
     pub fn start_kubelet(&mut self) {
         assert!(self.kubelet.is_none(), "the kubelet runs already");
         let settings = Settings { node_name: NODE_NAME.to_owned(), directory: self.kubelet_dir(), timing: self.timing };
         self.kubelet = Some(Kubelet::start(settings, self.store(), Arc::clone(&self.containers)));
     }
 
-    /// Makes an object, which must be as the API server wants it.
+    /// Makes an object.
     ///
     /// # Panics
-    /// If it is not.
+    /// If the API server refuses the object.
     #[track_caller]
     pub fn create(&self, resource: &'static Resource, object: Value) -> Value {
         let namespace = if resource.namespaced { NAMESPACE } else { "" };
@@ -119,7 +119,7 @@ impl Cluster {
         created.unwrap_or_else(|failure| panic!("cannot make {}: {failure}", resource.plural))
     }
 
-    /// Makes a pod of this specification.
+    /// Makes a pod with this specification.
     ///
     /// # Panics
     /// If the API server refuses it.
@@ -129,16 +129,16 @@ impl Cluster {
         serde_json::from_value(self.create(&PODS, pod)).expect("what was made is a pod")
     }
 
-    /// The pod as it is now.
+    /// The present state of the pod; `None` if it does not exist.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<Pod> {
         self.store().get(&PODS, NAMESPACE, name).ok()
     }
 
-    /// Waits until the pod is in `phase`, and fails the test if it has ended otherwise.
+    /// Waits until the pod is in `phase`. Fails the test if the pod ends in another phase.
     ///
     /// # Panics
-    /// If it does not get there.
+    /// If the pod does not reach the phase.
     #[track_caller]
     pub fn wait_for_phase(&self, name: &str, phase: &str) -> Pod {
         wait::until(&format!("pod {name} is {phase}"), || {
@@ -151,10 +151,10 @@ impl Cluster {
         })
     }
 
-    /// Waits until something has gone wrong with the pod in whose description `words` stand.
+    /// Waits until the pod has an error that contains `words`.
     ///
     /// # Panics
-    /// If it does not.
+    /// If no such error comes.
     #[track_caller]
     pub fn wait_for_error(&self, name: &str, words: &str) -> String {
         let pod = self.pod(name).expect("the pod is there");
@@ -166,30 +166,30 @@ impl Cluster {
         })
     }
 
-    /// Deletes a pod and waits until its kubelet has cleared up behind it.
+    /// Deletes a pod, and waits until its kubelet has cleaned up.
     ///
     /// # Panics
-    /// If it is not there, or stays.
+    /// If the pod does not exist, or stays.
     #[track_caller]
     pub fn delete_pod(&self, name: &str) {
         self.store().delete(&PODS, NAMESPACE, name, false).expect("the pod is there");
         wait::until_true(&format!("pod {name} is gone"), || self.pod(name).is_none());
     }
 
-    /// What the containers of a pod have written to their standard output.
+    /// The standard output of a pod's containers.
     #[must_use]
     pub fn output(&self, pod: &Pod) -> String {
         let ids = containers_of(pod).iter().map(|container| format!("k8s_{}_{}", container.name, uid_of(pod)));
         ids.map(|id| self.containers.output(&id)).collect()
     }
 
-    /// What one container of a pod, which may be an init container, has written to its standard output.
+    /// The standard output of one container of a pod, which may be an init container.
     #[must_use]
     pub fn output_of(&self, pod: &Pod, container: &str) -> String {
         self.containers.output(&format!("k8s_{container}_{}", uid_of(pod)))
     }
 
-    /// What events say, of both groups, as `reason: message`.
+    /// The events of both groups, as `reason: message`.
     #[must_use]
     pub fn events(&self) -> Vec<String> {
         let store = self.store();
@@ -201,7 +201,7 @@ impl Cluster {
         core.chain(newer).map(line).collect()
     }
 
-    /// The keys of the manager's configuration by which it finds this cluster, in the table `kubernetes`.
+    /// The keys of a manager's configuration, in the table `kubernetes`, with which it finds this cluster.
     #[must_use]
     pub fn manager_settings(&self, mode: &str) -> String {
         format!(

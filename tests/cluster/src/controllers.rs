@@ -1,5 +1,5 @@
-//! What goes on in a cluster beside the node: claims are made from templates, given devices, reserved for pods, and
-//! pods are bound; what nobody uses any more is taken back and deleted.
+//! The controllers and the scheduler of the cluster: claims are made from templates, get devices, and are reserved for
+//! pods; pods are bound; what is no longer used is released and deleted.
 
 mod claims;
 mod extended_resources;
@@ -15,13 +15,13 @@ use aliquot_test_api_server::{PODS, Store};
 use claims::ClaimController;
 use scheduler::Scheduler;
 
-/// Keeps a claim that has devices from going away.
+/// The finalizer that keeps a claim with devices from being deleted.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
-/// Changes that come within this time are looked at together.
+/// Changes within this time are handled together.
 const TOGETHER: Duration = Duration::from_millis(30);
 
-/// Does all this for `node`, whenever something has changed.
+/// Runs the controllers for `node` at each change.
 pub(crate) async fn run(store: Store, node: String) {
     let mut changes = store.changes();
     let mut claims = ClaimController::new(store.clone());
@@ -40,7 +40,7 @@ pub(crate) async fn run(store: Store, node: String) {
     }
 }
 
-/// Says in the pod's status whether it is scheduled, and why not.
+/// Writes into the pod's status whether it is scheduled, and if not, why.
 fn note(store: &Store, pod: &Pod, outcome: Result<(), String>) {
     let (namespace, name) = name_of(pod);
     let condition = match &outcome {
@@ -49,6 +49,6 @@ fn note(store: &Store, pod: &Pod, outcome: Result<(), String>) {
             json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": reason})
         }
     };
-    // It may be deleted.
+    // The pod may have been deleted.
     let _ = store.merge(&PODS, &namespace, &name, true, &json!({"status": {"conditions": [condition]}}));
 }

@@ -1,4 +1,4 @@
-//! A kubelet: it registers plugins, prepares claims, gives out devices, says who has which, and starts containers.
+//! A kubelet: it registers plugins, prepares claims, allocates devices, serves PodResources, and starts containers.
 
 mod checkpoint;
 mod claims;
@@ -25,30 +25,31 @@ use devices::DeviceManager;
 use plugins::Plugins;
 use pods::PodWorkers;
 
-/// A running kubelet. When it is dropped it ends as if it were killed: its containers run on, its sockets stay.
+/// A running kubelet. When it is dropped, it ends as if it were killed: its containers keep running, and its sockets
+/// stay.
 #[derive(Debug)]
 pub struct Kubelet {
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
 }
 
-/// When a call of a driver began and ended.
+/// The time of a call to a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverCall {
-    /// When kubelet called.
+    /// When kubelet sent the call.
     pub began: Instant,
-    /// When the driver had answered.
+    /// When the driver's answer came.
     pub ended: Instant,
 }
 
 impl DriverCall {
-    /// A call that ends now.
+    /// A call that began then and ends now.
     fn since(began: Instant) -> DriverCall {
         DriverCall { began, ended: Instant::now() }
     }
 }
 
-/// What the kubelet's parts share.
+/// The state that the kubelet's parts share.
 struct Shared {
     settings: Settings,
     store: Store,
@@ -57,9 +58,9 @@ struct Shared {
     claims: ClaimManager,
     devices: DeviceManager,
     pods: PodWorkers,
-    /// What plugins have done that they must not do, and that no answer tells them.
+    /// Violations of protocols by plugins that no answer reports to them.
     complaints: Mutex<Vec<String>>,
-    /// The calls of a driver that succeeded, by method.
+    /// The successful calls to a driver, by method.
     calls: Mutex<BTreeMap<&'static str, Vec<DriverCall>>>,
 }
 
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Kubelet {
-    /// Starts a kubelet, which goes on where the one before it in this directory was.
+    /// Starts a kubelet, which continues from the state of an earlier one in this directory.
     ///
     /// # Panics
     /// If its directory cannot be used.
@@ -94,7 +95,7 @@ impl Kubelet {
         });
         {
             let _guard = runtime.enter();
-            // In this order: who finds the one finds the other.
+            // The order matters: a client that finds the second socket also finds the first.
             pod_resources::serve(Arc::clone(&shared));
             devices::serve(Arc::clone(&shared));
             runtime.spawn(plugins::watch(Arc::clone(&shared)));
@@ -103,7 +104,7 @@ impl Kubelet {
         Kubelet { shared, runtime: Some(runtime) }
     }
 
-    /// The directory in place of `/var/lib/kubelet`.
+    /// The kubelet's directory, which replaces `/var/lib/kubelet`.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
         self.shared.settings.directory.clone()
@@ -115,43 +116,43 @@ impl Kubelet {
         self.shared.plugins.driver(name).is_ok()
     }
 
-    /// The health of a driver's devices, by pool and device, as its stream told it last.
+    /// The health of a driver's devices, by pool and device, as its stream last reported it.
     #[must_use]
     pub fn device_health(&self) -> BTreeMap<(String, String), bool> {
         self.shared.plugins.health()
     }
 
-    /// How many units of `resource` a node status would say that there are: all, and those that can be given out.
+    /// The units of `resource` as a node's status would have them: all, and those that can be allocated.
     #[must_use]
     pub fn capacity(&self, resource: &str) -> Option<(usize, usize)> {
         self.shared.devices.capacity(resource)
     }
 
-    /// Whether any unit of any resource can be given out.
+    /// Whether any unit of any resource can be allocated.
     #[must_use]
     pub fn has_units(&self) -> bool {
         self.shared.devices.has_units()
     }
 
-    /// The ids of `resource` that a container has.
+    /// The ids that a container has of `resource`.
     #[must_use]
     pub fn device_ids(&self, pod_uid: &str, container: &str, resource: &str) -> Vec<String> {
         self.shared.devices.ids(pod_uid, container, resource)
     }
 
-    /// Why a pod is not where it should be, as its last event says.
+    /// The pod's present error, which is also the text of its last event.
     #[must_use]
     pub fn pod_error(&self, pod_uid: &str) -> Option<String> {
         self.shared.pods.error(pod_uid)
     }
 
-    /// What plugins have done that they must not do.
+    /// Violations of protocols by plugins.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         self.shared.complaints.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The calls of `method` that succeeded.
+    /// The successful calls of `method`.
     #[must_use]
     pub fn calls(&self, method: &str) -> Vec<DriverCall> {
         let calls = self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! A cluster of one node, for tests: an API server, what schedules, and a kubelet. They speak the real protocols,
-//! refuse what the real ones refuse, and start real containers. The API server is a crate of its own, which knows
-//! nothing of kubelets: a test that needs no more uses that one alone.
+//! A cluster of one node, for tests: an API server, controllers and a scheduler, and a kubelet. They use the real
+//! protocols, refuse what the real ones refuse, and start real containers. The API server is a separate crate that does
+//! not know kubelets: a test that needs no more uses only that crate.
 //!
 //! | | |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | [`World`] | a cluster, and the node manager on its node's simulated GPUs |
 //! | [`ApiServer`], [`Store`] | lists, watches, writes, applies by HTTP; [what it serves](RESOURCES) |
 //! | [`Kubelet`] | registers plugins, prepares claims, gives out devices, serves PodResources, runs pods |
-//! | [`Podman`], [`Paper`] | containers that really run, and containers that are only written down |
+//! | [`Podman`], [`Paper`] | containers that really run, and containers that are only recorded |
 
 mod allocator;
 mod cluster;

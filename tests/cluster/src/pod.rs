@@ -1,4 +1,4 @@
-//! What pods say about themselves.
+//! Reads the fields of pods.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,36 @@ pub(crate) fn uid_of(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-/// Its namespace and name.
+/// The namespace and the name of the pod.
 pub(crate) fn name_of(pod: &Pod) -> (String, String) {
     let metadata = &pod.metadata;
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-/// Its containers, without init containers.
+/// The containers of the pod, without init containers.
 pub(crate) fn containers_of(pod: &Pod) -> &[Container] {
     pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default()
 }
 
-/// Its init containers.
+/// The init containers of the pod.
 pub(crate) fn init_containers_of(pod: &Pod) -> &[Container] {
     pod.spec.as_ref().and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default()
 }
 
-/// All its containers, in the order in which they start.
+/// All containers of the pod, in the order in which they start.
 pub(crate) fn all_containers_of(pod: &Pod) -> impl Iterator<Item = &Container> {
     init_containers_of(pod).iter().chain(containers_of(pod))
 }
 
-/// Whether an init container is a sidecar: it runs beside those that come after it.
+/// Whether an init container is a sidecar: it keeps running beside the containers after it.
 pub(crate) fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
 }
 
-/// The names of the pod's claims by the names that its containers have for them.
+/// The names of the pod's claims, by the names that its containers use for them.
 ///
 /// # Errors
-/// One that is made from a template is not made yet.
+/// If a claim from a template has not been made yet.
 pub(crate) fn claim_names(pod: &Pod) -> Result<BTreeMap<String, String>, String> {
     let mut names = BTreeMap::new();
     let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
@@ -53,7 +53,7 @@ pub(crate) fn claim_names(pod: &Pod) -> Result<BTreeMap<String, String>, String>
     Ok(names)
 }
 
-/// The claim that was made for the pod's extended resources, with which of its requests each container has, as pairs.
+/// The claim that was made for the pod's extended resources, and pairs of a container and its request.
 pub(crate) fn extended_claim(pod: &Pod) -> Option<(&str, Vec<(&str, &str)>)> {
     let claim = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     let mappings = claim.request_mappings.iter();
@@ -72,7 +72,7 @@ pub(crate) fn extended_resources(container: &Container) -> BTreeMap<String, usiz
     counted.collect()
 }
 
-/// How far the pod is.
+/// The phase of the pod.
 pub(crate) fn phase_of(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }

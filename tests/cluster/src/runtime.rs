@@ -10,42 +10,42 @@ use std::fmt;
 pub use paper::Paper;
 pub use podman::Podman;
 
-/// What starts containers.
+/// A container runtime.
 pub trait ContainerRuntime: Send + Sync + fmt::Debug + 'static {
     /// Starts a container.
     ///
     /// # Errors
-    /// It cannot be made or started; then nothing of it is left.
+    /// If the container cannot be made or started; nothing of it is left then.
     fn start(&self, container: &ContainerSpec) -> Result<(), String>;
 
-    /// What has become of a container.
+    /// The state of a container.
     fn state(&self, id: &str) -> ContainerState;
 
-    /// Ends a container, if it runs, and removes what is left of it.
+    /// Ends a container if it runs, and removes it.
     fn remove(&self, id: &str);
 
-    /// What it has written to its standard output until now.
+    /// The container's standard output so far.
     fn output(&self, id: &str) -> String;
 }
 
-/// A container to be started.
+/// The specification of a container.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerSpec {
-    /// Its name with the runtime.
+    /// The container's name in the runtime.
     pub id: String,
     /// Its image.
     pub image: String,
-    /// What runs in it.
+    /// The program of the container, with its arguments.
     pub command: Vec<String>,
-    /// Variables besides the image's.
+    /// Variables in addition to those of the image.
     pub environment: BTreeMap<String, String>,
-    /// Path in the container, path on the node, whether read only.
+    /// For each mount the path in the container, the path on the node, and whether it is read-only.
     pub mounts: Vec<(String, String, bool)>,
-    /// Fully qualified names.
+    /// The fully qualified names of its CDI devices.
     pub cdi_devices: Vec<String>,
 }
 
-/// What has become of a container.
+/// The state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerState {
     /// It was never started, or was removed.

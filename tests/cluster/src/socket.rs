@@ -10,21 +10,21 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
-/// A channel to whoever listens at `socket`, as kubelet connects to drivers and device plugins.
+/// A channel to the server at `socket`, as kubelet connects to drivers and device plugins.
 ///
 /// # Errors
-/// Nobody listens there.
+/// If no server listens there.
 pub(crate) async fn connect(socket: &Path, timeout: Duration) -> Result<Channel, tonic::transport::Error> {
-    // The address is only the authority that is sent.
+    // The address is only sent as the authority.
     connect_as(Endpoint::from_static("http://localhost"), socket, timeout).await
 }
 
-/// The authority that kubelet sends to who wants to register at `socket`: the path, with percent signs for what may not
-/// stand in one. The real kubelet does so, and servers in Rust refuse such a path unless an `@` stands before the
-/// percent signs.
+/// The authority that kubelet sends to a plugin that registers at `socket`: the path, with percent signs for characters
+/// that an authority cannot contain. The real kubelet does so, and servers in Rust refuse such an authority unless an
+/// `@` comes before the percent signs.
 ///
 /// # Errors
-/// Servers that read it as strictly as ours do refuse such a one.
+/// If a server as strict as Aliquot's would refuse it.
 pub(crate) fn registration_authority(socket: &Path) -> Result<Endpoint, String> {
     let may_stand = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(byte);
     let path = socket.as_os_str().as_encoded_bytes();
@@ -34,10 +34,10 @@ pub(crate) fn registration_authority(socket: &Path) -> Result<Endpoint, String> 
         .map_err(|error| format!("servers refuse the authority {authority:?}: {error}"))
 }
 
-/// A channel to whoever listens at `socket`, by the name that `endpoint` has.
+/// A channel to the server at `socket`, with the authority of `endpoint`.
 ///
 /// # Errors
-/// Nobody listens there.
+/// If no server listens there.
 pub(crate) async fn connect_as(
     endpoint: Endpoint,
     socket: &Path,
@@ -51,12 +51,12 @@ pub(crate) async fn connect_as(
     endpoint.connect_timeout(timeout).connect_with_connector(connector).await
 }
 
-/// Listens at `socket`, where nobody does any more.
+/// Listens at `socket`. A file that an earlier server left there is replaced.
 ///
 /// # Panics
-/// If it cannot be made.
+/// If the socket cannot be made.
 pub(crate) fn listen(socket: &Path) -> UnixListenerStream {
-    // It may be left from before.
+    // An earlier server may have left the file.
     let _ = fs::remove_file(socket);
     let directory = socket.parent().expect("a socket lies in a directory");
     fs::create_dir_all(directory).expect("a directory for the socket");
@@ -64,7 +64,7 @@ pub(crate) fn listen(socket: &Path) -> UnixListenerStream {
     UnixListenerStream::new(listener)
 }
 
-/// A file in a directory, told apart from others that had its name before.
+/// A file in a directory, told apart from earlier files with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
@@ -72,7 +72,7 @@ pub(crate) struct File {
     changed: (i64, i64),
 }
 
-/// The sockets in a directory, as they are now.
+/// The sockets that are in a directory now.
 pub(crate) fn sockets_in(directory: &Path) -> Vec<File> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sockets = entries.filter_map(|entry| {

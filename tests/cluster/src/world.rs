@@ -1,4 +1,4 @@
-//! A cluster whose node has simulated GPUs and a manager.
+//! A cluster with simulated GPUs and a manager on its node.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,39 +15,39 @@ use crate::cluster::{Cluster, NAMESPACE};
 use crate::runtime::{ContainerRuntime, Paper, Podman};
 use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, PODS, SLICES};
 
-/// The DRA driver, and the device class for all of its devices.
+/// The name of the DRA driver, which is also the device class for all its devices.
 pub const DRIVER: &str = "gpu.aliquot.dev";
 
-/// All of it together. What depends on other parts is dropped before them.
+/// A cluster, a manager and GPUs. Parts that depend on others are dropped before them.
 pub struct World {
     /// The cluster.
     pub cluster: Cluster,
-    /// The manager on its node.
+    /// The manager on the cluster's node.
     pub node: Node,
-    /// What containers are made of, if they really run.
+    /// The image of the containers, if they really run.
     pub image: Option<Image>,
-    /// The node's GPUs.
+    /// The node's simulated GPUs.
     pub gpu: SimulatedGpu,
     _cdi: Option<TempDir>,
 }
 
-/// What a claim asks for of each device.
+/// The part of each device that a claim asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its time.
+    /// Percent of the device's time.
     pub core_percent: u32,
-    /// Its memory.
+    /// Bytes of the device's memory.
     pub memory_bytes: u64,
 }
 
 impl World {
-    /// A node with `devices` GPUs whose containers are only written down.
+    /// A node with `devices` GPUs and containers that are only recorded.
     #[must_use]
     pub fn on_paper(mode: &str, devices: usize) -> World {
         World::on_paper_with(mode, &"[[device]]\n".repeat(devices), "")
     }
 
-    /// The same on a machine of this description, with further lines in the manager's configuration.
+    /// The same on a machine with this description, with further lines in the manager's configuration.
     #[must_use]
     pub fn on_paper_with(mode: &str, machine: &str, settings: &str) -> World {
         let cdi = tempfile::Builder::new().prefix("aliquot-cdi-").tempdir().expect("a temporary directory");
@@ -58,10 +58,10 @@ impl World {
         World { cluster, node, image: None, gpu, _cdi: Some(cdi) }.with_class()
     }
 
-    /// A node with `devices` GPUs whose containers podman runs, with `programs` in their image.
+    /// A node with `devices` GPUs and containers that podman runs, with `programs` in their image.
     #[must_use]
     pub fn with_containers(mode: &str, devices: usize, programs: &[&str]) -> World {
-        // Containers' programs take their slices' memory to the byte.
+        // The containers' programs fill their slices' memory to the last byte.
         let gpu = SimulatedGpu::with(&(EXACT_MEMORY.to_owned() + &"[[device]]\n".repeat(devices)));
         let programs: Vec<HostProgram> = programs.iter().map(|name| HostProgram::linked(&gpu, name)).collect();
         let image = Image::with(&programs.iter().collect::<Vec<_>>());
@@ -82,7 +82,7 @@ impl World {
         self
     }
 
-    /// Waits until the driver is registered and has published so many devices.
+    /// Waits until the driver is registered and has published this number of devices.
     pub fn wait_for_driver(&self, devices: usize) {
         wait::until_true("the driver is registered", || self.cluster.kubelet().has_driver(DRIVER));
         wait::until_true("the devices are published", || {
@@ -96,7 +96,7 @@ impl World {
         self.claim_of(name, &json!({"requests": [{"name": "gpu", "exactly": request(share, 1)}]}));
     }
 
-    /// Makes a claim of this specification.
+    /// Makes a claim with this specification.
     pub fn claim_of(&self, name: &str, devices: &Value) {
         self.cluster.create(
             &CLAIMS,
@@ -112,7 +112,7 @@ impl World {
         self.cluster.create_pod(name, &self.pod_spec(claims, command))
     }
 
-    /// What such a pod is.
+    /// The specification of such a pod.
     #[must_use]
     pub fn pod_spec(&self, claims: &[&str], command: &[&str]) -> Value {
         let named = claims.iter().map(|claim| json!({"name": claim, "resourceClaimName": claim}));
@@ -126,27 +126,27 @@ impl World {
         })
     }
 
-    /// The claim as it is now.
+    /// The present state of the claim.
     #[must_use]
     pub fn claim_now(&self, name: &str) -> ResourceClaim {
         self.cluster.store().get(&CLAIMS, NAMESPACE, name).expect("the claim is there")
     }
 
-    /// What the claim was given.
+    /// The devices that were allocated to the claim.
     #[must_use]
     pub fn results(&self, claim: &str) -> Vec<DeviceRequestAllocationResult> {
         let status = self.claim_now(claim).status.unwrap_or_default();
         status.allocation.and_then(|allocation| allocation.devices?.results).unwrap_or_default()
     }
 
-    /// The claim's slice.
+    /// The slice of the claim; `None` if there is none.
     #[must_use]
     pub fn slice_of(&self, claim: &str) -> Option<Slice> {
         let name = self.slice_name(claim);
         self.slices().into_iter().find(|slice| slice.name == name)
     }
 
-    /// What the claim's slice is called.
+    /// The name of the claim's slice.
     fn slice_name(&self, claim: &str) -> String {
         format!("claim-{}", self.claim_now(claim).metadata.uid.expect("a claim has a uid"))
     }
@@ -157,8 +157,8 @@ impl World {
         self.node.client().slices().expect("the manager answers")
     }
 
-    /// What is wrong with the slices of these pods: each uses the claim of its own name, which asks for this share. Waits
-    /// until all run.
+    /// Waits until these pods run, and answers what is wrong with their slices. Each pod uses the claim with its own
+    /// name, which asks for this share.
     #[track_caller]
     pub fn wrong_identities(&self, pods: &[(String, Share)]) -> Vec<String> {
         let running: Vec<Pod> = pods.iter().map(|(name, _)| self.cluster.wait_for_phase(name, "Running")).collect();
@@ -167,7 +167,7 @@ impl World {
         checked.filter_map(Result::err).collect()
     }
 
-    /// Whether the claim's slice is what was given to the claim, and its pod's container has got it.
+    /// Checks that the claim's slice is what was allocated to the claim, and that its pod's container has got it.
     fn identity(&self, pod: &Pod, claim: &str, share: Share, slices: &[Slice]) -> Result<(), String> {
         let name = self.slice_name(claim);
         let slice = slices.iter().find(|slice| slice.name == name);
@@ -190,10 +190,10 @@ impl World {
         if sees && is_in { Ok(()) } else { Err(format!("claim {claim}, {slice:?}: its container has got\n{got}")) }
     }
 
-    /// Fails the test unless the claim's slice is what was given to the claim, and its pod's container has got it.
+    /// Fails the test unless the claim's slice is what was allocated to the claim, and its pod's container has got it.
     ///
     /// # Panics
-    /// If it is not.
+    /// If that is not so.
     #[track_caller]
     pub fn assert_identity(&self, pod: &Pod, claim: &str, share: Share) {
         if let Err(wrong) = self.identity(pod, claim, share, &self.slices()) {
@@ -201,14 +201,14 @@ impl World {
         }
     }
 
-    /// Fails the test if kubelet has seen the manager do what no plugin may do.
+    /// Fails the test if kubelet has seen a violation of a protocol by the manager.
     #[track_caller]
     pub fn assert_no_complaints(&self) {
         assert_eq!(self.cluster.kubelet().complaints(), Vec::<String>::new(), "{}", self.node.log());
     }
 
-    /// Waits until `is_done`, which is called again and again, or `killer` ([`Node::kill_at_step`]) has killed the
-    /// manager, which is then started again. Returns whether it was killed. `what` says what was awaited.
+    /// Calls `is_done` again and again until it is true or `killer` ([`Node::kill_at_step`]) has killed the manager,
+    /// which is then started again. Returns whether it was killed. `what` describes the awaited state.
     pub fn until_done_or_killed(
         &mut self,
         mut killer: Process,
@@ -227,7 +227,7 @@ impl World {
         killed
     }
 
-    /// Starts a relay for a pod with this UID, and waits until it has registered so many plugins with kubelet.
+    /// Starts a relay for a pod with this UID, and waits until it has registered this number of plugins with kubelet.
     #[must_use]
     pub fn relay(&self, pod_uid: &str, plugins: usize) -> Process {
         let relay = self.node.relay(pod_uid);
@@ -238,8 +238,8 @@ impl World {
         relay
     }
 
-    /// Replaces the manager and its relay as a rollout does that starts the new pod first. `meanwhile` is called
-    /// whenever something has changed.
+    /// Replaces the manager and its relay like a rollout that starts the new pod first. `meanwhile` is called after
+    /// each change.
     pub fn roll_out(&mut self, old: &mut Process, pod_uid: &str, plugins: usize, mut meanwhile: impl FnMut(&World)) {
         let new = self.relay(pod_uid, plugins);
         meanwhile(self);
@@ -253,8 +253,8 @@ impl World {
         meanwhile(self);
     }
 
-    /// Kills the manager, and waits until kubelet has noticed that nobody serves units any more: what it says of them
-    /// later is of the next manager.
+    /// Kills the manager, and waits until kubelet has noticed that no plugin serves units any more: what kubelet
+    /// reports later comes from the next manager.
     pub fn kill_manager(&mut self) {
         self.node.kill();
         wait::until_true("kubelet has no units", || !self.cluster.kubelet().has_units());
@@ -266,7 +266,7 @@ impl World {
         self.cluster.pod(pod).and_then(|pod| pod.status?.phase).as_deref() == Some("Running")
     }
 
-    /// Waits until no slice is left, nor anything of it.
+    /// Waits until no slice and no part of one is left.
     #[track_caller]
     pub fn wait_until_empty(&self) {
         wait::until_true("no slice is left", || self.slices().is_empty());
@@ -283,14 +283,14 @@ impl World {
         }
         wait::until_true("all pods are gone", || store.count(&PODS) == 0);
         for claim in store.list::<ResourceClaim>(&CLAIMS) {
-            // One that was made for a pod may go by itself.
+            // A claim that was made for a pod may be deleted without this.
             let _ = store.delete(&CLAIMS, NAMESPACE, &claim.metadata.name.expect("a claim has a name"), false);
         }
         wait::until_true("all claims are gone", || store.count(&CLAIMS) == 0);
     }
 }
 
-/// A request for a share of so many devices each.
+/// A request for this share of each of `count` devices.
 #[must_use]
 pub fn request(share: Share, count: u32) -> Value {
     json!({
@@ -301,7 +301,7 @@ pub fn request(share: Share, count: u32) -> Value {
     })
 }
 
-/// So many percent of a device's time and mebibytes of its memory.
+/// A share with this percentage of a device's time, and this amount of memory in mebibytes.
 #[must_use]
 pub fn share(core_percent: u32, memory_mib: u64) -> Share {
     Share { core_percent, memory_bytes: memory_mib * MIB }

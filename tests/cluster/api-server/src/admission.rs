@@ -1,8 +1,8 @@
-//! Admission webhooks: those that configurations name are asked over TLS when an object is made or replaced, as the real
-//! server asks them: first those that change objects, then, with what has become of it, those that only judge.
+//! Admission webhooks: those in configurations are called over TLS when an object is made or replaced, as the real
+//! server calls them. Webhooks that change objects come first, then those that only validate the changed object.
 //!
-//! Patches, deletions and what the server's own user does are not reviewed; a configuration that wants deletions
-//! reviewed is refused. Services have no network here, so a test says where each one really is.
+//! Patches, deletions and requests of the server's own user are not reviewed; a configuration that wants deletions
+//! reviewed is refused. Services have no network here, so a test sets the address of each one.
 
 mod call;
 pub mod conditions;
@@ -22,10 +22,10 @@ use super::resource::{MUTATING_WEBHOOKS, NAMESPACES, Resource, VALIDATING_WEBHOO
 use super::selector::matches;
 use super::status::Failure;
 
-/// The most turns in which webhooks that want it are asked again about what others have changed.
+/// How many more times webhooks that want it are called about the changes of other webhooks.
 const REINVOCATIONS: usize = 1;
 
-/// What is to be done with an object.
+/// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Create,
@@ -41,7 +41,7 @@ impl Operation {
     }
 }
 
-/// What both kinds of webhooks have.
+/// What both kinds of webhooks have in common.
 struct Webhook {
     name: String,
     client: WebhookClientConfig,
@@ -49,7 +49,7 @@ struct Webhook {
     conditions: Vec<MatchCondition>,
     namespaces: Option<LabelSelector>,
     objects: Option<LabelSelector>,
-    /// Whether an object is admitted that nobody could judge.
+    /// Whether an object is admitted if the webhook cannot be called.
     ignores_failures: bool,
     seconds: u64,
     is_asked_again: bool,
@@ -84,7 +84,7 @@ impl From<ValidatingWebhook> for Webhook {
     }
 }
 
-/// An object as it is admitted, and what its maker is warned of.
+/// Answers the object as admitted, and the warnings for the client.
 pub(super) async fn admit(
     shared: &Shared,
     target: Target<'_>,
@@ -120,7 +120,7 @@ fn configured<K: DeserializeOwned>(shared: &Shared, resource: &'static Resource)
     objects.list(resource, None).map(|(_, object)| super::typed(Value::clone(object))).collect()
 }
 
-/// What a webhook says of an object; `None`: it is not asked about this one, or does not answer and need not.
+/// The webhook's review of an object; `None`: the webhook is not called for this object, or failed and may be ignored.
 async fn review(
     shared: &Shared,
     webhook: &Webhook,
@@ -193,7 +193,7 @@ fn is_meant(
         .map_err(|error| Failure::internal(format!("match conditions of webhook {:?}: {error}", webhook.name)))
 }
 
-/// The object with what a webhook changes.
+/// Applies a webhook's patch to the object.
 fn changed(webhook: &str, mut object: Value, response: &Value) -> Result<Value, Failure> {
     let Some(patch) = response.get("patch").filter(|patch| !patch.is_null()) else { return Ok(object) };
     let failed =

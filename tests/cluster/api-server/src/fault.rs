@@ -2,17 +2,17 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What becomes of a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
-    /// It is done and answered.
+    /// The request is done and answered.
     #[default]
     None,
-    /// It is not done, and fails.
+    /// The request is not done, and fails.
     Refused,
-    /// It is not done: the client has no right to it.
+    /// The request is not done: the client has no right to it.
     Forbidden,
-    /// It is done, and its client hears that it failed.
+    /// The request is done, but the client is told that it failed.
     AnswerLost,
 }
 

@@ -1,4 +1,4 @@
-//! Fields of objects by their paths, and sets of them, as server-side apply keeps them.
+//! Fields of objects by their paths, and sets of fields, in the form that server-side apply stores.
 //!
 //! An element of a path is written as in `FieldsV1`: `f:name` is a field, `k:{…}` the item of a list with these keys,
 //! `v:…` a value of a set.
@@ -7,22 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-/// A path to a field.
+/// The path to a field.
 pub(super) type Path = Vec<String>;
 /// A set of fields.
 pub(super) type Fields = BTreeSet<Path>;
 
-/// How the items of a list are told apart.
+/// How the items of a list are identified.
 enum List {
-    /// By these keys.
+    /// By the values of these keys.
     Keyed(&'static [&'static str]),
-    /// By their values.
+    /// By the items themselves.
     Set,
-    /// Not at all: a list is written as a whole.
+    /// Items are not identified: the list is written as a whole.
     Atomic,
 }
 
-/// How the list at `path` is kept.
+/// How the items of the list at `path` are identified.
 fn list_at(path: &[String]) -> List {
     let fields: Vec<&str> = path.iter().filter_map(|element| element.strip_prefix("f:")).collect();
     match fields.as_slice() {
@@ -39,7 +39,7 @@ fn is_atomic(path: &[String]) -> bool {
     matches!(path.last().map(String::as_str), Some("f:data" | "f:nodeSelector" | "f:parameters"))
 }
 
-/// The fields that `value` has, none of which is part of another, but for items of lists, which are fields themselves.
+/// The fields of `value`. No field is part of another one, except items of lists, which are fields themselves.
 pub(super) fn of(value: &Value) -> Fields {
     let mut fields = Fields::new();
     collect(value, &mut Path::new(), &mut fields);
@@ -81,7 +81,7 @@ fn key_of(item: &Value, keys: &[&str]) -> String {
     format!("k:{}", serde_json::to_string(&key).expect("values are written as JSON"))
 }
 
-/// Whether an item of a list is the one that an element of a path means.
+/// Whether an element of a path means this item of a list.
 fn is_item(item: &Value, kind: &str, text: &str) -> bool {
     let wanted: Value = serde_json::from_str(text).expect("elements are written by this module");
     match wanted.as_object().filter(|_| kind == "k") {
@@ -98,7 +98,7 @@ pub(super) fn get<'a>(object: &'a Value, path: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// Writes `value` at `path`, with what lies on the way there.
+/// Writes `value` at `path`, and makes the objects and lists on the way.
 pub(super) fn set(object: &mut Value, path: &[String], value: &Value) {
     let Some((element, rest)) = path.split_first() else {
         *object = value.clone();
@@ -120,7 +120,7 @@ pub(super) fn set(object: &mut Value, path: &[String], value: &Value) {
                 items.push(serde_json::from_str(text).expect("keys are written by this module"));
                 items.len() - 1
             });
-            // An item that is there already keeps what others have written into it.
+            // An existing item keeps what others have written into it.
             if !rest.is_empty() {
                 set(&mut items[index], rest, value);
             }
@@ -129,7 +129,7 @@ pub(super) fn set(object: &mut Value, path: &[String], value: &Value) {
     }
 }
 
-/// Takes away what is at `path`.
+/// Removes what is at `path`.
 pub(super) fn remove(object: &mut Value, path: &[String]) {
     let Some((element, rest)) = path.split_first() else { return };
     match (element.split_once(':'), object) {
@@ -162,7 +162,7 @@ pub(super) fn to_json(fields: &Fields) -> Value {
                 .entry(element.clone())
                 .or_insert_with(|| Map::new().into());
         }
-        // A field that others are part of is marked as a member of the set itself.
+        // A field that contains other fields of the set is marked as a member itself.
         if fields.iter().any(|other| other.len() > path.len() && other.starts_with(path)) {
             at["."] = Map::new().into();
         }
@@ -170,7 +170,7 @@ pub(super) fn to_json(fields: &Fields) -> Value {
     root
 }
 
-/// The set that `json` is.
+/// The set of fields that is written in `json`.
 pub(super) fn from_json(json: &Value) -> Fields {
     let mut fields = Fields::new();
     read(json, &mut Path::new(), &mut fields);

@@ -1,5 +1,5 @@
-//! Forwards a port of a pod, as the API server and kubelet do together: a WebSocket carries what a connection to the
-//! pod carries. There are no pods' networks here, so a test says where each port really is.
+//! Forwards a port of a pod, as the API server and kubelet do together: a WebSocket carries the data of a connection to
+//! the pod. Pods have no network here, so a test sets the address of each port.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,12 +29,12 @@ use super::status::Failure;
 
 /// The protocol of the WebSocket.
 const PROTOCOL: &str = "v4.channel.k8s.io";
-/// What comes from the port, and what goes there.
+/// The channel of the port's data, in both directions.
 const DATA: u8 = 0;
-/// Why nothing comes.
+/// The channel of the port's errors.
 const ERROR: u8 = 1;
 
-/// Where ports of pods, or of services, really are: by namespace, name and port.
+/// The addresses of the ports of pods or services, by namespace, name and port.
 #[derive(Debug, Default)]
 pub(super) struct Forwards(Mutex<BTreeMap<(String, String, u16), SocketAddr>>);
 
@@ -49,7 +49,7 @@ impl Forwards {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied()
     }
 
-    /// Answers who asks for a port of a pod that there is.
+    /// Answers a request for a port of an existing pod.
     pub(super) fn begin(
         &self,
         parts: &mut Parts,
@@ -68,7 +68,7 @@ impl Forwards {
         let upgrade = upgrade.ok_or_else(|| Failure::bad_request("the connection cannot be upgraded"))?;
         let to = self.of(namespace, pod, port);
         tokio::spawn(async move {
-            // A connection that breaks is its client's affair.
+            // A broken connection is left to its client.
             if let Ok(upgraded) = upgrade.await {
                 let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
                 let _ = carry(socket, port, to).await;

@@ -31,22 +31,22 @@ use super::{Call, Shared};
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// What a request comes to.
+/// The answer to a request.
 enum Answer {
     Json(u16, Value),
-    /// The same with warnings for who has asked.
+    /// The same with warnings for the client.
     Warned(u16, Value, Vec<String>),
     Stream(Watch),
     Upgraded(Response<Body>),
 }
 
-/// Serves everybody who connects.
+/// Serves every connection.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((connection, _)) = listener.accept().await {
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let service = service_fn(|request| answer(Arc::clone(&shared), request));
-            // A connection that breaks is its client's affair.
+            // A broken connection is left to its client.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).with_upgrades().await;
         });
     }
@@ -82,11 +82,11 @@ fn respond(code: u16, object: &Value) -> Response<Body> {
     Response::builder().status(code).header(CONTENT_TYPE, "application/json").body(body).expect("a valid response")
 }
 
-/// With warnings as headers, each in quotation marks.
+/// Adds the warnings as headers, each in quotation marks.
 fn warned(mut response: Response<Body>, warnings: &[String]) -> Response<Body> {
     for warning in warnings {
         let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
-        // What cannot stand in a header is not said; the real server leaves it out as well.
+        // A text that a header cannot contain is left out, as by the real server.
         if let Ok(text) = text.parse() {
             response.headers_mut().append(WARNING, text);
         }
@@ -111,7 +111,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     note(shared, &parts.method, &address, &query, &client)?;
     let body = body.collect().await.map_err(|error| Failure::bad_request(error.to_string()))?.to_bytes();
 
-    // Who does not say as whom it writes is known by the first word of its name.
+    // A client that gives no field manager gets the first word of its user agent.
     let given = query.text("fieldManager");
     let is_apply = content_type.starts_with("application/apply-patch");
     let manager = match given {
@@ -165,7 +165,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
         ("PUT", Some(_)) => {
             json_only(&content_type)?;
             let (object, warnings) = match address.status {
-                // Rules that name a resource do not name its status.
+                // Rules that name a resource do not include its status.
                 true => (parse(&body)?, Vec::new()),
                 false => admission::admit(shared, target, Operation::Update, parse(&body)?).await?,
             };
@@ -209,8 +209,8 @@ fn is_status_of_claim(address: &Address) -> bool {
     address.resource.plural == CLAIMS.plural && address.status && address.name.is_some()
 }
 
-/// Who allocates a claim or reserves it needs another right beside that to write the status: Kubernetes 1.36 asks for
-/// the same verb on `resourceclaims/binding`.
+/// A client that allocates or reserves a claim needs another right besides that to write the status: Kubernetes 1.36
+/// requires the same verb on `resourceclaims/binding`.
 fn note_binding(shared: &Shared, method: &str, before: &Value, after: &Value, client: &str) {
     let is_same = |field: &str| before["status"][field] == after["status"][field];
     if !is_same("allocation") || !is_same("reservedFor") {
@@ -220,7 +220,7 @@ fn note_binding(shared: &Shared, method: &str, before: &Value, after: &Value, cl
     }
 }
 
-/// What a version of a group has: all clients may ask for it.
+/// The resources in a version of a group. All clients may ask for them.
 fn discovery(path: &str) -> Option<Value> {
     let group_version = path.strip_prefix("/apis/")?;
     let (group, version) = group_version.split_once('/').filter(|(_, version)| !version.contains('/'))?;
@@ -248,7 +248,7 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
             return Err(Failure::invalid("resourceVersionMatch", "must be NotOlderThan with sendInitialEvents"));
         }
         let from = match query.text("resourceVersion") {
-            // From anywhere: what is there now comes first.
+            // The watch may start anywhere: the existing objects come first.
             "" | "0" => None,
             text => Some(text.parse().map_err(|_| Failure::bad_request(format!("invalid resource version {text:?}")))?),
         };
@@ -263,7 +263,7 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
             timeout: Duration::from_secs(seconds),
         }));
     }
-    // A page goes on behind the last object of the page before.
+    // A page continues after the last object of the page before.
     let after = query.text("continue");
     let position = |item: &Value| {
         let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default().to_owned();
@@ -278,7 +278,7 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
         items.truncate(limit);
         metadata["continue"] = items.last().map(position).unwrap_or_default().into();
     }
-    // As in the real lists, items do not say again of what kind they are.
+    // As in lists of the real server, items do not repeat their kind and version.
     for item in &mut items {
         item.as_object_mut().map(|item| (item.remove("kind"), item.remove("apiVersion")));
     }
@@ -286,7 +286,7 @@ fn list(shared: &Shared, address: &Address, query: &Query) -> Result<Answer, Fai
     Ok(Answer::Json(200, json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items})))
 }
 
-/// Keeps what was asked for.
+/// Notes the call for [`ApiServer::calls`](super::ApiServer::calls).
 fn note(shared: &Shared, method: &Method, address: &Address, query: &Query, client: &str) -> Result<(), Failure> {
     let verb = match (method.as_str(), address.name.is_some()) {
         ("GET", true) => "get",

@@ -1,4 +1,4 @@
-//! What controllers know of a resource: they read again only what has changed.
+//! The copy that a controller has of a resource's objects: only changed objects are read again.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,25 @@ use super::{Resource, Store};
 pub struct Informer<T> {
     store: Store,
     resource: &'static Resource,
-    /// Changes up to this one are known.
+    /// The version up to which changes are known.
     version: u64,
     objects: BTreeMap<Key, T>,
 }
 
 impl<T: DeserializeOwned> Informer<T> {
-    /// It knows nothing yet.
+    /// An informer without any objects yet.
     #[must_use]
     pub fn new(store: Store, resource: &'static Resource) -> Informer<T> {
         Informer { store, resource, version: 0, objects: BTreeMap::new() }
     }
 
-    /// Learns what has changed.
+    /// Reads the changes since the last refresh.
     pub fn refresh(&mut self) {
         let server = std::sync::Arc::clone(&self.store.shared);
         let objects = server.objects.lock();
         match objects.since(self.version, self.resource, None) {
             Some(changes) => {
-                // Of what has changed several times only the last state is read.
+                // Of several changes of one object, only the last state is read.
                 let newest: BTreeMap<&Key, Option<&Value>> =
                     changes.map(|(key, change)| (key, change.after.as_deref())).collect();
                 for (key, object) in newest {

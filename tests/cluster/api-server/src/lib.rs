@@ -1,5 +1,5 @@
-//! A small API server: it lists, watches, creates, updates, patches, applies and deletes, by HTTP as the real one does,
-//! and refuses what the real one refuses. Who may do what it does not ask, but it keeps what was asked.
+//! A small API server: it lists, watches, creates, updates, patches, applies and deletes, over HTTP as the real one
+//! does, and refuses what the real one refuses. It does not check rights, but notes every call.
 
 mod admission;
 mod fault;
@@ -51,7 +51,7 @@ use objects::Objects;
 use operations::{Patch, Target};
 use selector::Selector;
 
-/// Who writes what the server's own user, a test, writes.
+/// The field manager for writes of the server's own user, the test.
 const OWN_MANAGER: &str = "test";
 
 /// A running API server. Its objects are gone when this is dropped.
@@ -62,35 +62,35 @@ pub struct ApiServer {
     accepting: JoinHandle<()>,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Shared {
     objects: Objects,
-    /// Whether every request by HTTP fails.
+    /// Whether every request over HTTP fails.
     out: AtomicBool,
     faults: fault::Faults,
     forwards: forward::Forwards,
     services: forward::Forwards,
     tokens: tokens::Tokens,
-    /// Counts outages: each ends all watches.
+    /// The number of outages. Each outage ends all watches.
     outages: tokio::sync::watch::Sender<u64>,
     calls: Mutex<BTreeSet<Call>>,
 }
 
-/// What somebody has asked for by HTTP, as rights are written down for it.
+/// A call over HTTP, in the terms in which rights are written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Call {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
     pub verb: &'static str,
-    /// API group, empty for the core.
+    /// The API group; empty for the core group.
     pub group: &'static str,
-    /// Plural name of the resource, with its subresource: `resourceclaims/status`.
+    /// The plural name of the resource, with its subresource: `resourceclaims/status`.
     pub resource: String,
-    /// The user agent of who asked.
+    /// The user agent of the client.
     pub client: String,
 }
 
 impl ApiServer {
-    /// Starts a server on a port of this machine that nobody else has.
+    /// Starts a server on a free port of this machine.
     ///
     /// # Panics
     /// If there is no such port.
@@ -112,7 +112,7 @@ impl ApiServer {
         ApiServer { shared, address, accepting }
     }
 
-    /// Writes a file by which clients find this server.
+    /// Writes a kubeconfig for clients of this server.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -126,50 +126,51 @@ impl ApiServer {
         fs::write(file, config.to_string()).expect("a file for the kubeconfig");
     }
 
-    /// A way to the objects that does not go by HTTP: it works in an outage too.
+    /// Access to the objects without HTTP. It works during an outage too.
     #[must_use]
     pub fn store(&self) -> Store {
         Store { shared: Arc::clone(&self.shared) }
     }
 
-    /// Begins or ends an outage: every request by HTTP fails, and watches end.
+    /// Begins or ends an outage: every request over HTTP fails, and watches end.
     pub fn set_out(&self, out: bool) {
         self.shared.out.store(out, Ordering::SeqCst);
         self.shared.outages.send_modify(|count| *count += 1);
     }
 
-    /// From now on `fault` says what becomes of each request by HTTP, from its method and its path.
+    /// From now on `fault` chooses the fault of each request over HTTP, from its method and its path.
     pub fn set_fault(&self, fault: impl Fn(&str, &str) -> Fault + Send + Sync + 'static) {
         self.shared.faults.set(fault);
     }
 
-    /// From now on a port of a pod leads there. Of a pod that is not there no port can be forwarded.
+    /// From now on this port of a pod leads to the address `to`. A port of a pod that does not exist cannot be
+    /// forwarded.
     pub fn forward(&self, namespace: &str, pod: &str, port: u16, to: SocketAddr) {
         self.shared.forwards.set(namespace, pod, port, to);
     }
 
-    /// From now on a port of a service leads there: webhooks are asked by services.
+    /// From now on this port of a service leads to the address `to`. Webhooks are called through services.
     pub fn serve_at(&self, namespace: &str, service: &str, port: u16, to: SocketAddr) {
         self.shared.services.set(namespace, service, port, to);
     }
 
-    /// From now on this token is one of a user's for an audience, bound to a pod on a node.
+    /// From now on this token is valid: for a user and an audience, bound to a pod on this node.
     pub fn know_token(&self, token: &str, audience: &str, user: &str, node: &str) {
         self.shared.tokens.set(token, audience, user, node);
     }
 
-    /// Ends all watches. Clients that go on where they were find nothing changed.
+    /// Ends all watches. Clients that continue from their version find nothing changed.
     pub fn end_watches(&self) {
         self.shared.outages.send_modify(|count| *count += 1);
     }
 
-    /// Forgets what has happened and ends all watches: clients must list again.
+    /// Forgets the history and ends all watches: clients must list again.
     pub fn compact(&self) {
         self.shared.objects.compact();
         self.end_watches();
     }
 
-    /// What was asked for by HTTP until now.
+    /// All calls over HTTP until now.
     #[must_use]
     pub fn calls(&self) -> BTreeSet<Call> {
         self.shared.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -189,8 +190,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The objects of an [`ApiServer`], for those in its process. What is written is judged as by HTTP, but no webhook is asked
-/// about it.
+/// The objects of an [`ApiServer`], for code in its process. Writes are checked as over HTTP, but no webhook is called.
 #[derive(Clone, Debug)]
 pub struct Store {
     shared: Arc<Shared>,
@@ -200,7 +200,7 @@ impl Store {
     /// An object by its type.
     ///
     /// # Errors
-    /// There is none.
+    /// If the object does not exist.
     pub fn get<T: DeserializeOwned>(
         &self,
         resource: &'static Resource,
@@ -217,7 +217,7 @@ impl Store {
         objects.into_iter().map(typed).collect()
     }
 
-    /// How many objects of a resource there are.
+    /// The number of objects of a resource.
     #[must_use]
     pub fn count(&self, resource: &'static Resource) -> usize {
         self.shared.objects.lock().list(resource, None).count()
@@ -226,7 +226,7 @@ impl Store {
     /// Creates an object.
     ///
     /// # Errors
-    /// It is not as it must be, or there already.
+    /// If the object is not valid, or exists already.
     pub fn create(&self, resource: &'static Resource, namespace: &str, object: Value) -> Result<Value, Failure> {
         operations::create(&self.shared.objects, target(resource, namespace, "", false), object)
     }
@@ -234,7 +234,7 @@ impl Store {
     /// Replaces an object, or its status only.
     ///
     /// # Errors
-    /// It is not as it must be, or has been changed since it was read.
+    /// If the object is not valid, or has been changed since it was read.
     ///
     /// # Panics
     /// If `object` has no name.
@@ -251,10 +251,10 @@ impl Store {
         operations::update(&self.shared.objects, target(resource, namespace, name, status), &object)
     }
 
-    /// Changes what a JSON merge patch says, of an object or of its status.
+    /// Applies a JSON merge patch to an object or to its status.
     ///
     /// # Errors
-    /// The object is not there, or would not be as it must be.
+    /// If the object does not exist, or would not be valid.
     pub fn merge(
         &self,
         resource: &'static Resource,
@@ -266,16 +266,16 @@ impl Store {
         operations::patch(&self.shared.objects, target(resource, namespace, name, status), Patch::Merge(patch))
     }
 
-    /// Deletes an object; with `now` at once, whatever its node's kubelet still has to do.
+    /// Deletes an object; with `now` at once, even if its node's kubelet still has to do something.
     ///
     /// # Errors
-    /// There is none.
+    /// If the object does not exist.
     pub fn delete(&self, resource: &'static Resource, namespace: &str, name: &str, now: bool) -> Result<(), Failure> {
         let options = if now { json!({"gracePeriodSeconds": 0}) } else { json!({}) };
         operations::delete(&self.shared.objects, target(resource, namespace, name, false), &options).map(drop)
     }
 
-    /// Tells of each change of any object.
+    /// A receiver that is told of each change of any object.
     #[must_use]
     pub fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
         self.shared.objects.subscribe()
@@ -290,17 +290,17 @@ fn typed<T: DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).expect("what is stored has passed its resource's schema")
 }
 
-/// The time as it stands in objects: to the second.
+/// The present time as objects have it: to the second.
 fn now() -> String {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
     let seconds = since_epoch.as_secs().cast_signed();
     Timestamp::from_second(seconds).expect("a date").to_string()
 }
 
-/// A UUID that nobody else has.
+/// A random UUID.
 ///
 /// # Panics
-/// If the kernel does not give any.
+/// If the kernel gives no random bytes.
 #[must_use]
 pub fn random_uuid() -> String {
     let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("the kernel gives UUIDs");

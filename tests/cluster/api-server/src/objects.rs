@@ -1,4 +1,4 @@
-//! The objects, their versions, and what has happened to them.
+//! The objects, their versions, and the history of their changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,15 @@ use tokio::sync::watch;
 
 use super::resource::Resource;
 
-/// Changes that watches can still ask for.
+/// The number of changes that are kept for watches.
 const HISTORY: usize = 10_000;
 
-/// Where an object is kept: group and plural name of its resource, namespace, name.
+/// The key of an object: group and plural name of its resource, namespace, name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     group: &'static str,
     plural: &'static str,
-    /// Empty for what lies in no namespace.
+    /// The namespace; empty for objects without one.
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
@@ -37,25 +37,25 @@ impl Key {
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) version: u64,
-    /// As it was, `None` if it was not there.
+    /// The object before the change; `None` if it did not exist.
     pub(super) before: Option<Arc<Value>>,
-    /// As it is, `None` if it was deleted.
+    /// The object after the change; `None` if it was deleted.
     pub(super) after: Option<Arc<Value>>,
 }
 
 /// All objects, under one lock.
 pub(super) struct Objects {
     state: Mutex<State>,
-    /// The newest version.
+    /// Sends the newest version.
     changed: watch::Sender<u64>,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(super) struct State {
     version: u64,
     objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<(Key, Change)>,
-    /// Changes up to this version are forgotten.
+    /// The version up to which changes are forgotten.
     compacted: u64,
 }
 
@@ -69,7 +69,7 @@ impl Objects {
         Locked { state: self.state.lock().unwrap_or_else(PoisonError::into_inner), changed: &self.changed }
     }
 
-    /// Tells of each change.
+    /// A receiver that is told of each change.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -108,7 +108,7 @@ impl Locked<'_> {
         from_there.take_while(move |(key, _)| key.is_of(resource, namespace))
     }
 
-    /// What has happened after `version`, or `None` if that is no longer known.
+    /// The changes after `version`; `None` if the history does not reach back so far.
     pub(super) fn since<'l>(
         &'l self,
         version: u64,
@@ -123,7 +123,7 @@ impl Locked<'_> {
         Some(newer.filter(move |(key, _)| key.is_of(resource, namespace)))
     }
 
-    /// Puts `object` in its place and gives it a version.
+    /// Stores `object` under its key, and gives it a version.
     pub(super) fn put(&mut self, key: Key, object: Value) -> Arc<Value> {
         let object = self.stamped(object);
         let before = self.state.objects.insert(key.clone(), Arc::clone(&object));
@@ -131,15 +131,15 @@ impl Locked<'_> {
         object
     }
 
-    /// Takes away what is there.
+    /// Removes the object with this key.
     pub(super) fn remove(&mut self, key: Key) {
         let removed = self.state.objects.remove(&key).map(Arc::unwrap_or_clone);
-        // The last state of what is deleted has the version of its deletion.
+        // The last state of a deleted object has the version of its deletion.
         let before = removed.map(|object| self.stamped(object));
         self.note(key, before, None);
     }
 
-    /// `object` with the version that its change makes.
+    /// `object` with the version of this change.
     fn stamped(&self, mut object: Value) -> Arc<Value> {
         object["metadata"]["resourceVersion"] = (self.state.version + 1).to_string().into();
         Arc::new(object)

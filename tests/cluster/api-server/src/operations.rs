@@ -1,4 +1,4 @@
-//! What can be done with objects. Each operation is one step: it happens as a whole or not at all.
+//! The operations on objects. Each operation is one step: it happens completely or not at all.
 
 use serde_json::{Value, json};
 
@@ -9,30 +9,30 @@ use super::selector::Selector;
 use super::status::Failure;
 use super::validation::name;
 
-/// Which object, or which of its parts.
+/// The object of an operation, and the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     pub(super) resource: &'static Resource,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
-    /// Whether only its status is meant.
+    /// Whether the operation is on the status only.
     pub(super) status: bool,
-    /// Who does it.
+    /// The field manager of the client.
     pub(super) manager: &'a str,
 }
 
-/// How an object is patched.
+/// The patch of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Patch<'a> {
     /// A JSON merge patch.
     Merge(&'a Value),
-    /// A strategic merge patch. Of lists only conditions are known: their key is the type.
+    /// A strategic merge patch. Of lists it supports only conditions, which have their type as the key.
     Strategic(&'a Value),
     /// Server-side apply.
     Apply {
-        /// What is applied.
+        /// The configuration to apply.
         configuration: &'a Value,
-        /// Whether fields of others are taken over.
+        /// Whether fields that others own are taken over.
         force: bool,
     },
 }
@@ -159,7 +159,7 @@ pub(super) fn patch(objects: &Objects, target: Target<'_>, patch: Patch<'_>) -> 
             let mut object = configuration.clone();
             object["metadata"]["name"] = target.name.into();
             let created = create(objects, target, object)?;
-            // What was created belongs to who applied it.
+            // The client that applied a new object owns all its fields.
             let mut owned = created.clone();
             owned["metadata"]["managedFields"] = json!([]);
             let owned = ownership::apply(&owned, configuration, target.writer(&api_version), true)?;
@@ -201,14 +201,14 @@ pub(super) fn patch(objects: &Objects, target: Target<'_>, patch: Patch<'_>) -> 
     replace(&mut objects, target, &live, object)
 }
 
-/// Conditions with these in place of those of their types.
+/// The conditions of `live`, with each new one in place of the one with the same type.
 pub(super) fn with_conditions(live: &Value, new: &[Value]) -> Value {
     let is_replaced = |condition: &&Value| new.iter().any(|new| new["type"] == condition["type"]);
     let kept = live.as_array().into_iter().flatten().filter(|condition| !is_replaced(condition));
     kept.chain(new).cloned().collect()
 }
 
-/// Deletes an object, or marks it as deleted if somebody still has to do something about it.
+/// Deletes an object, or marks it as deleted if a finalizer or a kubelet must act first.
 pub(super) fn delete(objects: &Objects, target: Target<'_>, options: &Value) -> Result<Value, Failure> {
     delete_locked(&mut objects.lock(), target, options)
 }
@@ -225,7 +225,7 @@ pub(super) fn delete_locked(objects: &mut Locked<'_>, target: Target<'_>, option
         }
     }
     let finalizers = live["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
-    // A pod on a node is gone when its kubelet says so.
+    // A pod on a node is deleted when its kubelet says so.
     let seconds = options["gracePeriodSeconds"].as_i64();
     let on_a_node = target.resource.plural == PODS.plural && live["spec"]["nodeName"].is_string();
     let grace = seconds.or_else(|| live["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
@@ -242,7 +242,7 @@ pub(super) fn delete_locked(objects: &mut Locked<'_>, target: Target<'_>, option
     Ok(live)
 }
 
-/// `object` as it may replace `live`: the other part, and what nobody may write, stays as it is.
+/// `object` as it may replace `live`: the other part, and fields that no client may write, stay as they are.
 fn merged(live: &Value, object: &Value, target: Target<'_>) -> Result<Value, Failure> {
     let mut new = object.clone();
     if target.status {
@@ -253,7 +253,7 @@ fn merged(live: &Value, object: &Value, target: Target<'_>) -> Result<Value, Fai
                 new["metadata"][field] = object["metadata"][field].clone();
             }
         }
-        // A claim that is no longer allocated has no devices whose status could be told.
+        // A claim without an allocation has no devices with a status.
         let was_allocated = live["status"]["allocation"].is_object();
         if was_allocated && !new["status"]["allocation"].is_object() {
             new["status"].as_object_mut().map(|status| status.remove("devices"));
@@ -298,7 +298,7 @@ fn replace(objects: &mut Locked<'_>, target: Target<'_>, live: &Value, object: V
         without_owners(live) == without_owners(&object)
     };
     let fields = live.as_object().into_iter().flatten().chain(object.as_object().into_iter().flatten());
-    // A write that changes nothing makes no new version.
+    // A write that changes nothing does not make a new version.
     if same_metadata && fields.map(|(field, _)| field).filter(|field| *field != "metadata").all(|field| same(field)) {
         return Ok(live.clone());
     }

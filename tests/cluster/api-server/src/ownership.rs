@@ -1,21 +1,21 @@
-//! Who has written which field: server-side apply, and what other writes mean for it.
+//! The owners of fields: server-side apply, and the effect of other writes on the owners.
 
 use serde_json::{Value, json};
 
 use super::fields::{self, Fields};
 use super::status::Failure;
 
-/// Who writes, and through which address.
+/// A client that writes, and the address that it writes to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Writer<'a> {
     pub(super) manager: &'a str,
-    /// Empty for the object itself.
+    /// The subresource; empty for the object itself.
     pub(super) subresource: &'a str,
-    /// Group and version of the object.
+    /// The group and version of the object.
     pub(super) api_version: &'a str,
 }
 
-/// What one writer owns.
+/// The fields that one writer owns.
 struct Entry {
     manager: String,
     operation: String,
@@ -25,7 +25,7 @@ struct Entry {
     fields: Fields,
 }
 
-/// What nobody owns.
+/// Fields that have no owner.
 const WITHOUT_OWNER: [&str; 11] = [
     "name",
     "namespace",
@@ -50,7 +50,7 @@ pub(super) fn apply(live: &Value, configuration: &Value, writer: Writer<'_>, for
     let mut conflicts = Vec::new();
     for path in &applied {
         let differs = match (fields::get(live, path), fields::get(configuration, path)) {
-            // That an item is there is nothing that two can disagree about.
+            // Two writers cannot disagree about the existence of an item.
             _ if path.last().is_some_and(|element| !element.starts_with("f:")) => false,
             (Some(live), Some(wanted)) => live != wanted,
             _ => false,
@@ -75,8 +75,8 @@ pub(super) fn apply(live: &Value, configuration: &Value, writer: Writer<'_>, for
         let wanted = fields::get(configuration, path).expect("a field of the configuration");
         fields::set(&mut object, path, wanted);
     }
-    // What this writer applied before and no longer does goes, unless somebody else wants it. Items go before
-    // the keys by which they are found.
+    // Fields that this writer applied before and no longer does are removed, unless another writer owns them. Items go
+    // before the keys by which they are found.
     for path in mine.difference(&applied) {
         if !entries.iter().any(|entry| entry.fields.iter().any(|other| other.starts_with(path))) {
             fields::remove(&mut object, path);
@@ -89,7 +89,7 @@ pub(super) fn apply(live: &Value, configuration: &Value, writer: Writer<'_>, for
     Ok(object)
 }
 
-/// Makes `writer` the owner of what `object` has and `before` has not, or otherwise.
+/// Makes `writer` the owner of all fields that differ between `before` and `object`.
 pub(super) fn record(before: &Value, object: &mut Value, writer: Writer<'_>) {
     let mut entries = entries(before);
     let present = owned_fields(object);

@@ -1,20 +1,20 @@
-//! Kubernetes quantities, as the API server and the scheduler calculate with them.
+//! Kubernetes quantities, with the arithmetic of the API server and the scheduler.
 
-/// A quantity in thousandths of its unit, which is as fine as anything that claims and nodes ask for.
+/// A quantity in thousandths of its unit. No claim and no node uses smaller amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity {
     thousandths: i128,
 }
 
 impl Quantity {
-    /// Reads a quantity; `None` if it is none.
+    /// Reads a quantity; `None` if the text is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Quantity> {
         let thousandths = aliquot_dialects::quantity::thousandths(text).ok()?;
         Some(Quantity { thousandths: i128::try_from(thousandths).ok()? })
     }
 
-    /// So many whole units.
+    /// A quantity of whole units.
     #[must_use]
     pub fn of(units: i128) -> Quantity {
         Quantity { thousandths: units * 1000 }

@@ -1,4 +1,4 @@
-//! Requests: which resource and what about it, from path and query.
+//! Requests: the resource and the operation, from the path and the query.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use hyper::Uri;
 use super::resource::Resource;
 use super::status::Failure;
 
-/// What a path names.
+/// The parts of a path.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) resource: &'static Resource,
-    /// `None` for all namespaces, and for what lies in none.
+    /// `None` for all namespaces, and for objects without a namespace.
     pub(super) namespace: Option<String>,
     /// `None` for all objects.
     pub(super) name: Option<String>,
     pub(super) status: bool,
-    /// What is done to the object, rather than with it.
+    /// The subresource on which the request acts.
     pub(super) subresource: Option<Subresource>,
 }
 
-/// A subresource that only takes requests, or forwards a port.
+/// A subresource that only accepts requests, or forwards a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subresource {
     Binding,
@@ -84,7 +84,7 @@ impl Query {
         )
     }
 
-    /// The parameter, empty if it was not given.
+    /// The value of a parameter; empty if it was not given.
     pub(super) fn text(&self, name: &str) -> &str {
         self.0.get(name).map(String::as_str).unwrap_or_default()
     }

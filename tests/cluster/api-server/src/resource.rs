@@ -1,4 +1,4 @@
-//! What the API server serves: one line for each resource.
+//! The resources that the API server serves, one entry for each.
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::authentication::v1::TokenReview;
@@ -17,29 +17,29 @@ use serde_json::Value;
 use super::status::Failure;
 use super::validation;
 
-/// A resource: where it is served, and what is allowed to be in it.
+/// A resource: its address, and the rules for its objects.
 #[derive(Debug)]
 pub struct Resource {
-    /// API group, empty for the core.
+    /// The API group; empty for the core group.
     pub group: &'static str,
     /// Version of the group.
     pub version: &'static str,
-    /// Plural name, as it stands in paths.
+    /// The plural name in paths.
     pub plural: &'static str,
-    /// Kind, as it stands in objects.
+    /// The kind in objects.
     pub kind: &'static str,
     /// Whether its objects lie in namespaces.
     pub namespaced: bool,
-    /// Whether its status is written by an address of its own only.
+    /// Whether the status has an address of its own and is written only there.
     pub has_status: bool,
-    /// Whether who writes its status writes its labels and annotations with it.
+    /// Whether a write of the status also writes labels and annotations.
     pub metadata_with_status: bool,
-    /// Whether who replaces one of its objects must say which version of it.
+    /// Whether a replacement must give the version of the object that it replaces.
     pub(super) needs_version: bool,
-    /// Fields, besides name and namespace, that lists can be selected by.
+    /// Fields, besides name and namespace, by which lists can select.
     pub selectable: &'static [&'static str],
     decode: fn(&Value) -> Result<Value, String>,
-    /// What an object must be like; the second is what it replaces.
+    /// Checks an object; the second argument is the object that it replaces.
     pub(super) validate: fn(&Value, Option<&Value>) -> Result<(), Failure>,
     /// The same for changes of its status.
     pub(super) validate_status: fn(&Value, &Value) -> Result<(), Failure>,
@@ -115,7 +115,7 @@ pub const NODES: Resource = Resource {
     validate_status: |_, _| Ok(()),
 };
 
-/// `namespaces`. What lies in a namespace does not depend on whether there is an object for it.
+/// `namespaces`. Objects can be in a namespace for which no object exists.
 pub const NAMESPACES: Resource = Resource {
     group: "",
     version: "v1",
@@ -147,7 +147,7 @@ pub const VOLUMES: Resource = Resource {
     validate_status: |_, _| Ok(()),
 };
 
-/// `persistentvolumeclaims`. Nobody binds them.
+/// `persistentvolumeclaims`. Nothing binds them here.
 pub const VOLUME_CLAIMS: Resource = Resource {
     group: "",
     version: "v1",
@@ -215,7 +215,7 @@ pub const SECRETS: Resource = Resource {
 pub const CONFIG_MAPS: Resource =
     Resource { plural: "configmaps", kind: "ConfigMap", decode: strictly::<ConfigMap>, ..SECRETS };
 
-/// `tokenreviews`, which are answered and not kept.
+/// `tokenreviews`, which are answered and not stored.
 pub const TOKEN_REVIEWS: Resource = Resource {
     group: "authentication.k8s.io",
     plural: "tokenreviews",
@@ -257,7 +257,7 @@ pub const VALIDATING_WEBHOOKS: Resource = Resource {
     validate_status: |_, _| Ok(()),
 };
 
-/// `poddisruptionbudgets`. Nobody computes their status.
+/// `poddisruptionbudgets`. Nothing computes their status here.
 pub const BUDGETS: Resource = Resource {
     group: "policy",
     version: "v1",
@@ -281,7 +281,7 @@ pub const QUEUES: Resource =
 pub const SCHEDULING_POLICIES: Resource =
     custom("aliquot.dev", "v1alpha1", "schedulingpolicies", "SchedulingPolicy", false);
 
-/// Kubernetes' own `podgroups`, as 1.36 has them.
+/// Kubernetes' own `podgroups`, as in version 1.36.
 pub const POD_GROUPS: Resource = custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true);
 
 /// KAI's `podgroups`.
@@ -321,7 +321,7 @@ const PADDLE_JOBS: Resource = custom("kubeflow.org", "v1", "paddlejobs", "Paddle
 /// `jaxjobs`.
 const JAX_JOBS: Resource = custom("kubeflow.org", "v1", "jaxjobs", "JAXJob", true);
 
-/// A custom resource: its schema is not known here.
+/// A custom resource. Its schema is not known here.
 const fn custom(
     group: &'static str,
     version: &'static str,
@@ -450,16 +450,16 @@ impl Resource {
             .find(|resource| resource.group == group && resource.version == version && resource.plural == plural)
     }
 
-    /// Group and version as they stand in objects.
+    /// The group and version as objects contain them.
     #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// `object` as a server that knows the resource's schema reads it.
+    /// `object` as a server reads it that knows the resource's schema.
     ///
     /// # Errors
-    /// Fields of the wrong type, and fields that the schema does not have.
+    /// If a field has the wrong type, or is not in the schema.
     pub(super) fn decode(&self, object: &Value) -> Result<Value, Failure> {
         for (field, expected) in [("apiVersion", self.api_version().as_str()), ("kind", self.kind)] {
             let given = &object[field];
@@ -473,8 +473,8 @@ impl Resource {
     }
 }
 
-/// Reads `object` as a `T` and writes it again. What does not come back is a field that `T` does not have: the real
-/// server drops it with a warning, and whoever wrote it has made a mistake.
+/// Reads `object` as a `T` and writes it again. A field that is missing then is one that `T` does not have: the real
+/// server drops it with a warning, which points to a mistake of the client.
 fn strictly<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
     let typed: T = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
     let known = serde_json::to_value(typed).map_err(|error| error.to_string())?;
@@ -490,7 +490,7 @@ fn unknown_field(given: &Value, known: &Value, path: String) -> Option<String> {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             match known.get(key) {
                 Some(known) => unknown_field(value, known, path),
-                // What is null or empty is left out when it is written.
+                // Null and empty values are left out when an object is written.
                 None if value.is_null() || value.as_array().is_some_and(Vec::is_empty) => None,
                 None if value.as_object().is_some_and(serde_json::Map::is_empty) => None,
                 None => Some(path),

@@ -1,4 +1,4 @@
-//! What schedulers do with pods.
+//! The operations of schedulers on pods.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::resource::BUDGETS;
 use super::selector::matches;
 use super::status::Failure;
 
-/// Binds a pod to a node. Labels and annotations of the binding become the pod's in the same write.
+/// Binds a pod to a node. Labels and annotations of the binding are added to the pod in the same write.
 pub(super) fn bind(objects: &Objects, target: Target<'_>, binding: &Value) -> Result<(), Failure> {
     let node = &binding["target"]["name"];
     if binding["target"]["kind"] != "Node" || node.as_str().is_none_or(str::is_empty) {
@@ -38,13 +38,14 @@ pub(super) fn bind(objects: &Objects, target: Target<'_>, binding: &Value) -> Re
     Ok(())
 }
 
-/// Deletes a pod, unless a disruption budget is against it.
+/// Deletes a pod, unless a disruption budget forbids it.
 pub(super) fn evict(objects: &Objects, target: Target<'_>, eviction: &Value) -> Result<(), Failure> {
     let options = &eviction["deleteOptions"];
     let mut objects = objects.lock();
     let pod = target.live(&objects)?.clone();
     operations::preconditions(&pod, &options["preconditions"])?;
-    // A pod that does not run, or is leaving already, disturbs nobody. A pod without a phase is pending.
+    // The eviction of a pod that does not run, or is leaving already, disturbs nothing. A pod without a phase is
+    // pending.
     let is_counted = !["Pending", "Succeeded", "Failed"]
         .contains(&pod["status"]["phase"].as_str().unwrap_or("Pending"))
         && !pod["metadata"]["deletionTimestamp"].is_string();
@@ -80,14 +81,14 @@ fn is_ready(pod: &Value) -> bool {
     conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// Whether a pod that is not ready may go in any case: the budget counts only those that are.
+/// Whether a pod that is not ready may be evicted in any case, because the budget counts only ready pods.
 fn permits_unhealthy(budget: &Value) -> bool {
     let number = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
     budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
         || number("desiredHealthy") > 0 && number("currentHealthy") >= number("desiredHealthy")
 }
 
-/// Whether a budget is about a pod. One without a selector is about none, and one with an empty selector about all.
+/// Whether a budget is about a pod. A budget without a selector is about no pod, one with an empty selector about all.
 fn selects(budget: &Value, pod: &Value) -> bool {
     let selector = &budget["spec"]["selector"];
     selector.is_object() && matches(selector, &pod["metadata"]["labels"])

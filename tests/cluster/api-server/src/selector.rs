@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::resource::Resource;
 use super::status::Failure;
 
-/// Which objects a list or a watch is about.
+/// The conditions on the objects of a list or a watch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Selector {
     requirements: Vec<Requirement>,
@@ -13,14 +13,14 @@ pub(super) struct Selector {
 
 #[derive(Clone, Debug)]
 struct Requirement {
-    /// Where the value stands in an object.
+    /// The path of the value in an object.
     path: Vec<String>,
     equal: bool,
     value: String,
 }
 
 impl Selector {
-    /// Reads both selectors of a request, with `=`, `==` and `!=`.
+    /// Reads the label selector and the field selector of a request, with `=`, `==` and `!=`.
     pub(super) fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Selector, Failure> {
         let mut requirements = Vec::new();
         for (text, is_label) in terms(labels, true).chain(terms(fields, false)) {
@@ -62,7 +62,7 @@ fn split(term: &str) -> Result<(&str, bool, &str), Failure> {
     Err(Failure::bad_request(format!("this server knows no such selector: {term:?}")))
 }
 
-/// Whether labels are as a `LabelSelector` wants them.
+/// Whether labels match a `LabelSelector`.
 pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
     let label = |key: &str| labels[key].as_str();
     let mut equal = selector["matchLabels"].as_object().into_iter().flatten();

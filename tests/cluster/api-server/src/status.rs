@@ -1,17 +1,17 @@
-//! How the API server says that something went wrong.
+//! The failures that the API server reports.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// A failure, as a `Status` tells it.
+/// A failure, as a `Status` object reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// HTTP status.
+    /// The HTTP status code.
     pub code: u16,
-    /// The reason in one word, for programs.
+    /// The reason as one word, for programs.
     pub reason: &'static str,
-    /// The reason in a sentence.
+    /// The reason as a sentence.
     pub message: String,
 }
 
@@ -46,7 +46,7 @@ impl Failure {
         Failure { code: 415, reason: "UnsupportedMediaType", message }
     }
 
-    /// Something in an object is not as it must be; `path` says where.
+    /// A part of an object is not valid; `path` names it.
     pub(super) fn invalid(path: impl fmt::Display, message: impl fmt::Display) -> Failure {
         Failure { code: 422, reason: "Invalid", message: format!("{path}: {message}") }
     }

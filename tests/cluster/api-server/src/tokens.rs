@@ -1,11 +1,11 @@
-//! Tokens of service accounts, and reviews that say whose they are.
+//! Tokens of service accounts, and token reviews, which tell the user of a token.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-/// The tokens that are valid.
+/// The valid tokens.
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Mutex<BTreeMap<String, Token>>);
 

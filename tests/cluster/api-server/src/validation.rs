@@ -1,4 +1,4 @@
-//! What the API server refuses. The limits are those of Kubernetes 1.34 and later.
+//! The checks of the API server. The limits are those of Kubernetes 1.34 and later.
 
 pub(super) mod claim;
 pub(super) mod class;
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::status::Failure;
 
-/// Bytes of opaque parameters, and of a driver's data about a device.
+/// The most bytes of opaque parameters, and of a driver's data about a device.
 const MAX_EXTENSION_BYTES: usize = 10 * 1024;
 
-/// An object that has passed its resource's schema, by its type.
+/// An object as a Rust type, after it has passed its resource's schema.
 fn typed<T: DeserializeOwned>(object: &Value) -> Result<T, Failure> {
     T::deserialize(object).map_err(|error| Failure::bad_request(error.to_string()))
 }
@@ -39,7 +39,7 @@ fn unique<T: Ord>(keys: impl Iterator<Item = T>, path: &str) -> Result<(), Failu
     require(keys.len() == count, path, || "duplicate value".to_owned())
 }
 
-/// Data that only a driver understands: a JSON object, and not too much of it.
+/// Checks data that only a driver understands: it must be a JSON object, and not too large.
 fn extension(value: &Value, path: &str) -> Result<(), Failure> {
     require(value.is_object(), path, || "must be a valid JSON object".to_owned())?;
     let length = value.to_string().len();

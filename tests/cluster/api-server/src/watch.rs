@@ -1,4 +1,4 @@
-//! Watches: what happens to the objects of a resource, as a stream.
+//! Watches: the changes of a resource's objects, as a stream.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use super::resource::Resource;
 use super::selector::Selector;
 use super::status::Failure;
 
-/// How often a quiet watch says where it is. The real server does so about once a minute.
+/// The interval of bookmarks in a quiet watch. The real server sends one about every minute.
 const BOOKMARKS: Duration = Duration::from_secs(2);
 
-/// What is watched, and from where.
+/// The parameters of a watch.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) resource: &'static Resource,
     pub(super) namespace: Option<String>,
     pub(super) selector: Selector,
-    /// Changes after this version are told.
+    /// Changes after this version are sent.
     pub(super) version: u64,
-    /// Objects that are told at the beginning as if they had just come, when the client has asked for that.
+    /// Objects that are sent first as if they were new, if the client has asked for that.
     pub(super) initial: Option<Vec<Value>>,
     pub(super) bookmarks: bool,
     pub(super) timeout: Duration,
@@ -34,7 +34,7 @@ pub(super) struct Watch {
 type Sender = mpsc::Sender<Result<Frame<Bytes>, Infallible>>;
 
 impl Watch {
-    /// Tells what happens until the client is gone, the time is over, or all watches are to end.
+    /// Sends changes until the client is gone, the time is over, or all watches must end.
     pub(super) async fn run(mut self, shared: Arc<Shared>, sender: Sender) {
         let mut changed = shared.objects.subscribe();
         let mut outage = shared.outages.subscribe();
@@ -87,7 +87,7 @@ impl Watch {
         }
     }
 
-    /// What `change` is for somebody who sees only what is selected.
+    /// The event of `change` for a client that sees only the selected objects.
     fn event(&self, change: Change) -> Option<(&'static str, Value)> {
         let selected =
             |object: &Option<Arc<Value>>| object.as_ref().is_some_and(|object| self.selector.selects(object));
@@ -111,7 +111,7 @@ impl Watch {
     }
 }
 
-/// Whether the client is still there.
+/// Sends an event. Answers whether the client is still connected.
 async fn send(sender: &Sender, event: &str, object: &Value) -> bool {
     let mut line = json!({"type": event, "object": object}).to_string();
     line.push('\n');

@@ -1,4 +1,4 @@
-//! Consumable capacity: what a request takes of a device that several claims share.
+//! Consumable capacity: the part that a request takes of a device which several claims share.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use aliquot_test_api_server::Quantity;
 
-/// What a request takes of each of the device's capacities, or `None` if that is not there.
+/// What a request takes of each of the device's capacities; `None` if the device cannot give it.
 pub(super) fn consume(
     device: &Device,
     wanted: Option<&CapacityRequirements>,
@@ -35,7 +35,7 @@ pub(super) fn consume(
     Ok(Some(consumed))
 }
 
-/// Whether a device that is given out as a whole has what is wanted.
+/// Whether a device that is allocated as a whole has the wanted capacities.
 pub(super) fn has(device: &Device, wanted: Option<&CapacityRequirements>) -> Result<bool, String> {
     all_known(device, wanted)?;
     for (name, capacity) in device.capacity.iter().flatten() {
@@ -61,13 +61,13 @@ fn requested<'a>(wanted: Option<&'a CapacityRequirements>, name: &str) -> Option
     wanted?.requests.as_ref()?.get(name)
 }
 
-/// What somebody takes who asks for nothing: the default, or all.
+/// The amount for a request that names none: the default, or all.
 fn default(capacity: &DeviceCapacity) -> Result<Quantity, String> {
     let default = capacity.request_policy.as_ref().and_then(|policy| policy.default.as_ref());
     parse(default.unwrap_or(&capacity.value))
 }
 
-/// What is asked for, rounded up to what can be given.
+/// The wanted amount, rounded up to one that can be allocated.
 fn rounded(wanted: &Text, capacity: &DeviceCapacity) -> Result<Quantity, String> {
     let wanted = parse(wanted)?;
     let Some(policy) = &capacity.request_policy else { return Ok(wanted) };

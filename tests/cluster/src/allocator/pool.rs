@@ -18,7 +18,7 @@ struct Pool {
     counters: Vec<CounterSet>,
 }
 
-/// A device that may be given out.
+/// A device that may be allocated.
 pub(super) struct Candidate<'a> {
     pub(super) driver: &'a str,
     pub(super) pool: &'a str,
@@ -28,7 +28,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Whether a result is of this device.
+    /// Whether a result is about this device.
     pub(super) fn is(&self, result: &DeviceRequestAllocationResult) -> bool {
         (result.driver.as_str(), result.pool.as_str(), result.device.as_str())
             == (self.driver, self.pool, self.device.name.as_str())
@@ -39,7 +39,7 @@ impl Pools {
     /// The pools of a node.
     ///
     /// # Errors
-    /// A pool names a device twice, or counters that it does not have.
+    /// If a pool has two devices of one name, or a device consumes counters that the pool does not have.
     pub(super) fn gather(slices: &[&ResourceSlice], node: &str) -> Result<Pools, String> {
         let mut by_pool: BTreeMap<(&str, &str), Vec<&ResourceSlice>> = BTreeMap::new();
         for slice in slices {
@@ -52,7 +52,7 @@ impl Pools {
         for ((driver, name), mut slices) in by_pool {
             let newest = slices.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or_default();
             slices.retain(|slice| slice.spec.pool.generation == newest);
-            // Nothing is given out of a pool that its driver is still writing.
+            // No device is allocated from a pool that its driver is still writing.
             if slices.iter().any(|slice| slice.spec.pool.resource_slice_count != slices.len() as i64) {
                 continue;
             }
@@ -79,7 +79,7 @@ impl Pools {
         })
     }
 
-    /// Whether the counters that the candidate consumes have so much left.
+    /// Whether enough is left of the counters that the candidate consumes.
     pub(super) fn has_counters(
         &self,
         candidate: &Candidate<'_>,
@@ -93,7 +93,7 @@ impl Pools {
                     == (candidate.driver, candidate.pool, device.name.as_str())
             })
         };
-        // A device that several claims share consumes its counters once.
+        // A device that several claims share consumes its counters only once.
         if used(candidate.device) {
             return true;
         }
@@ -136,7 +136,7 @@ impl Pool {
     }
 }
 
-/// What all claims have.
+/// The devices of all claims.
 pub(super) fn results<'a>(claims: &[&'a ResourceClaim]) -> impl Iterator<Item = &'a DeviceRequestAllocationResult> {
     claims
         .iter()

@@ -1,4 +1,4 @@
-//! CEL selectors: what classes and requests say about devices.
+//! CEL selectors: the conditions of classes and requests on devices.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use k8s_openapi::api::resource::v1::{DeviceAttribute, DeviceSelector};
 use super::pool::Candidate;
 use aliquot_test_api_server::Quantity;
 
-/// Whether a selector selects the candidate. As with the real one, an expression that fails at run time is an error for
-/// all.
+/// Whether a selector selects the candidate. As in the real scheduler, an expression that fails at run time is an error
+/// for the whole allocation.
 pub(super) fn selects(selector: &DeviceSelector, candidate: &Candidate<'_>) -> Result<bool, String> {
     let cel = selector.cel.as_ref().ok_or("a selector without cel")?;
     let failed = |error: String| format!("CEL expression {:?}: {error}", cel.expression);
@@ -19,7 +19,7 @@ pub(super) fn selects(selector: &DeviceSelector, candidate: &Candidate<'_>) -> R
     let program = environment.compile(&cel.expression).map_err(|error| failed(error.to_string()))?;
     let mut context = Context::with_env(environment);
     context.add_variable_from_value("device", device(candidate));
-    // Quantities are numbers of whole units here.
+    // Quantities are represented as numbers of whole units here.
     let quantity = |text: Arc<String>| units(&text);
     context.add_function("quantity", quantity).map_err(|error| failed(error.to_string()))?;
     let compare = |This(this): This<i64>, other: i64| i64::from(this > other) - i64::from(this < other);
@@ -34,7 +34,7 @@ pub(super) fn selects(selector: &DeviceSelector, candidate: &Candidate<'_>) -> R
     }
 }
 
-/// The variable `device`.
+/// The variable `device` of expressions.
 fn device(candidate: &Candidate<'_>) -> Value {
     let device = candidate.device;
     let attributes = device.attributes.iter().flatten().map(|(name, value)| (name.as_str(), attribute(value)));
@@ -48,7 +48,7 @@ fn device(candidate: &Candidate<'_>) -> Value {
     fields.into()
 }
 
-/// Values by domain, then by name: those without a domain are their driver's.
+/// Values by domain and name. Values without a domain belong to their driver's domain.
 fn by_domain<'a>(driver: &'a str, values: impl Iterator<Item = (&'a str, Value)>) -> Value {
     let mut domains: BTreeMap<&str, HashMap<String, Value>> = BTreeMap::from([(driver, HashMap::new())]);
     for (name, value) in values {

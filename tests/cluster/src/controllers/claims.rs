@@ -1,4 +1,4 @@
-//! Claims come with the pods that have templates for them, and go with the last pod that uses them.
+//! Claims from templates: they are made for pods, and deleted after the last pod that uses them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::FINALIZER;
 use crate::pod::{is_terminal, name_of, uid_of};
 use aliquot_test_api_server::{CLAIM_TEMPLATES, CLAIMS, Informer, PODS, Store};
 
-/// Makes claims from templates, and collects those that nobody uses.
+/// Makes claims from templates, and deletes those that are no longer used.
 #[derive(Debug)]
 pub(super) struct ClaimController {
     store: Store,
@@ -24,7 +24,7 @@ impl ClaimController {
         ClaimController { store, pods, claims }
     }
 
-    /// Makes the claims that a pod has templates for.
+    /// Makes the claims for a pod's templates.
     pub(super) fn make(&self, pod: &Pod) -> Result<Pod, String> {
         let (namespace, name) = name_of(pod);
         let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
@@ -58,7 +58,7 @@ impl ClaimController {
         serde_json::from_value(patched).map_err(|error| error.to_string())
     }
 
-    /// Takes claims back from pods that have ended or are gone, and deletes those that were made for them.
+    /// Releases claims of pods that have ended or are gone, and deletes those that were made for them.
     pub(super) fn collect(&mut self) {
         self.pods.refresh();
         self.claims.refresh();
@@ -83,8 +83,8 @@ impl ClaimController {
         }
     }
 
-    /// Takes the claim back from `ended`, and its devices from the claim if nobody uses it then. Whoever changes it in
-    /// between brings it here again, after whichever step.
+    /// Removes `ended` from the pods for which the claim is reserved, and deallocates the claim if no pod is left. If
+    /// another client changes the claim in between, that change leads here again, after whichever step.
     fn release(&self, mut claim: ResourceClaim, ended: &[&str]) {
         let status = claim.status.get_or_insert_default();
         let users = status.reserved_for.get_or_insert_default();
@@ -92,7 +92,7 @@ impl ClaimController {
         let is_unused = users.is_empty();
         let has_devices = status.allocation.is_some();
         if is_unused {
-            // Others may have them now.
+            // Other claims may have these devices now.
             status.allocation = None;
         }
         if !ended.is_empty() || has_devices {

@@ -1,5 +1,5 @@
-//! Extended resources that a device class stands for: the scheduler makes one claim for all containers of a pod, with
-//! requests for each of them, and says in the pod's status which are whose.
+//! Extended resources that stand for a device class: the scheduler makes one claim for all containers of a pod, with
+//! requests for each container, and writes into the pod's status which request belongs to which container.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::pod::{all_containers_of, extended_resources, init_containers_of, is_sidecar, name_of, uid_of};
 
-/// The classes' names, by the resources that they stand for.
+/// The names of classes by the extended resources that stand for them.
 pub(super) fn by_resource<'a>(classes: impl Iterator<Item = &'a DeviceClass>) -> BTreeMap<String, String> {
     let mut resources = BTreeMap::new();
     for class in classes {
@@ -20,7 +20,7 @@ pub(super) fn by_resource<'a>(classes: impl Iterator<Item = &'a DeviceClass>) ->
     resources
 }
 
-/// The claim for the pod's extended resources, and whose its requests are; `None` if the pod asks for none.
+/// The claim for the pod's extended resources, with the container of each request; `None` if the pod asks for none.
 pub(super) fn claim(pod: &Pod, by_resource: &BTreeMap<String, String>) -> Option<(Value, Vec<Value>)> {
     let mut asked = Asked::default();
     for (resource, class) in by_resource {
@@ -51,8 +51,9 @@ struct Asked {
 }
 
 impl Asked {
-    /// Adds what the pod's containers ask for of one resource. Init containers that end before the others start have
-    /// what those after them have, and only what is missing then is a request of its own, for all of them together.
+    /// Adds the requests of the pod's containers for one resource. Init containers that end before the others start use
+    /// the devices of the later containers. Only what they need beyond that becomes a request of its own, for all of
+    /// them together.
     fn add(&mut self, pod: &Pod, resource: &str, class: &str) {
         let containers: Vec<&Container> = all_containers_of(pod).collect();
         let counts = containers.iter().map(|container| extended_resources(container).remove(resource).unwrap_or(0));
@@ -90,7 +91,8 @@ impl Asked {
     }
 }
 
-/// `container-A-request-B`: the place of the container in the pod, and of the resource among all that it asks for.
+/// `container-A-request-B`: A is the index of the container in the pod, B that of the resource among all that the
+/// container asks for.
 fn request_name(container: &Container, at: usize, resource: &str) -> String {
     let all = container.resources.iter().flat_map(|resources| resources.limits.iter().flatten());
     let place = all.map(|(name, _)| name).position(|name| name == resource);

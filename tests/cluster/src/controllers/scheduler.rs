@@ -1,4 +1,4 @@
-//! Pods get a node: the one that there is, if it has what they ask for.
+//! Schedules pods: to the only node, if it has what they ask for.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::pod::{claim_names, containers_of, extended_claim, extended_resources,
 use aliquot_test_api_server::Quantity;
 use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Informer, NODES, PODS, SLICES, Store};
 
-/// Gives claims their devices, and binds pods.
+/// Allocates devices to claims, and binds pods.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     store: Store,
@@ -36,7 +36,7 @@ impl Scheduler {
         }
     }
 
-    /// The pods that have no node yet and name no other scheduler.
+    /// The pods that have no node yet and do not name another scheduler.
     pub(super) fn waiting(&mut self) -> Vec<Pod> {
         self.pods.refresh();
         let waits = |pod: &&Pod| {
@@ -50,7 +50,7 @@ impl Scheduler {
         self.pods.objects().filter(waits).cloned().collect()
     }
 
-    /// Gives a pod's claims their devices and binds it, if there is room for all of it.
+    /// Allocates devices to a pod's claims and binds the pod, if there is room for all of it.
     pub(super) fn schedule(&mut self, pod: &Pod) -> Result<(), String> {
         let (namespace, name) = name_of(pod);
         self.pods.refresh();
@@ -106,7 +106,7 @@ impl Scheduler {
         allocator::allocate(claim, &self.node, &classes.collect(), &slices, &claims)
     }
 
-    /// Whether the node has what the pod asks for of device plugins, beside what other pods have.
+    /// Whether the node has enough of the device plugins' resources for the pod, next to what other pods have.
     fn has_extended_resources(&self, pod: &Pod, by_resource: &BTreeMap<String, String>) -> Result<(), String> {
         let mut asked: BTreeMap<String, usize> = BTreeMap::new();
         let all = containers_of(pod).iter().flat_map(extended_resources);
@@ -135,7 +135,7 @@ impl Scheduler {
     }
 }
 
-/// The pod, as a claim names who may use it.
+/// The reference to the pod with which a claim is reserved for it.
 fn reference(pod: &Pod) -> Value {
     json!({"resource": "pods", "name": name_of(pod).1, "uid": uid_of(pod)})
 }

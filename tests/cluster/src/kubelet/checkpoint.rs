@@ -1,4 +1,4 @@
-//! What a kubelet remembers when it is started again.
+//! The state that a kubelet keeps over a restart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A file that is replaced as a whole.
+/// A file that is always replaced as a whole.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     file: PathBuf,
@@ -17,7 +17,7 @@ impl Checkpoint {
         Checkpoint { file }
     }
 
-    /// What was written last, or the default.
+    /// The last written value, or the default.
     pub(super) fn read<T: DeserializeOwned + Default>(&self) -> T {
         match fs::read(&self.file) {
             Ok(text) => serde_json::from_slice(&text).expect("a kubelet reads its own checkpoint"),

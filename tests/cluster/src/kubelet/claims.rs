@@ -1,4 +1,4 @@
-//! Claims of pods: which are prepared, by whom, for which pods.
+//! The claims of pods: which are prepared, by which drivers, and for which pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ pub(super) struct ClaimManager {
     known: Mutex<BTreeMap<ClaimKey, KnownClaim>>,
 }
 
-/// `namespace/name`.
+/// The key of a claim: `namespace/name`.
 type ClaimKey = String;
 
-/// A claim that some pod uses or has used.
+/// A claim that a pod uses or has used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct KnownClaim {
     pub(super) namespace: String,
@@ -34,7 +34,7 @@ pub(super) struct KnownClaim {
     uid: String,
     pods: BTreeSet<String>,
     prepared: bool,
-    /// By driver.
+    /// The prepared devices, by driver.
     pub(super) devices: BTreeMap<String, Vec<PreparedDevice>>,
 }
 
@@ -55,7 +55,7 @@ impl ClaimManager {
         ClaimManager { checkpoint, known }
     }
 
-    /// The claims that a container uses, with all that is prepared of them, whichever requests it has.
+    /// The claims that a container uses, with all their prepared devices, whichever requests the container has.
     pub(super) async fn of_container(&self, pod: &Pod, container: &Container) -> Vec<KnownClaim> {
         let used = used(pod, container).unwrap_or_default();
         let known = self.known.lock().await;
@@ -81,7 +81,7 @@ impl ClaimManager {
     }
 }
 
-/// The claims that a container uses, each with the request that it has; an empty one stands for all.
+/// The claims that a container uses, each with the container's request in it; an empty request means all.
 fn used(pod: &Pod, container: &Container) -> Result<Vec<(String, String)>, String> {
     let names = claim_names(pod)?;
     let mut used = Vec::new();
@@ -100,7 +100,7 @@ fn key(pod: &Pod, name: &str) -> ClaimKey {
     format!("{}/{name}", pod.metadata.namespace.as_deref().unwrap_or_default())
 }
 
-/// Has the pod's claims prepared, those that are not yet. All of a driver go in one call.
+/// Has the pod's claims prepared, unless they are already. All claims of a driver go in one call.
 pub(super) async fn prepare(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut claims = Vec::new();
@@ -109,7 +109,7 @@ pub(super) async fn prepare(shared: &Shared, pod: &Pod) -> Result<(), String> {
         let found = shared.store.get::<ResourceClaim>(&CLAIMS, namespace, &name);
         let claim = found.map_err(|failure| format!("fetch ResourceClaim {name}: {failure}"))?;
         let drivers = drivers_of(&claim, pod)?;
-        // It is better to fail now than to remember a claim that nobody can give back.
+        // It is better to fail now than to keep a claim that no driver could unprepare.
         for driver in &drivers {
             shared.plugins.driver(driver)?;
         }
@@ -194,7 +194,7 @@ async fn prepare_by(shared: &Shared, driver: &str, claims: &[Claim]) -> Result<(
     Ok(())
 }
 
-/// Has the claims unprepared that no other pod uses.
+/// Has those of the pod's claims unprepared that no other pod uses.
 pub(super) async fn unprepare(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let mut batches: BTreeMap<String, Vec<Claim>> = BTreeMap::new();
     let mut unused = Vec::new();

@@ -1,5 +1,5 @@
-//! Device plugins: they register at `device-plugins/kubelet.sock`, tell their devices, and are asked before containers
-//! get them.
+//! Device plugins: they register at `device-plugins/kubelet.sock`, report their devices, and are called before
+//! containers get them.
 
 mod allocation;
 mod registration;
@@ -18,32 +18,32 @@ pub(super) use registration::serve;
 
 use super::checkpoint::Checkpoint;
 
-/// What a device says of itself when it can be given out.
+/// The health of a device that can be allocated.
 const HEALTHY: &str = "Healthy";
 
-/// Whose devices are whose.
+/// The devices of plugins, and the containers that have them.
 #[derive(Debug)]
 pub(super) struct DeviceManager {
     checkpoint: Checkpoint,
     state: Mutex<State>,
     /// Pods are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
-    /// Who changes what can be given out holds this until the node's status says so, and who looks at it.
+    /// Held during a change of what can be allocated until the node's status has it, and during a look at it.
     publishing: Mutex<()>,
 }
 
-/// What is known of devices now.
+/// The present state of the devices.
 #[derive(Debug, Default)]
 struct State {
     endpoints: BTreeMap<String, Endpoint>,
-    /// The client of each resource that registered last, as long as that counts: telling it ends it.
+    /// The client of each resource that registered last, while its registration is valid. A notification ends it.
     clients: BTreeMap<String, Arc<Notify>>,
     given: BTreeMap<Owner, BTreeMap<String, Given>>,
     /// Resources that were registered at any time.
     known: BTreeSet<String>,
 }
 
-/// A container: its pod's UID and its name.
+/// A container: the UID of its pod, and its name.
 type Owner = (String, String);
 
 /// A registered plugin.
@@ -51,11 +51,11 @@ type Owner = (String, String);
 struct Endpoint {
     client: DevicePluginClient<Channel>,
     options: DevicePluginOptions,
-    /// By id, as told last; all unhealthy once the plugin is gone.
+    /// The devices by id, as last reported; all are unhealthy once the plugin is gone.
     devices: BTreeMap<String, Device>,
 }
 
-/// What a container has got of one resource.
+/// The devices that a container has of one resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Given {
     ids: BTreeSet<String>,
@@ -71,12 +71,12 @@ impl DeviceManager {
         DeviceManager { checkpoint, state, admission: tokio::sync::Mutex::new(()), publishing: Mutex::new(()) }
     }
 
-    /// Keeps others from changing what can be given out, and from looking at it.
+    /// Keeps other threads from changing what can be allocated, and from looking at it.
     pub(super) fn in_turn(&self) -> MutexGuard<'_, ()> {
         self.publishing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All units of a resource, and those that can be given out, as the node's status has it.
+    /// All units of a resource, and those that can be allocated, as the node's status has them.
     pub(super) fn capacity(&self, resource: &str) -> Option<(usize, usize)> {
         let _in_turn = self.in_turn();
         let state = self.lock();
@@ -84,13 +84,13 @@ impl DeviceManager {
         Some((devices.len(), devices.values().filter(|device| device.health == HEALTHY).count()))
     }
 
-    /// Whether a unit of any resource can be given out, as the node's status has it.
+    /// Whether a unit of any resource can be allocated, as the node's status has it.
     pub(super) fn has_units(&self) -> bool {
         let _in_turn = self.in_turn();
         self.allocatable().values().any(|count| *count > 0)
     }
 
-    /// How many units of each resource can be given out that some plugin has registered.
+    /// The number of units that can be allocated, for each resource that a plugin has registered.
     pub(super) fn allocatable(&self) -> BTreeMap<String, usize> {
         let state = self.lock();
         let healthy = |endpoint: &Endpoint| endpoint.devices.values().filter(|device| device.health == HEALTHY).count();
@@ -103,7 +103,7 @@ impl DeviceManager {
         of.get(resource).map(|given| given.ids.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// What a container has got, by resource, each device with its NUMA nodes.
+    /// The devices of a container by resource, each with its NUMA nodes.
     pub(super) fn with_topology(&self, pod_uid: &str, container: &str) -> BTreeMap<String, Vec<(String, Vec<i64>)>> {
         let given = self.of_container(pod_uid, container);
         let state = self.lock();
@@ -121,7 +121,7 @@ impl DeviceManager {
             .collect()
     }
 
-    /// Takes back what the containers of a pod have.
+    /// Releases the devices of a pod's containers.
     pub(super) fn release(&self, pod_uid: &str) {
         let mut state = self.lock();
         state.given.retain(|(owner, _), _| owner != pod_uid);
@@ -138,15 +138,15 @@ impl DeviceManager {
 }
 
 impl State {
-    /// The ids of a resource that some container has.
+    /// The ids of a resource that containers have.
     fn in_use(&self, resource: &str) -> BTreeSet<String> {
         let given = self.given.values().filter_map(|given| given.get(resource));
         given.flat_map(|given| given.ids.iter().cloned()).collect()
     }
 }
 
-/// The same numbers in an order that nobody can rely on, but that is the same each time. A plugin that works only by
-/// the order of ids must fail.
+/// The same ids in a pseudo-random order, which is the same each time for the same seed. A plugin that relies on the
+/// order of ids must fail.
 fn shuffled(ids: impl IntoIterator<Item = String>, seed: &str) -> Vec<String> {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut ids: Vec<String> = ids.into_iter().collect();
@@ -158,5 +158,5 @@ fn shuffled(ids: impl IntoIterator<Item = String>, seed: &str) -> Vec<String> {
     ids
 }
 
-/// What the manager of devices shares with the kubelet.
+/// The state that the device manager shares with the kubelet.
 type Shared = Arc<super::Shared>;

@@ -1,4 +1,4 @@
-//! Plugins that register by a socket in `plugins_registry`: DRA drivers.
+//! Plugins that register through a socket in `plugins_registry`: DRA drivers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ use super::Shared;
 use crate::socket::{self, File};
 use aliquot_test_api_server::SLICES;
 
-/// How often the directory is looked at. The real kubelet is told by the kernel.
+/// The interval of looks at the directory. The real kubelet is notified by the kernel.
 const LOOK: Duration = Duration::from_millis(20);
-/// Between two tries to register a plugin, or to reach its health stream.
+/// Time between two tries to register a plugin, or to reach its health stream.
 const RETRY: Duration = Duration::from_millis(200);
-/// What a DRA driver says that it serves.
+/// The service that a DRA driver must offer.
 const DRIVER_SERVICE: &str = "v1.DRAPlugin";
 
 /// The registered plugins.
 #[derive(Debug, Default)]
 pub(super) struct Plugins {
-    /// By driver, those that serve it in the order in which they have registered: two while one replaces the other.
+    /// The plugins of each driver in the order of their registration: there are two while one replaces the other.
     registered: Mutex<BTreeMap<String, Vec<Driver>>>,
     health: Mutex<BTreeMap<(String, String), bool>>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Plugins {
 /// A registered DRA driver.
 #[derive(Debug)]
 struct Driver {
-    /// The file by which it registered.
+    /// The socket through which it registered.
     file: File,
     endpoint: PathBuf,
     channel: Channel,
@@ -43,7 +43,7 @@ struct Driver {
 }
 
 impl Plugins {
-    /// A channel to the driver: to the one that registered last.
+    /// A channel to the driver's plugin that registered last.
     pub(super) fn driver(&self, name: &str) -> Result<Channel, String> {
         let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
         let driver = registered.get(name).and_then(|drivers| drivers.last());
@@ -56,10 +56,10 @@ impl Plugins {
     }
 }
 
-/// Registers whoever appears in the directory, for as long as he is there.
+/// Registers each plugin that appears in the directory, and removes it when its socket is gone.
 pub(super) async fn watch(shared: Arc<Shared>) {
     let directory = shared.settings.directory.join("plugins_registry");
-    // Drivers that are not back in time have left what they published behind.
+    // A driver that does not come back in time has left its published slices behind.
     tokio::spawn(wipe_later(Arc::clone(&shared), None));
     let mut known: BTreeMap<File, Option<String>> = BTreeMap::new();
     let mut last_try: BTreeMap<File, tokio::time::Instant> = BTreeMap::new();
@@ -79,7 +79,7 @@ pub(super) async fn watch(shared: Arc<Shared>) {
             last_try.insert(file.clone(), tokio::time::Instant::now());
             match register(&shared, &file).await {
                 Ok(name) => drop(known.insert(file, Some(name))),
-                // Tried again: as with the real kubelet, nobody but its log learns why.
+                // It is tried again: as with the real kubelet, only kubelet's log has the reason.
                 Err(Refusal::Unreachable) => {}
                 Err(Refusal::Refused(reason)) => {
                     shared.complain(format!("plugin at {}: {reason}", file.path.display()));
@@ -91,11 +91,11 @@ pub(super) async fn watch(shared: Arc<Shared>) {
     }
 }
 
-/// Why a plugin is not registered.
+/// Why a plugin cannot be registered.
 enum Refusal {
-    /// It does not answer, or not in time.
+    /// It does not answer in time.
     Unreachable,
-    /// It is not as it must be.
+    /// Its registration is not valid.
     Refused(String),
 }
 
@@ -108,7 +108,7 @@ async fn register(shared: &Arc<Shared>, file: &File) -> Result<String, Refusal> 
     let info = tokio::time::timeout(within, client.get_info(InfoRequest {})).await.map_err(unreachable)?;
     let info = info.map_err(|_| Refusal::Unreachable)?.into_inner();
     let name = info.name.clone();
-    // The endpoint is the socket itself if no other is named.
+    // If the plugin names no endpoint, its endpoint is the same socket.
     let endpoint = if info.endpoint.is_empty() { file.path.clone() } else { PathBuf::from(&info.endpoint) };
     let registered = validate(&info, &endpoint);
     if registered.is_ok() {
@@ -122,7 +122,7 @@ async fn register(shared: &Arc<Shared>, file: &File) -> Result<String, Refusal> 
     registered.map_err(Refusal::Refused)?;
     match notified {
         Ok(Ok(_)) => Ok(name),
-        // Who does not take the answer is not registered.
+        // A plugin that does not accept the answer is not registered.
         _ => {
             deregister(shared, &name, file);
             Err(Refusal::Unreachable)
@@ -148,7 +148,7 @@ fn validate(info: &PluginInfo, endpoint: &Path) -> Result<(), String> {
 
 async fn add(shared: &Arc<Shared>, name: &str, endpoint: &Path, file: &File) -> Result<(), Refusal> {
     let connected = socket::connect(endpoint, shared.settings.timing.registration).await;
-    // It may have been killed since it said what it is.
+    // The plugin may have been killed since it sent its information.
     let channel = connected.map_err(|_| Refusal::Unreachable)?;
     let health = tokio::spawn(watch_health(Arc::clone(shared), name.to_owned(), channel.clone()));
     let driver = Driver { file: file.clone(), endpoint: endpoint.to_owned(), channel, health };
@@ -162,7 +162,7 @@ async fn add(shared: &Arc<Shared>, name: &str, endpoint: &Path, file: &File) -> 
     Ok(())
 }
 
-/// Forgets the driver that registered by this file.
+/// Forgets the plugin that registered through this socket.
 fn deregister(shared: &Arc<Shared>, name: &str, file: &File) {
     let mut registered = shared.plugins.registered.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(drivers) = registered.get_mut(name) else { return };
@@ -173,20 +173,20 @@ fn deregister(shared: &Arc<Shared>, name: &str, file: &File) {
     }
 }
 
-/// Deletes what drivers have published, one or all, unless they are registered by then.
+/// Deletes the published slices of one driver or of all, except those of drivers that are registered by then.
 async fn wipe_later(shared: Arc<Shared>, driver: Option<String>) {
     tokio::time::sleep(shared.settings.timing.wipe).await;
     for slice in shared.store.list::<ResourceSlice>(&SLICES) {
         let ours = slice.spec.node_name.as_deref() == Some(shared.settings.node_name.as_str());
         let meant = driver.as_ref().is_none_or(|driver| *driver == slice.spec.driver);
         if ours && meant && shared.plugins.driver(&slice.spec.driver).is_err() {
-            // Somebody else may have deleted it.
+            // Another client may have deleted it already.
             let _ = shared.store.delete(&SLICES, "", slice.metadata.name.as_deref().unwrap_or_default(), true);
         }
     }
 }
 
-/// Follows what a driver says about its devices' health.
+/// Follows a driver's reports about the health of its devices.
 async fn watch_health(shared: Arc<Shared>, driver: String, channel: Channel) {
     loop {
         let mut client = DraResourceHealthClient::new(channel.clone());

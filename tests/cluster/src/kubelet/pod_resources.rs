@@ -1,4 +1,4 @@
-//! PodResources: which container has which devices and claims.
+//! The PodResources service: the devices and claims of each container.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,12 +20,12 @@ use super::claims::KnownClaim;
 use crate::pod::{containers_of, init_containers_of, is_sidecar, name_of, uid_of};
 use crate::socket;
 
-/// Calls a second that are answered, of all clients together, and how many may come at once. These are the real
+/// The limit of calls in each second, for all clients together, and how many may come at once. These are the real
 /// kubelet's limits: a plugin that asks too often must fail.
 const CALLS_PER_SECOND: f64 = 100.0;
 const BURST: f64 = 10.0;
 
-/// Serves who has what.
+/// Serves the devices and claims of containers.
 pub(super) fn serve(shared: Arc<Shared>) {
     let incoming = socket::listen(&shared.settings.directory.join("pod-resources/kubelet.sock"));
     let limit = Mutex::new((BURST, Instant::now()));
@@ -35,7 +35,7 @@ pub(super) fn serve(shared: Arc<Shared>) {
 
 struct Service {
     shared: Arc<Shared>,
-    /// Calls that may still come, as of when.
+    /// The remaining calls, and the time of this count.
     limit: Mutex<(f64, Instant)>,
 }
 
@@ -50,7 +50,7 @@ impl Service {
 
     async fn of_pod(&self, pod: &Pod) -> PodResources {
         let mut containers = Vec::new();
-        // Init containers that end before the others start are not listed, though they have devices.
+        // Init containers that end before the others start are not listed, although they have devices.
         let sidecars = init_containers_of(pod).iter().filter(|container| is_sidecar(container));
         for container in sidecars.chain(containers_of(pod)) {
             containers.push(self.of_container(pod, container).await);
@@ -62,7 +62,7 @@ impl Service {
     async fn of_container(&self, pod: &Pod, container: &Container) -> ContainerResources {
         let mut devices = Vec::new();
         for (resource, given) in self.shared.devices.with_topology(&uid_of(pod), &container.name) {
-            // One entry for each device, and for each NUMA node that it is at.
+            // One entry for each pair of a device and one of its NUMA nodes.
             for (id, nodes) in given {
                 let entry = |topology| ContainerDevices {
                     resource_name: resource.clone(),

@@ -1,4 +1,4 @@
-//! Pods: each has a worker that brings it up, watches it, and clears up behind it.
+//! Pods: each has a worker that starts it, watches it, and cleans up after it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,30 +16,30 @@ use crate::pod::{
 use crate::runtime::{ContainerSpec, ContainerState};
 use aliquot_test_api_server::{CORE_EVENTS, Informer, NODES, PODS};
 
-/// How often a pod's containers are looked at.
+/// The interval of looks at a pod's containers.
 const LOOK: Duration = Duration::from_millis(50);
-/// Changes that come within this time are looked at together.
+/// Changes within this time are handled together.
 const TOGETHER: Duration = Duration::from_millis(30);
 
-/// The pods that have a worker, by UID.
+/// The workers of pods, by UID.
 #[derive(Debug, Default)]
 pub(super) struct PodWorkers {
     workers: Mutex<BTreeMap<String, Worker>>,
 }
 
-/// What is known of a pod.
+/// The state of a pod's worker.
 #[derive(Debug)]
 struct Worker {
-    /// As the API server told it last.
+    /// The pod as the API server last reported it.
     pod: Pod,
-    /// Its containers are to end.
+    /// Whether its containers must end.
     ending: bool,
-    /// All its containers have ended for good.
+    /// Whether all its containers have ended for good.
     ended: bool,
-    /// Nothing is left to do for it. It is remembered until the API server tells that it is gone, so that nobody begins
-    /// again.
+    /// Whether the worker is done. The entry stays until the API server reports that the pod is gone, so that no new
+    /// worker begins.
     is_done: bool,
-    /// What went wrong last, if it still does.
+    /// The present error of the pod.
     error: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Worker {
 }
 
 impl PodWorkers {
-    /// Takes up what `pods` are now. Returns those that need a worker.
+    /// Takes in the present pods. Returns those that need a worker.
     fn take_up(&self, pods: &Informer<Pod>, node_name: &str) -> Vec<Pod> {
         let ours = pods
             .objects()
@@ -74,7 +74,7 @@ impl PodWorkers {
             }
         }
         workers.retain(|uid, worker| seen.contains(uid) || !worker.is_done);
-        // Who is no longer there was deleted by force, or when nobody looked.
+        // A pod that is gone was deleted by force, or while no kubelet ran.
         for (uid, worker) in workers.iter_mut() {
             worker.ending |= !seen.contains(uid);
         }
@@ -117,7 +117,7 @@ impl PodWorkers {
     }
 }
 
-/// Keeps a worker for each pod that is bound to this node.
+/// Starts a worker for each pod that is bound to this node.
 pub(super) async fn watch(shared: Arc<Shared>) {
     let mut changes = shared.store.changes();
     let mut pods: Informer<Pod> = Informer::new(shared.store.clone(), &PODS);
@@ -135,16 +135,16 @@ pub(super) async fn watch(shared: Arc<Shared>) {
     }
 }
 
-/// Brings a pod up, watches it, and clears up behind it.
+/// Starts a pod, watches it, and cleans up after it.
 async fn run(shared: Arc<Shared>, pod: Pod) {
     let uid = uid_of(&pod);
     let outcome = match phase_of(&pod) {
-        // It had ended before this kubelet was started, which may not have cleared up behind it.
+        // It had ended before this kubelet was started; an earlier kubelet may not have cleaned up.
         Some("Succeeded") => Ok(true),
         Some("Failed") => Ok(false),
         _ => bring_up_and_watch(&shared, &pod).await,
     };
-    // What has ended by itself can be looked at until the pod is deleted.
+    // Containers that ended by themselves stay until the pod is deleted.
     if shared.pods.is_ending(&uid) {
         remove_containers(&shared, &pod).await;
     }
@@ -154,7 +154,7 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
         event(&shared, &pod, "UnexpectedAdmissionError", reason);
     }
     set_phase(&shared, &pod, phase, outcome.as_ref().err().map(String::as_str));
-    // What the pod had is given back, however long that takes.
+    // The pod's claims are released, however long that takes.
     while let Err(reason) = claims::unprepare(&shared, &pod).await {
         event(&shared, &pod, "FailedUnprepareDynamicResources", &reason);
         shared.pods.set_error(&uid, Some(reason));
@@ -168,7 +168,7 @@ async fn run(shared: Arc<Shared>, pod: Pod) {
     let (namespace, name) = name_of(&pod);
     let same = shared.store.get::<Pod>(&PODS, &namespace, &name).is_ok_and(|found| uid_of(&found) == uid);
     if same {
-        // It may have been deleted by force in between.
+        // The pod may have been deleted by force in between.
         let _ = shared.store.delete(&PODS, &namespace, &name, true);
     }
     shared.pods.set_done(&uid);
@@ -180,11 +180,11 @@ async fn remove_containers(shared: &Shared, pod: &Pod) {
     }
 }
 
-/// Whether the pod's containers have ended well; an error if it was not admitted.
+/// Starts the containers and waits for their end. Answers whether all succeeded; an error if the pod was not admitted.
 async fn bring_up_and_watch(shared: &Arc<Shared>, pod: &Pod) -> Result<bool, String> {
     let uid = uid_of(pod);
     if all_running(shared, pod).await {
-        // Started by the kubelet before this one.
+        // The containers were started by an earlier kubelet.
         return Ok(watch_containers(shared, pod).await);
     }
     devices::allocate(shared, pod).await?;
@@ -196,7 +196,7 @@ async fn bring_up_and_watch(shared: &Arc<Shared>, pod: &Pod) -> Result<bool, Str
                 return Ok(watch_containers(shared, pod).await);
             }
             Err((what, reason)) => {
-                // In this order: who sees the error finds the event.
+                // The order matters: a test that sees the error also finds the event.
                 event(shared, pod, what, &reason);
                 shared.pods.set_error(&uid, Some(reason));
             }
@@ -215,7 +215,7 @@ async fn all_running(shared: &Arc<Shared>, pod: &Pod) -> bool {
     true
 }
 
-/// Prepares the pod's claims and starts its containers, those that do not run yet.
+/// Prepares the pod's claims, and starts those of its containers that do not run yet.
 async fn start(shared: &Arc<Shared>, pod: &Pod) -> Result<(), (&'static str, String)> {
     let prepared = claims::prepare(shared, pod).await;
     prepared.map_err(|reason| {
@@ -236,7 +236,7 @@ async fn start(shared: &Arc<Shared>, pod: &Pod) -> Result<(), (&'static str, Str
     Ok(())
 }
 
-/// Waits until an init container has ended well; an error if it has not, or the pod is to end.
+/// Waits until an init container has succeeded; an error if it failed, or if the pod must end.
 async fn wait_for_end(shared: &Arc<Shared>, pod: &Pod, container: &Container) -> Result<(), String> {
     while !shared.pods.is_ending(&uid_of(pod)) {
         match state(shared, pod, container).await {
@@ -256,7 +256,7 @@ async fn start_container(shared: &Arc<Shared>, pod: &Pod, container: &Container)
     let admitted = devices::pre_start(shared, pod, container).await?;
     let mut cdi_devices = shared.claims.cdi_devices(pod, container).await?;
     cdi_devices.extend(admitted.cdi_devices);
-    // The runtime takes each device once.
+    // The runtime accepts each device only once.
     let mut seen = Vec::new();
     cdi_devices.retain(|device| {
         !seen.contains(device) && {
@@ -281,7 +281,7 @@ async fn start_container(shared: &Arc<Shared>, pod: &Pod, container: &Container)
     started.unwrap_or_else(|error| Err(error.to_string()))
 }
 
-/// Waits until all containers have ended, or are to end. Whether they have ended well.
+/// Waits until all containers have ended or must end. Answers whether all succeeded.
 async fn watch_containers(shared: &Arc<Shared>, pod: &Pod) -> bool {
     let uid = uid_of(pod);
     while !shared.pods.is_ending(&uid) {
@@ -301,7 +301,7 @@ async fn watch_containers(shared: &Arc<Shared>, pod: &Pod) -> bool {
     false
 }
 
-/// The name by which the runtime knows a container.
+/// The runtime's name for a container.
 fn container_id(pod: &Pod, container: &Container) -> String {
     format!("k8s_{}_{}", container.name, uid_of(pod))
 }
@@ -323,7 +323,7 @@ fn set_phase(shared: &Shared, pod: &Pod, phase: &str, message: Option<&str>) {
         status["message"] = message.into();
         status["reason"] = "UnexpectedAdmissionError".into();
     }
-    // It may be deleted.
+    // The pod may have been deleted.
     let _ = shared.store.merge(&PODS, &namespace, &name, true, &json!({"status": status}));
 }
 
@@ -342,8 +342,8 @@ fn event(shared: &Shared, pod: &Pod, reason: &str, message: &str) {
 }
 
 impl Shared {
-    /// Changes what is known of devices, and says in the node's status how much of each resource there is. The real
-    /// kubelet does so within ten seconds; with this one nobody learns the one before the other.
+    /// Changes the state of devices, and writes the amounts of all resources into the node's status. The real kubelet
+    /// does this within ten seconds; here both change together for every reader.
     pub(super) fn publish_resources(&self, change: impl FnOnce(&DeviceManager)) {
         let _in_turn = self.devices.in_turn();
         change(&self.devices);

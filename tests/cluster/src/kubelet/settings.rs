@@ -1,36 +1,36 @@
-//! Where a kubelet works, and how long it waits.
+//! The settings of a kubelet: its directory and its waits.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a kubelet works.
+/// The settings of a kubelet.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its node.
+    /// The name of its node.
     pub node_name: String,
-    /// In place of `/var/lib/kubelet`.
+    /// Its directory, which replaces `/var/lib/kubelet`.
     pub directory: PathBuf,
-    /// How long it waits for what.
+    /// The lengths of its waits.
     pub timing: Timing,
 }
 
-/// How long a kubelet waits.
+/// The lengths of a kubelet's waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Before what has failed of a pod is tried again. The real one waits 10 s and longer.
+    /// The wait before a failed step of a pod is tried again. The real kubelet waits 10 s or longer.
     pub retry: Duration,
-    /// Before the ResourceSlices of a driver that is gone are deleted.
+    /// The wait before the ResourceSlices of a missing driver are deleted.
     pub wipe: Duration,
-    /// For `NodePrepareResources` and `NodeUnprepareResources`.
+    /// The timeout of `NodePrepareResources` and `NodeUnprepareResources`.
     pub driver_call: Duration,
-    /// For `PreStartContainer`.
+    /// The timeout of `PreStartContainer`.
     pub pre_start: Duration,
-    /// For `GetInfo` and `NotifyRegistrationStatus`.
+    /// The timeout of `GetInfo` and `NotifyRegistrationStatus`.
     pub registration: Duration,
 }
 
 impl Default for Timing {
-    /// As the real kubelet, but for what would only make tests wait.
+    /// The values of the real kubelet, with shorter waits where longer ones would only delay tests.
     fn default() -> Timing {
         Timing {
             retry: Duration::from_millis(100),

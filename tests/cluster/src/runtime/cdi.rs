@@ -1,4 +1,4 @@
-//! CDI files, read as strictly as runtimes read them.
+//! CDI files, checked as strictly as runtimes check them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// What a container gets from its CDI devices.
+/// The changes that CDI devices make to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Edits {
     environment: Vec<String>,
-    /// Path in the container, path on the node.
+    /// For each mount the path in the container, and the path on the node.
     mounts: Vec<(String, String)>,
 }
 
@@ -24,14 +24,14 @@ impl fmt::Display for Edits {
     }
 }
 
-/// A directory of CDI files. Each is read once, and again when it is another one.
+/// A directory of CDI files. Each file is read once, and again after it was replaced.
 #[derive(Debug)]
 pub(crate) struct Registry {
     directory: PathBuf,
     files: Mutex<BTreeMap<Version, Arc<Value>>>,
 }
 
-/// A file as it was written at one time: path, inode, time of its last change.
+/// One version of a file: its path, its inode, and the time of its last change.
 type Version = (PathBuf, u64, (i64, i64));
 
 impl Registry {
@@ -39,10 +39,10 @@ impl Registry {
         Registry { directory, files: Mutex::default() }
     }
 
-    /// What containers with `devices` get.
+    /// The changes that `devices` make to a container.
     ///
     /// # Errors
-    /// A device is in no file, or in two, or two devices mount different things at one path.
+    /// If a device is in no file or in two, or if two devices mount different things at one path.
     pub(crate) fn resolve(&self, devices: &[String]) -> Result<Edits, String> {
         resolve(&self.files(), devices)
     }
@@ -114,7 +114,7 @@ impl Edits {
         }
         let mounts = edits["mounts"].as_array().into_iter().flatten();
         for mount in mounts.map(|mount| (text(&mount["containerPath"]), text(&mount["hostPath"]))) {
-            // Two devices with the same edits: the later one takes the place of the other.
+            // Two devices have the same mount: the later one replaces the other.
             self.mounts.retain(|known| *known != mount);
             self.mounts.push(mount);
         }

@@ -1,5 +1,5 @@
-//! Containers that are only written down: what they would get is read from the CDI files, as a runtime does when it
-//! makes a container, but nothing runs. One whose command is `true` has ended at once.
+//! Containers that are only recorded: what they would get is read from the CDI files, as a runtime does when it makes a
+//! container, but nothing runs. A container with the command `true` has ended at once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{ContainerRuntime, ContainerSpec, ContainerState, cdi};
 
-/// A runtime whose containers are written down and do nothing until they are removed.
+/// A runtime that records containers. They count as running until they are removed.
 #[derive(Debug)]
 pub struct Paper {
     cdi: cdi::Registry,
@@ -53,7 +53,7 @@ impl ContainerRuntime for Paper {
         self.lock().remove(id);
     }
 
-    /// The variables and mounts that the container got, one a line.
+    /// The variables and mounts that the container got, one in each line.
     fn output(&self, id: &str) -> String {
         self.lock().get(id).map(|written| written.edits.to_string()).unwrap_or_default()
     }

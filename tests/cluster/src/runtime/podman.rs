@@ -10,13 +10,13 @@ use tempfile::TempDir;
 
 use super::{ContainerRuntime, ContainerSpec, ContainerState};
 
-/// Containers that are made or removed at once: more do not go faster.
+/// The most containers that are made or removed at the same time: more would not be faster.
 const AT_ONCE: usize = 4;
 
-/// Podman. A container that it runs needs nobody to watch it.
+/// The runtime podman. It needs no process that watches the containers.
 #[derive(Debug)]
 pub struct Podman {
-    /// The process id of each container, in a file of its name.
+    /// A directory with a file for each container, which contains the process id.
     pids: TempDir,
     busy: Mutex<usize>,
     less_busy: Condvar,
@@ -30,7 +30,7 @@ impl Default for Podman {
 }
 
 impl Podman {
-    /// Runs podman, when not too many of it run.
+    /// Runs podman, once not too many copies of it run.
     fn run(&self, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Output {
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.less_busy.wait_while(busy, |busy| *busy >= AT_ONCE);
@@ -70,14 +70,14 @@ impl ContainerRuntime for Podman {
         if started.status.success() {
             return Ok(());
         }
-        // A container that was made and did not start is there all the same.
+        // A container that was made but did not start still exists.
         let _ = self.run(|podman| podman.args(["rm", "--force", "--ignore", "--time", "0", &container.id]));
         Err(String::from_utf8_lossy(&started.stderr).trim().to_owned())
     }
 
     fn state(&self, id: &str) -> ContainerState {
         let Ok(pid) = fs::read_to_string(self.pid_file(id)) else { return ContainerState::Absent };
-        // Asking podman takes a tenth of a second of processor time: only when something has happened.
+        // A call of podman takes a tenth of a second of processor time, so it is only called when the process is gone.
         if Path::new("/proc").join(pid.trim()).exists() {
             return ContainerState::Running;
         }

@@ -1,4 +1,4 @@
-//! Who gets what: shares, whole devices, counters, taints, alternatives, selectors.
+//! Allocation to claims: shares, whole devices, counters, taints, alternatives, selectors.
 
 use aliquot_test_cluster::{CLAIMS, NAMESPACE, SLICES};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
@@ -12,7 +12,7 @@ fn results(stage: &Stage, claim: &str) -> Vec<DeviceRequestAllocationResult> {
     claim.status.unwrap().allocation.unwrap().devices.unwrap().results.unwrap()
 }
 
-/// Makes a pod for the claim and waits until it has its devices.
+/// Makes a pod for the claim, and waits until the claim has its devices.
 fn run(stage: &Stage, claim: &str) -> Vec<DeviceRequestAllocationResult> {
     stage.cluster.create_pod(claim, &pod_with(&[claim]));
     stage.cluster.wait_for_phase(claim, "Running");

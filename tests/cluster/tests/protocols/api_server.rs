@@ -1,4 +1,4 @@
-//! The API server: what it refuses, and what clients find by HTTP.
+//! The API server: its refusals, and its answers over HTTP.
 
 use aliquot_test_cluster::{CLAIMS, DEVICE_CLASSES, EVENTS, NAMESPACE, NODE_NAME, NODES, Resource, SLICES};
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn annotations_of_a_node_are_written_with_its_status() {
         store.merge(resource, namespace, name, true, patch).unwrap()["metadata"]["annotations"].clone()
     };
     assert_eq!(annotated(&NODES, "", NODE_NAME, &patch), json!({"example.com/a": "b"}));
-    // What is not named stays.
+    // Fields that the patch does not name stay.
     let capacity = json!({"status": {"capacity": {"example.com/c": "1"}}});
     assert_eq!(annotated(&NODES, "", NODE_NAME, &capacity), json!({"example.com/a": "b"}));
     assert_eq!(annotated(&CLAIMS, NAMESPACE, "claim", &patch), Value::Null);
@@ -138,7 +138,7 @@ fn a_write_to_an_old_version_is_a_conflict() {
     store.update(&SLICES, &changed, false).unwrap();
     let failure = store.update(&SLICES, &changed, false).unwrap_err();
     assert_eq!(failure.reason, "Conflict", "{failure}");
-    // What changes nothing is no change.
+    // A write that changes nothing does not count as a change.
     let now: Value = store.get(&SLICES, "", "slice-1").unwrap();
     let again = store.update(&SLICES, &now, false).unwrap();
     assert_eq!(again["metadata"]["resourceVersion"], now["metadata"]["resourceVersion"]);

@@ -1,4 +1,4 @@
-//! Claims: prepared once, for all pods that use them, and given back after the last.
+//! Claims: they are prepared once for all pods that use them, and unprepared after the last.
 
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ fn a_claim_from_a_template_lives_as_long_as_its_pod() {
 #[test]
 fn a_claim_that_was_deleted_while_its_devices_were_taken_back_goes() {
     let stage = Stage::new();
-    // Devices are taken back in two writes, and whoever writes in between makes the second fail: then the claim has no
-    // devices any more, and is still protected.
+    // A claim is deallocated in two writes. If another client writes in between, the second one fails: the claim has no
+    // devices any more then, and is still protected.
     stage.cluster.create(
         &CLAIMS,
         json!({
@@ -76,7 +76,7 @@ fn a_claim_that_was_deleted_while_its_devices_were_taken_back_goes() {
         }),
     );
     let store = stage.cluster.store();
-    // It may be gone by now.
+    // The claim may be gone by now.
     let _ = store.delete(&CLAIMS, NAMESPACE, "claim", false);
     wait::until_true("the claim is gone", || store.count(&CLAIMS) == 0);
 }

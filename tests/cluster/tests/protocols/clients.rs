@@ -1,4 +1,4 @@
-//! A client by HTTP: what it lists, watches, and applies.
+//! A client over HTTP: its lists, watches, and server-side apply.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ pub(crate) async fn client(stage: &Stage) -> Client {
     let text = fs::read_to_string(stage.cluster.kubeconfig()).unwrap();
     let kubeconfig = Kubeconfig::from_yaml(&text).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    // A test wants to see the first answer.
+    // The tests must see the first answer.
     config.default_retry = false;
     Client::try_from(config).unwrap()
 }
@@ -29,7 +29,7 @@ pub(crate) fn run(work: impl Future<Output = ()>) {
 #[test]
 fn a_watch_tells_what_has_happened_since_the_list_and_ends_when_that_is_forgotten() {
     let stage = Stage::new();
-    // Of another node: kubelet deletes what a driver that never came has published on its own.
+    // The slice is of another node, because kubelet deletes slices of its own node if their driver never came.
     let elsewhere = |name: &str| {
         let mut slice = slice(name, 1, &json!([shared_device("gpu-0")]));
         slice["spec"]["nodeName"] = "node-2".into();

@@ -1,4 +1,4 @@
-//! Device plugins: what they are asked, in which order, and what becomes of what they say.
+//! Device plugins: the calls that they get, the order of these, and the effect of their answers.
 
 use aliquot_harness::wait;
 use aliquot_proto::kubelet::pod_resources::ListPodResourcesRequest;
@@ -37,13 +37,13 @@ fn a_container_gets_what_the_plugin_prefers_and_the_plugin_is_told_before_it_sta
     let expected = [("prefer", ids(&["a", "b", "c"])), ("allocate", ids(&["b", "c"])), ("start", ids(&["b", "c"]))];
     assert_eq!(plugin.log(), expected);
 
-    // One entry for each device, as the real one has it.
+    // One entry for each device, as from the real kubelet.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listed = runtime.block_on(async {
         let channel = connect(stage.cluster.kubelet_dir().join("pod-resources/kubelet.sock")).await;
         let mut client = PodResourcesListerClient::new(channel);
         let first = client.list(ListPodResourcesRequest {}).await.unwrap().into_inner();
-        // At once: one after the other they may take so long that nobody asks too often.
+        // The calls are sent at once: one after the other, they might be slow enough to stay below the limit.
         let asked = (0..200).map(|_| {
             let mut client = client.clone();
             async move { client.list(ListPodResourcesRequest {}).await.is_err() }

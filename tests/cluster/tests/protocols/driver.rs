@@ -1,4 +1,4 @@
-//! A DRA driver of a test's own.
+//! A DRA driver for tests.
 
 use std::collections::HashMap;
 use std::fs;
@@ -26,15 +26,15 @@ use crate::stage::{self, DRIVER, Stage};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     Good,
-    /// Every claim fails for this reason.
+    /// Every claim fails with this reason.
     Refuses(String),
-    /// Claims are left out of the answer.
+    /// Claims are missing in the answer.
     Skips,
-    /// It offers services of this version only.
+    /// The driver offers only services of this version.
     Speaks(String),
 }
 
-/// A driver that listens. It stops when this is dropped, and leaves its socket behind, as if it were killed.
+/// A driver that serves calls. When this is dropped, it stops and leaves its socket behind, as if it were killed.
 pub(crate) struct Driver {
     service: Service,
     socket: PathBuf,
@@ -54,7 +54,7 @@ impl Driver {
         Driver::start_at("test@reg.sock", stage, behaviour)
     }
 
-    /// The same, with a socket of this name.
+    /// The same, with this name for its socket.
     pub(crate) fn start_at(socket: &str, stage: &Stage, behaviour: Behaviour) -> Driver {
         let service = Service {
             cdi: stage.cdi_directory(),
@@ -68,7 +68,7 @@ impl Driver {
         driver
     }
 
-    /// Listens, again if it was stopped.
+    /// Starts to serve, again if it was stopped.
     pub(crate) fn serve(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let _ = fs::remove_file(&self.socket);
@@ -87,7 +87,7 @@ impl Driver {
         self.runtime.take().unwrap().shutdown_background();
     }
 
-    /// Stops and takes its socket away.
+    /// Stops, and removes its socket.
     pub(crate) fn stop(&mut self) {
         self.kill();
         fs::remove_file(&self.socket).unwrap();
@@ -97,12 +97,13 @@ impl Driver {
         *self.service.behaviour.lock().unwrap() = behaviour;
     }
 
-    /// What kubelet has asked for, a word for each call and the names of its claims.
+    /// The calls that kubelet has made: a word for each call, and the names of its claims.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.service.calls.lock().unwrap().clone()
     }
 
-    /// What became of each registration, as kubelet has told. It calls the driver before it tells that it may.
+    /// The result of each registration, as kubelet has reported it. Kubelet calls the driver before it reports the
+    /// registration.
     pub(crate) fn registrations(&self) -> Vec<RegistrationStatus> {
         self.service.registrations.lock().unwrap().clone()
     }
@@ -209,7 +210,7 @@ impl DraResourceHealth for Service {
         _: Request<NodeWatchResourcesRequest>,
     ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
-        // Open for as long as somebody reads.
+        // The stream stays open until the reader is gone.
         tokio::spawn(async move { sender.closed().await });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }

@@ -1,4 +1,5 @@
-//! The cluster for tests, tried with plugins of a test's own: what it does as the real one does, and what it refuses.
+//! Tests of the test cluster with plugins of their own: it behaves like a real one, and refuses what a real one
+//! refuses.
 
 mod allocation;
 mod api_server;

@@ -1,4 +1,4 @@
-//! A device plugin of a test's own.
+//! A device plugin for tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -28,11 +28,11 @@ pub(crate) struct Plugin {
     runtime: Runtime,
 }
 
-/// Kubelet asks for them although the registration carries them.
+/// The options, which kubelet asks for although the registration contains them.
 const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
 
-/// A word for what kubelet has asked, and the ids.
+/// A word for the call that kubelet made, and the ids in it.
 type Call = (&'static str, Vec<String>);
 
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl Plugin {
         plugin
     }
 
-    /// Listens, again if kubelet has emptied its directory.
+    /// Starts to serve, again after kubelet has emptied its directory.
     pub(crate) fn serve(&self) {
         let socket = self.directory.join("test.sock");
         let _ = fs::remove_file(&socket);
@@ -80,7 +80,7 @@ impl Plugin {
         });
     }
 
-    /// What kubelet has asked, with the ids in their order.
+    /// The calls that kubelet has made, each with its ids in order.
     pub(crate) fn log(&self) -> Vec<Call> {
         let mut log = self.service.log.lock().unwrap().clone();
         log.iter_mut().for_each(|(_, ids)| ids.sort());
@@ -132,7 +132,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let request = request.into_inner().container_requests.remove(0);
         self.log.lock().unwrap().push(("prefer", request.available_device_ids.clone()));
-        // The last ones by name.
+        // The last ids by name are preferred.
         let mut ids = request.available_device_ids;
         ids.sort_by(|a, b| b.cmp(a));
         ids.truncate(request.allocation_size as usize);

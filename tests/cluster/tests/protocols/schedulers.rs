@@ -1,4 +1,4 @@
-//! What schedulers find at the API server: bindings, evictions and leases.
+//! The parts of the API server that schedulers use: bindings, evictions and leases.
 
 use aliquot_test_api_server::{BUDGETS, Fault, LEASES};
 use aliquot_test_cluster::{NAMESPACE, PODS};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::clients::{client, run};
 use crate::stage::Stage;
 
-/// A pod that the cluster's own scheduler leaves alone.
+/// Makes a pod that the cluster's own scheduler ignores.
 fn create(stage: &Stage, name: &str, labels: &Value) -> Value {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
@@ -95,7 +95,7 @@ fn a_budget_is_asked_before_an_eviction() {
         stage.cluster.create(&BUDGETS, budget("of-them", &json!({"matchExpressions": [in_list]})));
         let evict = async |name: &str| pods.evict(name, &EvictParams::default()).await;
         assert_eq!(code(evict("a").await), 429);
-        // Who does not run is protected by nothing.
+        // A budget does not protect a pod that does not run.
         evict("pending").await.unwrap();
         let status = json!({"status": {
             "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2,
@@ -104,12 +104,12 @@ fn a_budget_is_asked_before_an_eviction() {
         evict("a").await.unwrap();
         assert_eq!(code(evict("a").await), 404);
         assert_eq!(code(evict("b").await), 429);
-        // Who runs and is not ready may go, and takes nothing from the budget.
+        // A running pod that is not ready may be evicted, and this does not reduce the budget.
         let unready = create(&stage, "unready", &json!({"app": "x"}));
         bind(&pods, "unready", &binding(&unready, json!({}))).await.unwrap();
         report(&stage, "unready", false);
         evict("unready").await.unwrap();
-        // Two budgets for one pod: the real server does not know which one counts.
+        // Two budgets for one pod: the real server refuses, because it does not know which of them counts.
         stage.cluster.store().merge(&BUDGETS, NAMESPACE, "of-them", true, &status).unwrap();
         stage.cluster.create(&BUDGETS, budget("of-all", &json!({})));
         assert_eq!(code(evict("b").await), 500);
@@ -118,7 +118,7 @@ fn a_budget_is_asked_before_an_eviction() {
     });
 }
 
-/// A bound pod runs, and is ready or not.
+/// Reports that a bound pod runs, and whether it is ready.
 fn report(stage: &Stage, name: &str, is_ready: bool) {
     let ready = if is_ready { "True" } else { "False" };
     let status = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});

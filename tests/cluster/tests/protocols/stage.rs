@@ -1,4 +1,4 @@
-//! A cluster whose containers are only written down, and objects for it.
+//! A cluster with containers that are only recorded, and objects for it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,22 +9,22 @@ use aliquot_test_cluster::{CLAIMS, Cluster, DEVICE_CLASSES, NODE_NAME, Paper, SL
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The driver of these tests.
+/// The name of these tests' driver.
 pub(crate) const DRIVER: &str = "gpu.example.org";
 
-/// A cluster, and where its runtime looks for CDI devices.
+/// A cluster, and the directory in which its runtime looks for CDI devices.
 pub(crate) struct Stage {
     pub(crate) cluster: Cluster,
     cdi: TempDir,
 }
 
 impl Stage {
-    /// Kubelet deletes what a driver has published that is not there only after longer than any test takes.
+    /// A new cluster. Its kubelet deletes the slices of a missing driver only after more time than any test takes.
     pub(crate) fn new() -> Stage {
         Stage::with_wipe(Timing::default().wipe)
     }
 
-    /// The same, with a kubelet that waits so long for a driver before it deletes what that has published.
+    /// The same, with this wait before kubelet deletes the slices of a missing driver.
     pub(crate) fn with_wipe(wipe: Duration) -> Stage {
         let cdi = tempfile::tempdir().unwrap();
         let runtime = Arc::new(Paper::new(cdi.path().to_owned()));
@@ -54,7 +54,7 @@ impl Stage {
         self.cluster.create(&SLICES, slice("slice-1", 1, devices));
     }
 
-    /// Makes a claim of one request for devices of the driver's class.
+    /// Makes a claim with one request for devices of the driver's class.
     pub(crate) fn claim(&self, name: &str, request: &Value) {
         let mut exactly = json!({"deviceClassName": DRIVER});
         for (key, value) in request.as_object().into_iter().flatten() {
@@ -82,7 +82,7 @@ pub(crate) fn publish_cdi(directory: &std::path::Path, name: &str) {
     fs::write(directory.join(format!("{name}.json")), file.to_string()).unwrap();
 }
 
-/// A slice of the node.
+/// A slice of the cluster's node.
 pub(crate) fn slice(name: &str, count: i64, devices: &Value) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},

@@ -1,4 +1,4 @@
-//! How a webhook is asked.
+//! Calls of webhooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::forward::Forwards;
 
-/// The port of a service that names none.
+/// The port of a service whose configuration names none.
 const HTTPS: i32 = 443;
 
-/// What a webhook answers, or why it does not.
+/// Calls a webhook. Answers its response, or why there is none.
 pub(super) async fn ask(
     services: &Forwards,
     client: &WebhookClientConfig,
@@ -69,7 +69,7 @@ async fn asked(services: &Forwards, client: &WebhookClientConfig, request: &Valu
     }
 }
 
-/// Trusts the authorities that the configuration names.
+/// A TLS connector that trusts the authorities in the configuration.
 fn connector(client: &WebhookClientConfig) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
     let bundle = client.ca_bundle.as_ref().map(|bundle| bundle.0.as_slice()).unwrap_or_default();

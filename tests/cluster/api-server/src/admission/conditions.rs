@@ -14,10 +14,10 @@ pub(super) fn hold(conditions: &[MatchCondition], object: &Value) -> Result<bool
     Ok(found.iter().all(|found| *found == CelValue::Bool(true)))
 }
 
-/// What an expression of an admission policy or of a match condition says where these variables are given.
+/// Evaluates an expression of an admission policy or of a match condition with these variables.
 ///
 /// # Errors
-/// It is no expression, or fails with these.
+/// If the text is not an expression, or its evaluation fails.
 pub fn evaluate<'a>(
     expression: &str,
     given: impl IntoIterator<Item = (&'a str, CelValue)>,
@@ -31,7 +31,7 @@ pub fn evaluate<'a>(
     program.execute(&context).map_err(|error| format!("{expression}: {error}"))
 }
 
-/// An object as the API server hands it to an expression: all whole numbers are `int`.
+/// An object as the API server passes it to an expression: all whole numbers are `int`.
 #[must_use]
 pub fn value(json: &Value) -> CelValue {
     match json {

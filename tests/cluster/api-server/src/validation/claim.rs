@@ -1,4 +1,4 @@
-//! ResourceClaims and their status.
+//! Checks of ResourceClaims and their status.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const MAX_RESULTS: usize = 32;
 const MAX_RESERVED_FOR: usize = 256;
 const MAX_CONDITIONS: usize = 8;
 
-/// The names of a claim's requests, each with those of its alternatives.
+/// The names of a claim's requests, each with the names of its alternatives.
 type RequestNames<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
 pub(in super::super) fn validate(object: &Value, old: Option<&Value>) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ pub(in super::super) fn validate_template(object: &Value, _old: Option<&Value>) 
     devices(&template.spec.spec.devices.unwrap_or_default(), "spec.spec.devices")
 }
 
-/// What is opaque, in classes and in claims.
+/// Checks the opaque configuration of a class or a claim.
 pub(super) fn opaque(configuration: Option<&OpaqueDeviceConfiguration>, path: &str) -> Result<(), Failure> {
     let Some(opaque) = configuration else {
         return Err(Failure::invalid(path, "opaque is required"));
@@ -116,7 +116,7 @@ fn references(references: Option<&[String]>, names: &RequestNames<'_>, path: &st
     references.iter().try_for_each(|each| reference(each, names, path))
 }
 
-/// A request's name, or `request/alternative`.
+/// Checks the name of a request, or `request/alternative`.
 fn reference(name: &str, names: &RequestNames<'_>, path: &str) -> Result<(), Failure> {
     let known = match name.split_once('/') {
         Some((request, alternative)) => names.get(request).is_some_and(|names| names.contains(&alternative)),

@@ -35,7 +35,7 @@ pub(in super::super) fn validate_core(object: &Value, _old: Option<&Value>) -> R
     namespace(event.metadata.namespace.as_deref(), involved, "involvedObject.namespace")
 }
 
-/// An event lies in the namespace of what it is about, or in `default` if that has none.
+/// Checks the namespace of an event: it must be that of the event's object, or `default` if the object has none.
 fn namespace(event: Option<&str>, about: Option<&str>, path: &str) -> Result<(), Failure> {
     let expected = about.filter(|namespace| !namespace.is_empty()).unwrap_or("default");
     require(event == Some(expected), path, || format!("does not match event.namespace: {event:?}"))

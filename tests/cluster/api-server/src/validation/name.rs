@@ -1,4 +1,4 @@
-//! Names: what may stand in them, and how long they may be.
+//! Names: the allowed characters and lengths.
 
 use super::super::status::Failure;
 use super::require;

@@ -1,4 +1,4 @@
-//! Pods, as far as devices are concerned.
+//! Checks of pods, as far as devices are concerned.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -12,7 +12,7 @@ pub(in super::super) fn validate(object: &Value, old: Option<&Value>) -> Result<
     let spec = pod.spec.as_ref().ok_or_else(|| Failure::invalid("spec", "required"))?;
     if let Some(old) = old {
         let mut old: Pod = typed(old)?;
-        // What a binding sets.
+        // The fields that a binding sets may differ.
         if let Some(old) = old.spec.as_mut().filter(|old| old.node_name.is_none()) {
             old.node_name.clone_from(&spec.node_name);
         }
@@ -42,7 +42,7 @@ pub(in super::super) fn validate(object: &Value, old: Option<&Value>) -> Result<
             let path = format!("spec.containers.resources.limits[{resource}]");
             let quantity = Quantity::parse(&limit.0);
             require(quantity.is_some(), &path, || format!("{:?} is no quantity", limit.0))?;
-            // An extended resource: in whole units, and never more than is requested.
+            // An extended resource must be in whole units, and its limit must equal its request.
             if resource.contains('/') {
                 name::label_key(resource, &path)?;
                 let whole = quantity.is_some_and(|quantity| quantity == Quantity::of(quantity.units()));

@@ -10,9 +10,9 @@ use super::super::status::Failure;
 use super::{at_most, name, require, typed, unique};
 use crate::quantity::Quantity;
 
-/// Devices of a slice.
+/// The most devices of a slice.
 const MAX_DEVICES: usize = 128;
-/// The same if any of them has taints or consumes counters.
+/// The same for a slice with devices that have taints or consume counters.
 const MAX_DEVICES_WITH_TAINTS_OR_COUNTERS: usize = 64;
 const MAX_ATTRIBUTES_AND_CAPACITIES: usize = 32;
 const MAX_ATTRIBUTE_LENGTH: usize = 64;
@@ -116,7 +116,7 @@ fn device(device: &Device, per_device: bool, path: &str) -> Result<(), Failure> 
 }
 
 fn attribute(attribute: &DeviceAttribute, path: &str) -> Result<(), Failure> {
-    // Lists of values are behind a feature that is off.
+    // Lists of values need a feature that is off.
     let DeviceAttribute { bool, int, string, version, .. } = attribute;
     let given = [bool.is_some(), int.is_some(), string.is_some(), version.is_some()];
     require(given.into_iter().filter(|given| *given).count() == 1, path, || "exactly one value must be given".into())?;

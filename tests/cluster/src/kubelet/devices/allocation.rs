@@ -1,4 +1,5 @@
-//! Which devices a container gets: decided when its pod is admitted, told to the plugin again before it starts.
+//! Allocation of devices to containers: decided when the pod is admitted, and told to the plugin again before the
+//! start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -16,20 +17,20 @@ use crate::kubelet::DriverCall;
 use crate::kubelet::checkpoint::Checkpoint;
 use crate::pod::{all_containers_of, extended_resources, init_containers_of, is_sidecar, uid_of};
 
-/// What a container gets for its devices.
+/// The result of the plugins' answers for a container.
 #[derive(Debug, Default)]
 pub(in super::super) struct Admitted {
     pub(in super::super) cdi_devices: Vec<String>,
     pub(in super::super) environment: BTreeMap<String, String>,
-    /// Path in the container, path on the node, whether read only.
+    /// For each mount the path in the container, the path on the node, and whether it is read-only.
     pub(in super::super) mounts: Vec<(String, String, bool)>,
 }
 
-/// Gives the pod's containers their devices, or none of them anything.
+/// Allocates the devices of all the pod's containers, or of none.
 pub(in super::super) async fn allocate(shared: &Shared, pod: &Pod) -> Result<(), String> {
     let _one_at_a_time = shared.devices.admission.lock().await;
     let uid = uid_of(pod);
-    // What init containers have that end before the others start is given to those as well, before anything else.
+    // Later containers first get the devices of init containers that end before the others start.
     let mut reusable: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for container in all_containers_of(pod) {
         if let Err(reason) = allocate_container(shared, pod, container, &reusable).await {
@@ -58,11 +59,11 @@ async fn allocate_container(
     let uid = uid_of(pod);
     let owner = (uid.clone(), container.name.clone());
     let asked = extended_resources(container);
-    // The real kubelet goes through a map, whose order changes from one time to the next.
+    // The real kubelet iterates over a map with a random order.
     for resource in shuffled(asked.keys().cloned(), &uid) {
         let count = asked[&resource];
         let has_it = shared.devices.of_container(&uid, &container.name).contains_key(&resource);
-        // What no plugin has ever registered is another one's business.
+        // A resource that no plugin has ever registered is not for device plugins.
         if count == 0 || has_it || !shared.devices.lock().known.contains(&resource) {
             continue;
         }
@@ -88,7 +89,7 @@ async fn allocate_container(
 type Client =
     aliquot_proto::kubelet::device_plugin::device_plugin_client::DevicePluginClient<tonic::transport::Channel>;
 
-/// Chooses `count` devices, `chosen` among them, the others as the plugin prefers.
+/// Chooses `count` devices: all of `chosen`, and others as the plugin prefers.
 async fn choose(
     shared: &Shared,
     resource: &str,
@@ -113,7 +114,7 @@ async fn choose(
             "requested number of devices unavailable for {resource}. Requested: {count}, Available: {free}"
         ));
     }
-    // Where all are needed there is nothing to prefer.
+    // If all available devices are needed, there is nothing to prefer.
     if options.get_preferred_allocation_available && count - chosen.len() < available.len() {
         let offered: BTreeSet<String> = available.union(&chosen).cloned().collect();
         let request = ContainerPreferredAllocationRequest {
@@ -145,7 +146,7 @@ fn healthy(endpoint: &Endpoint) -> impl Iterator<Item = String> + '_ {
     endpoint.devices.iter().filter(|(_, device)| device.health == HEALTHY).map(|(id, _)| id.clone())
 }
 
-/// Tells the plugins that a container is about to start, and says what it gets.
+/// Tells the plugins that a container is about to start. Answers what the container gets.
 pub(in super::super) async fn pre_start(shared: &Shared, pod: &Pod, container: &Container) -> Result<Admitted, String> {
     let uid = uid_of(pod);
     let given = shared.devices.of_container(&uid, &container.name);
@@ -184,7 +185,7 @@ pub(in super::super) async fn pre_start(shared: &Shared, pod: &Pod, container: &
 }
 
 impl State {
-    /// These ids of a resource by the NUMA nodes that they are at, -1 for none.
+    /// These ids of a resource by their NUMA nodes; -1 for devices without one.
     fn by_node(&self, resource: &str, ids: &BTreeSet<String>) -> BTreeMap<i64, Vec<String>> {
         let mut by_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
         for id in ids {
@@ -199,7 +200,7 @@ impl State {
     }
 }
 
-/// What the checkpoint says that containers have, and which resources there are.
+/// The containers' devices and the known resources in the checkpoint.
 pub(super) fn read(checkpoint: &Checkpoint) -> State {
     let file: Value = checkpoint.read();
     let known = file["Data"]["RegisteredDevices"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
@@ -220,7 +221,7 @@ pub(super) fn read(checkpoint: &Checkpoint) -> State {
     State { given: all, known: known.collect(), ..State::default() }
 }
 
-/// Writes it as the real kubelet does, but for the checksum: plugins read the file, too.
+/// Writes the checkpoint in the form of the real kubelet, except the checksum: plugins read the file, too.
 pub(super) fn write(checkpoint: &Checkpoint, state: &State) {
     let entries = state.given.iter().flat_map(|((pod, container), given)| {
         given.iter().map(move |(resource, Given { by_node, answer, .. })| {

@@ -1,4 +1,4 @@
-//! How device plugins register, and how their devices are followed.
+//! The registration of device plugins, and the stream of their devices.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ const VERSION: &str = "v1beta1";
 const MAX_ID: usize = 63;
 const DIAL: Duration = Duration::from_secs(10);
 
-/// Serves registrations. What was in the directory before is gone: plugins see by that that they must register again.
+/// Serves registrations. The directory is emptied first: this tells plugins that they must register again.
 pub(in super::super) fn serve(shared: Shared) {
     let directory = shared.settings.directory.join("device-plugins");
     for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
@@ -50,7 +50,7 @@ impl Registration for Service {
     }
 }
 
-/// Connects to a plugin that registers as it should.
+/// Checks a registration, and connects to its plugin.
 async fn check(shared: &Shared, request: &RegisterRequest) -> Result<Channel, String> {
     if request.version != VERSION {
         return Err(format!(
@@ -69,8 +69,9 @@ async fn check(shared: &Shared, request: &RegisterRequest) -> Result<Channel, St
     connected.map_err(|error| format!("failed to connect to {}: {error}", socket.display()))
 }
 
-/// As kubelet does without Kubernetes PR 135437: a client becomes the resource's before it is asked for its options, and
-/// if it does not answer the resource has none, but keeps the endpoint and the devices of the one before.
+/// Behaves like a kubelet without Kubernetes PR 135437: a client is noted as the resource's before it is asked for its
+/// options. If it does not answer, the resource has no client, but keeps the endpoint and the devices of the client
+/// before.
 async fn connect(shared: &Shared, resource: &str, mut client: DevicePluginClient<Channel>) -> Result<(), Status> {
     let disconnected = Arc::new(Notify::new());
     shared.devices.lock().clients.insert(resource.to_owned(), Arc::clone(&disconnected));
@@ -82,7 +83,7 @@ async fn connect(shared: &Shared, resource: &str, mut client: DevicePluginClient
         }
     };
     let mut state = shared.devices.lock();
-    // Who registers again takes over the devices of who did before.
+    // A new registration takes over the devices of the one before it.
     let devices = state.endpoints.remove(resource).map(|endpoint| endpoint.devices).unwrap_or_default();
     state.endpoints.insert(resource.to_owned(), Endpoint { client: client.clone(), options, devices });
     state.known.insert(resource.to_owned());
@@ -92,8 +93,8 @@ async fn connect(shared: &Shared, resource: &str, mut client: DevicePluginClient
     Ok(())
 }
 
-/// Keeps a resource's devices as this plugin tells them, until it is gone or was disconnected. Then the resource's newest
-/// client is disconnected, whichever that is, and all devices are unhealthy.
+/// Follows a resource's devices as this plugin reports them, until it is gone or was disconnected. Then the resource's
+/// newest client is disconnected, whichever it is, and all devices are unhealthy.
 async fn run(shared: Shared, resource: String, client: DevicePluginClient<Channel>, disconnected: Arc<Notify>) {
     tokio::select! {
         () = follow(&shared, &resource, client) => {}
@@ -118,7 +119,7 @@ async fn follow(shared: &Shared, resource: &str, mut client: DevicePluginClient<
     }
 }
 
-/// Changes the devices of a resource, and tells of it.
+/// Changes the devices of a resource, and updates the node's status.
 fn change(shared: &Shared, resource: &str, change: impl FnOnce(&mut BTreeMap<String, Device>)) {
     shared.publish_resources(|devices| {
         if let Some(endpoint) = devices.lock().endpoints.get_mut(resource) {
@@ -144,7 +145,7 @@ fn by_id(devices: Vec<Device>) -> Result<BTreeMap<String, Device>, String> {
     Ok(by_id)
 }
 
-/// A name with a domain that is not Kubernetes' own.
+/// Whether this is a name with a domain that does not belong to Kubernetes.
 fn is_extended_resource(name: &str) -> bool {
     let Some((domain, resource)) = name.split_once('/') else { return false };
     let is_word = |text: &str| {
@@ -156,7 +157,7 @@ fn is_extended_resource(name: &str) -> bool {
             && text.chars().all(|c| edge(c) || "-_.".contains(c))
     };
     let native = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
-    // With the prefix that quotas put in front it must still be a name.
+    // It must still be a valid name with the prefix that quotas add.
     !native && !name.starts_with("requests.") && is_word(domain) && domain.len() <= 54 && is_word(resource)
 }
 
