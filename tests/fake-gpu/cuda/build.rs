@@ -1,4 +1,4 @@
-//! Gives the library the name under which programs look for the driver.
+//! Gives the library the file name (soname) under which programs look for the driver.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

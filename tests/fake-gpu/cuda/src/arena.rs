@@ -367,8 +367,8 @@ impl State {
             let first = round_up(extent.start, PAGE_BYTES);
             let end = (extent.start + extent.granular_bytes()) & !(PAGE_BYTES - 1);
             if first < end {
-                // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which nobody uses
-                // now.
+                // SAFETY: whole pages of this arena's reservation that belong to this extent alone, which is not in use
+                // any more.
                 unsafe { libc::madvise(first as *mut _, (end - first) as usize, libc::MADV_REMOVE) };
             }
         }

@@ -11,7 +11,7 @@ pub(crate) struct Backing {
     inode: u64,
 }
 
-/// What another process needs to open a file.
+/// The place of a file, with which another process can open it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct BackingPlace {

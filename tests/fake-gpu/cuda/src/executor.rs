@@ -195,7 +195,7 @@ fn sleep(device: &Device, queues: MutexGuard<'static, Queues>) -> MutexGuard<'st
     queues
 }
 
-/// A host function, and the device and lane that go on after it.
+/// A host function, with the device and the lane that continue after it.
 type HostCall = (Effect, &'static Device, usize);
 
 /// Calls a host function in the thread for host functions.

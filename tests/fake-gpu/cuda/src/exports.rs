@@ -126,7 +126,7 @@ macro_rules! exports {
             $(export! { $per_thread $arguments })?
         )*
 
-        /// What the exports of the same names do.
+        /// The bodies of the exports with the same names.
         mod functions {
             #[allow(clippy::wildcard_imports, reason = "the table uses all of the types")]
             use super::*;

@@ -25,7 +25,7 @@ pub(crate) fn running(handle: nvmlDevice_t) -> Done<impl Iterator<Item = Process
     Ok(processes(handle)?.filter(|process| process.contexts > 0 || process.memory_bytes > 0))
 }
 
-/// How a process comes to the device.
+/// The kind of a process on the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ByItself,
