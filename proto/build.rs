@@ -14,7 +14,7 @@ const OWN: [(&str, &str); 3] = [
 const REPORTS: &str = "aliquot/reports/v1/reports.proto";
 /// Imported by several of Aliquot's own contracts.
 const SHARED: &str = "aliquot/stream/v1/stream.proto";
-/// Messages with the value of a secret, which `src/secret.rs` shows without it.
+/// Messages that contain a secret's value. Their `Debug` output in `src/secret.rs` leaves it out.
 const SECRET: [&str; 2] = [".aliquot.agent.v1.Secret", ".aliquot.scheduler.v1.SetSecretRequest"];
 /// Kubelet's contracts. Aliquot implements one side of each.
 const KUBELET: [&str; 5] = [
