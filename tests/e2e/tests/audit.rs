@@ -1,5 +1,5 @@
-//! The audit finds and names processes that get past the shim and, where the node's policy says so, stops them. It
-//! never accuses another process.
+//! The audit finds and names processes that bypass the shim and, where the node's policy says so, stops them. It never
+//! accuses another process.
 
 use std::env;
 use std::fs::{self, Permissions};
@@ -19,7 +19,7 @@ use aliquot_proto::node::v1::{CreateSliceRequest, Finding, FindingKind, Part};
 
 /// Memory that a process may use here beyond what the ledger shows: more than a context takes.
 const ALLOWANCE_BYTES: u64 = GIB;
-/// Memory that a program that gets past its slice holds.
+/// Memory that a program which bypasses its slice holds.
 const HELD_BYTES: u64 = 3 * GIB;
 
 /// A manager with this policy.
@@ -201,11 +201,11 @@ fn a_program_that_has_the_shim_and_takes_memory_past_it_is_found_and_stopped() {
 fn a_child_that_only_inherits_the_shim_s_mappings_is_found_and_stopped() {
     let gpu = SimulatedGpu::exact();
     let node = node(&gpu, "stop");
-    // So much that no process exceeds it.
+    // This is more than any process uses.
     let slice = slice(&node, &gpu, 4 * HELD_BYTES);
     let mut parent = Process::start(slice.preload_into(&mut bypass(&gpu, "fork", &[])));
     parent.wait_for("held");
-    // Not before a sweep would have found it if it were heard of nowhere else.
+    // Not before a sweep would have found it if no other report named it.
     wait::until_true("the child is stopped", || node.client().findings().unwrap().stopped == 1);
     let found = node.client().findings().unwrap().findings;
     assert_eq!((found.len(), found[0].kind(), found[0].slice.as_str()), (1, FindingKind::Unregistered, "watched"));

@@ -126,8 +126,8 @@ fn a_child_made_by_clone_does_not_run_the_parents_exit_handler() {
     assert_eq!((region.used_bytes(0), region.peak_bytes(0)), (0, 8 * MIB));
 }
 
-/// Processes are killed at any point of their allocations while another process allocates too. That one must not be
-/// held up, and is refused memory only while the others hold it.
+/// Processes are killed at any point of their allocations while another process allocates too. That process must not be
+/// delayed, and is refused memory only while the others hold it.
 #[test]
 fn killed_processes_leave_no_lock_behind() {
     let gpu = SimulatedGpu::with("mode = 'instant'\n");

@@ -10,11 +10,11 @@ use std::thread;
 use aliquot_harness::{SimulatedGpu, artifacts};
 use serde_json::Value;
 
-/// What the check may skip on the simulated GPU: a device has multicast objects where it has a link to another, and a
-/// slice of one device shows one.
+/// The cases that the check may skip on the simulated GPU: a device has multicast objects only if it has a link to
+/// another one, and a slice of one device shows one device.
 const SKIPPED: [&str; 1] = ["multicast objects"];
-/// Checks that run at once, each with a device and a manager of its own. A case spends most of its time waiting for the
-/// manager to look at the device.
+/// The number of checks that run at once, each with a device and a manager of its own. A case spends most of its time
+/// waiting until the manager looks at the device.
 const CHECKS: usize = 4;
 
 /// A list in the check's results.

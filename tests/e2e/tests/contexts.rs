@@ -49,7 +49,7 @@ fn a_context_that_does_not_fit_by_its_learned_size_is_never_made() {
     let refused = run(&mut hold());
     assert!(refused.stderr.contains("cuDevicePrimaryCtxRetain(&context, device) answers 2"), "{refused:?}");
     assert_eq!((slice.used_bytes(0), usage().memory_refused), (500 * MIB, 1));
-    // Another slice on the device gets the learned size too.
+    // The other slice on the device gets the learned size too.
     let other = node.slice("other", 50, GIB);
     wait::until_true("it is told", || other.limits().devices[0].context_bytes.load(Ordering::Relaxed) == 300 * MIB);
 }

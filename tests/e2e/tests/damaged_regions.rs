@@ -1,4 +1,4 @@
-//! A slice whose files are damaged or gone gives nothing more, neither to running processes nor to new ones, with a
+//! A slice with damaged or missing files gives nothing more, neither to running processes nor to new ones, with a
 //! manager or without. The problem is reported, and no other slice is affected.
 
 use std::fs::{self, OpenOptions};

@@ -22,7 +22,7 @@ fn the_demonstration_holds() {
         if outcome.status.success() {
             return;
         }
-        // If the machine held up a process for a while, the others got its time; a longer run reduces that error.
+        // If the machine delayed a process for a while, the others got its time; a longer run reduces that error.
         println!("{outcome:?}");
     }
     panic!("it does not hold, however long it is");

@@ -217,7 +217,7 @@ fn doctor_in_a_manager_s_pod_tells_what_the_manager_sees() {
     let gpu = SimulatedGpu::with("[[device]]\n[[device]]\n");
     let node = Node::start(&gpu);
     let doctor = || {
-        // The driver's libraries are the manager's alone there.
+        // Only the manager has the driver's libraries there.
         let mut command = Command::new(artifacts::cli());
         command.env("ALIQUOT_SOCKET", node.socket()).env("KUBERNETES_SERVICE_HOST", "10.96.0.1").arg("doctor");
         run(&mut command)

@@ -150,7 +150,7 @@ fn marked_behind(way: &str) -> u64 {
     let region = Region::with_parts(&gpu, &[0, 1].map(|device| Part { device, memory_limit_bytes: GIB }));
     region.close_gate(0);
     open(&region, 1);
-    // So long that one marker can stand for all following launches.
+    // So long a time that one marker can stand for all following launches.
     region.limits().devices[1].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
     let mut command = HostProgram::linked(&gpu, "left_behind").on(&gpu);
     let mut process = Process::start(region.preload_into(command.arg(way)));
@@ -198,7 +198,7 @@ fn a_thread_that_waits_implicitly_leaves_no_launch_without_a_marker() {
     let marked_behind = |call: &str| {
         let region = Region::new(&gpu, GIB);
         open(&region, 0);
-        // So long that one marker can stand for all following launches.
+        // So long a time that one marker can stand for all following launches.
         region.limits().devices[0].inflight_ns_max.store(1_000_000_000, Ordering::SeqCst);
         let mut command = HostProgram::linked(&gpu, "implicit_waits").on(&gpu);
         let mut process = Process::start(region.preload_into(command.arg(call)));

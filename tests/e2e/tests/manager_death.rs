@@ -96,7 +96,7 @@ fn when_the_manager_is_killed_memory_limits_hold() {
     let slice = node.slice("orphan", 50, 64 * MIB);
     let holder = hold(&gpu, &slice, 16 * MIB);
     node.kill();
-    // Also for processes that start now, when no manager answers at the attach socket.
+    // This also holds for processes that start now, when no manager answers at the attach socket.
     assert_exactly_free(&gpu, &slice, 48 * MIB);
     let second = hold(&gpu, &slice, 8 * MIB);
     assert_exactly_free(&gpu, &slice, 40 * MIB);

@@ -267,7 +267,7 @@ fn a_slice_is_not_exceeded_by_rounding() {
     for (bytes, threads) in [(MIB + 4096, 1), (700 << 10, 1), (MIB + 4096, 8), (700 << 10, 8)] {
         let slice = node.slice(&format!("slice-{bytes}-{threads}"), 20, limit);
         let most = limit + threads * 2 * MIB;
-        // A manager that gets no processor for a second is taken for dead, and then nobody sees the rounding.
+        // A manager that gets no processor for a second counts as dead, and then the rounding goes unnoticed.
         let is_within = (0..5).any(|_| {
             let filled = fill_slice(&gpu, &slice, bytes, threads);
             let taken = gpu.machine().device_use(0).memory_bytes;
@@ -314,7 +314,8 @@ fn each_device_has_its_own_rounding() {
     }
 }
 
-/// What freed pieces had of their blocks counts against the limit no longer, although no look has shown it.
+/// When pieces are freed, the rest of their blocks no longer counts against the limit, even before the manager's next
+/// look.
 #[test]
 fn all_that_pieces_took_can_be_had_when_they_are_freed() {
     let gpu = SimulatedGpu::with("context_memory = 0\n");
@@ -329,13 +330,13 @@ fn all_that_pieces_took_can_be_had_when_they_are_freed() {
     filled.process.wait_for("then all: 0\n");
 }
 
-/// The test is the manager of this slice, and looks when it pleases.
+/// The test plays the manager of this slice, and chooses when it looks.
 #[test]
 fn no_request_is_refused_for_what_no_look_has_seen() {
     let gpu = SimulatedGpu::exact();
     let region = Region::new(&gpu, 64 * MIB);
     let (region, limits, account) = (&region, &region.limits().devices[0], &region.ledger().devices[0]);
-    // It has seen an empty slice, and another look is under way.
+    // The manager has seen an empty slice, and another look is under way.
     limits.rounding_seen.store(1, Ordering::Relaxed);
     limits.memory_looks.store(3, Ordering::Relaxed);
     let bytes = MIB + 4096;

@@ -36,7 +36,7 @@ struct Mps {
 }
 
 impl Mps {
-    /// An MPS whose control daemon runs.
+    /// An MPS with a running control daemon.
     fn new() -> Mps {
         let mps = Mps { dir: tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap() };
         fs::create_dir(mps.pipes()).unwrap();
@@ -178,8 +178,8 @@ fn where_mps_is_configured_no_process_is_accused() {
     let _server = mps.start_server(&gpu);
     let node = Node::with(&gpu, &format!("cdi_dir = 'off'\n{}", mps.settings(Some(&gpu.uuid(0)))));
     let _slices = [0, 1].map(|device| node.slice_of(&format!("on-{device}"), vec![limited(&gpu, device, 30, 30)]));
-    // The same on both devices, first where the server is: when the second stranger is found, the first would have
-    // been.
+    // The same on both devices, and first on the server's device: when the second stranger is found, the first one
+    // would have been found too.
     let strangers = [0, 1].map(|device| {
         let mut command = HostProgram::linked(&gpu, "hold").on(&gpu);
         let mut stranger = Process::start(command.arg("4096").env("CUDA_VISIBLE_DEVICES", gpu.uuid(device)));

@@ -1,4 +1,4 @@
-//! Which devices the manager says that NVLink connects.
+//! The devices that NVLink connects, as the manager reports them.
 
 use aliquot_harness::{Node, SimulatedGpu};
 

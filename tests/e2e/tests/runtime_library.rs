@@ -64,7 +64,8 @@ macro_rules! classes {
 
 aliquot_abi::cuda_api!(classes);
 
-/// The look-ups in the program's output: what was asked for and the symbol of the answer, and the file that it is in.
+/// The look-ups in the program's output: the requested name with the symbol of the answer, and the file that contains
+/// it.
 fn lookups(outcome: &Outcome) -> Vec<(String, String)> {
     let all = outcome.stdout.lines().take_while(|line| !line.starts_with("device count "));
     all.map(|line| line.rsplit_once(' ').expect("a file after the symbol"))
@@ -72,7 +73,7 @@ fn lookups(outcome: &Outcome) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What the program says after the look-ups.
+/// The program's output after the look-ups.
 fn said(outcome: &Outcome) -> &str {
     let start = outcome.stdout.find("device count ").unwrap_or_else(|| panic!("the library made no call: {outcome:?}"));
     &outcome.stdout[start..]

@@ -36,8 +36,8 @@ impl Dev {
         run(Command::new(artifacts::cli()).args(arguments).env("ALIQUOT_SCHEDULER", &self.socket)).success()
     }
 
-    /// The daemons of this program that run now. A job's supervisor, which becomes a child of `aliquot dev` when its node
-    /// manager is killed, is the same program without a configuration.
+    /// The running daemons of this program. A job's supervisor is the same program without a configuration; it becomes
+    /// a child of `aliquot dev` when its node manager is killed.
     fn daemons(&self, program: &Path) -> Vec<i32> {
         let own = self.process.id();
         let children = fs::read_to_string(format!("/proc/{own}/task/{own}/children")).expect("the kernel lists them");
@@ -82,7 +82,7 @@ fn a_cluster_on_one_machine_runs_jobs_and_leaves_nothing() {
     let loaded = dev.aliquot(&load);
     assert!(loaded.stdout.contains("It was busy"), "{loaded:?}");
 
-    // No other process of this machine sleeps so long.
+    // No other process of this machine sleeps for the same time.
     let seconds = format!("1000000.{}", std::process::id());
     dev.aliquot(&["submit", "--gpu-core", "30", "--", "sleep", &seconds]);
     wait::until_true("the job runs", || runs_with(&seconds));

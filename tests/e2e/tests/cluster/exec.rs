@@ -1,4 +1,4 @@
-//! Commands that users run beside a job's own.
+//! Commands that users run next to a job's own program.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{Cluster, shell};
 
-/// A cluster with one job that runs, in a directory of its own.
+/// A cluster with one running job, in a directory of its own.
 struct Beside {
     cluster: Cluster,
     dir: TempDir,
@@ -28,20 +28,20 @@ impl Beside {
         Beside { cluster, dir, id }
     }
 
-    /// `aliquot` for this cluster.
+    /// The program `aliquot` for this cluster.
     fn aliquot(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(artifacts::cli());
         command.args(arguments).env("ALIQUOT_SCHEDULER", self.cluster.scheduler.socket());
         command
     }
 
-    /// `aliquot exec` that runs this script beside the job.
+    /// `aliquot exec` that runs this script next to the job.
     fn exec(&self, options: &[&str], script: &str) -> Command {
         let id = self.id.to_string();
         self.aliquot(&[&["exec"], options, &[&id, "--", "sh", "-c", script]].concat())
     }
 
-    /// A command that is never seen elsewhere on this machine, and does not end by itself.
+    /// A command line that no other process on this machine has, and that does not end by itself.
     fn sleeper(&self) -> Sleeper {
         Sleeper(format!("1000000.{}{}", std::process::id(), self.id))
     }
@@ -85,7 +85,7 @@ fn a_command_has_the_jobs_surroundings_and_its_own_status() {
     assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(7), expected.as_str()), "{ended:?}");
     assert!(ended.stderr.contains("/libaliquot-"), "{ended:?}");
 
-    // It sees the job, as the job's own processes do.
+    // The command sees the job's processes, as they see each other.
     let seen = run(&mut beside.exec(&[], "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).success();
     assert!(seen.stdout.contains("sleep 1000000"), "{seen:?}");
 
@@ -151,7 +151,7 @@ fn input_is_piped_through_whole_and_to_its_end() {
     assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), bytes.to_string());
     assert!(through.wait().expect("it ends").success() && source.wait().expect("it ends").success());
 
-    // A reader that goes away ends the command.
+    // When its reader goes away, the command ends.
     let sleeper = beside.sleeper();
     let mut command = beside.exec(&[], &format!("{} & yes", sleeper.script()));
     let mut endless = command.stdout(Stdio::piped()).spawn().expect("it runs");
@@ -161,7 +161,7 @@ fn input_is_piped_through_whole_and_to_its_end() {
     sleeper.wait_for(0);
 }
 
-/// `script` gives a program a terminal, and writes what comes of it into a file.
+/// `script` gives a program a terminal, and writes the program's output into a file.
 #[test]
 fn a_terminal_is_handed_on_with_its_size_and_restored() {
     let beside = Beside::start(endless());
@@ -171,7 +171,7 @@ fn a_terminal_is_handed_on_with_its_size_and_restored() {
         until read -r answer && [ \"$answer\" ]; do :; done
         echo got $answer; exit 5";
     fs::write(beside.dir.path().join("inside.sh"), inside).expect("a script");
-    // `script` writes this line into its file, too, so it must not have the words that are waited for.
+    // `script` writes this line into its file, too, so the line must not contain the awaited words.
     let line = format!(
         "stty rows 33 cols 101; before=$(stty -g); {} exec -t {} -- sh inside.sh; echo status $?; \
          test \"$before\" = \"$(stty -g)\" && echo re''stored",
@@ -188,7 +188,7 @@ fn a_terminal_is_handed_on_with_its_size_and_restored() {
     let mut keyboard = fs::OpenOptions::new().write(true).open(&typed).expect("script reads");
     let wait_for = |text: &str| wait::until_true(&format!("{text:?} is seen"), || beside.file("seen").contains(text));
     wait_for("ready");
-    // Ctrl-C is a key, which reaches the command and not this program.
+    // Ctrl-C is sent as a key, so it reaches the command and not this program.
     std::io::Write::write_all(&mut keyboard, b"\x03").expect("it is typed");
     wait_for("interrupted");
     std::io::Write::write_all(&mut keyboard, b"answer\r").expect("it is typed");
@@ -204,7 +204,7 @@ fn a_terminal_is_handed_on_with_its_size_and_restored() {
 fn a_command_ends_with_its_caller_and_with_its_job() {
     let beside = Beside::start(endless());
     let sleeper = beside.sleeper();
-    // What it leaves behind, too, in sessions of their own.
+    // This includes processes that the command leaves behind in sessions of their own.
     let script = format!("(setsid {0} &) ; setsid {0} & {0}", sleeper.script());
 
     let process = Process::start(&mut beside.exec(&[], &script));
@@ -218,7 +218,7 @@ fn a_command_ends_with_its_caller_and_with_its_job() {
     assert_eq!(process.wait().status.code(), Some(143));
     sleeper.wait_for(0);
 
-    // What a command has started ends with it.
+    // Processes that a command has started end with it.
     let left = format!("(setsid {0} &) ; setsid {0} & exit 3", sleeper.script());
     assert_eq!(run(&mut beside.exec(&[], &left)).status.code(), Some(3));
     sleeper.wait_for(0);

@@ -12,9 +12,9 @@ use aliquot_proto::scheduler::v1::{Job, JobState, NodeState};
 
 use crate::{endless, shell};
 
-/// Two schedulers, of which the first leads, and a node that knows both.
+/// Two schedulers, of which the first one leads, and a node that knows both.
 pub(crate) struct Pair {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     node: Node,
     _gpu: SimulatedGpu,
     pub(crate) first: Scheduler,
@@ -44,19 +44,19 @@ fn is_up(scheduler: &Scheduler) {
     });
 }
 
-/// Asks a scheduler, which may be away.
+/// Asks a scheduler, which may be down.
 fn asked<T>(scheduler: &Scheduler, question: impl FnOnce(&mut Jobs) -> Option<T>) -> Option<T> {
     Jobs::connect(&scheduler.socket()).and_then(|mut jobs| question(&mut jobs))
 }
 
-/// Waits until a job is in this state for this scheduler.
+/// Waits until a job is in this state according to this scheduler.
 fn wait_for(scheduler: &Scheduler, id: u64, state: JobState) -> Job {
     wait::until(&format!("job {id} is {state:?}"), || {
         asked(scheduler, |jobs| jobs.job(id).ok()).filter(|job| job.state() == state)
     })
 }
 
-/// How often each job has run, by the lines that they write.
+/// How often each job has run, counted by the lines that the jobs write.
 fn runs(file: &Path) -> BTreeMap<u64, usize> {
     let mut runs = BTreeMap::new();
     for line in fs::read_to_string(file).unwrap_or_default().lines() {
@@ -74,7 +74,7 @@ fn each_job_runs_once_whose_leader_is_killed_meanwhile() {
     let (is_over, count) = (AtomicBool::new(false), AtomicUsize::new(0));
     let sockets = [pair.first.socket(), pair.second.socket()];
     let acknowledged: Vec<u64> = thread::scope(|scope| {
-        // Each request is sent until it is answered, now to one scheduler and now to the other.
+        // Each request is sent until it is answered, to the two schedulers in turn.
         let submit = |user: usize| {
             let (spec, sockets, is_over, count) = (&spec, &sockets, &is_over, &count);
             scope.spawn(move || {
@@ -108,12 +108,12 @@ fn each_job_runs_once_whose_leader_is_killed_meanwhile() {
         assert_eq!(job.tasks[0].attempt, 1, "{job:?}");
         assert_eq!(runs(&file).get(&id), Some(&1), "job {id}");
     }
-    // Besides them there is at most the last request of each user, whose answer nobody has waited for.
+    // There may also be the last request of each user, if the user did not wait for the answer.
     let all = runs(&file);
     assert!(all.values().all(|count| *count == 1), "{all:?}");
     assert!(all.len() <= acknowledged.len() + 2, "requests that were sent again are other jobs: {all:?}");
 
-    // One that comes back stands by, and its users need not know.
+    // A scheduler that comes back stands by, and its users do not notice.
     pair.first.restart();
     assert!(pair.first.log().contains("stands by"), "{}", pair.first.log());
     let id = pair.first.client().submit(endless()).expect("the leader takes it").id;
@@ -121,7 +121,7 @@ fn each_job_runs_once_whose_leader_is_killed_meanwhile() {
     let mut command = Command::new(artifacts::cli());
     command.env("ALIQUOT_SCHEDULER", pair.first.socket()).args(["exec", &id.to_string(), "echo", "reached"]);
     assert_eq!(run(&mut command).success().stdout, "reached\n", "by way of the one that stands by");
-    // A leader that is asked to end lets the next one lead at once.
+    // A leader that is stopped lets the next one lead at once.
     pair.second.stop();
     wait::until_true("the first one leads again", || pair.first.log().contains("this scheduler leads"));
     is_up(&pair.first);

@@ -1,4 +1,4 @@
-//! Kills at bad moments: nothing is lost, and nothing runs twice.
+//! Kills at bad moments: no job is lost, and none runs twice.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use aliquot_proto::scheduler::v1::{JobSpec, JobState, NodeState, Restart};
 
 use crate::{Cluster, endless, shell};
 
-/// Settings under which leases lapse soon, but not on a busy machine where a node is only slow.
+/// Settings with short leases, which still do not lapse when a busy machine makes a node slow.
 const SHORT_LEASES: &str = "lease_ms = 12000\nsilence_ms = 4000\n";
 
-/// A job that writes a line for each of its starts, and the number of these lines.
+/// A job that writes a line at each of its starts, and a function that counts these lines.
 fn counted(dir: &tempfile::TempDir) -> (JobSpec, impl Fn() -> usize) {
     let file = dir.path().join("starts");
     let spec = shell(&format!("echo $$ >> {}; exec sleep 1000000", file.display()));
@@ -31,7 +31,7 @@ fn a_scheduler_that_is_killed_finds_everything_again() {
     let job = cluster.wait_for(runs, JobState::Running);
     assert_eq!((job.tasks[0].attempt, starts()), (1, 1), "it runs on as if nothing had been");
     cluster.wait_for(waits, JobState::Pending);
-    // It is still in the scheduler's hand.
+    // The scheduler still controls the job.
     cluster.client().cancel(runs).expect("it can be cancelled");
     cluster.wait_for(runs, JobState::Cancelled);
     cluster.wait_for(waits, JobState::Running);
@@ -76,7 +76,7 @@ fn a_manager_that_is_killed_finds_its_jobs_again() {
 fn a_job_starts_elsewhere_only_when_its_lost_node_has_stopped_it() {
     let mut cluster = Cluster::start(2, SHORT_LEASES);
     let dir = tempfile::tempdir().expect("a temporary directory");
-    // As long as it runs anywhere, it holds the lock.
+    // A running copy of the job holds the lock.
     let (lock, twice) = (dir.path().join("lock"), dir.path().join("twice"));
     let script = format!(
         "exec 9>{}; flock --nonblock 9 || echo twice >> {}; exec sleep 1000000",
@@ -96,7 +96,7 @@ fn a_job_starts_elsewhere_only_when_its_lost_node_has_stopped_it() {
     assert!(!twice.exists(), "it ran in two places at once");
     let silent = cluster.client().nodes().expect("the scheduler answers");
     assert!(silent.iter().any(|node| node.name == lost && node.state() == NodeState::Silent), "{silent:?}");
-    // The engine would start the other job anew when the node is back.
+    // The engine would start this job anew when the node is back.
     cluster.nodes[number].restart();
     let job = cluster.wait_for(never, JobState::Failed);
     assert!(job.reason.contains("never started again"), "{}", job.reason);

@@ -8,7 +8,7 @@ use aliquot_harness::{Node, Outcome, Scheduler, SimulatedGpu, artifacts, run, wa
 use aliquot_proto::scheduler::v1::NodeState;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// An authority of somebody else, which writes what it signs into a directory.
+/// A certificate authority of another organisation. It writes the certificates that it signs into a directory.
 struct Authority {
     dir: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -30,7 +30,7 @@ impl Authority {
         self.dir.path().join(name)
     }
 
-    /// Signs a certificate, and answers its lines in a configuration.
+    /// Signs a certificate, and answers the lines for it in a configuration.
     fn sign(&self, name: &str, organization: &str) -> String {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(["scheduler.aliquot.internal".to_owned()]).expect("a name");
@@ -79,16 +79,17 @@ fn a_cluster_runs_with_certificates_from_elsewhere() {
     let said = aliquot(&ada, &["submit", "--wait", "--follow", "--gpu-core", "10", "--", "sh", "-c", "echo it runs"]);
     assert_eq!(said.success().stdout, "it runs\n");
 
-    // The authority signs for the user, and nobody has said what that one may do.
+    // The authority signs for this user, but the user has been given no role.
     let eve = ours.path("eve.toml");
     user_of(&scheduler, &eve, "eve", &ours.sign("eve", "aliquot:users"));
     let refused = aliquot(&eve, &["jobs"]);
     assert!(refused.stderr.contains("user eve is not known here"), "{refused:?}");
-    // A certificate of this authority for something else is none of a node or user.
+    // A certificate of this authority with another organisation does not stand for a node or a user.
     let web = ours.path("web.toml");
     user_of(&scheduler, &web, "web", &ours.sign("web", "web servers"));
     assert!(!aliquot(&web, &["jobs"]).status.success());
-    // Another authority's is worth nothing, whatever it says, and its holder does not trust this scheduler.
+    // A certificate of another authority is not accepted, whatever it contains, and its owner does not trust this
+    // scheduler.
     let mallory = others.path("mallory.toml");
     let files = others.sign("ada", "aliquot:users");
     let trusting =

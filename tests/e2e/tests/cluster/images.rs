@@ -1,4 +1,4 @@
-//! Jobs with an image.
+//! Jobs that run in a container image.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use aliquot_proto::scheduler::v1::{JobSpec, JobState, Mount, NodeState, SecretUs
 
 use crate::Cluster;
 
-/// A scheduler and one node that runs images and permits `mounts`.
+/// A scheduler, and one node that runs images and permits `mounts`.
 fn start(mounts: &str) -> Cluster {
     let scheduler = Scheduler::start("");
     let gpu = SimulatedGpu::exact();
@@ -22,7 +22,7 @@ fn start(mounts: &str) -> Cluster {
     cluster
 }
 
-/// The containers of jobs of this process's schedulers that podman knows, by their supervisors.
+/// The containers that podman knows for jobs of this process's schedulers, by their supervisors.
 fn containers_of(supervised: &str) -> String {
     let mut podman = container::podman();
     let listed =
@@ -30,7 +30,7 @@ fn containers_of(supervised: &str) -> String {
     String::from_utf8_lossy(&listed.expect("podman runs").stdout).into_owned()
 }
 
-/// One test: podman looks in one directory only, where the slices of two clusters would have the same names.
+/// This is a single test: podman uses one directory, in which the slices of two clusters would have the same names.
 #[test]
 fn a_job_with_an_image_has_its_part_and_ends_whole() {
     let data = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn has_its_exact_part(cluster: &Cluster, data: &Path) {
     assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "kept\n");
     wait::until_true("the slice is gone", || cluster.nodes[0].client().slices().is_ok_and(|slices| slices.is_empty()));
 
-    // The node permits no other directory, and says so instead of running it.
+    // The node permits no other directory. It refuses the job and says so.
     let mounts = vec![Mount { source: "/etc".into(), target: "/data".into(), read_only: true }];
     let refused = cluster.submit(JobSpec { mounts, ..spec });
     wait::until_true("it is said why it does not start", || {
@@ -81,7 +81,7 @@ fn has_its_exact_part(cluster: &Cluster, data: &Path) {
     cluster.wait_for(refused, JobState::Cancelled);
 }
 
-/// A command beside the job is in its container.
+/// Checks that a command next to the job runs in the job's container.
 fn is_reached(cluster: &Cluster, id: u64) {
     let mut command = Command::new(artifacts::cli());
     command.env("ALIQUOT_SCHEDULER", cluster.scheduler.socket());
@@ -90,7 +90,7 @@ fn is_reached(cluster: &Cluster, id: u64) {
     let expected = format!("{id} root:x:0:\n");
     assert_eq!((ended.status.code(), ended.stdout.as_str()), (Some(4), expected.as_str()), "{ended:?}");
 
-    // The terminal is one that `script` makes.
+    // `script` makes the terminal.
     let dir = tempfile::tempdir().expect("a directory");
     let seen = dir.path().join("seen");
     let inside = "test -t 0 && test -t 1 && test -t 2 && echo terminal $TERM of $ALIQUOT_JOB_ID; exit 5";
@@ -124,7 +124,7 @@ fn ends_with_its_job(cluster: &Cluster) {
         })
     };
 
-    // It does not listen to SIGTERM, so it is killed after the grace period.
+    // The program ignores SIGTERM, so it is killed after the grace period.
     let id = cluster.submit(spec.clone());
     let container = name_of(id);
     is_reached(cluster, id);
@@ -132,7 +132,7 @@ fn ends_with_its_job(cluster: &Cluster) {
     cluster.wait_for(id, JobState::Cancelled);
     assert_eq!(containers_of(&container), "");
 
-    // The supervisor is killed, and with it everything that it has started.
+    // The supervisor is killed, and all processes that it has started end with it.
     let id = cluster.submit(JobSpec { restart: aliquot_proto::scheduler::v1::Restart::Never.into(), ..spec });
     let container = name_of(id);
     let (_, supervisor) = container.rsplit_once('-').expect("the name ends in the supervisor");

@@ -1,4 +1,4 @@
-//! What jobs get, and what their users see.
+//! What jobs get of a node, and what their users see.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ fn a_job_runs_in_its_exact_part_of_a_device() {
     let log = aliquot_harness::wait::until("the job has said what it sees", || {
         cluster.client().log(id, 0).ok().filter(|log| log.contains("preload:"))
     });
-    // The shim shows the slice's one device as the first.
+    // The shim shows the slice's only device as the first.
     assert!(log.contains("devices: 0\n") && log.contains("/libaliquot-"), "{log}");
 
     cluster.client().cancel(id).expect("it can be cancelled");
@@ -37,7 +37,7 @@ fn a_job_runs_in_its_exact_part_of_a_device() {
     assert_eq!(cluster.client().log(id, 0).expect("the log outlives the job"), log);
 }
 
-/// What the scheduler answers to `GET` of this path, after its headers.
+/// The body of the scheduler's answer to a `GET` of this path.
 fn get(cluster: &Cluster, path: &str) -> String {
     let log = cluster.scheduler.log();
     let (_, address) = log.split_once("serving metrics address=").unwrap_or_else(|| panic!("no address:\n{log}"));
@@ -55,7 +55,7 @@ fn metrics_tell_what_runs_and_what_waits() {
     let running = cluster.submit(JobSpec { gpu_core_percent: 30, ..endless() });
     cluster.wait_for(running, JobState::Running);
     cluster.submit(JobSpec { gpus: 3, ..endless() });
-    // A cycle does not look closer than this; `aliquot explain` says that no node is large enough.
+    // A cycle does not look further than this; `aliquot explain` says that no node is large enough.
     let metrics = aliquot_harness::wait::until("it is told that the second finds no room", || {
         let metrics = get(&cluster, "/metrics");
         metrics.contains("aliquot_scheduler_waiting{reason=\"no-room\"} 1").then_some(metrics)
@@ -85,7 +85,7 @@ fn the_end_of_a_job_is_its_commands_end() {
     assert_eq!(cluster.client().log(good, 0).expect("there is a log"), "done\n");
     let job = cluster.wait_for(bad, JobState::Failed);
     assert_eq!((job.tasks[0].members[0].exit_code, job.reason.as_str()), (Some(3), "ended with code 3"));
-    // A job is asked to end by this signal, so it must not be blocked.
+    // A job is asked to end with this signal, so the signal must not be blocked.
     assert_eq!(cluster.wait_for(killed, JobState::Failed).tasks[0].members[0].signal, 15);
     cluster.wait_for(missing, JobState::Failed);
 }

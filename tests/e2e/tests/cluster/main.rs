@@ -16,16 +16,16 @@ mod versions;
 use aliquot_harness::{Jobs, Node, Scheduler, SimulatedGpu, wait};
 use aliquot_proto::scheduler::v1::{Job, JobSpec, JobState, NodeState};
 
-/// A scheduler and nodes of two devices each.
+/// A scheduler, with nodes of two devices each.
 struct Cluster {
-    // Dropped in this order: nodes end their jobs before their devices are gone.
+    // The fields are dropped in this order: nodes end their jobs before their devices are removed.
     nodes: Vec<Node>,
     _gpus: Vec<SimulatedGpu>,
     scheduler: Scheduler,
 }
 
 impl Cluster {
-    /// Starts a scheduler with the configuration keys `settings` and so many nodes, and waits until all are up.
+    /// Starts a scheduler with the configuration keys `settings` and this number of nodes, and waits until all are up.
     fn start(nodes: usize, settings: &str) -> Cluster {
         let scheduler = Scheduler::start(settings);
         let gpus: Vec<SimulatedGpu> = (0..nodes)
@@ -67,7 +67,7 @@ impl Cluster {
     }
 }
 
-/// A job that runs a command of the shell.
+/// A job that runs a shell script.
 fn shell(script: &str) -> JobSpec {
     JobSpec { command: ["/bin/sh", "-c", script].map(str::to_owned).into(), work_dir: "/".into(), ..JobSpec::default() }
 }

@@ -10,8 +10,8 @@ use aliquot_proto::scheduler::v1::{JobSpec, JobState};
 
 use crate::Cluster;
 
-/// Answers each connection with what it gets, turned into upper case, when it has got all. If that begins with '!', it
-/// ends its side at once, and says how much it has got.
+/// A server that answers each connection with the received bytes in upper case, after the last byte has come. If the
+/// bytes begin with '!', it ends its side at once, and says how many bytes it has received.
 const SERVER: &str = "
 import socket, threading
 listener = socket.create_server(('127.0.0.1', 0))
@@ -33,7 +33,7 @@ while True:
     threading.Thread(target=serve, args=(listener.accept()[0],)).start()
 ";
 
-/// The ports here that the program says it forwards, one for each of those named.
+/// The local ports that the program prints, one for each named port.
 fn local_ports(process: &Process, count: usize) -> Option<Vec<u16>> {
     let output = process.output();
     let port = |line: &str| line.split_once(" -> ")?.0.strip_prefix("127.0.0.1:")?.parse().ok();
@@ -52,7 +52,7 @@ fn many_connections_carry_data_both_ways_to_their_ends() {
         log.strip_suffix('\n').and_then(|port| port.parse::<u16>().ok())
     });
     let mut command = Command::new(artifacts::cli());
-    // Nothing listens at the second port.
+    // No server listens on the second port.
     command.args(["port-forward", &id.to_string(), &format!(":{remote}"), ":1"]);
     let mut process = Process::start(command.env("ALIQUOT_SCHEDULER", cluster.scheduler.socket()));
     let ports = wait::until("it listens", || {
@@ -60,7 +60,7 @@ fn many_connections_carry_data_both_ways_to_their_ends() {
         local_ports(&process, 2)
     });
 
-    // One that does not read, and more than all buffers on the way hold: it holds up no other.
+    // This connection is not read, and gets more bytes than all buffers on the way hold: it does not block the others.
     let mut stuck = TcpStream::connect(("127.0.0.1", ports[0])).expect("it listens");
     stuck.write_all(&vec![b'x'; 4 << 20]).expect("it is taken");
     stuck.shutdown(Shutdown::Write).expect("it can be half closed");
@@ -82,7 +82,7 @@ fn many_connections_carry_data_both_ways_to_their_ends() {
     stuck.read_to_end(&mut received).expect("it was not lost");
     assert_eq!(received.len(), 4 << 20);
 
-    // The job has said all before the user has.
+    // The job has sent everything before the user has.
     let mut early = TcpStream::connect(("127.0.0.1", ports[0])).expect("it listens");
     let mut received = Vec::new();
     early.write_all(b"!").expect("it is taken");
@@ -97,7 +97,7 @@ fn many_connections_carry_data_both_ways_to_their_ends() {
     assert!(refused.read(&mut [0]).is_err(), "the connection is reset");
     wait::until_true("it is said why", || process.errors().contains("nothing listens at port 1"));
 
-    // Connections and the program end with the job.
+    // Open connections and the program end when the job ends.
     let mut open = TcpStream::connect(("127.0.0.1", ports[0])).expect("it listens");
     open.write_all(b"begun").expect("it is taken");
     cluster.client().cancel(id).expect("it can be cancelled");

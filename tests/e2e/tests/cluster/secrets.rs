@@ -10,7 +10,7 @@ use rustix::process::geteuid;
 
 use crate::{Cluster, shell};
 
-/// Never seen elsewhere in any file.
+/// A value that occurs in no other file.
 const VALUE: &str = "sesame-0b7d1f52";
 
 fn aliquot(cluster: &Cluster, arguments: &[&str]) -> Outcome {
@@ -26,7 +26,7 @@ fn set(cluster: &Cluster, name: &str, value: &str, options: &[&str]) {
     assert_eq!(said.stdout, format!("{name}\n"));
 }
 
-/// The files below `dir` that have `VALUE` in them.
+/// The files below `dir` that contain `VALUE`.
 fn files_with_value(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -45,7 +45,7 @@ fn has_value(bytes: &[u8]) -> bool {
     bytes.windows(VALUE.len()).any(|part| part == VALUE.as_bytes())
 }
 
-/// A process of this machine has the value on its command line.
+/// Whether a process of this machine has the value on its command line.
 fn is_on_a_command_line() -> bool {
     let processes = fs::read_dir("/proc").expect("the kernel lists processes").flatten();
     processes.into_iter().any(|process| fs::read(process.path().join("cmdline")).is_ok_and(|line| has_value(&line)))
@@ -91,7 +91,7 @@ fn a_job_finds_its_secrets_and_nobody_else_does() {
     assert!(told[0].contains("\"token\""), "its name is shown: {}", told[0]);
     assert!(!is_on_a_command_line());
 
-    // A manager that is killed changes nothing of it.
+    // A kill of the manager does not change this.
     cluster.nodes[0].kill();
     cluster.nodes[0].restart();
     cluster.wait_for_nodes(1);
@@ -115,7 +115,7 @@ fn a_job_never_starts_without_a_secret_that_it_names() {
         cluster.client().submit(JobSpec { secrets: use_of("token"), ..shell("true") }).expect_err("none is kept");
     assert!(refused.message().contains("aliquot secrets set token --from-file"), "{refused:?}");
 
-    // The value of the start counts, and a scheduler that was killed has it still.
+    // A job gets the value at the time of its start, and a scheduler that was killed still has it.
     set(&cluster, "token", "new", &[]);
     cluster.scheduler.kill();
     cluster.scheduler.restart();
@@ -124,7 +124,7 @@ fn a_job_never_starts_without_a_secret_that_it_names() {
     cluster.wait_for(id, JobState::Succeeded);
     assert_eq!(cluster.client().log(id, 0).expect("a log"), "new");
 
-    // Its place comes only when the secret is gone again.
+    // The job gets a place only after the secret was removed.
     let hog = cluster.submit(JobSpec { gpus: 2, gpu_core_percent: 100, ..shell("exec sleep 1000000") });
     cluster.wait_for(hog, JobState::Running);
     let starved = cluster.submit(JobSpec { gpus: 1, secrets: use_of("token"), ..shell("true") });

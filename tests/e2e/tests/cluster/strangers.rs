@@ -1,4 +1,4 @@
-//! Connections from other machines: how many there may be, and how long one may say nothing.
+//! Connections from other machines without a caller: how many are allowed, and how long one may be idle.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn strangers_are_cut_off_and_keep_nobody_out() {
     let cluster = Cluster::start(1, "[limits]\nconnections = 6\n");
     let strangers: Vec<TcpStream> = (0..16).map(|_| connect(&cluster.scheduler)).collect();
     wait::until_true("the log tells of it", || cluster.scheduler.log().contains("limits.connections allows at most"));
-    // Those that found a place are cut off when their time is over, and the others were at once.
+    // Connections that had a place are closed when their time is over; the others were closed at once.
     strangers.into_iter().for_each(wait_for_end);
     let id = cluster.submit(endless());
     cluster.wait_for(id, JobState::Running);

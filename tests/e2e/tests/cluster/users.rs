@@ -1,4 +1,4 @@
-//! Who may what: users of other machines, roles, the audit log, and how many calls each may make.
+//! Access rights: users of other machines, roles, the audit log, and the limits of calls.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use tonic::Code;
 use crate::failover::Pair;
 use crate::{Cluster, endless, shell};
 
-/// A user of another machine: `aliquot` there knows the scheduler from a file of credentials alone.
+/// A user of another machine: its `aliquot` knows the scheduler only from a file of credentials.
 struct Elsewhere {
     dir: TempDir,
     file: PathBuf,
@@ -60,7 +60,7 @@ fn remove(scheduler: &Scheduler, user: &str) {
     let _ = run(command.args(["users", "remove", user]).env("ALIQUOT_SCHEDULER", scheduler.socket())).success();
 }
 
-/// The lines of the audit log, each as `who call result: object`.
+/// The lines of the audit log, each as `caller call result: object`.
 fn audited(scheduler: &Scheduler) -> Vec<String> {
     let text = fs::read_to_string(scheduler.state_dir().join("audit.jsonl")).unwrap_or_default();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("each line is whole"));
@@ -88,7 +88,7 @@ fn a_user_of_another_machine_may_what_the_role_says() {
     ada.refused(&["queues", "set", "team-a", "--quota", "4"], "only administrators may do this");
     ada.refused(&["users"], "only administrators and viewers");
 
-    // Everybody sees which jobs there are.
+    // All users see the list of jobs.
     let listed: Value = serde_json::from_str(&ada.done(&["jobs", "--json"]).stdout).expect("JSON");
     let job = |id: &str| listed["jobs"].as_array()?.iter().find(|job| job["id"].as_u64() == id.parse().ok()).cloned();
     let (mine, theirs) = (job(&own).expect("it is listed"), job(&other).expect("it is listed"));
@@ -106,7 +106,7 @@ fn a_user_of_another_machine_may_what_the_role_says() {
     assert_eq!(job["spec"]["command"][0], "/bin/sh");
     viewer.refused(&["cancel", &other], "may see everything and change nothing");
 
-    // Whoever has got an answer finds it in the log, although the scheduler is killed.
+    // An answered call is in the log, even if the scheduler is killed then.
     let last = cluster.submit(endless());
     cluster.scheduler.kill();
     let lines = audited(&cluster.scheduler);
@@ -126,7 +126,7 @@ fn a_user_of_another_machine_may_what_the_role_says() {
     assert!(!lines.iter().any(|line| line.contains("ListJobs")), "looking changes nothing: {lines:#?}");
 }
 
-/// A process of `aliquot` that follows a log has written a line of it.
+/// Starts an `aliquot` that follows a log, and waits until it has written a line.
 fn follows(user: &Elsewhere, job: &str) -> Process {
     let mut following = Process::start(&mut user.aliquot(&["logs", "-f", job]));
     following.wait_for("begun");
@@ -189,11 +189,11 @@ fn a_certificate_ends_when_it_was_said() {
         let asked = run(&mut ada.aliquot(&["jobs"]));
         !asked.status.success() && asked.stderr.contains("has ended") && asked.stderr.contains("--replace")
     });
-    // Nobody waits for a scheduler that will never answer.
+    // A client does not wait for a scheduler that will never answer.
     ada.refused(&["submit", "--wait", "--", "true"], "has ended");
 }
 
-/// The certificate, the key and the authority of a node that has joined, as the files of a manager's configuration.
+/// The certificate, the key and the authority of a joined node, as the files of a manager's configuration.
 fn identity(dir: &Path, texts: [&str; 3]) -> [PathBuf; 3] {
     let names = ["certificate.pem", "key.pem", "authority.pem"].map(|name| dir.join(name));
     names.iter().zip(texts).for_each(|(path, text)| fs::write(path, text).expect("a file"));
@@ -219,7 +219,7 @@ fn nodes_and_users_do_not_call_for_each_other() {
         node.refused(call, "node node-0 may only call what is for nodes");
     }
 
-    // An administrator's certificate is none for a node.
+    // An administrator's certificate is not valid for a node.
     let ada = Elsewhere::add(&cluster.scheduler, "ada", &["--role", "administrator"]);
     let text = fs::read_to_string(&ada.file).expect("credentials");
     let texts = ["certificate", "key", "authority"].map(|name| {
@@ -245,7 +245,7 @@ fn local_users_have_the_roles_of_the_configuration() {
     set_queue(&scheduler, "team-a");
     let id = scheduler.client().submit(endless()).expect("root may").id;
     let socket = scheduler.socket();
-    // So that others get to the socket, as they do to that of the system.
+    // Other users can reach this socket, as they can reach the system's.
     fs::set_permissions(socket.parent().expect("its directory"), Permissions::from_mode(0o755)).expect("it is ours");
     let connect = || Jobs::connect(&socket).expect("the scheduler listens");
     as_user(54321, || {
@@ -285,7 +285,7 @@ fn a_scheduler_that_stands_by_hands_users_of_other_machines_on() {
     let bob = Elsewhere::add(&pair.first, "bob", &["--as", "root"]);
     let text = fs::read_to_string(&ada.file).expect("credentials");
     assert!(text.contains(pair.second.address()), "the file names all schedulers: {text}");
-    // Only the one that stands by.
+    // Now they know only the standby scheduler.
     for user in [&ada, &bob] {
         let text = fs::read_to_string(&user.file).expect("credentials");
         let first = format!("{:?}", pair.first.address());
@@ -299,7 +299,7 @@ fn a_scheduler_that_stands_by_hands_users_of_other_machines_on() {
     let text = fs::read_to_string(pair.first.state_dir().join("audit.jsonl")).expect("the leader notes it");
     assert!(text.contains("\"by_way_of\":\"127."), "{text}");
 
-    // The next leader knows it, too.
+    // The next leader knows the change, too.
     pair.first.kill();
     wait::until_true("the second one leads", || pair.second.log().contains("this scheduler leads"));
     wait::until_true("bob is served", || run(&mut bob.aliquot(&["jobs"])).status.success());

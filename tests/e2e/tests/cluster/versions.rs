@@ -8,7 +8,8 @@ use aliquot_proto::scheduler::v1::{JobSpec, JobState, SecretUse};
 
 use crate::{Cluster, shell};
 
-/// A node as its first version reported itself, whose administrator claims in vain that it gives secrets to jobs.
+/// A node as its first version reported itself. Its administrator has set the label for secrets, which it cannot give
+/// to jobs.
 fn first_version() -> NodeSpec {
     let labels = [("aliquot.dev/secrets".to_owned(), "yes".to_owned())].into();
     NodeSpec { version: "0.0.1".to_owned(), labels, opens_streams: false, keeps_secrets: false, ..spec_of_today(2) }
@@ -41,7 +42,7 @@ fn a_node_too_old_for_something_is_given_everything_else() {
     assert!(explained.remedies.iter().any(|remedy| remedy.contains("update the managers")), "{explained:?}");
     assert_eq!(old.start_count(), 1, "it is never started without its secret");
 
-    // The first node that is updated takes it. The old one goes on with what it has.
+    // The first updated node gets the job. The old node keeps its own jobs.
     let gpu = SimulatedGpu::with("[[device]]\nmemory = '80GiB'\n");
     let node = Node::with(&gpu, &cluster.scheduler.joins("new"));
     cluster.nodes.push(node);
@@ -51,7 +52,7 @@ fn a_node_too_old_for_something_is_given_everything_else() {
     assert_eq!(cluster.client().job(plain).expect("it is there").state(), JobState::Running);
     assert_eq!(old.start_count(), 1);
 
-    // A scheduler that is started anew knows the same of both.
+    // A restarted scheduler knows the same about both nodes.
     cluster.scheduler.kill();
     cluster.scheduler.restart();
     cluster.wait_for_nodes(2);

@@ -1,4 +1,4 @@
-//! Pods for which a scheduler has decided on devices, in an annotation.
+//! Pods with an annotation in which a scheduler has chosen the devices.
 
 use aliquot_harness::wait;
 use aliquot_test_cluster::PODS;
@@ -9,7 +9,7 @@ use crate::stage::{
     wait_for_units, with_settings,
 };
 
-/// A decision for the container `main`: so much of a device, whatever it asks for.
+/// A decision that gives the container `main` a fixed part of a device, whatever the container asks for.
 fn decided(device: &str) -> Value {
     json!({"aliquot.dev/devices": format!("main={device}/300/2147483648")})
 }
@@ -20,13 +20,13 @@ fn a_pod_gets_the_device_that_the_scheduler_has_decided_on() {
     let device_of = |pod: &str| slice_of(&world, pod, "main").unwrap().parts.remove(0).device_uuid;
     create_annotated(&world, "undecided", &part(30, 8), &json!({}));
     world.cluster.wait_for_phase("undecided", "Running");
-    // Both would have room on the first device, too.
+    // Both pods would also fit on the first device.
     assert_eq!(device_of("undecided"), world.gpu.uuid(0));
     for (name, device) in [("second", 1), ("first", 0)] {
         create_annotated(&world, name, &part(20, 8), &decided(&world.gpu.uuid(device)));
         world.cluster.wait_for_phase(name, "Running");
         assert_eq!(device_of(name), world.gpu.uuid(device), "{name}");
-        // How much of it, the pod itself says.
+        // The amounts come from the pod itself.
         assert_eq!(share_of(&world, name, "main"), Some((20, 8 * crate::stage::UNIT_BYTES)));
     }
     world.assert_no_complaints();
@@ -45,7 +45,7 @@ fn a_decision_goes_before_kubelet_s_choice_of_whole_devices() {
     };
     let units = start("second", 1);
     assert!(units[0].starts_with(&world.gpu.uuid(0)), "kubelet has chosen another one: {units:?}");
-    // The only unit that is left is that of the device that is taken. It stands for the other one.
+    // The only free unit belongs to the full device. It is used for the other one.
     start("first", 0);
     delete(&world, ["second"]);
     wait_for_units(&world, whole, 2);
@@ -76,7 +76,7 @@ fn a_pod_that_was_sent_to_a_full_device_makes_way_for_another() {
     wait::until_true("an event says why", || {
         world.cluster.events().iter().any(|event| event.starts_with("Evicted: ") && event.contains(&says))
     });
-    // The other device has room, and nothing was taken off the offer.
+    // The other device has room, and its units are still on offer.
     create_annotated(&world, "successor", &part(90, 8), &decided(&world.gpu.uuid(0)));
     world.cluster.wait_for_phase("successor", "Running");
     world.assert_no_complaints();

@@ -1,4 +1,4 @@
-//! Pods that use the resource names of other systems, on a node configured for that dialect: what they get, and the
+//! Pods that use the resource names of other systems, on a node configured for that dialect: their slices, and the
 //! variables that their programs read.
 
 use aliquot_harness::MIB;
@@ -101,7 +101,7 @@ fn pods_of_each_dialect_get_their_share_and_their_variables() {
     for case in cases() {
         let world = with_machine(MACHINE, &format!("dialects = [{:?}]", case.dialect));
         wait_for_units(&world, "aliquot.dev/gpu-core", 100);
-        // With nothing but Kubernetes beside the node: its scheduler sees all that the pod asks for.
+        // No other scheduler runs here, only Kubernetes' own: it sees all that the pod asks for.
         create(&world, "pod", &case.limits);
         let pod = world.cluster.wait_for_phase("pod", "Running");
         let expected = Some((case.core_percent, case.memory_bytes));

@@ -87,7 +87,7 @@ fn a_hundred_and_twenty_pods_at_once_get_each_their_own_slice() {
     const PODS: u32 = 120;
     let world = on_paper_without_grace(4);
     crate::stage::wait_for_plugin(&world, 4);
-    // Many requests are alike, so the plugin cannot tell the pods apart by amounts.
+    // Many requests are equal, so the plugin cannot tell the pods apart by amounts.
     let asked = |number: u32| (1 + number % 3, u64::from(1 + number % 5));
     let all: Vec<(String, u32, u64)> =
         (0..PODS).map(|number| (format!("pod-{number}"), asked(number).0, asked(number).1)).collect();

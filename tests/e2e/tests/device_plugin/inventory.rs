@@ -1,4 +1,4 @@
-//! The annotation of the node in which a scheduler reads which devices there are.
+//! The node's annotation from which a scheduler learns the node's devices.
 
 use aliquot_api_server::{INVENTORY, Inventory};
 use aliquot_harness::wait;
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::stage::with_settings;
 
-/// What the annotation says.
+/// The text of the annotation.
 fn annotation(world: &World) -> Option<String> {
     let node: Node = world.cluster.store().get(&NODES, "", NODE_NAME).expect("the node is there");
     node.metadata.annotations?.remove(INVENTORY)
 }
 
-/// The first annotation for which this holds.
+/// Waits for an annotation for which `holds` is true, and answers its text.
 fn wait_for(world: &World, what: &str, holds: impl Fn(&Inventory) -> bool) -> String {
     wait::until(what, || {
         let text = annotation(world)?;
@@ -56,7 +56,7 @@ fn a_node_tells_its_devices_and_how_it_reads_requests() {
     world.gpu.machine().set_lost(1, false);
     wait_for(&world, "all devices are well", is_well);
 
-    // A manager that starts tells it again.
+    // A manager writes the annotation again when it starts.
     world.node.stop();
     let nothing = json!({"metadata": {"annotations": {INVENTORY: null}}});
     world.cluster.store().merge(&NODES, "", NODE_NAME, false, &nothing).unwrap();

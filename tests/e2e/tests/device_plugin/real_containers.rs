@@ -1,4 +1,4 @@
-//! Pods whose containers really run: podman starts them in their slices, on the simulated GPU.
+//! Pods with containers that really run: podman starts them in their slices, on the simulated GPU.
 
 use aliquot_harness::{MIB, wait};
 use aliquot_test_cluster::World;

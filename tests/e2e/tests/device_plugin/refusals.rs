@@ -46,7 +46,7 @@ fn more_than_a_device_has_left_is_refused_until_there_is_room() {
 
 #[test]
 fn memory_of_pods_that_ask_for_time_alone_is_counted_before_they_come() {
-    // 80 GiB each, in 320 units; half of it is kept.
+    // Each device has 80 GiB, both together 320 units; half of the memory is kept.
     let world = with_settings(2, "core_memory_percent = 50");
     wait_for_units(&world, MEMORY, 320);
     for name in ["a", "b", "c"] {
@@ -54,7 +54,7 @@ fn memory_of_pods_that_ask_for_time_alone_is_counted_before_they_come() {
         world.cluster.wait_for_phase(name, "Running");
         assert_eq!(world.cluster.kubelet().capacity(MEMORY), Some((640, 320)), "{name}");
     }
-    // What is on offer is there.
+    // The memory on offer can really be used.
     create_annotated(&world, "d", &part(10, 160), &json!({}));
     world.cluster.wait_for_phase("d", "Running");
 }
@@ -79,11 +79,11 @@ fn a_pod_that_no_device_alone_has_room_for_is_evicted_and_its_successor_not_sent
         let says = "60 percent of its time are wanted, 40 are left";
         world.cluster.events().iter().any(|event| event.starts_with("Evicted: ") && event.contains(says))
     });
-    // Two have 60 each, and 40 are free together.
+    // Two pods have 60 each, and 40 are free on both devices together.
     wait_for_units(&world, CORE, 160);
     of_set("second");
     world.cluster.wait_for_error("second", "Insufficient aliquot.dev/gpu-core");
-    // What was given back is room for it.
+    // The released part has room for it.
     delete(&world, ["a"]);
     world.cluster.wait_for_phase("second", "Running");
 }

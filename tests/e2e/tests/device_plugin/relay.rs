@@ -6,10 +6,11 @@ use aliquot_test_cluster::World;
 
 use crate::stage::{CORE, create_bound, delete, part, wait_for_units, with_relay, wrong};
 
-/// Time and memory.
+/// The resources of the plugin: time and memory.
 const RESOURCES: usize = 2;
 
-/// Pods that come one after the other, each bound to the node already: one whose units are gone fails for good.
+/// Pods that are created one after the other, each already bound to the node. If a pod's units are missing, it fails
+/// for good.
 #[derive(Default)]
 struct Comers(RefCell<Vec<String>>);
 
@@ -23,7 +24,7 @@ impl Comers {
         }
     }
 
-    /// Waits until all of them that have come since there were `before` run in their slices, and deletes them.
+    /// Waits until all pods after the first `before` run in their slices, and deletes them.
     fn assert_run(&self, world: &World, before: usize) {
         let names = &self.0.borrow()[before..];
         for name in names {
@@ -47,7 +48,7 @@ fn no_pod_fails_while_managers_are_killed_and_replaced() {
         let before = comers.count();
         world.node.kill();
         comers.come(&world, 10);
-        // As the node's status has it: the scheduler still sees all units.
+        // This is the number in the node's status: the scheduler still sees all units.
         assert_eq!(world.cluster.kubelet().capacity(CORE), Some((200, 200)));
         world.node.restart();
         comers.assert_run(&world, before);

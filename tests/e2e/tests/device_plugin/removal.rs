@@ -1,5 +1,5 @@
-//! Slices go with their containers, neither later nor earlier, although the plugin waits long for a kubelet that does not
-//! know a pod any more.
+//! Slices are removed with their containers, neither later nor earlier, although the plugin waits long before it
+//! believes a kubelet that no longer lists a pod.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::stage::{CORE, container, create, delete, part, slice_of, spec, wait_for_plugin, with_settings};
 
-/// A cluster in which no test ends if it waits until kubelet has not known a pod for long enough.
+/// A cluster with a grace period so long that a test which waits for its end fails.
 fn with_long_grace() -> World {
     let world = with_settings(1, "gone_grace_seconds = 3600");
     wait_for_plugin(&world, 1);
@@ -52,12 +52,12 @@ fn a_slice_goes_although_a_new_pod_of_that_name_waits() {
     let world = with_long_grace();
     ["stays", "web-0"].iter().for_each(|name| create_running(&world, name));
     delete(&world, ["web-0"]);
-    // No node has as much.
+    // No node has so many units.
     world.cluster.create_pod("web-0", &spec(&[], &[container(&world, "main", &json!({CORE: "5000"}), &[])]));
     wait_for_slices_of(&world, &["stays"]);
 }
 
-/// Starts a process in a mount namespace of its own that has a region mounted, as those of a container have.
+/// Starts a process in a mount namespace of its own, with a region mounted as in a container.
 fn start_with_region(region: &str, mount_point: &str) -> Process {
     let script = format!("mount --bind {region} {mount_point} && echo mounted && exec sleep infinity");
     let mut command = Command::new(tool("unshare", "util-linux"));
@@ -72,10 +72,10 @@ fn a_slice_stays_as_long_as_a_process_of_its_container_runs() {
     ["a-runs", "b-ended"].iter().for_each(|name| create_running(&world, name));
     let slice = slice_of(&world, "a-runs", "main").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    // It has used no device, so the manager knows nothing else of it.
+    // The process has used no device, so the manager does not know it otherwise.
     let process = start_with_region(&slice.region_path, dir.path().to_str().unwrap());
     delete(&world, ["a-runs", "b-ended"]);
-    // Slices are looked at in the order of their names.
+    // Slices are checked in the order of their names.
     wait_for_slices_of(&world, &["a-runs"]);
     process.kill();
     wait_for_slices_of(&world, &[]);

@@ -1,4 +1,4 @@
-//! The manager's reports to the scheduler: real processes on both sides.
+//! The manager's reports to the scheduler, with real processes on both sides.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::stage::slice_of;
 const SERVICE: &str = "aliquot-scheduler-reports";
 const MANAGER: &str = "system:serviceaccount:aliquot-system:aliquot-manager";
 
-/// A cluster whose manager reports to whichever of these replicas leads, and the directory with its token.
+/// A cluster with a manager that reports to the leading one of these replicas, and the directory with its token.
 fn reporting(replicas: &[Ipv4Addr]) -> (World, TempDir) {
     let dir = TempDir::with_prefix("aliquot-reports-").expect("a temporary directory");
     std::fs::write(dir.path().join("token"), "of-the-node\n").unwrap();
@@ -31,7 +31,7 @@ fn reporting(replicas: &[Ipv4Addr]) -> (World, TempDir) {
     (world, dir)
 }
 
-/// A replica that can be asked, and takes reports.
+/// A replica of the scheduler that answers questions and receives reports.
 fn replica(world: &World, address: Ipv4Addr) -> Scheduler {
     let questions = format!("{address}:{QUESTIONS_PORT}");
     world.cluster.api_server().forward("aliquot-system", &host_name(), QUESTIONS_PORT, questions.parse().unwrap());
@@ -44,7 +44,7 @@ fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned()
 }
 
-/// What kubelet does with the manager's volume.
+/// Writes the authority into the manager's volume, as kubelet would.
 fn mount_authority(world: &World, dir: &TempDir) {
     let bundle = wait::until("the scheduler says whom to trust", || {
         let config_maps: Vec<Value> = world.cluster.store().list(&CONFIG_MAPS);
@@ -54,7 +54,7 @@ fn mount_authority(world: &World, dir: &TempDir) {
     std::fs::write(dir.path().join("ca.crt"), bundle).unwrap();
 }
 
-/// What `kubectl aliquot top` says of the only part that a container has.
+/// The line of `kubectl aliquot top` about a container's only part.
 fn top(world: &World) -> Option<Value> {
     let mut command = Command::new(artifacts::kubectl_plugin());
     command.args(["top", "-A", "-o", "json", "--kubeconfig"]).arg(world.cluster.kubeconfig());
@@ -62,7 +62,7 @@ fn top(world: &World) -> Option<Value> {
     Some(answer["slices"].as_array()?.iter().find(|slice| slice["pod"] != "")?.clone())
 }
 
-/// Waits until the scheduler has heard of the node.
+/// Waits until the scheduler has a report of the node.
 fn wait_until_heard(world: &World) -> Value {
     wait::until("the scheduler has heard of the node", || {
         top(world).filter(|part| part["report_age_ms"].is_u64() && part["memory_used_bytes"].is_u64())
@@ -106,7 +106,7 @@ fn a_manager_whose_token_is_of_another_node_reports_nothing() {
     mount_authority(&world, &dir);
     let why = "a pod on node \"another\", and cannot report about node";
     wait::until_true("the manager says why it does not report", || world.node.log().contains(why));
-    // Pods get their slices all the same.
+    // Pods still get their slices.
     create(&world, "a", 60);
     world.cluster.wait_for_phase("a", "Running");
     world.assert_no_complaints();

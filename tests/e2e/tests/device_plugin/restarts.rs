@@ -10,7 +10,7 @@ use crate::stage::{
     CORE, create, delete, on_paper, on_paper_without_grace, part, slice_of, wait_for_plugin, wait_for_units, wrong,
 };
 
-/// Waits until a pod with this request runs, and fails the test unless it got that.
+/// Waits until a pod with this request runs, and fails the test unless its slice is what it asked for.
 #[track_caller]
 fn assert_runs(world: &World, name: &str, core: u32, memory_units: u64) {
     let pod = world.cluster.wait_for_phase(name, "Running");
@@ -108,7 +108,7 @@ fn a_container_that_cannot_start_without_the_manager_starts_when_it_is_back() {
     let mut world = on_paper(1);
     world.kill_manager();
     create(&world, "pod", &part(30, 8));
-    // Kubelet gives out units only while the plugin answers.
+    // Kubelet allocates units only while the plugin answers.
     world.cluster.wait_for_error("pod", "Insufficient aliquot.dev/gpu-");
     world.node.restart();
     assert_runs(&world, "pod", 30, 8);

@@ -1,4 +1,4 @@
-//! The scheduler of the cluster and the node's manager together: what one decides, the other one enforces.
+//! The scheduler of the cluster together with the node's manager: the manager enforces the scheduler's decisions.
 
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::stage::{container, delete, on_paper, part, share_of, slice_of, spec};
 
-/// A running `aliquot-scheduler kubernetes`, which is started anew when it ends by itself, as kubelet does: a replica
-/// that could not renew its lease in time ends.
+/// A running `aliquot-scheduler kubernetes`. When it ends by itself, it is started anew, as by kubelet: a replica that
+/// could not renew its lease in time ends.
 pub(crate) struct Scheduler {
     child: Arc<Mutex<Option<Child>>>,
     supervisor: Option<JoinHandle<()>>,
@@ -23,7 +23,7 @@ impl Scheduler {
         Scheduler::with(world, &[])
     }
 
-    /// One with further flags.
+    /// A scheduler with further flags.
     pub(crate) fn with(world: &World, flags: &[String]) -> Scheduler {
         let mut command = Command::new(artifacts::scheduler());
         command.arg("kubernetes").arg("--kubeconfig").arg(world.cluster.kubeconfig()).args(flags);
@@ -54,7 +54,7 @@ impl Drop for Scheduler {
     }
 }
 
-/// What kubelet says of a node with room for some pods.
+/// Writes into the node's status that it is ready and has room for some pods.
 pub(crate) fn make_ready(world: &World) {
     let status = json!({"status": {
         "conditions": [{"type": "Ready", "status": "True"}],
@@ -76,7 +76,7 @@ fn a_pod_gets_what_the_scheduler_has_decided_or_a_reason() {
     make_ready(&world);
     let _scheduler = Scheduler::start(&world);
     let device_of = |pod: &str| slice_of(&world, pod, "main").unwrap().parts.remove(0).device_uuid;
-    // Together the devices have room for a third pod, and neither has alone.
+    // The devices have room for a third pod only together.
     for name in ["first", "second"] {
         create(&world, name, 60);
         world.cluster.wait_for_phase(name, "Running");
@@ -108,7 +108,7 @@ fn pods_run_on_and_are_known_when_the_scheduler_is_killed() {
     drop(scheduler);
     create(&world, "second", 60);
     create(&world, "third", 40);
-    // The next one waits for the end of the lease.
+    // The next scheduler waits for the end of the lease.
     let _scheduler = Scheduler::start(&world);
     world.cluster.wait_for_phase("third", "Running");
     world.cluster.wait_for_error("second", "no node has room now");

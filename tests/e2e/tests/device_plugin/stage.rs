@@ -1,4 +1,4 @@
-//! A test cluster with the plugin, pods that ask by resources, and queries for what they got.
+//! A test cluster with the plugin, pods that ask by resources, and queries about their slices.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) const UNIT_BYTES: u64 = 256 * MIB;
 /// Units of a simulated device, unless its configuration says otherwise.
 const MEMORY_UNITS: usize = 320;
 
-/// A cluster whose containers are recorded but not run.
+/// A cluster with containers that are recorded but not run.
 pub(crate) fn on_paper(devices: usize) -> World {
     let world = World::on_paper("device-plugin", devices);
     wait_for_plugin(&world, devices);
@@ -37,7 +37,7 @@ pub(crate) fn with_machine(machine: &str, settings: &str) -> World {
     World::on_paper_with("device-plugin", machine, &format!("[kubernetes.device_plugin]\n{settings}\n"))
 }
 
-/// A cluster whose kubelet waits for a relay.
+/// A cluster with a kubelet that talks to the manager through a relay.
 pub(crate) fn with_relay(devices: usize) -> World {
     World::on_paper_with("device-plugin", &"[[device]]\n".repeat(devices), "relay = true\n")
 }

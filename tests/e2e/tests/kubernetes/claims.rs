@@ -1,4 +1,4 @@
-//! Claims: what pods get for them, what their status says, and which are refused.
+//! Claims: what pods get for them, the claims' status, and refused claims.
 
 use aliquot_harness::wait;
 use aliquot_test_cluster::NAMESPACE;
@@ -87,7 +87,7 @@ fn the_first_alternative_that_fits_is_what_the_slice_is() {
     small["name"] = "single".into();
     world.claim_of("either", &json!({"requests": [{"name": "gpu", "firstAvailable": [large, small]}]}));
     let mut spec = world.pod_spec(&["either"], &[]);
-    // A container may name the request alone. That means whichever alternative was allocated.
+    // A container may name only the request. Then it gets the allocated alternative, whichever that is.
     spec["containers"][0]["resources"]["claims"][0]["request"] = "gpu".into();
     world.cluster.create_pod("pod", &spec);
     let pod = world.cluster.wait_for_phase("pod", "Running");

@@ -4,7 +4,7 @@ use aliquot_harness::wait;
 use aliquot_test_cluster::{NODE_NAME, SLICES, World, share};
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 
-/// A cluster with two devices. The pod `before` has a twentieth of one, whose index is returned.
+/// A cluster with two devices. The pod `before` has a twentieth of one of them; that device's index is returned.
 fn world_with_a_pod() -> (World, usize) {
     let world = World::on_paper("dra", 2);
     world.wait_for_driver(2);

@@ -1,4 +1,4 @@
-//! What a device plugin has left behind in the annotations of the node.
+//! The annotation that a device plugin has left on the node.
 
 use aliquot_harness::wait;
 use aliquot_test_cluster::{NODE_NAME, NODES, World};

@@ -5,14 +5,14 @@ use std::cell::Cell;
 use aliquot_harness::wait;
 use aliquot_test_cluster::{DRIVER, World, share};
 
-/// Creates a pod with a claim of its name.
+/// Creates a pod, with a claim of the same name.
 fn come(world: &World, number: usize) {
     let name = format!("pod-{number}");
     world.claim(&name, share(2, 64));
     world.pod(&name, &[&name], &[]);
 }
 
-/// Waits until these pods run in their slices, and that kubelet has had to ask nobody twice.
+/// Waits until these pods run in their slices, and checks that kubelet has never had to repeat a call.
 fn assert_run(world: &World, numbers: impl Iterator<Item = usize>) {
     for number in numbers {
         let name = format!("pod-{number}");

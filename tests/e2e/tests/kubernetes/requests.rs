@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const RESOURCE: &str = "example.com/gpu";
 
-/// A node with so many GPUs, and a device class that stands for an extended resource.
+/// A node with this number of GPUs, and a device class that stands for an extended resource.
 fn world(devices: usize) -> World {
     let world = World::on_paper("dra", devices);
     world.wait_for_driver(devices);
@@ -26,7 +26,7 @@ fn world(devices: usize) -> World {
     world
 }
 
-/// A container that asks for so many units.
+/// A container that asks for this number of units.
 fn container(name: &str, units: u32) -> Value {
     let resources = json!({"limits": {RESOURCE: units.to_string()}});
     json!({"name": name, "image": "none", "resources": resources})
@@ -54,7 +54,7 @@ fn containers_of_a_pod_with_extended_resources_have_devices_of_their_own() {
     let (one, two) = (devices(&world, &pod, "one"), devices(&world, &pod, "two"));
     assert_eq!((one.len(), two.len()), (1, 2));
     assert!(one.is_disjoint(&two), "{one:?} {two:?}");
-    // It has ended, and had what is the first container's now.
+    // The init container has ended. Its devices were those of the first container.
     assert_eq!(devices(&world, &pod, "setup"), one);
     assert_eq!(world.slices().len(), 2);
     wait::until_true("each slice is told of its own container", || {
@@ -117,7 +117,7 @@ fn a_container_has_the_requests_that_it_names_also_after_kubelet_and_manager_wer
     world.cluster.kill_kubelet();
     world.node.restart();
     world.cluster.start_kubelet();
-    // It is prepared for this kubelet again, which asks for that.
+    // The claim is prepared again for this kubelet, as kubelet requires.
     world.cluster.create_pod("second", &spec);
     check(&world, "second");
     world.cluster.delete_pod("pod");
