@@ -25,7 +25,7 @@ pub(crate) fn running(handle: nvmlDevice_t) -> Done<impl Iterator<Item = Process
     Ok(processes(handle)?.filter(|process| process.contexts > 0 || process.memory_bytes > 0))
 }
 
-/// The kind of a process on the device.
+/// How a process uses the device: directly, or as a client of MPS.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ByItself,

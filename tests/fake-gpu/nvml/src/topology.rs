@@ -24,7 +24,7 @@ const P2P_CAPABILITIES: c_uint = 5;
 /// The PCI bus of the switch.
 const SWITCH_BUS: c_uint = 0xf0;
 
-/// The device at the far end of a link.
+/// The device or switch at the far end of a link.
 #[derive(Clone, Copy)]
 enum FarEnd {
     Device(usize),
