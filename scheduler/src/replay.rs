@@ -49,7 +49,7 @@ pub struct Summary {
 pub struct Unplaced {
     /// All tasks that were not placed.
     pub total: usize,
-    /// Tasks without devices.
+    /// Tasks that ask for no device.
     pub cpu_only: usize,
     /// Tasks for a part of a device.
     pub shared: usize,

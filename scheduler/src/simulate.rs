@@ -80,9 +80,9 @@ pub struct QueueUse {
 /// What a queue holds without and with the changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct QueueChange {
-    /// Without the changes.
+    /// What it holds without the changes.
     pub before: QueueUse,
-    /// With the changes.
+    /// What it holds with the changes.
     pub after: QueueUse,
 }
 

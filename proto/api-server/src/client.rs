@@ -30,7 +30,7 @@ pub enum ConnectError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the library that reads the file.
         source: Box<kube::config::KubeconfigError>,
     },
     /// No file was named, and this process does not run in a pod.

@@ -65,9 +65,9 @@ pub enum SliceConfigError {
     OtherKind {
         /// `apiVersion` or `kind`.
         key: &'static str,
-        /// The given value.
+        /// The value that was given.
         found: String,
-        /// The supported value.
+        /// The only value that is supported.
         expected: &'static str,
     },
     /// A field that does not exist, or a value that does not fit.
@@ -81,13 +81,13 @@ pub enum SliceConfigError {
     /// A limit that is not a possible percentage.
     #[error("in the parameters for {DRIVER}, coreLimitPercent is {found}; it must be 1 to 100")]
     CoreLimit {
-        /// The given percentage.
+        /// The percentage that was given.
         found: u32,
     },
     /// A text that is not an amount of bytes.
     #[error("in the parameters for {DRIVER}, hostMemoryLimit is {found:?}; it must be a quantity such as 4Gi")]
     HostMemoryLimit {
-        /// The given text.
+        /// The text that was given.
         found: String,
     },
 }

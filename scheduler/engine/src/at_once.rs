@@ -48,7 +48,7 @@ impl AtOnce {
         std::mem::take(&mut self.answers)
     }
 
-    /// All running instances.
+    /// All instances that run, with their nodes.
     pub fn running(&self) -> impl Iterator<Item = (&ClaimUid, &NodeName, Generation)> {
         self.nodes
             .iter()

@@ -21,7 +21,7 @@ pub trait Rig {
     fn want(&mut self, uid: &ClaimUid, claim: &Claim);
     /// The user withdraws this claim.
     fn end(&mut self, uid: &ClaimUid);
-    /// Lets so much time pass.
+    /// Lets this many milliseconds pass.
     fn pass(&mut self, ms: u64);
     /// A time long enough for the world to come to rest: longer than a lease, and than deadlines with their
     /// repetitions.
@@ -38,7 +38,7 @@ pub trait Rig {
     fn cut(&mut self, node: &NodeName, is_cut: bool);
 }
 
-/// A check of a rig; the error says what is wrong.
+/// A check of a rig; the error describes the failure.
 pub type Check = fn(&mut dyn Rig) -> Result<(), String>;
 
 /// All checks, each with its subject.

@@ -93,7 +93,7 @@ pub struct Decisions {
     pub policy: Box<dyn Policy>,
     /// The core's other settings.
     pub settings: aliquot_scheduler_core::Settings,
-    /// Past usage loses half its weight in so many milliseconds.
+    /// The time in milliseconds in which past usage loses half its weight.
     pub usage_half_life_ms: u64,
 }
 

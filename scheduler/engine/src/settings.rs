@@ -3,13 +3,13 @@
 /// The engine's times: deadlines, intervals and leases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// A start that has no answer for so long counts as failed.
+    /// A start without an answer after this time counts as failed.
     pub start_deadline_ms: u64,
-    /// A stop that has no answer for so long is repeated. This time doubles with each try.
+    /// A stop without an answer after this time is repeated. The time doubles with each try.
     pub stop_deadline_ms: u64,
     /// The longest time between two tries to stop an instance.
     pub stop_deadline_max_ms: u64,
-    /// Changes within so long after a first change are part of the same cycle.
+    /// Changes within this time after a first change are part of the same cycle.
     pub cycle_delay_ms: u64,
     /// The shortest time from one cycle to the next.
     pub cycle_gap_ms: u64,
@@ -32,7 +32,7 @@ pub struct Lease {
     pub lease_ms: u64,
     /// How much longer the engine waits than the node, because clocks do not run at the same speed.
     pub margin_ms: u64,
-    /// A node that was silent for so long gets nothing new.
+    /// A node that was silent for this time gets nothing new.
     pub silence_ms: u64,
 }
 

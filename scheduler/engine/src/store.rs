@@ -35,7 +35,7 @@ pub trait Store {
 #[error("the scheduler's store: {0}")]
 pub struct StoreError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 
-/// Changes of what is saved.
+/// Changes of the saved records and of the memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Batch {
     /// The term of the engine that writes this.

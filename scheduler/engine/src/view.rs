@@ -129,7 +129,7 @@ impl View {
         self.entries.get(self.entries.of_uid(uid)?)?.id
     }
 
-    /// What is known of a claim; `None`: there is none.
+    /// What is known of a claim; `None`: the engine does not know the claim.
     #[must_use]
     pub fn claim(&self, uid: &ClaimUid) -> Option<ClaimView> {
         self.entries.get(self.entries.of_uid(uid)?).map(|entry| self.of_entry(entry))

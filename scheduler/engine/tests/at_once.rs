@@ -11,7 +11,7 @@ use aliquot_scheduler_engine::{
     Store, View,
 };
 
-/// How often nodes report what runs.
+/// The interval of the nodes' reports.
 const REPORT_MS: u64 = 500;
 
 struct World {

@@ -1,4 +1,4 @@
-//! Changes of snapshots.
+//! Changes a snapshot, as the options of `simulate` say.
 
 use anyhow::{Context, Result, bail, ensure};
 

@@ -38,7 +38,7 @@ pub struct Report {
 /// The counts of one sort of tasks.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Counts {
-    /// How many arrived.
+    /// The number of tasks that arrived.
     pub came: u64,
     /// How many of them were placed.
     pub placed: u64,
@@ -59,7 +59,7 @@ pub struct Waits {
     pub mean: f64,
     /// 99 of 100 tasks waited no longer.
     pub p99: f64,
-    /// The longest wait.
+    /// The longest wait of a task.
     pub max: f64,
     /// Number of tasks that still waited at the end.
     pub still_waiting: u64,

@@ -38,7 +38,7 @@ impl Default for AuditConfig {
 }
 
 impl AuditConfig {
-    /// Checks the values.
+    /// Checks that the values can be used.
     ///
     /// # Errors
     /// A sentence with the wrong value, and what to do.

@@ -46,7 +46,7 @@ pub enum CertificateError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// A file or record is not a certificate or key.

@@ -50,9 +50,9 @@ pub struct Config {
     pub audit: AuditConfig,
     /// The length of a node's lease: a node stops its jobs this long after the last contact.
     pub lease_ms: u64,
-    /// A node that was silent for so long gets nothing new.
+    /// A node that was silent for this time gets nothing new.
     pub silence_ms: u64,
-    /// A start that a node has not answered for so long counts as failed.
+    /// A start that a node has not answered in this time counts as failed.
     pub start_deadline_ms: u64,
     /// Certificates from elsewhere, instead of those of its own authority.
     pub tls: Option<Tls>,
@@ -80,7 +80,7 @@ pub struct Postgresql {
     pub password_file: Option<PathBuf>,
     /// A PEM file with the authority that signs the server's certificate; not set: no TLS.
     pub authority: Option<PathBuf>,
-    /// If the leader does not renew its lease for so long, another scheduler takes over.
+    /// If the leader does not renew its lease for this time, another scheduler takes over.
     #[serde(default = "leader_lease_ms")]
     pub lease_ms: u64,
 }
@@ -151,7 +151,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks the values.
+    /// Checks that the values can be used together.
     ///
     /// # Errors
     /// A sentence with the wrong value, and what to do.

@@ -37,7 +37,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Checks the values.
+    /// Checks that the values can be used.
     ///
     /// # Errors
     /// A sentence with the wrong value, and what to do.

@@ -84,7 +84,7 @@ pub enum ServeError {
     Io {
         /// What cannot be made.
         what: String,
-        /// Why it failed.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// TLS or gRPC cannot be started.

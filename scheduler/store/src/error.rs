@@ -100,7 +100,7 @@ pub enum StoreError {
         place: String,
         /// The term in which the engine tried to save.
         term: u64,
-        /// The newest term.
+        /// The term that has begun last.
         current: u64,
     },
     /// A backup would replace a file.
@@ -114,7 +114,7 @@ pub enum StoreError {
     Sqlite {
         /// The database.
         path: PathBuf,
-        /// SQLite's error.
+        /// The error that SQLite has reported.
         source: rusqlite::Error,
     },
     /// The settings of a PostgreSQL database are wrong.
@@ -144,7 +144,7 @@ pub enum StoreError {
     Postgresql {
         /// The database.
         place: String,
-        /// PostgreSQL's error.
+        /// The error that PostgreSQL has reported.
         what: String,
     },
 }

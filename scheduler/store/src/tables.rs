@@ -56,7 +56,7 @@ pub(crate) trait Tables {
     /// The next number of this counter.
     fn next_number(&mut self, name: &str) -> Result<u64, StoreError>;
 
-    /// The newest term.
+    /// The term that has begun last.
     fn term(&mut self) -> Result<u64, StoreError>;
 
     /// Begins a term, and answers its number.

@@ -108,7 +108,7 @@ impl Cluster {
         self.kubelet = Some(Kubelet::start(settings, self.store(), Arc::clone(&self.containers)));
     }
 
-    /// Makes an object.
+    /// Makes an object of this resource.
     ///
     /// # Panics
     /// If the API server refuses the object.

@@ -46,7 +46,7 @@ impl Asked {
         Asked { process, requests, number: 0 }
     }
 
-    /// The driver's answer to an allocation of so many mebibytes.
+    /// The driver's answer to an allocation of this many mebibytes.
     fn ask(&mut self, mebibytes: u64) -> String {
         self.number += 1;
         let new = self.requests.path().join("new");

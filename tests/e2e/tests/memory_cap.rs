@@ -235,7 +235,7 @@ fn a_limit_that_is_changed_holds_at_once() {
     assert_eq!(ask(6, 8), "0, free 0");
 }
 
-/// A run of the program `fill`, which holds what it got.
+/// A run of the program `fill`, which keeps the memory that it got.
 struct Filled {
     process: Process,
     pieces: u64,

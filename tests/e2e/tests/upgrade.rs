@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use aliquot_harness::{Container, HostProgram, Image, MIB, Node, Process, RootFs, SimulatedGpu, Slice, wait};
 
-/// The output of the program `secure` when so many mebibytes are free.
+/// The output of the program `secure` when this many mebibytes are free.
 fn free(mebibytes: u64) -> String {
     format!("secure: no, free {mebibytes} MiB, one byte more: 2\n")
 }

@@ -20,7 +20,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `per_mille` of a thousand cases.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }

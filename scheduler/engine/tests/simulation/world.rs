@@ -51,7 +51,7 @@ pub(crate) trait Wire {
     fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Command;
     /// What arrives at the engine of a node's message; `None`: nothing arrives.
     fn carry_to_engine(&mut self, observation: Observation) -> Option<Observation>;
-    /// Whether nodes can be told to resize what runs.
+    /// Whether nodes can be told to resize instances.
     fn can_resize(&self) -> bool {
         true
     }

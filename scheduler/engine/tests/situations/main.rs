@@ -88,7 +88,7 @@ fn record(number: u64, amounts: Amounts) -> ClaimRecord {
 }
 
 impl Kit {
-    /// A live engine, and a node with so many devices on which these instances run.
+    /// A live engine, and a node with this number of devices on which these instances run.
     fn new(devices: usize, there: Vec<Running>) -> Self {
         let mut kit = Self::not_live(MemoryStore::default());
         kit.tell(Observation::Synced);

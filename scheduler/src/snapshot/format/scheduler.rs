@@ -18,7 +18,7 @@ pub(in crate::snapshot) struct SchedulerEntry {
     pub(in crate::snapshot) search_budget: u32,
     pub(in crate::snapshot) search_budget_per_cycle: u32,
     pub(in crate::snapshot) moves_per_cycle: u32,
-    /// `null` means never.
+    /// `null` means that no nodes are ever kept.
     pub(in crate::snapshot) hold_after_ms: Option<u64>,
     pub(in crate::snapshot) held_nodes_per_mille: u32,
     /// The mix of claims that is expected. The default is the requests of the claims in the file.

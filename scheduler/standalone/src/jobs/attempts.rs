@@ -10,7 +10,7 @@ use super::{ClaimName, End, JobId, Restart};
 /// The wait before a gang starts anew after its second setback; it doubles with each further one.
 const SETBACK_MS: u64 = 1_000;
 pub(super) const SETBACK_MAX_MS: u64 = 300_000;
-/// A gang that has run for so long is treated as if it had no setbacks before.
+/// A gang that has run for this time is treated as if it had no setbacks before.
 const RUN_MS: u64 = 300_000;
 
 impl Book {

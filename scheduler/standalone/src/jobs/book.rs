@@ -216,7 +216,7 @@ impl Book {
         })
     }
 
-    /// Says why this user cannot have so many more members; `None`: the user can.
+    /// Says why this user cannot have `members` more members; `None`: the user can.
     pub(crate) fn too_many(&self, owner: &Identity, members: u64) -> Option<String> {
         let own = self.open_members.get(owner).copied().unwrap_or(0);
         let all: u64 = self.open_members.values().sum();

@@ -262,7 +262,7 @@ impl JobSpec {
         }
     }
 
-    /// The wait in milliseconds before a task is tried again after so many failures.
+    /// The wait in milliseconds before a task is tried again after this number of failures.
     pub(crate) fn retry_delay_ms(&self, failures: u32) -> u64 {
         let doublings = failures.saturating_sub(1).min(16);
         self.retry_delay_ms.saturating_mul(1 << doublings).min(3_600_000.max(self.retry_delay_ms))

@@ -29,7 +29,7 @@ pub struct PostgresqlConfig {
     /// The authority that signs the server's certificate, as PEM. If it is set, the connection uses TLS and checks the
     /// server.
     pub authority_pem: Option<String>,
-    /// If the leader does not renew its lease for so long, another scheduler takes over.
+    /// If the leader does not renew its lease for this time, another scheduler takes over.
     pub lease: Duration,
 }
 

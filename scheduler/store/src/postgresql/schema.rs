@@ -32,7 +32,7 @@ const VERSIONS: &[&str] = &[
     JOBS_WITH_SECRETS,
 ];
 
-/// A scheduler that was silent for so long does not count as one that can lead.
+/// A scheduler that was silent for this time does not count as one that can lead.
 const SEEN: &str = "interval '1 minute'";
 
 /// Identifies this database. The value differs on another machine, in another history of the database after a restored

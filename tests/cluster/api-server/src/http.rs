@@ -40,7 +40,7 @@ enum Answer {
     Upgraded(Response<Body>),
 }
 
-/// Serves every connection.
+/// Serves each connection until its client closes it.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((connection, _)) = listener.accept().await {
         let shared = Arc::clone(&shared);

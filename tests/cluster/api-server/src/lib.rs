@@ -297,7 +297,7 @@ fn now() -> String {
     Timestamp::from_second(seconds).expect("a date").to_string()
 }
 
-/// A random UUID.
+/// A new random UUID, as text.
 ///
 /// # Panics
 /// If the kernel gives no random bytes.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
-/// The valid tokens.
+/// The valid tokens, with their users.
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Mutex<BTreeMap<String, Token>>);
 

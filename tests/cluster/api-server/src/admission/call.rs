@@ -1,4 +1,4 @@
-//! Calls of webhooks.
+//! Calls a webhook over TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
