@@ -8,7 +8,7 @@ pub mod secret;
 
 /// The node manager's API, `aliquot/node/v1/node.proto`.
 pub mod node {
-    /// Version 1.
+    /// The only version of this API so far.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.node.v1");
@@ -23,7 +23,7 @@ pub mod node {
 
 /// The messages between nodes and the scheduler, `aliquot/agent/v1/agent.proto`.
 pub mod agent {
-    /// Version 1.
+    /// The only version of this API so far.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.agent.v1");
@@ -55,7 +55,7 @@ pub mod reports {
 
 /// The scheduler's API, `aliquot/scheduler/v1/scheduler.proto`.
 pub mod scheduler {
-    /// Version 1.
+    /// The only version of this API so far.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.scheduler.v1");
@@ -67,7 +67,7 @@ pub mod scheduler {
 
 /// The data between users and running jobs, `aliquot/stream/v1/stream.proto`.
 pub mod stream {
-    /// Version 1.
+    /// The only version of this API so far.
     #[allow(missing_docs, clippy::all, reason = "generated; the documentation is in the .proto file")]
     pub mod v1 {
         tonic::include_proto!("aliquot.stream.v1");

@@ -20,9 +20,9 @@ use crate::trace::Task;
 /// The results of a replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Number of nodes.
+    /// Number of nodes in the cluster.
     pub nodes: usize,
-    /// Number of devices.
+    /// Number of devices on all nodes together.
     pub devices: usize,
     /// Number of tasks that arrived.
     pub arrived: usize,
@@ -71,7 +71,7 @@ impl Unplaced {
     }
 }
 
-/// A finished replay.
+/// The results of a replay, with each placement.
 #[derive(Debug)]
 pub struct Replay {
     /// The results of the replay.

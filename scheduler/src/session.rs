@@ -45,7 +45,7 @@ impl Session {
         Ok(Self { engine, nodes: AtOnce::default(), view, now_ms })
     }
 
-    /// The cluster.
+    /// The cluster in its present state.
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         self.view.cluster()

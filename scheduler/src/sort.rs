@@ -6,18 +6,18 @@ use aliquot_scheduler_core::Request;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
-    /// No device.
+    /// The task asks for no device.
     CpuOnly,
     /// A part of one device.
     Shared,
-    /// One whole device.
+    /// The task asks for one whole device.
     OneDevice,
-    /// Several devices.
+    /// The task asks for several devices.
     SeveralDevices,
 }
 
 impl Sort {
-    /// All of them.
+    /// All sorts, from the smallest request to the largest.
     pub const ALL: [Self; 4] = [Self::CpuOnly, Self::Shared, Self::OneDevice, Self::SeveralDevices];
 
     /// The sort of a task with this request.

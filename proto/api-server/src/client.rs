@@ -28,7 +28,7 @@ pub enum ConnectError {
     /// The named kubeconfig cannot be used.
     #[error("cannot use the kubeconfig {}: {source}", path.display())]
     Kubeconfig {
-        /// The file.
+        /// The path of the named file.
         path: PathBuf,
         /// The error of the library that reads the file.
         source: Box<kube::config::KubeconfigError>,

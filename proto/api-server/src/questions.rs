@@ -38,7 +38,7 @@ pub struct Problem {
 /// All queues, each before those below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queues {
-    /// The queues.
+    /// All queues of the cluster.
     pub queues: Vec<Queue>,
 }
 
@@ -158,7 +158,7 @@ pub enum PodState {
     Placed,
     /// It is being bound.
     Binding,
-    /// It is bound.
+    /// It is bound to its node.
     Bound,
     /// It is being evicted, or deleted.
     Leaving,

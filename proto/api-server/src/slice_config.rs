@@ -63,7 +63,7 @@ pub enum SliceConfigError {
     /// The parameters are of another version or kind.
     #[error("the parameters for {DRIVER} have {key} {found:?}; it must be {expected:?}")]
     OtherKind {
-        /// `apiVersion` or `kind`.
+        /// The field's key: `apiVersion` or `kind`.
         key: &'static str,
         /// The value that was given.
         found: String,

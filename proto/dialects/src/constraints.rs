@@ -55,11 +55,11 @@ impl Display for Decided {
 /// The facts of a device that constraints are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceFacts<'a> {
-    /// Its UUID.
+    /// The UUID of the device.
     pub uuid: &'a str,
     /// Its index on the node, as NVML counts.
     pub index: u32,
-    /// Its model.
+    /// The model of the device, as NVML names it.
     pub model: &'a str,
     /// Its profile, if it is a MIG instance.
     pub mig_profile: Option<&'a str>,

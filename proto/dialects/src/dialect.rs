@@ -14,23 +14,23 @@ use crate::wish::Wish;
 pub enum Dialect {
     /// Aliquot's own; every node speaks it.
     Own,
-    /// NVIDIA's device plugin.
+    /// The device plugin of NVIDIA.
     Nvidia,
     /// Tencent's gpu-manager with gpu-admission (vCUDA).
     GpuManager,
-    /// Alibaba's open `GPUShare`.
+    /// The open `GPUShare` of Alibaba.
     GpuShare,
-    /// Alibaba Cloud's cGPU.
+    /// The cGPU of Alibaba Cloud.
     Cgpu,
-    /// Tencent Cloud's qGPU.
+    /// The qGPU of Tencent Cloud.
     Qgpu,
-    /// HAMi.
+    /// HAMi, with requests that hold for each device.
     Hami,
     /// Volcano's vGPU, and its older GPU sharing.
     Volcano,
-    /// KAI.
+    /// The KAI scheduler, with its NvFractions.
     Kai,
-    /// Elastic GPU.
+    /// Elastic GPU, with its three spellings.
     ElasticGpu,
     /// AWS's virtual GPU device plugin.
     AwsVgpu,
@@ -86,7 +86,7 @@ pub enum Unit {
 /// A resource that kube-scheduler must see on a node, and that kubelet does not hand out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counted {
-    /// Its name.
+    /// The name of the resource.
     pub resource: &'static str,
     /// How much of it a device is.
     pub count: Count,
@@ -123,7 +123,7 @@ pub(crate) struct System {
 }
 
 impl Dialect {
-    /// All dialects.
+    /// All dialects, with Aliquot's own first.
     pub const ALL: [Dialect; 11] = [
         Dialect::Own,
         Dialect::Nvidia,

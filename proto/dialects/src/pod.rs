@@ -9,13 +9,13 @@ use crate::decision::{GANG, GANG_SIZE, OF_THE_SCHEDULER};
 use crate::refusal::Refusal;
 use crate::systems::own::ANNOTATIONS;
 
-/// Aliquot's domain.
+/// The domain of Aliquot's own names.
 const DOMAIN: &str = "aliquot.dev";
 
 /// A pod, as far as requests for devices are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its annotations.
+    /// The annotations of the pod.
     pub annotations: BTreeMap<String, String>,
     /// Its containers in order, without init containers.
     pub containers: Vec<Container>,
@@ -61,7 +61,7 @@ pub fn own_annotations<'a>(keys: impl Iterator<Item = &'a String>) -> impl Itera
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
+    /// The name of the container.
     pub name: String,
     /// Its limits, as quantities. For an extended resource the request always equals the limit.
     pub resources: BTreeMap<String, String>,

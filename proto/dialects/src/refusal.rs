@@ -10,7 +10,7 @@ pub enum Refusal {
     Value {
         /// The resource or annotation that has it.
         key: String,
-        /// The value.
+        /// The value that was given.
         value: String,
         /// What values are valid.
         must: String,
@@ -22,7 +22,7 @@ pub enum Refusal {
         first: String,
         /// Another one, of the same system.
         second: String,
-        /// The remedy.
+        /// What the user can do.
         advice: &'static str,
     },
     /// A resource or annotation that is not valid without another one.
@@ -32,7 +32,7 @@ pub enum Refusal {
         key: String,
         /// The one that is missing.
         needs: &'static str,
-        /// The remedy.
+        /// What the user can do.
         advice: &'static str,
     },
     /// Resources of two systems in one container.
@@ -44,11 +44,11 @@ pub enum Refusal {
     Mixed {
         /// A resource or annotation.
         first: String,
-        /// Its system.
+        /// The system of the first one.
         first_dialect: Dialect,
         /// A resource or annotation.
         second: String,
-        /// Its system.
+        /// The system of the second one.
         second_dialect: Dialect,
     },
     /// A request of a system that the node does not speak.
@@ -61,7 +61,7 @@ pub enum Refusal {
     NotSpoken {
         /// The resource or annotation.
         key: String,
-        /// Its system.
+        /// The system that it belongs to.
         dialect: Dialect,
     },
 }

@@ -18,9 +18,9 @@ pub struct Spoken(BTreeSet<Dialect>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a node cannot speak both {first} and {second}: {resource} is a resource of both; choose one")]
 pub struct Clash {
-    /// One of them.
+    /// One of the two dialects.
     pub first: Dialect,
-    /// The other one.
+    /// The other one of them.
     pub second: Dialect,
     /// The resource of both.
     pub resource: &'static str,

@@ -34,16 +34,16 @@ pub enum Share {
     /// A part of its memory, and the same part of its time guaranteed: at least 1 percent, since a slice without any
     /// would never run.
     ByMemory {
-        /// The memory.
+        /// The requested part of its memory.
         memory: Memory,
         /// The limit on time in percent, 1 to 100; `None`: equal to the guarantee.
         core_limit_percent: Option<u32>,
     },
     /// A part of its time, and a part of its memory.
     Both {
-        /// The time.
+        /// The requested part of its time.
         core: Core,
-        /// The memory.
+        /// The requested part of its memory.
         memory: Memory,
     },
 }
@@ -60,7 +60,7 @@ pub struct Core {
 /// A part of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// In bytes.
+    /// An absolute amount in bytes.
     Bytes(u64),
     /// In millionths of the device's memory, at most a million.
     PartsPerMillion(u32),
@@ -71,9 +71,9 @@ pub enum Memory {
 pub enum Priority {
     /// Before the others, within its request.
     LatencyCritical,
-    /// The default.
+    /// The default: after latency-critical, and before batch.
     Standard,
-    /// After the others.
+    /// After the others, for work that can wait.
     Batch,
 }
 

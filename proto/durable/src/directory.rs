@@ -24,7 +24,7 @@ impl Directory {
         Directory { path, changes: GroupCommit::default() }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -6,22 +6,22 @@ use std::io::{self, IsTerminal};
 /// A colour of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
-    /// All is well.
+    /// For a good state.
     Green,
-    /// Needs attention.
+    /// For a state that needs attention.
     Yellow,
-    /// Something is wrong.
+    /// For a failure or a fault.
     Red,
-    /// A heading.
+    /// Bold text, for a heading.
     Bold,
 }
 
 /// The style of output: for people at a terminal, or plain for pipes and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
-    /// With colours.
+    /// Whether text may have colours.
     pub colours: bool,
-    /// With bars.
+    /// Whether amounts are also drawn as bars.
     pub bars: bool,
     /// Width of the terminal in columns, if known.
     pub width: Option<usize>,

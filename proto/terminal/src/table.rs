@@ -8,9 +8,9 @@ use crate::look::{Colour, Look, paint};
 /// The alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// For words.
+    /// Left-aligned, for words and names.
     Left,
-    /// For numbers.
+    /// Right-aligned, for numbers and amounts.
     Right,
 }
 

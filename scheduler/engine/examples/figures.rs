@@ -166,7 +166,7 @@ impl Live {
 enum Core {
     /// Like the engine, which runs a second cycle to see whether the first was all.
     TwoCycles,
-    /// One cycle.
+    /// One cycle, which suffices for the decision.
     OneCycle,
     /// The policy is asked for each claim, without a cycle.
     Policy,

@@ -44,7 +44,7 @@ pub struct Command {
     /// The node's session that the command is meant for. A node in another session ignores it; only a stop is always
     /// carried out.
     pub session: u64,
-    /// The order itself.
+    /// The order to the node.
     pub order: Order,
 }
 

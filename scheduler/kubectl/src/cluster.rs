@@ -14,7 +14,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A cluster.
+/// A client of the cluster, with the namespaces that commands use.
 pub(crate) struct Cluster {
     pub(crate) client: Client,
     /// The namespace of pods.

@@ -36,7 +36,7 @@ pub struct Printed {
     pub text: String,
     /// The notes for standard error: what could not be asked, and why.
     pub notes: Vec<String>,
-    /// The exit code.
+    /// The exit code of the program.
     pub exit: u8,
 }
 

@@ -99,7 +99,7 @@ impl File {
         Ok(())
     }
 
-    /// Sets the policy.
+    /// Replaces the policy, and keeps its seed and mix.
     pub fn set_policy(&mut self, policy: PolicyName) {
         self.scheduler.policy = policy;
     }

@@ -29,7 +29,7 @@ pub struct Report {
     pub allocated_cpu_percent: f64,
     /// Tasks that were moved.
     pub moves: u64,
-    /// All tasks.
+    /// The counts of all tasks together.
     pub all: Counts,
     /// Tasks of each sort.
     pub sorts: BTreeMap<Sort, Counts>,

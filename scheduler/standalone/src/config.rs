@@ -70,7 +70,7 @@ pub struct Tls {
     pub authority: PathBuf,
 }
 
-/// A PostgreSQL database.
+/// How to reach a PostgreSQL database.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Postgresql {

@@ -110,7 +110,7 @@ pub(crate) struct Seen {
     pub(crate) touched: broadcast::Sender<JobId>,
 }
 
-/// The controller.
+/// The state of the controller's thread.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) database: Database,

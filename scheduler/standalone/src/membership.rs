@@ -56,7 +56,7 @@ pub(crate) const TOKEN_VALID_MS: u64 = 3_600_000;
 /// What an administrator needs to let a node join.
 #[derive(Clone, Debug)]
 pub struct Invitation {
-    /// The join token.
+    /// The join token, as text for the node's configuration.
     pub token: String,
     /// The command to run on the node.
     pub command: String,

@@ -16,13 +16,13 @@ pub enum StoreError {
         path: PathBuf,
         /// The operation that failed.
         what: &'static str,
-        /// The reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Another process has the database open.
     #[error("{}: it is in use by {}; stop that scheduler first", path.display(), owner(*pid))]
     InUse {
-        /// The database.
+        /// The path of the database's file.
         path: PathBuf,
         /// The process that has it open, if the lock file names it.
         pid: Option<u32>,
@@ -30,13 +30,13 @@ pub enum StoreError {
     /// Another program holds SQLite's own lock on the file for long.
     #[error("{}: another program keeps it locked; end whatever reads or writes this file beside the scheduler", path.display())]
     Busy {
-        /// The database.
+        /// The path of the database's file.
         path: PathBuf,
     },
     /// The file is not a scheduler's database.
     #[error("{}: this is no database of a scheduler ({what}); check the path", path.display())]
     NotOurs {
-        /// The file.
+        /// The path of the refused file.
         path: PathBuf,
         /// What the file is instead.
         what: &'static str,
@@ -47,7 +47,7 @@ pub enum StoreError {
              from before the update"
     )]
     Newer {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
         /// The format of the file.
         found: u32,
@@ -58,15 +58,15 @@ pub enum StoreError {
     #[error("{}: {} is left of another database; if that one is not needed any more, remove {1}, and start again",
             path.display(), log.display())]
     ForeignLog {
-        /// The database.
+        /// The path of the database's file.
         path: PathBuf,
-        /// The log.
+        /// The path of the write-ahead log.
         log: PathBuf,
     },
     /// The file is incomplete or was changed.
     #[error("{}: it is damaged ({what}); put a backup in its place", path.display())]
     Damaged {
-        /// The database.
+        /// The path of the database's file.
         path: PathBuf,
         /// The fault that was found.
         what: String,
@@ -76,13 +76,13 @@ pub enum StoreError {
         "{place}: table {table}, kind {kind:?}, key {key:?}: {what}; put a backup in its place, or correct the record"
     )]
     Record {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
         /// The table with the record.
         table: &'static str,
         /// The kind of the record.
         kind: String,
-        /// The record's key.
+        /// The record's key in its kind.
         key: String,
         /// The fault in the record.
         what: String,
@@ -96,7 +96,7 @@ pub enum StoreError {
     /// A newer term of the engine has begun.
     #[error("{place}: term {term} cannot save any more; it is term {current} now")]
     TermEnded {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
         /// The term in which the engine tried to save.
         term: u64,
@@ -106,13 +106,13 @@ pub enum StoreError {
     /// A backup would replace a file.
     #[error("{}: it exists already; say another name, or remove it first", path.display())]
     Exists {
-        /// The file.
+        /// The path of the existing file.
         path: PathBuf,
     },
     /// SQLite fails for another reason.
     #[error("{}: {source}", path.display())]
     Sqlite {
-        /// The database.
+        /// The path of the database's file.
         path: PathBuf,
         /// The error that SQLite has reported.
         source: rusqlite::Error,
@@ -120,7 +120,7 @@ pub enum StoreError {
     /// The settings of a PostgreSQL database are wrong.
     #[error("{place}: {what}")]
     Unusable {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
         /// What is wrong with it, and what to do.
         what: String,
@@ -128,21 +128,21 @@ pub enum StoreError {
     /// The PostgreSQL server cannot be reached now, or cannot serve.
     #[error("{place}: it cannot be reached: {what}; it is tried again")]
     Unreachable {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
-        /// Why.
+        /// Why it cannot be reached.
         what: String,
     },
     /// Another scheduler leads now, or may: this one has not renewed its lease in time.
     #[error("{place}: this scheduler does not lead any more; another one goes on from what is there")]
     LeaseLost {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
     },
     /// PostgreSQL fails for another reason.
     #[error("{place}: {what}")]
     Postgresql {
-        /// The database.
+        /// The database, as messages name it.
         place: String,
         /// The error that PostgreSQL has reported.
         what: String,

@@ -55,7 +55,6 @@ pub enum NodeState {
 }
 
 impl NodeState {
-    /// All states.
     const ALL: [NodeState; 3] = [NodeState::Up, NodeState::Silent, NodeState::Cordoned];
 
     /// The state as a word for metrics and tools.

@@ -72,7 +72,7 @@ impl Cluster {
         self.dir.path().join("kubelet")
     }
 
-    /// The API server.
+    /// The API server of the cluster.
     #[must_use]
     pub fn api_server(&self) -> &ApiServer {
         &self.api_server

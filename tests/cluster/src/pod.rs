@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use aliquot_test_api_server::Quantity;
 
-/// The pod's UID.
 pub(crate) fn uid_of(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }

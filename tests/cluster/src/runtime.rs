@@ -33,7 +33,7 @@ pub trait ContainerRuntime: Send + Sync + fmt::Debug + 'static {
 pub struct ContainerSpec {
     /// The container's name in the runtime.
     pub id: String,
-    /// Its image.
+    /// The image, in the runtime's own terms.
     pub image: String,
     /// The program of the container, with its arguments.
     pub command: Vec<String>,
@@ -50,7 +50,7 @@ pub struct ContainerSpec {
 pub enum ContainerState {
     /// It was never started, or was removed.
     Absent,
-    /// It runs.
+    /// It was started and has not ended.
     Running,
     /// It has ended with this status.
     Exited(i64),

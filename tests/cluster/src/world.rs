@@ -20,7 +20,7 @@ pub const DRIVER: &str = "gpu.aliquot.dev";
 
 /// A cluster, a manager and GPUs. Parts that depend on others are dropped before them.
 pub struct World {
-    /// The cluster.
+    /// The cluster with its node's kubelet.
     pub cluster: Cluster,
     /// The manager on the cluster's node.
     pub node: Node,

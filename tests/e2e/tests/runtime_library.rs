@@ -9,7 +9,6 @@ use aliquot_harness::{EXACT_MEMORY, GIB, HostProgram, Outcome, Region, Simulated
 
 /// A way to link NVIDIA's runtime library.
 struct Linking {
-    /// The library's version.
     version: u32,
     /// The Python package that has it, and the package's version.
     package: (&'static str, &'static str),

@@ -50,7 +50,7 @@ pub fn fake_nvml() -> &'static Path {
     BUILT.get_or_init(|| built("libaliquot_fake_nvml.so"))
 }
 
-/// The shim.
+/// The shim's release build for this machine.
 pub fn shim() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {

@@ -96,7 +96,7 @@ impl SimulatedGpu {
         self.dir.path()
     }
 
-    /// The machine's configuration.
+    /// The configuration of the simulated machine.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.machine.config()

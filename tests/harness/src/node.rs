@@ -164,7 +164,7 @@ impl Node {
         Client::connect(&self.socket()).expect("the manager listens")
     }
 
-    /// The manager's socket.
+    /// The path of the manager's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.runtime_dir().join("manager.sock")
@@ -257,7 +257,7 @@ impl Slice {
         process
     }
 
-    /// The slice's name.
+    /// The name of the slice.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.slice.name
@@ -275,19 +275,19 @@ impl Slice {
         Path::new(&self.slice.shim_path)
     }
 
-    /// The slice's region.
+    /// The path of the slice's region.
     #[must_use]
     pub fn region_dir(&self) -> &Path {
         Path::new(&self.slice.region_path)
     }
 
-    /// The slice's limits.
+    /// The limits in the slice's region.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The slice's ledger.
+    /// The ledger in the slice's region.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger

@@ -25,9 +25,9 @@ pub struct Process {
 /// A process's exit status and output.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The command line.
+    /// The command line, for messages.
     pub command: String,
-    /// Exit status.
+    /// The exit status, or the signal that ended it.
     pub status: ExitStatus,
     /// The process's standard output.
     pub stdout: String,
@@ -55,7 +55,7 @@ impl Process {
         Process { child, end, command: format!("{command:?}"), stdout, stderr }
     }
 
-    /// The process's id.
+    /// The process id on this machine.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()

@@ -29,7 +29,7 @@ pub struct Region {
 pub struct Part {
     /// Index of the device in the machine.
     pub device: usize,
-    /// The memory limit.
+    /// The limit of the part's memory, in bytes.
     pub memory_limit_bytes: u64,
 }
 
@@ -106,7 +106,7 @@ impl Region {
         self.dir.path().join(SHIM_FILE)
     }
 
-    /// The region's directory.
+    /// The path of the region's directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
@@ -124,7 +124,7 @@ impl Region {
         &self.limits
     }
 
-    /// The ledger.
+    /// The ledger, which processes of the region write.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger

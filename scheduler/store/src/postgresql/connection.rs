@@ -40,7 +40,7 @@ impl fmt::Debug for PostgresqlConfig {
     }
 }
 
-/// A checked configuration.
+/// A configuration whose values were checked.
 pub(super) struct Address {
     config: Config,
     tls: Option<MakeRustlsConnect>,

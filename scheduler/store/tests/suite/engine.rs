@@ -1,4 +1,4 @@
-//! The engine's state.
+//! The engine's state in a database.
 
 use aliquot_scheduler_engine::{Batch, ClaimKey, ClaimRecord, Generation, Memory, Store};
 

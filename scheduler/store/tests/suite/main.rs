@@ -24,7 +24,7 @@ struct Kit {
 /// Where a database is.
 enum Place {
     File(tempfile::TempDir),
-    /// A URL.
+    /// The URL of a database.
     Server(String),
 }
 
@@ -63,7 +63,7 @@ fn let_lease_end(url: &str) {
 }
 
 impl Kit {
-    /// A new file.
+    /// A kit with a new file.
     fn new() -> Self {
         Self::at(Place::File(tempfile::tempdir().expect("there is room for a folder")))
     }

@@ -1,4 +1,4 @@
-//! Records and numbers.
+//! Records of the program around the engine, and counters.
 
 use std::collections::BTreeSet;
 use std::thread;

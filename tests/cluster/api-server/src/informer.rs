@@ -54,7 +54,7 @@ impl<T: DeserializeOwned> Informer<T> {
         self.objects.values()
     }
 
-    /// One object.
+    /// The object with this name, as of the last refresh.
     #[must_use]
     pub fn get(&self, namespace: &str, name: &str) -> Option<&T> {
         self.objects.get(&Key::new(self.resource, namespace, name))

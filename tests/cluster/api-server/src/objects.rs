@@ -82,7 +82,7 @@ impl Objects {
     }
 }
 
-/// The objects, locked.
+/// The objects, while their lock is held.
 pub(super) struct Locked<'a> {
     state: MutexGuard<'a, State>,
     changed: &'a watch::Sender<u64>,

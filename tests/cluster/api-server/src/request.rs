@@ -98,7 +98,7 @@ impl Query {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes a text with percent-encoding.
 fn decode(text: &str) -> String {
     let mut bytes = text.bytes();
     let mut decoded = Vec::new();

@@ -69,7 +69,7 @@ impl Failure {
         Failure { code: 503, reason: "ServiceUnavailable", message }
     }
 
-    /// The `Status` object.
+    /// The failure as a `Status` object.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({

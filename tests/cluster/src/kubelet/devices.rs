@@ -46,7 +46,6 @@ struct State {
 /// A container: the UID of its pod, and its name.
 type Owner = (String, String);
 
-/// A registered plugin.
 #[derive(Debug)]
 struct Endpoint {
     client: DevicePluginClient<Channel>,

@@ -24,7 +24,6 @@ const RETRY: Duration = Duration::from_millis(200);
 /// The service that a DRA driver must offer.
 const DRIVER_SERVICE: &str = "v1.DRAPlugin";
 
-/// The registered plugins.
 #[derive(Debug, Default)]
 pub(super) struct Plugins {
     /// The plugins of each driver in the order of their registration: there are two while one replaces the other.

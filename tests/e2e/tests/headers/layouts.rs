@@ -8,13 +8,12 @@ use aliquot_abi::{cuda::*, nvml::*};
 
 /// A number on which the header and the contract must agree.
 pub(crate) struct Agreement {
-    /// The C expression.
+    /// A C expression with the number in the header.
     pub(crate) in_header: String,
-    /// The contract's number.
+    /// The same number in the contract.
     pub(crate) in_contract: usize,
 }
 
-/// A structure.
 pub(crate) struct Layout {
     /// Its name in the contract.
     pub(crate) name: &'static str,

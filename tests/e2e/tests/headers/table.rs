@@ -5,9 +5,7 @@ use aliquot_abi::{cuda::*, nvml::*};
 
 /// A line of the driver's table.
 pub(crate) struct Line {
-    /// The class.
     pub(crate) class: &'static str,
-    /// The exported symbol.
     pub(crate) symbol: &'static str,
     /// The symbol of the form with per-thread default streams.
     pub(crate) per_thread: Option<&'static str>,
@@ -28,9 +26,7 @@ impl Line {
 
 /// A line of NVML's table.
 pub(crate) struct NvmlLine {
-    /// The class.
     pub(crate) class: &'static str,
-    /// The exported symbol.
     pub(crate) symbol: &'static str,
     /// Bytes of each argument.
     pub(crate) argument_bytes: Vec<usize>,

@@ -66,11 +66,10 @@ pub(crate) struct Toolkit {
 /// A function type of the `Typedefs` headers: the function's form since one version.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Typedef {
-    /// The type's name.
     pub(crate) type_name: String,
     /// The function's unversioned name.
     pub(crate) name: String,
-    /// The version.
+    /// The version since which programs get this form.
     pub(crate) since: u32,
     /// Whether it is the form with per-thread default streams.
     pub(crate) per_thread: bool,

@@ -93,7 +93,6 @@ struct Entry {
     touched: bool,
 }
 
-/// An address range.
 pub(crate) struct Arena {
     base: u64,
     bytes: u64,

@@ -3,7 +3,6 @@
 
 use core::ffi::{CStr, c_int, c_void};
 
-/// An anonymous file.
 pub(crate) struct Backing {
     descriptor: c_int,
     /// Identifies the file. A program may close descriptors that it does not know, and open another file under the same
@@ -108,7 +107,6 @@ impl Backing {
         written == Some(count as isize)
     }
 
-    /// The file's length.
     pub(crate) fn bytes(&self) -> Option<u64> {
         // SAFETY: the descriptor is this file's; the file offset that this changes is not used.
         let end = unsafe { libc::lseek(self.descriptor()?, 0, libc::SEEK_END) };
@@ -152,7 +150,6 @@ pub(crate) unsafe fn unmap(address: u64, bytes: u64) {
 /// # Safety
 /// It is `repr(C)`, of integers only, without padding: every byte is initialised, and any bytes are a valid value.
 pub(crate) unsafe trait Plain: Copy {
-    /// Its bytes.
     fn bytes(&self) -> &[u8] {
         // SAFETY: by the trait's contract all of them are initialised.
         unsafe { core::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }

@@ -42,7 +42,6 @@ impl Mode {
     }
 }
 
-/// A capture.
 struct Capture {
     id: u64,
     mode: Mode,

@@ -20,7 +20,6 @@ const SWITCH: c_uint = 2;
 /// Each launch sets the value to its default. Without this flag the value would stay 0, because no kernel sets it.
 const ASSIGN_DEFAULT: c_uint = 1;
 
-/// A conditional node.
 #[derive(Clone)]
 pub(crate) struct Conditional {
     pub(crate) handle: CUgraphConditionalHandle,

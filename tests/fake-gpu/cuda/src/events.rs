@@ -1,4 +1,4 @@
-//! Events.
+//! Events, with their records and queries.
 
 use core::ffi::c_uint;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,6 @@ impl Progress {
     }
 }
 
-/// An event.
 pub(crate) struct Event {
     pub(crate) owner: Owner,
     flags: c_uint,

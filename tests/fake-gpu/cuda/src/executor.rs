@@ -23,7 +23,6 @@ const FAR_BEHIND_NS: u64 = 1_000_000;
 /// When catching up, work shorter than this is done at once: sleeping for half its duration would take longer.
 const CATCH_UP_PIECE_NS_MIN: u64 = 200_000;
 
-/// A device's executor.
 pub(crate) struct Executor {
     started: Once,
     work: Bell,

@@ -133,7 +133,6 @@ macro_rules! exports {
             $(function! { $symbol $(| $per_thread)? $arguments })*
         }
 
-        /// Every function.
         pub(crate) fn all() -> Vec<Export> {
             vec![$(Export {
                 name: stringify!($name),

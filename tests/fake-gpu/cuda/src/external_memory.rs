@@ -21,7 +21,6 @@ const HANDLE_TYPE_MAX: c_uint = 9;
 /// `CUDA_EXTERNAL_MEMORY_DEDICATED`.
 const DEDICATED: c_uint = 1;
 
-/// Imported memory.
 struct External {
     memory: Mutex<Option<Foreign>>,
 }

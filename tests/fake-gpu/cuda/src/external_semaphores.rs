@@ -23,7 +23,6 @@ const TIMELINE_FD: c_uint = 9;
 const HANDLE_TYPE_MAX: c_uint = 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// An imported semaphore.
 struct Semaphore {
     /// The address at which its value is mapped.
     address: u64,

@@ -1,4 +1,4 @@
-//! Executable graphs.
+//! Executable graphs, which launches run.
 
 use core::ffi::{c_char, c_uint, c_void};
 use std::collections::BTreeMap;
@@ -23,7 +23,6 @@ const UPLOAD: u64 = 2;
 const DEVICE_LAUNCH: u64 = 4;
 const USE_NODE_PRIORITY: u64 = 8;
 
-/// An executable graph.
 pub(crate) struct Exec {
     graph: CUgraph,
     flags: u64,

@@ -15,7 +15,6 @@ use crate::handles::{self, Kind, Object};
 use crate::process::process;
 use crate::user_objects::References;
 
-/// A graph.
 pub(crate) struct Graph {
     nodes: Mutex<Vec<CUgraphNode>>,
     /// Whether it has memory nodes and an executable graph, which then uses its memory.
@@ -27,7 +26,6 @@ pub(crate) struct Graph {
     pub(crate) user_objects: References,
 }
 
-/// A node.
 pub(crate) struct Node {
     pub(crate) graph: CUgraph,
     kind: Mutex<NodeKind>,

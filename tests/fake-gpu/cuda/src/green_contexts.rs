@@ -32,7 +32,6 @@ struct Description {
     sm_count: c_uint,
 }
 
-/// A green context.
 pub(crate) struct GreenContext {
     ordinal: usize,
     /// This green context's own handle of the primary context.

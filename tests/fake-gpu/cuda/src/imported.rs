@@ -21,7 +21,6 @@ pub(crate) enum Origin {
     External,
 }
 
-/// An imported range.
 #[derive(Clone, Copy)]
 pub(crate) struct Imported {
     pub(crate) start: u64,

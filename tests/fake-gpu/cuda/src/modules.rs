@@ -28,7 +28,6 @@ pub(crate) struct Module {
     variables: Vec<Global>,
 }
 
-/// A global variable.
 struct Global {
     name: String,
     address: u64,

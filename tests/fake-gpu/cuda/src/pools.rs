@@ -27,7 +27,6 @@ pub(crate) const PINNED: c_uint = 1;
 /// `CU_MEM_ALLOCATION_TYPE_MANAGED`.
 pub(crate) const MANAGED: c_uint = 2;
 
-/// A pool.
 pub(crate) struct Pool {
     /// The device from which it takes memory and addresses. A host pool takes only addresses.
     pub(crate) ordinal: usize,

@@ -25,7 +25,7 @@ use crate::streams::{Stream, StreamKind};
 /// An operation's effect on memory, carried out at the end of its time on the device.
 pub(crate) type Effect = Box<dyn FnOnce() + Send>;
 
-/// An operation.
+/// The work of an operation.
 pub(crate) enum Work {
     /// A kernel, copy or set: device time, then an effect.
     Task { duration_ns: u64, effect: Option<Effect> },
@@ -46,7 +46,7 @@ pub(crate) enum Work {
     WaitValue(ValueWait),
 }
 
-/// A queued operation.
+/// An operation in a stream's queue.
 pub(crate) struct Operation {
     place: u64,
     submitted_ns: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Operation {
     pub(crate) work: Work,
 }
 
-/// A stream's operations.
+/// The queue of a stream's operations.
 pub(crate) struct Lane {
     pub(crate) ordinal: usize,
     /// The life of its context.

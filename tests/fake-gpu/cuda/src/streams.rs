@@ -46,7 +46,6 @@ impl StreamKind {
     }
 }
 
-/// A stream.
 pub(crate) struct Stream {
     pub(crate) owner: Owner,
     pub(crate) kind: StreamKind,
@@ -137,7 +136,6 @@ pub(crate) fn cuStreamCreateWithPriority(target: *mut CUstream, flags: c_uint, p
     put(target, create(context, flags, priority, CUgreenCtx::NULL)?)
 }
 
-/// Makes a stream.
 pub(crate) fn create(
     context: &'static Context,
     flags: c_uint,

@@ -21,7 +21,6 @@ const MOVE: c_uint = 1;
 /// Maximum number of references that one call can take or release.
 const COUNT_MAX: c_uint = i32::MAX as c_uint;
 
-/// A user object.
 pub(crate) struct UserObject {
     destroy: HostCall,
     references: Mutex<usize>,

@@ -87,13 +87,13 @@ pub struct Config {
 /// The configuration of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct DeviceConfig {
-    /// The product's name.
+    /// The name of the product.
     pub name: String,
     /// Memory that programs can use.
     pub memory_bytes: u64,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sm_count: u32,
-    /// Major and minor.
+    /// The major and the minor number.
     pub compute_capability: (u32, u32),
     /// The UUID's sixteen bytes.
     pub uuid: [u8; 16],
@@ -111,7 +111,7 @@ pub struct DeviceConfig {
     pub nvlink: Vec<usize>,
     /// Whether NVLinks lead to a switch, which connects all devices with such links.
     pub nvswitch: bool,
-    /// The NUMA node.
+    /// The NUMA node to which the device is attached.
     pub numa_node: u32,
     /// PCI domain, bus and device.
     pub pci: (u32, u32, u32),

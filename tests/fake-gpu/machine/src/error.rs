@@ -9,15 +9,15 @@ pub enum MachineError {
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {path}: {source}", path = path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The configuration is not valid.
     #[error("the configuration {path} is not valid: {reason}", path = path.display())]
     Invalid {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The key, its value, and the allowed values.
         reason: String,
@@ -25,15 +25,15 @@ pub enum MachineError {
     /// A file of the shared state cannot be used.
     #[error("cannot use the state file {path}: {source}", path = path.display())]
     State {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The state file belongs to a machine with other devices and is in use by processes.
     #[error("the state file {path} is in use by a machine with another configuration: end its processes or set another `state`", path = path.display())]
     OtherMachine {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// All records are taken.

@@ -10,7 +10,7 @@ use crate::lock::{futex_wait, futex_wake};
 /// The critical errors that the driver has reported for a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CriticalErrors {
-    /// Number of errors.
+    /// Number of errors so far.
     pub count: u32,
     /// XID of the last error. The driver does not keep earlier ones.
     pub last_xid: u32,

@@ -18,7 +18,7 @@ pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"alq-fake");
 /// Version of this layout; must change with every change of this file.
 pub(crate) const VERSION: u32 = 6;
 
-/// The whole file.
+/// The layout of the whole state file.
 #[repr(C)]
 pub(crate) struct State {
     /// [`MAGIC`] once the state is ready.

@@ -44,7 +44,6 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The calling process.
     pub(crate) fn own() -> Identity {
         let pid_namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
         let start_ticks = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| start_ticks(&stat));

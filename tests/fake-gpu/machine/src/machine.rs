@@ -69,7 +69,7 @@ impl Machine {
         Ok(Machine { config, state, locks, identity: Identity::own(), own_token: AtomicU32::new(0) })
     }
 
-    /// The machine's configuration.
+    /// The configuration of this machine.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config

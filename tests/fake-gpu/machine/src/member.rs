@@ -16,7 +16,7 @@ impl Member {
         Member { machine, index }
     }
 
-    /// The machine's configuration.
+    /// The configuration of the machine.
     #[must_use]
     pub fn config(&self) -> &'static Config {
         self.machine.config()

@@ -21,17 +21,17 @@ pub struct MigProfile {
     pub kind: u32,
     /// The GPU's id of the profile.
     pub id: u32,
-    /// Compute slices.
+    /// Number of compute slices.
     pub compute_slices: u32,
     /// Maximum number of instances with this profile on one GPU.
     pub instances_max: u32,
-    /// Memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sm_count: u32,
     /// Numbers of engines: copy, decoder, encoder, JPEG, optical flow.
     pub engines: [u32; 5],
-    /// Memory slices.
+    /// Number of memory slices.
     pub size: u32,
     /// The memory slices at which an instance can begin.
     pub starts: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct MigProfile {
 /// A possible instance: a profile at one of its places.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Partition {
-    /// The instance's profile.
+    /// The profile of the instance.
     pub profile: MigProfile,
     /// The instance's first memory slice.
     pub start: u32,
