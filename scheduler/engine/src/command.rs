@@ -14,9 +14,10 @@ use crate::names::{ClaimUid, Generation, NodeName};
 ///
 /// # Promises of a backend
 ///
-/// * A node refuses a start that was meant for another [session](Command::session), that has a lower term than the node
-///   has seen, or whose generation is not greater than all that the node has handled ([`NodeReport::handled`]).
-/// * A node refuses a resize that was meant for another session, or whose generation is not greater than that of the
+/// * A node does not carry out a start that was meant for another [session](Command::session), that has a lower term
+///   than the node has seen, or that has no greater generation than all that the node has handled
+///   ([`NodeReport::handled`]).
+/// * A node does not carry out a resize that was meant for another session, or that has no greater generation than the
 ///   last resize that it received for this instance. A resize that was refused or failed has changed nothing.
 /// * An instance that was reported gone, refused or failed does not run, and never will.
 /// * When a node's lease lapses, the node has stopped all its instances. It begins a new session then.
@@ -41,8 +42,8 @@ pub trait Backend {
 pub struct Command {
     /// The node that is to carry it out.
     pub node: NodeName,
-    /// The node's session that the command is meant for. A node in another session ignores it; only a stop is always
-    /// carried out.
+    /// The node's session that the command is meant for. A node in another session ignores the command, unless it asks
+    /// for a stop or a report.
     pub session: u64,
     /// The order to the node.
     pub order: Order,

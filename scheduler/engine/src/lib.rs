@@ -48,8 +48,8 @@
 //!
 //! A node that was silent for a while gets nothing new. Its lease lapses later, on the node's clock before it does on
 //! the engine's. Its claims become pending again only after the lapse, or when the backend reports that the node is
-//! gone. Sessions separate the time before a lapse from the time after it: a command of one session is ignored in the
-//! next, except a stop.
+//! gone. Sessions separate the time before a lapse from the time after it: nothing is started, resized or renewed by a
+//! command of an earlier session.
 //!
 //! # What is saved
 //!
