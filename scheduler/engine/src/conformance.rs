@@ -44,14 +44,14 @@ pub type Check = fn(&mut dyn Rig) -> Result<(), String>;
 /// All checks, each with its subject.
 pub const CHECKS: [(&str, Check); 9] = [
     ("a claim that fits runs, and readers see where", starts),
-    ("what nobody wants is stopped and forgotten", ends),
-    ("what fits nowhere waits, and runs when there is room", waits),
-    ("what is told twice changes nothing", told_twice),
+    ("a claim that has ended is stopped and forgotten", ends),
+    ("a claim that fits nowhere waits, and runs when there is room", waits),
+    ("an observation that is told twice changes nothing", told_twice),
     ("a restart loses nothing and starts nothing again", restarts),
-    ("what is wanted and has ended by itself runs again, as another instance", dies),
+    ("a wanted claim whose instance ended by itself runs again, as another instance", dies),
     ("room is used again only when it is free", makes_room),
     ("a machine that is cut off never has its work run twice", is_cut_off),
-    ("what ended while its machine was cut off is stopped in the end", ends_while_cut_off),
+    ("a claim that ended while its machine was cut off is stopped in the end", ends_while_cut_off),
 ];
 
 fn machine(number: usize, devices: usize) -> NodeSpec {

@@ -166,7 +166,7 @@ impl Caller {
     fn refusal(&self, action: &Action<'_>) -> String {
         let refused = match action {
             Action::Look => "this call is for users of the cluster".to_owned(),
-            Action::SeeUsers => "only administrators and viewers may see who may what".to_owned(),
+            Action::SeeUsers => "only administrators and viewers may see users and their rights".to_owned(),
             Action::Submit { queues } => {
                 let queue = queues.first().map(String::as_str).unwrap_or_default();
                 format!("{} may not submit to queue {queue:?}", self.who())

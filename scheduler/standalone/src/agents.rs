@@ -212,17 +212,17 @@ impl Agents for AgentService {
         let Subject { name, .. } = self.caller(&request)?;
         let read_id = request.metadata().get("read-id").and_then(|value| value.to_str().ok()).unwrap_or_default();
         let reader = self.sessions.reader(&name, read_id);
-        let reader = reader.ok_or_else(|| Status::cancelled("nobody reads this log any more"))?;
+        let reader = reader.ok_or_else(|| Status::cancelled("the reader of this log is gone"))?;
         let mut chunks = request.into_inner();
         loop {
             let chunk = tokio::select! {
                 chunk = chunks.next() => chunk,
-                () = reader.closed() => return Err(Status::cancelled("nobody reads this log any more")),
+                () = reader.closed() => return Err(Status::cancelled("the reader of this log is gone")),
             };
             let Some(chunk) = chunk else { break };
             let is_end = chunk.is_err();
             if reader.send(chunk).await.is_err() || is_end {
-                return Err(Status::cancelled("nobody reads this log any more"));
+                return Err(Status::cancelled("the reader of this log is gone"));
             }
         }
         Ok(Response::new(SendLogResponse {}))
@@ -241,7 +241,7 @@ impl Agents for AgentService {
         let answer = Answer { from_node: Box::pin(request.into_inner()), to_node };
         match self.streams.answered(&name, &stream_id, answer) {
             true => Ok(Response::new(Box::pin(ReceiverStream::new(frames)))),
-            false => Err(Status::cancelled("nobody waits for this stream any more")),
+            false => Err(Status::cancelled("the user of this stream is gone")),
         }
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn identity(tls: Option<&Tls>, authority: Option<&Authority>) -> Resu
         }),
         (None, Some(authority)) => authority.server(),
         (None, None) => {
-            let (what, why) = ("the scheduler's certificate".to_owned(), "nobody signs it".to_owned());
+            let (what, why) = ("the scheduler's certificate".to_owned(), "there is no authority to sign it".to_owned());
             Err(CertificateError::Unusable { what, why })
         }
     }

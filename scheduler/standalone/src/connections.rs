@@ -131,7 +131,7 @@ impl Connections {
             ));
         }
         if *strangers >= STRANGERS_MAX {
-            return Err(format!("{STRANGERS_MAX} connections are there of which nobody has shown a certificate yet"));
+            return Err(format!("there are {STRANGERS_MAX} connections without a certificate already"));
         }
         *all += 1;
         *strangers += 1;
@@ -242,7 +242,7 @@ impl AsyncRead for Connection {
                 let seconds = PATIENCE.as_secs();
                 place
                     .shared
-                    .refuse(self.info.from, &format!("nobody has called with a certificate within {seconds} s"));
+                    .refuse(self.info.from, &format!("no call with a certificate has begun within {seconds} s"));
                 return Poll::Ready(Err(ErrorKind::TimedOut.into()));
             }
         }

@@ -155,7 +155,7 @@ pub(crate) fn number(user: &LocalUser) -> Result<u32, String> {
 pub(crate) fn number_for_jobs(user: &LocalUser) -> Result<u32, String> {
     match (number(user)?, user) {
         (0, LocalUser::Name(name)) if name != "root" => {
-            Err(format!("user {name:?} is root by another name; whoever is to run jobs as root must be told so: root"))
+            Err(format!("user {name:?} is another name of root; to run jobs as root, name the user root"))
         }
         (number, _) => Ok(number),
     }

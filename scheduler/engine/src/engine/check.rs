@@ -18,7 +18,7 @@ impl Engine {
         }
         for (id, ..) in self.cluster.claims() {
             if self.entries.of_claim(id).is_none() {
-                return Err(format!("{id:?} is in the books and nobody wants it"));
+                return Err(format!("{id:?} is in the books although its claim has ended"));
             }
         }
         match self.touched.is_empty() {

@@ -362,7 +362,7 @@ fn how(exit: &Exit) -> String {
     match (exit.code, exit.signal) {
         (_, signal) if signal > 0 => format!("was ended by signal {signal}"),
         (Some(code), _) => format!("ended with code {code}"),
-        (None, _) => "ended, and nobody knows how".to_owned(),
+        (None, _) => "ended in an unknown way".to_owned(),
     }
 }
 
