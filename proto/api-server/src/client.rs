@@ -133,7 +133,7 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether the error says that the object was changed by another client in the meantime.
+/// Whether another client was faster: it has changed the object, or made one of the same name.
 #[must_use]
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)

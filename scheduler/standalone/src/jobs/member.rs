@@ -13,7 +13,7 @@ pub(crate) struct Member {
     pub(crate) is_there: bool,
     /// When its node said that it had started.
     pub(crate) started_ms: Option<u64>,
-    /// How it ended in this attempt; `None`: it has not ended.
+    /// How it ended in this attempt; `None`: it has not ended, or has only lost its place.
     pub(crate) exit: Option<Exit>,
     /// Whether it may still run although its attempt has ended.
     pub(crate) is_leaving: bool,

@@ -111,7 +111,7 @@ async fn handle(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answ
     note(shared, &parts.method, &address, &query, &client)?;
     let body = body.collect().await.map_err(|error| Failure::bad_request(error.to_string()))?.to_bytes();
 
-    // A client that gives no field manager gets the first word of its user agent.
+    // The default field manager is the first word of the user agent. Server-side apply has no default.
     let given = query.text("fieldManager");
     let is_apply = content_type.starts_with("application/apply-patch");
     let manager = match given {
