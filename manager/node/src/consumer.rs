@@ -1,11 +1,11 @@
-//! Who runs in a slice.
+//! The containers that run in a slice.
 
 use std::fmt;
 
 /// A container that runs in a slice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Consumer {
-    /// Of the pod.
+    /// The namespace of the pod.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,

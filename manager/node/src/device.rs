@@ -2,14 +2,14 @@
 
 use crate::mig::{MigInstance, Partitioning};
 
-/// What there is on the node.
+/// The devices of the node, and the driver that serves them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Devices {
     /// Empty if there is no driver.
     pub driver_version: String,
-    /// The newest that the driver serves, for example `13.0`; empty if there is no driver.
+    /// The newest CUDA version that the driver serves, for example `13.0`; empty if there is no driver.
     pub cuda_version: String,
-    /// In NVML's order.
+    /// All devices, in NVML's order.
     pub devices: Vec<Device>,
 }
 
@@ -20,7 +20,7 @@ impl Devices {
         self.devices.iter().find(|device| device.uuid == uuid)
     }
 
-    /// Those that slices can be made of: all but GPUs that are partitioned by MIG.
+    /// The devices that slices can be made of: all but GPUs that are partitioned by MIG.
     pub fn usable(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(|device| !device.is_partitioned)
     }
@@ -35,7 +35,7 @@ pub struct Device {
     pub index: u32,
     /// For example `NVIDIA H100 80GB HBM3`.
     pub model: String,
-    /// What can be given out.
+    /// The memory that can be given out.
     pub memory_bytes: u64,
     /// Major and minor number, if known.
     pub compute_capability: Option<(u32, u32)>,
@@ -49,20 +49,20 @@ pub struct Device {
     pub nvlink_peers: Vec<String>,
     /// Whether it is partitioned by MIG: its instances are then the devices to use.
     pub is_partitioned: bool,
-    /// What instances of it could be made for claims; `None` if none may be, or the driver does not tell.
+    /// The instances of it that could be made for claims; `None` if none may be made, or if the driver does not tell.
     pub partitioning: Option<Partitioning>,
-    /// If it is an instance of such a GPU: which.
+    /// If it is an instance of such a GPU: the GPU, the profile and the place.
     pub mig_instance: Option<MigInstance>,
-    /// By what its parts are kept.
+    /// The mechanism that enforces the shares of its slices.
     pub enforcement: Enforcement,
-    /// Why it cannot be given out now; `None`: it can.
+    /// Why it cannot be given out now; `None` if it can.
     pub problem: Option<String>,
 }
 
-/// By what the parts of a device are kept, the strictest last.
+/// The mechanism that enforces the shares of a device's slices; the strictest is last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Enforcement {
-    /// NVIDIA's multi-process service: limits hold, and nothing is guaranteed.
+    /// NVIDIA's multi-process service (MPS): limits hold, and nothing is guaranteed.
     Limits,
     /// Leases of the device's time: requests are guaranteed, and limits hold.
     Shares,

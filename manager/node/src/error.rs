@@ -1,23 +1,23 @@
-//! Why a node does not do what it is asked for.
+//! Errors of a node.
 
 /// Why a slice is not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// There is one of that name with another content.
+    /// There is a slice of that name with another content.
     #[error("a slice named {name:?} exists, and is another one: {difference}")]
     Differs {
-        /// The name.
+        /// The name of both slices.
         name: String,
         /// What differs, and how.
         difference: String,
     },
-    /// It can never be made so.
+    /// No node could ever make such a slice.
     #[error("{0}")]
     Invalid(String),
-    /// There is no room for it now, or its device is ill.
+    /// There is no room for it now, or its device has a problem.
     #[error("{0}")]
     Unavailable(String),
-    /// A step failed.
+    /// The node failed while it made the slice.
     #[error(transparent)]
     Failed(#[from] NodeError),
 }

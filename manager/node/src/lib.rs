@@ -4,8 +4,8 @@
 //! Kubernetes. It uses these types and no other adapter, and knows nothing of the manager. The manager translates
 //! between its own types and these in one place.
 //!
-//! This crate imports no other of ours, and does no I/O. Of the runtime it uses a channel, for what is told when it has
-//! changed, and [`blocking`].
+//! This crate imports no other crate of ours, and does no I/O. Of the runtime it uses a channel that announces changes
+//! of the devices, and [`blocking`].
 
 #![forbid(unsafe_code)]
 
@@ -34,70 +34,70 @@ pub use usage::{
 
 /// A node that gives out slices of its devices.
 ///
-/// All but [`devices`](Node::devices) may write files and wait for other threads: asynchronous code calls them through
-/// [`blocking`].
+/// All methods but [`devices`](Node::devices) may write files and wait for other threads: asynchronous code calls them
+/// through [`blocking`].
 pub trait Node: Send + Sync + 'static {
-    /// The node's devices, now and whenever something about them has changed.
+    /// The node's devices. The channel has a new value whenever something about them has changed.
     fn devices(&self) -> watch::Receiver<Arc<Devices>>;
 
-    /// Asks the driver for the devices now, rather than when it is time to.
+    /// Asks the driver for the devices now, without waiting for the next regular look.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The driver does not answer.
     fn look(&self) -> Result<(), NodeError>;
 
-    /// Makes a MIG instance at its place on a GPU in MIG mode. It is among the devices when this returns.
+    /// Makes a MIG instance at its place on a GPU in MIG mode. When this returns, the instance is among the devices.
     ///
     /// # Errors
-    /// The driver refuses, because others are there by now or for a reason of its own; then there is no new instance.
+    /// The driver refuses, because other instances have taken the place or for a reason of its own; then there is no
+    /// new instance.
     fn create_instance(&self, partition: &Partition) -> Result<Device, NodeError>;
 
-    /// Destroys the MIG instance of this profile at this place, whoever has made it. It is not among the devices any
-    /// more when this returns. That there is none is no error.
+    /// Destroys the MIG instance of this profile at this place, even if another program has made it. When this returns,
+    /// the instance is no longer among the devices. A missing instance is no error.
     ///
     /// # Errors
-    /// The driver refuses: programs use it.
+    /// The driver refuses because programs use the instance.
     fn destroy_instance(&self, partition: &Partition) -> Result<(), NodeError>;
 
-    /// Makes a slice, and publishes it as CDI devices. If there is one of that name with the same content, that one
-    /// is the answer.
+    /// Makes a slice, and publishes it as CDI devices. If there is a slice of that name with the same content, it is
+    /// returned.
     ///
     /// # Errors
     /// See [`CreateError`]; then nothing has changed.
     fn create(&self, request: &SliceRequest) -> Result<Slice, CreateError>;
 
-    /// Removes a slice, also under processes that are in it: they can then use nothing more. No slice of that name is
-    /// no error.
+    /// Removes a slice, even if processes are in it: they can then use nothing more. A missing slice is no error.
     ///
     /// # Errors
-    /// It cannot be removed; then nothing has changed.
+    /// The slice cannot be removed; then nothing has changed.
     fn remove(&self, name: &str) -> Result<(), NodeError>;
 
-    /// Removes a slice unless a process has it: one that is in it, or one of a container that was given it, whether that
-    /// has used a device or not. Whether there is no slice of that name any more.
+    /// Removes a slice, unless a process is in it, or a process runs in a container that was given it, even if that
+    /// process has not used a device yet. Returns whether the slice is gone.
     ///
     /// # Errors
-    /// It cannot be removed, or it is not known who has it; then nothing has changed.
+    /// The slice cannot be removed, or it is not known whether a process has it; then nothing has changed.
     fn remove_unused(&self, name: &str) -> Result<bool, NodeError>;
 
     /// The slice of that name.
     fn get(&self, name: &str) -> Option<Slice>;
 
-    /// All slices, by name; also those that others have made.
+    /// All slices, by name, also those that other adapters have made.
     fn list(&self) -> Vec<Slice>;
 
-    /// The slices whose names begin so, by name. Others are not looked at, however many there are.
+    /// The slices whose names begin with `prefix`, by name. The cost does not depend on the number of other slices.
     fn list_beginning_with(&self, prefix: &str) -> Vec<Slice>;
 
-    /// What is used of its devices now.
+    /// The present use of the node's devices.
     fn usage(&self) -> NodeUsage;
 
-    /// Says who runs in a slice, for people and metrics to read. It is forgotten when the manager ends. No slice of
-    /// that name is no error.
+    /// Records which containers run in a slice, for people and metrics to read. The record is lost when the manager
+    /// ends. A missing slice is no error.
     fn set_consumers(&self, name: &str, consumers: &BTreeSet<Consumer>);
 }
 
-/// Calls `node` where waiting holds up nobody.
+/// Calls `node` on a thread where waiting delays no asynchronous task.
 pub async fn blocking<T: Send + 'static>(
     node: &Arc<dyn Node>,
     work: impl FnOnce(&dyn Node) -> T + Send + 'static,
@@ -105,7 +105,7 @@ pub async fn blocking<T: Send + 'static>(
     let node = Arc::clone(node);
     match tokio::task::spawn_blocking(move || work(node.as_ref())).await {
         Ok(outcome) => outcome,
-        // It is never aborted, so it has panicked.
+        // The task is never aborted, so it has panicked.
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

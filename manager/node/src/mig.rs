@@ -1,4 +1,4 @@
-//! MIG instances: which there are, and which there could be.
+//! MIG instances: those that exist, and those that could be made.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Which instance of a GPU in MIG mode a device is.
+/// The GPU, the profile and the place of a device that is a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigInstance {
-    /// The GPU.
+    /// The UUID of the GPU in MIG mode.
     pub gpu_uuid: String,
     /// For example `3g.40gb`; empty if the driver does not tell.
     pub profile: String,
@@ -17,62 +17,63 @@ pub struct MigInstance {
     pub placement: Option<Placement>,
 }
 
-/// What a GPU in MIG mode can be divided into, and what of it is taken.
+/// The instances that a GPU in MIG mode can be divided into, and its places that are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Partitioning {
-    /// The kinds of instances.
+    /// The kinds of instances that the GPU can hold.
     pub profiles: Vec<MigProfile>,
-    /// Where there are instances now, whoever has made them, and whether programs can run on them or not yet.
+    /// The places of all instances now: also of those that other programs have made, and of those that programs cannot
+    /// run on yet.
     pub occupied: Vec<Placement>,
 }
 
 /// A kind of MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigProfile {
-    /// For example `3g.40gb`.
+    /// The profile's name, for example `3g.40gb`.
     pub name: String,
-    /// Its memory.
+    /// The instance's memory, in bytes.
     pub memory_bytes: u64,
-    /// What it takes of its GPU besides memory slices, by name: compute slices, engines.
+    /// The GPU's resources that an instance takes besides memory slices, by name: compute slices, engines.
     pub units: BTreeMap<String, u32>,
-    /// Where it can be.
+    /// The places on the GPU where an instance can be.
     pub placements: Vec<Placement>,
 }
 
 /// Where a MIG instance is on its GPU, in memory slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Placement {
-    /// The first one.
+    /// The first memory slice.
     pub start: u32,
-    /// How many.
+    /// The number of memory slices.
     pub size: u32,
 }
 
 impl Placement {
-    /// Its memory slices.
+    /// The range of its memory slices.
     #[must_use]
     pub fn slices(self) -> Range<u32> {
         self.start..self.start.saturating_add(self.size)
     }
 
-    /// Whether both have a memory slice in common, so that only one of them can be taken.
+    /// Whether the two places have a memory slice in common, so that only one of them can be taken.
     #[must_use]
     pub fn overlaps(self, other: Placement) -> bool {
         self.slices().start < other.slices().end && other.slices().start < self.slices().end
     }
 }
 
-/// As `nvidia-smi` writes it.
+/// Written as `nvidia-smi` writes it.
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.start, self.size)
     }
 }
 
-/// A MIG instance that is or could be: which, and where.
+/// A MIG instance that exists or could be made: its GPU, profile and place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Partition {
-    /// The GPU.
+    /// The UUID of the GPU.
     pub gpu_uuid: String,
     /// The name of its profile.
     pub profile: String,
@@ -81,7 +82,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Whether only one of both can be.
+    /// Whether only one of the two instances can exist.
     #[must_use]
     pub fn excludes(&self, other: &Partition) -> bool {
         self.gpu_uuid == other.gpu_uuid && self.placement.overlaps(other.placement)

@@ -1,12 +1,12 @@
-//! How a slice is treated: which of the slices on a device goes first, and what is done when processes get past a slice.
+//! How a slice is treated: its order among the slices of a device, and what is done about processes that get past it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A slice's QoS class, which configuration, contract and command line call its priority class. What Kubernetes calls a
-/// priority class is the value by which claims are scheduled.
+/// A slice's QoS class. Configuration, contract and command line call it the priority class; Kubernetes uses that name
+/// for the value by which claims are scheduled.
 ///
 /// A QoS class never takes what another slice has requested: it orders slices within their requests, and the distribution
 /// of what is left over.
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 pub enum QosClass {
     /// Gets the device after at most one shortest lease plus one kernel of the holder, while it is within its request.
     LatencyCritical,
-    /// The default.
+    /// Used unless a slice or the configuration says otherwise.
     #[default]
     Standard,
-    /// Goes after the others.
+    /// Goes after the other classes.
     Batch,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for QosClass {
     }
 }
 
-/// The text names no priority class.
+/// The text is not the name of a priority class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("priority class {0:?} is not known; use latency-critical, standard or batch")]
 pub struct UnknownQosClass(String);

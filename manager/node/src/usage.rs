@@ -1,4 +1,4 @@
-//! What slices use: now, and in the last hour.
+//! The use of slices: now, and in the last hour.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -6,59 +6,60 @@ use std::time::SystemTime;
 use crate::consumer::Consumer;
 use crate::policy::QosClass;
 
-/// What is used of a node's devices now.
+/// The present use of a node's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeUsage {
-    /// What each slice uses.
+    /// The use of each slice.
     pub slices: Vec<SliceUsage>,
-    /// Memory in use that no slice was given, by the UUID of the device. Devices of which that is not known are left out.
+    /// Memory in use on each device that belongs to no slice, by the device's UUID. Devices for which it is not known
+    /// are left out.
     pub memory_outside_bytes: BTreeMap<String, u64>,
 }
 
-/// What a slice uses now.
+/// The present use of a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SliceUsage {
-    /// Its name.
+    /// The slice's name.
     pub name: String,
     /// Its id, which is never reused.
     pub id: String,
-    /// One for each device.
+    /// The slice's use of each of its devices.
     pub parts: Vec<PartUsage>,
-    /// Page-locked host memory; a limit of 0 is none.
+    /// The use of page-locked host memory; a limit of 0 means that there is none.
     pub host_memory: MemoryUsage,
-    /// The processes in it.
+    /// The processes in the slice.
     pub processes: Vec<ProcessUsage>,
-    /// Why its ledger is not believed; the figures from the ledger are then 0.
+    /// Why its ledger is not believed; the figures from the ledger are then 0. `None` if it is believed.
     pub problem: Option<String>,
-    /// How it is ordered among the slices of its devices.
+    /// The slice's place in the order of the slices of its devices.
     pub qos_class: QosClass,
     /// The containers of pods that run in it, as far as they are known.
     pub consumers: BTreeSet<Consumer>,
 }
 
-/// What a slice uses of one memory.
+/// A slice's use of one memory: a device's, or page-locked host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// What is never exceeded.
+    /// The most that the slice can use.
     pub limit_bytes: u64,
-    /// In use now.
+    /// The bytes in use now.
     pub used_bytes: u64,
-    /// The most that was in use.
+    /// The most bytes that were in use at once.
     pub peak_bytes: u64,
     /// Requests that were refused because of the limit.
     pub refused: u64,
 }
 
-/// What a slice uses of one device. Counters count from the making of the slice.
+/// A slice's use of one device. Counters begin when the slice is made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartUsage {
-    /// The device.
+    /// The UUID of the device.
     pub device_uuid: String,
     /// Its NVML index; 0 if the device is not known.
     pub device_index: u32,
     /// Guaranteed share of the device's time.
     pub core_request_percent: u32,
-    /// Share of the device's time that is never exceeded.
+    /// Maximum share of the device's time.
     pub core_limit_percent: u32,
     /// Share of the device's time in the last second, in thousandths of a percent.
     pub core_used_1s_millipercent: u32,
@@ -66,104 +67,104 @@ pub struct PartUsage {
     pub core_used_10s_millipercent: u32,
     /// The same, in the last 60 seconds.
     pub core_used_60s_millipercent: u32,
-    /// Device time.
+    /// Device time used, in nanoseconds.
     pub core_used_ns: u64,
-    /// Time that threads waited in launches, of all threads together.
+    /// Time that threads waited in launches, in nanoseconds, summed over all threads.
     pub throttled_ns: u64,
-    /// Leases that work outlasted.
+    /// Number of leases whose work lasted longer than allowed after their end.
     pub overruns: u64,
-    /// Device time by which it did.
+    /// Device time that work took beyond what is allowed after the end of its lease, in nanoseconds.
     pub overrun_ns: u64,
-    /// The device's memory.
+    /// The use of the device's memory.
     pub memory: MemoryUsage,
-    /// Memory of contexts and modules, which the ledger lacks; part of the memory in use.
+    /// Memory of contexts and modules, which is not in the ledger; it is included in the memory in use.
     pub memory_overhead_bytes: u64,
-    /// Launches, counted at progress markers.
+    /// Number of launches, counted at progress markers.
     pub launches: u64,
-    /// A process waits for the device now.
+    /// Whether a process waits for the device now.
     pub waiting: bool,
-    /// Copies and memsets.
+    /// Number of copies and memsets.
     pub copies: u64,
-    /// Bytes that these moved.
+    /// Bytes moved by copies and memsets.
     pub copied_bytes: u64,
-    /// Time that threads waited for these.
+    /// Time that threads waited for copies and memsets, in nanoseconds.
     pub copy_ns: u64,
-    /// Leases granted, without renewals.
+    /// Leases granted; a renewal does not count.
     pub leases: u64,
-    /// How long the slice waited for its leases.
+    /// The slice's waits for its leases.
     pub lease_waits: WaitHistogram,
 }
 
-/// Waits by their length.
+/// The number of waits by length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitHistogram {
-    /// Upper bounds, inclusive, in ascending order.
+    /// Upper bounds of the lengths, inclusive, in ascending order.
     pub bounds_ns: &'static [u64],
     /// One count for each bound, and one for the waits above all bounds.
     pub counts: Vec<u64>,
-    /// All waits together.
+    /// The sum of all waits, in nanoseconds.
     pub total_ns: u64,
-    /// The longest wait.
+    /// The longest wait, in nanoseconds.
     pub longest_ns: u64,
 }
 
-/// What a process of a slice uses.
+/// The use of one process of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// In the manager's pid namespace.
+    /// The process's pid in the manager's pid namespace.
     pub pid: u32,
-    /// In its own pid namespace.
+    /// The process's pid in its own pid namespace.
     pub own_pid: u32,
-    /// Its command line.
+    /// The process's command line.
     pub command: String,
-    /// Memory of each device, in the order of the slice's parts; empty if the ledger is not believed.
+    /// Memory in use on each device, in the order of the slice's parts; empty if the ledger is not believed.
     pub memory_used_bytes: Vec<u64>,
-    /// Page-locked host memory.
+    /// Page-locked host memory in use.
     pub host_memory_used_bytes: u64,
-    /// Since when it is in the slice.
+    /// When the process attached to the slice.
     pub attached: SystemTime,
 }
 
-/// What a slice has used over time.
+/// The use of a slice over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SliceHistory {
-    /// Its name.
+    /// The slice's name.
     pub name: String,
-    /// Its id.
+    /// The slice's id, which is never reused.
     pub id: String,
-    /// One for each device.
+    /// The slice's use of each of its devices.
     pub parts: Vec<PartHistory>,
 }
 
-/// What a slice has used of one device over time.
+/// A slice's use of one device over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartHistory {
-    /// The device.
+    /// The UUID of the device.
     pub device_uuid: String,
     /// Its NVML index; 0 if the device is not known.
     pub device_index: u32,
     /// Guaranteed share of the device's time, as it is now.
     pub core_request_percent: u32,
-    /// Share of the device's time that is never exceeded, as it is now.
+    /// Maximum share of the device's time, as it is now.
     pub core_limit_percent: u32,
-    /// Memory that is never exceeded, as it is now.
+    /// Maximum memory, as it is now.
     pub memory_limit_bytes: u64,
-    /// Consecutive, the oldest first.
+    /// Consecutive intervals, the oldest first.
     pub points: Vec<UsagePoint>,
 }
 
-/// The use in one piece of time.
+/// The use in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsagePoint {
-    /// When the piece begins, if the clock can say so.
+    /// When the interval begins; `None` if the clock cannot say.
     pub begin: Option<SystemTime>,
-    /// How long it is.
+    /// The length of the interval.
     pub length_ns: u64,
-    /// Device time.
+    /// Device time used in the interval.
     pub core_used_ns: u64,
-    /// Time that threads waited in launches, of all threads together.
+    /// Time that threads waited in launches, summed over all threads.
     pub throttled_ns: u64,
-    /// Waits for leases that ended in this piece.
+    /// The length of the waits for leases that ended in this interval.
     pub waited_ns: u64,
     /// The most memory that was seen in use.
     pub memory_peak_bytes: u64,
