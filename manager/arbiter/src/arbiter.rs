@@ -13,10 +13,10 @@ use crate::timing::{
 };
 use crate::usage::Usage;
 
-/// What to do to a container's gate.
+/// A change to a container's gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GateCommand {
-    /// Open the gate and wake the threads that wait at it.
+    /// Open the gate, and wake the threads that wait at it.
     Open {
         /// The container with the gate.
         container: ContainerId,
@@ -39,7 +39,7 @@ pub enum GateCommand {
     },
 }
 
-/// What a poll has decided.
+/// The decisions of a poll.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PollOutcome {
     /// To be carried out in this order: a gate is closed before another one is opened.
@@ -66,13 +66,13 @@ pub struct Arbiter {
 }
 
 impl Arbiter {
-    /// An arbiter without containers. `now_ns` is the present time of any steady clock.
+    /// An arbiter without containers. `now_ns` is the present time of a steady clock of the caller's choice.
     #[must_use]
     pub fn new(now_ns: u64) -> Self {
         Self { polled_ns: now_ns, ..Self::default() }
     }
 
-    /// The same for a device whose use no driver reports: a container that is alone there gets leases too, so that it
+    /// An arbiter for a device whose use no driver reports: a container that is alone there gets leases too, so that it
     /// is charged for its use.
     #[must_use]
     pub fn charging_all(now_ns: u64) -> Self {
@@ -121,7 +121,7 @@ impl Arbiter {
     }
 
     /// Takes in the observations and decides. `observed` should contain each container once; a missing one counts as
-    /// drained and not waiting. A `now_ns` before that of the last poll is replaced by that.
+    /// drained and not waiting. If `now_ns` is before the last poll, the time of the last poll is used instead.
     pub fn poll(&mut self, now_ns: u64, observed: &[Observation]) -> PollOutcome {
         let before_ns = self.polled_ns;
         let now_ns = now_ns.max(before_ns);
@@ -154,7 +154,7 @@ impl Arbiter {
                 container.charge(ns);
             }
         });
-        // Those that could use the device now: they wait for it, and for no other device.
+        // The containers that could use the device now: they wait for it, and for no other device.
         let takers: Vec<ContainerId> = self
             .contending()
             .filter(|container| container.waiting && container.siblings_ready_ns(now_ns) <= now_ns)
@@ -191,7 +191,7 @@ impl Arbiter {
         }
     }
 
-    /// Updates virtual time, and which containers contend.
+    /// Updates virtual time, and decides which containers contend.
     fn admit(&mut self) {
         let alone = self.present() <= 1;
         for container in self.containers.values_mut() {
@@ -208,7 +208,7 @@ impl Arbiter {
         self.give_precedence();
     }
 
-    /// Gives summoned containers precedence over others of their class, unless they are too far ahead of them.
+    /// Gives summoned containers precedence over others of their class, unless they are too far ahead of those.
     fn give_precedence(&mut self) {
         if self.containers.values().all(|container| container.siblings.is_none()) {
             return;
@@ -239,7 +239,7 @@ impl Arbiter {
         self.containers.values().filter(|container| container.wants() || container.in_flight > 0).count()
     }
 
-    /// The container that has the device to itself: no other one has processes, and it is not limited.
+    /// The container that has the device to itself: no other container has processes, and it is not limited.
     fn alone(&self) -> Option<ContainerId> {
         if self.charges_all {
             return None;
@@ -260,7 +260,7 @@ impl Arbiter {
         None
     }
 
-    /// Shares the device between containers. Returns when to poll again for any other reason than a drain.
+    /// Shares the device between containers. Returns when to poll again, apart from polls for drains.
     fn share(&mut self, now_ns: u64, outcome: &mut PollOutcome) -> Option<u64> {
         // A container that ran free until now holds the device: its lease begins.
         for container in self.containers.values_mut().filter(|container| container.phase == Phase::Free) {
@@ -461,7 +461,7 @@ fn drain_left_ns(container: &Container, now_ns: u64) -> u64 {
         Phase::Open { .. } => container.expected_drain_ns,
         Phase::Draining { closed_ns } => {
             let elapsed_ns = now_ns.saturating_sub(closed_ns);
-            // Overdue work may go on for as long again as it is overdue.
+            // Overdue work is expected to go on for as long again as it is overdue.
             container.expected_drain_ns.abs_diff(elapsed_ns)
         }
         _ => 0,

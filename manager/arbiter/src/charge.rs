@@ -8,13 +8,13 @@ pub(crate) struct Span {
     pub(crate) container: ContainerId,
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
-    /// Processes with work there. The device switches between processes, and gives each the same time.
+    /// Number of the container's processes with work there. The device gives each process the same time.
     pub(crate) processes: u32,
-    /// The work should have ended long ago, and may not be work at all: others do not pay less because of it.
+    /// The work should have ended long ago, and may not be work at all: other containers do not pay less because of it.
     pub(crate) overdue: bool,
 }
 
-/// Calls `charge` with the time that each container must pay.
+/// Calls `charge` with each container and the time that it must pay.
 ///
 /// A container pays fully for time in which only it had work. Other time is split by numbers of processes. The sum of
 /// all charges is exactly the time in which any container had work; overdue work pays in addition.

@@ -21,7 +21,7 @@ pub struct Share {
     pub request_percent: u32,
     /// Maximum share, in percent. 0 counts as 1, and more than 100 as 100.
     pub limit_percent: u32,
-    /// Among containers within their requests, and for time that is left over, the greater priority goes first.
+    /// A greater priority goes first among containers within their requests, and for time that is left over.
     pub priority: i32,
 }
 
@@ -53,7 +53,7 @@ pub struct Observation {
     pub siblings: Option<Siblings>,
 }
 
-/// The state of the container's gate, and the reason.
+/// The state of a container's gate, and why it is in that state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     /// The gate is closed, and all work is done as far as is known.
@@ -78,11 +78,11 @@ pub(crate) struct Container {
     pub(crate) gate_known: bool,
     pub(crate) usage: Usage,
 
-    /// Budget of its limit.
+    /// Budget that its limit leaves.
     pub(crate) cap: Bucket,
-    /// Budget of its request.
+    /// Budget that its request guarantees.
     pub(crate) guarantee: Bucket,
-    /// Charged time over weight; see `fair`.
+    /// Charged time divided by weight; see `fair`.
     pub(crate) virtual_ns: u64,
     /// The container wants the device and may have it.
     pub(crate) contending: bool,
@@ -95,11 +95,11 @@ pub(crate) struct Container {
     pub(crate) expected_lease_ns: u64,
     /// Expected time from the closing of its gate to the end of its work, from experience.
     pub(crate) expected_drain_ns: u64,
-    /// Charged, but not paid yet.
+    /// Charged time that is not paid yet.
     unpaid_ns: u64,
-    /// It held the lease between the last two polls and had no work for this long.
+    /// How long the container held the lease between the last two polls and had no work.
     unused_ns: u64,
-    /// Charged since the quantum began.
+    /// Time charged since the quantum began.
     pub(crate) lease_charged_ns: u64,
     /// How long the holder may do nothing before it loses its lease to another container.
     pub(crate) idle_grace_ns: u64,
@@ -116,11 +116,11 @@ pub(crate) struct Container {
     markers: Option<u64>,
     /// The container had work between the last two polls.
     active: bool,
-    /// For longer than a short pause the container has had no work and wanted none.
+    /// The container has had no work and has wanted none, for longer than a short pause.
     pub(crate) idle: bool,
     /// When the container was last seen working or waiting.
     pub(crate) last_active_ns: u64,
-    /// When its work was done, if it is.
+    /// When its work was done, if all of it is.
     pub(crate) drained_ns: u64,
 
     /// Its state on its other devices, if it has any.
@@ -131,13 +131,13 @@ pub(crate) struct Container {
     pub(crate) session_ns: Option<u64>,
     /// Precedence over virtual time because of its siblings.
     pub(crate) precedence: Precedence,
-    /// Since its lease began, it was seen open on all devices that it wants.
+    /// Since its lease began, the container was seen open on all devices that it wants.
     pub(crate) together: bool,
-    /// From experience the container wants this device when it has its others.
+    /// From experience the container wants this device once it has its others.
     pub(crate) follows: bool,
     /// The container is summoned, and is expected to want this device.
     pub(crate) is_expected: bool,
-    /// Its lease lets work on another device end.
+    /// The container's lease here is for letting its work on another device end.
     pub(crate) recalled: bool,
 }
 
@@ -218,8 +218,8 @@ impl Container {
         self.net_of_limit_ns(self.expected_lease_ns) / 2
     }
 
-    /// Takes in what was seen at `now_ns`; the last poll was at `before_ns`. Returns the time in between in which it
-    /// had work.
+    /// Takes in the observation of the poll at `now_ns`; the last poll was at `before_ns`. Returns the time in between
+    /// in which the container had work.
     pub(crate) fn observe(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
         let held_from_ns = self.held_from_ns(before_ns);
         let span = self.work(before_ns, now_ns, seen);
@@ -229,7 +229,8 @@ impl Container {
         span
     }
 
-    /// From when on it has held the lease since `before_ns`, without the time that its threads need to wake up.
+    /// The time from which on it has held the lease since `before_ns`, without the time that its threads need to wake
+    /// up.
     fn held_from_ns(&self, before_ns: u64) -> Option<u64> {
         match self.phase {
             Phase::Open { since_ns, .. } if self.unused => Some(before_ns.max(since_ns.saturating_add(WAKING_NS))),
@@ -238,7 +239,7 @@ impl Container {
         }
     }
 
-    /// Updates what it does, and returns the time since the last poll in which it had work.
+    /// Updates the state of its work, and returns the time since the last poll in which it had work.
     fn work(&mut self, before_ns: u64, now_ns: u64, seen: Option<&Observation>) -> Option<Span> {
         let alive = seen.filter(|_| self.processes > 0);
         let in_flight = alive.map_or(0, |seen| seen.in_flight.min(self.processes));
@@ -337,8 +338,8 @@ impl Container {
             } else if self.idle {
                 idle_ns
             } else {
-                // A container that uses little of its lease must not save more than an idle one. A container that was
-                // held off keeps its savings.
+                // A container that uses little of its lease must not save more than an idle one. A container that
+                // others kept waiting keeps its savings.
                 bucket.balance_ns().max(idle_ns)
             };
             bucket.spend(charged_ns);
@@ -346,7 +347,7 @@ impl Container {
         };
         pass(&mut self.cap, BURST_NS.max(half_swing_ns));
         pass(&mut self.guarantee, QUANTUM_MAX_NS);
-        // Time that it used of what others left must not count against its request later.
+        // Time that others left, and that this container used, must not count against its request later.
         self.guarantee.forgive_beyond(self.expected_lease_ns.max(QUANTUM_MAX_NS));
     }
 
@@ -369,7 +370,7 @@ impl Container {
         self.recalled = self.is_awaited_elsewhere();
     }
 
-    /// Lets it run free.
+    /// Lets the container run free: its gate stays open without a lease.
     pub(crate) fn set_free(&mut self, now_ns: u64) {
         self.phase = Phase::Free;
         self.session_ns = None;
@@ -393,7 +394,7 @@ impl Container {
         self.close(now_ns);
     }
 
-    /// The time to wake up in a lease that was not used, which was excepted so far, counts against the request too.
+    /// The container pays for the time to wake up too, which was excepted so far, because the lease was not used.
     fn pay_for_waking(&mut self) {
         self.virtual_ns = self.virtual_ns.saturating_add(self.weighted_ns(WAKING_NS));
         self.guarantee.spend(WAKING_NS);
@@ -430,7 +431,7 @@ impl Container {
     fn learn_lease(&mut self) {
         if self.lease_charged_ns > 0 {
             let lease_ns = std::mem::take(&mut self.lease_charged_ns).min(EXPECTED_MAX_NS);
-            // Falls slowly from long leases, because it is their debt that must stay bounded.
+            // The expectation falls slowly after long leases, because the debt that those cause must stay bounded.
             self.expected_lease_ns =
                 lease_ns.max(self.expected_lease_ns - self.expected_lease_ns.saturating_sub(lease_ns) / 16);
         }

@@ -1,9 +1,9 @@
 //! Decides which container is next: by class, then by weighted fair queueing in virtual time.
 //!
-//! Each container has a virtual clock that advances by its charges over its weight. Among those that want the device,
-//! the container furthest behind is next. It is compared by its virtual time in the middle of the lease that it would
-//! get. So after a lease a container with long kernels is as far ahead of its share as it was behind before, and it is
-//! never off by more than half a kernel.
+//! Each container has a virtual clock that advances by its charges over its weight. Of the containers that want the
+//! device, the one furthest behind is next. Containers are compared by their virtual time in the middle of the lease
+//! that they would get. So after a lease a container with long kernels is as far ahead of its share as it was behind
+//! before, and it is never off by more than half a kernel.
 
 use crate::container::{Container, ContainerId};
 use crate::gang::Precedence;
@@ -50,8 +50,8 @@ pub(crate) fn contender_by_time(container: &Container, same_priority: bool) -> C
     }
 }
 
-/// The holder as a contender for another quantum of `quantum_ns`. Its work in flight counts in addition, because the
-/// holder pays for it in any case.
+/// The holder as a contender for another quantum of `quantum_ns`. Its work in flight counts too, because the holder
+/// pays for it in any case.
 pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) -> Contender {
     let ahead_ns = holder.weighted_ns(holder.expected_drain_ns.saturating_add(quantum_ns / 2));
     Contender {
@@ -62,8 +62,8 @@ pub(crate) fn renewal(holder: &Container, quantum_ns: u64, same_priority: bool) 
     }
 }
 
-/// The virtual time of the device: that of the container furthest behind among those that use or want it. It never goes
-/// back.
+/// The virtual time of the device: that of the container furthest behind among the containers that use or want it. It
+/// never goes back.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualClock {
     now_ns: u64,

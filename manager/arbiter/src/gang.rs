@@ -11,10 +11,10 @@
 //!   circular waiting.
 //! * The device that will be ready last closes its gate first. Until then the holders of the others go on. A device
 //!   that is ready too early is lent out, or kept empty for at most [`GANG_GAP_NS`].
-//! * When the lease ends on one device, it ends on all devices that another container wants or on which a limit
-//!   applies.
-//! * Work can be left over whose peer was not launched in time. Where the container has drained but a sibling has not,
-//!   it is **recalled**: let in until the sibling has drained too. Two containers with work left on each other's
+//! * When the lease ends on one device, it ends on all those of its devices that another container wants or on which a
+//!   limit applies.
+//! * Work can be left over because its peer was not launched in time. Where the container has drained but a sibling has
+//!   not, it is **recalled**: let in until the sibling has drained too. Two containers with work left on each other's
 //!   devices would keep each other out; after [`GANG_STUCK_NS`] the older one is let in beside the other.
 //!
 //! A recalled container can launch anything, not only the peer that is waited for. So if each device has a process of
@@ -101,7 +101,7 @@ impl GangState {
 /// The part of a contender that is compared before virtual time within a class; the lesser goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Precedence {
-    /// Its work on another device may wait for launches here.
+    /// The container's work on another device may wait for launches here.
     Awaited {
         /// When the gate was closed there.
         since_ns: u64,
@@ -126,7 +126,7 @@ pub struct Siblings {
     pub(crate) open: bool,
     /// The container waits on another device for its lease, or for the end of its work after a lease.
     pub(crate) apart: bool,
-    /// When the first of the gates was closed behind which work is not done yet.
+    /// When the first gate was closed that still has unfinished work behind it.
     pub(crate) draining_since_ns: Option<u64>,
 }
 
@@ -185,8 +185,8 @@ impl Container {
         siblings.ready_ns.min(since_ns.saturating_add(GANG_HOLD_MAX_NS))
     }
 
-    /// Whether the container's lease has lost its purpose: it was ended on another device, or was given to let work end
-    /// there and that work has ended.
+    /// Whether the container's lease has lost its purpose: either it ended on another device, or it was given to let
+    /// work end there and that work has ended.
     pub(crate) fn has_parted(&self) -> bool {
         if self.recalled { !self.is_awaited_elsewhere() } else { self.together && self.is_awaited_elsewhere() }
     }
@@ -200,7 +200,7 @@ impl Container {
         self.siblings?.draining_since_ns
     }
 
-    /// Its precedence, if it is `ahead_ns` of virtual time ahead of the others in its class.
+    /// The container's precedence, if it is `ahead_ns` of virtual time ahead of the others in its class.
     pub(crate) fn precedence(&self, ahead_ns: u64) -> Precedence {
         match (self.awaited_since_ns(), self.summoned_since_ns()) {
             (Some(since_ns), _) if ahead_ns <= self.weighted_ns(OVERRUN_MAX_NS) => Precedence::Awaited { since_ns },
@@ -223,7 +223,7 @@ impl Container {
         self.follows && self.siblings.is_some_and(|siblings| siblings.open || siblings.apart)
     }
 
-    /// Its state here. `ready_ns` is used if it waits.
+    /// The container's state here. `ready_ns` is used if it waits.
     pub(crate) fn gang_state(&self, ready_ns: u64) -> GangState {
         match self.phase {
             Phase::Free => GangState::Open { session_ns: None },

@@ -89,11 +89,12 @@ fn budget_spent_ns(holder: &Container, now_ns: u64) -> Option<u64> {
     }
     let kept_ns = holder.net_of_limit_ns(holder.expected_drain_ns);
     let left_ns = holder.cap.balance_ns().checked_sub(kept_ns)?;
-    // The holder earns while it runs. It is enough to look again when its present balance is spent.
+    // The holder earns budget while it runs, so this is a lower bound. The next decision comes when the present balance
+    // is spent, and looks again.
     Some(now_ns.saturating_add(left_ns))
 }
 
-/// The container that would be next if it were decided now; `None`: `holder` again.
+/// The container that would be next if the decision were made now; `None` if that is `holder` again.
 pub(crate) fn next(holder: Option<&Container>, rivals: &Rivals) -> Option<Contender> {
     let renewal = holder.map(|holder| fair::renewal(holder, quantum_ns(holder, rivals), rivals.same_priority));
     let first = [rivals.best, rivals.held].into_iter().flatten().min()?;

@@ -2,8 +2,8 @@
 //!
 //! An [`Arbiter`] decides, for one device, which container may use it now. It is pure policy: it has no clock, does no
 //! I/O and starts no thread. Its caller passes in the time and the observations ([`Observation`]), and carries out the
-//! returned commands ([`GateCommand`]). Tests do the same in virtual time.
-//! It uses only values and ordered collections of the standard library; `clippy.toml` forbids the rest.
+//! returned commands ([`GateCommand`]). Tests do the same in virtual time. The arbiter uses only values and ordered
+//! collections of the standard library; `clippy.toml` forbids the rest.
 //!
 //! # How time is shared
 //!
@@ -18,16 +18,17 @@
 //!   containers have work there, the device switches between their processes, and the time is split accordingly. The
 //!   charges of all containers together are the time in which the device was in use.
 //! * **Weighted fair queueing** decides which container is next (`fair`). Each container's virtual time advances by its
-//!   charges over its request, and the least goes first. What a long kernel takes beyond its lease is debt, paid back
-//!   by waiting. So shares are exact in the long run, however long the kernels are.
+//!   charges over its request, and the container with the least virtual time goes first. A long kernel that takes more
+//!   than its lease leaves a debt, which its container pays back by waiting. So shares are exact in the long run,
+//!   however long the kernels are.
 //! * A holder that does nothing while others wait **withholds** the device. That time counts in its virtual time and
 //!   against its request, except the first [`timing::WAKING_NS`] of a lease. It is not charged, and no limit counts it.
 //!   So a container with short work and pauses, or with processes that are stopped, costs others only the time of the
 //!   switches to it and back.
 //! * A container's **limit** is a token bucket (`bucket`). Between request and limit a container uses what others
 //!   leave.
-//! * **Priority** decides the order of containers within their requests, and of those that want time that is left over.
-//!   It never takes what another container has requested.
+//! * **Priority** decides the order of containers within their requests, and the order of those that want time that is
+//!   left over. It never takes what another container has requested.
 //! * A container with **several devices** gets its leases on them together, and gives them back together. Each device's
 //!   arbiter sees the container's state on the others ([`Siblings`]), and publishes its state here ([`GangState`]). See
 //!   `gang`.
@@ -48,12 +49,12 @@
 //! * A gate is opened only when all other work is done, has overrun, or may wait for work that is launched then. A
 //!   container without processes has no lease.
 //! * Between two polls all containers together are charged at most the time between them, except for work that has
-//!   outlasted [`timing::OVERDUE_NS`]: that work pays its part, and the others do not pay less for it.
+//!   outlasted [`timing::OVERDUE_NS`]: its container pays for it, and the others do not pay less because of it.
 //! * A container that waits, is within its request and has budget is let in within finite time, whatever the priority
 //!   of the others: after at most their leases and overruns until its virtual time is the least.
 //! * Over any time `t` a container is charged at most the sum of: `limit * t`; [`timing::BURST_NS`], or half a lease of
 //!   its own if its kernels are so long that this is more; `limit *` [`timing::HELD_OFF_MAX_NS`] if others kept it
-//!   waiting before; and the work in flight when its gate closed.
+//!   waiting before; and the work that was in flight when its gate closed.
 //! * A container with several devices costs the others at most [`timing::GANG_CREDIT_NS`] for being let in together,
 //!   and [`timing::OVERRUN_MAX_NS`] for letting its work end. Its virtual time pays for both.
 //! * No decision depends on a floating-point number, on the order of a hash, or on the order of the observations.

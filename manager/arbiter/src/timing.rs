@@ -30,7 +30,7 @@ pub const IDLE_GRACE_NS: u64 = 2_000_000;
 /// does not count as withheld: short leases have more of it than long ones, and that would distort the shares.
 pub const WAKING_NS: u64 = 250_000;
 
-/// The minimum idle grace, for holders that in the past did not come back within the grace.
+/// The minimum idle grace. The grace of a holder that did not come back within it is halved, down to this.
 pub const IDLE_GRACE_MIN_NS: u64 = 500_000;
 
 /// After its gate was closed, a container's work in flight keeps out containers that would go first for this long.
@@ -43,7 +43,7 @@ pub const OVERRUN_LAST_NS: u64 = 300_000_000;
 /// Such work may be a fault, a stopped process or a forgery, and would otherwise loosen every limit.
 pub const OVERDUE_NS: u64 = 5_000_000_000;
 
-/// Work in flight may take this long after the gate was closed; more is reported as overrun.
+/// Work in flight may take this long after the gate was closed; the excess is reported as overrun.
 pub const OVERRUN_REPORTED_NS: u64 = 5_000_000;
 
 /// Budget that a limited container needs before its gate is opened, so that leases do not become too short.
@@ -58,12 +58,12 @@ pub const HELD_OFF_MAX_NS: u64 = 1_000_000_000;
 /// Upper bound of the lease and drain that the arbiter expects of a container.
 pub const EXPECTED_MAX_NS: u64 = 500_000_000;
 
-/// How much device time a container with several devices may be ahead of the others on one of them and still be let in
-/// there together with the rest.
+/// How far, in device time, a container with several devices may be ahead of the others on one device and still be let
+/// in there together with its other devices.
 pub const GANG_CREDIT_NS: u64 = QUANTUM_MAX_NS;
 
-/// How long a container with several devices is held back on one of them until the others are ready. Others use its
-/// device in the meantime.
+/// How long a container with several devices is held back on one of them until the others are ready. Other containers
+/// use the device in the meantime.
 pub const GANG_HOLD_MAX_NS: u64 = 300_000_000;
 
 /// A container that has saved this much on a device, or half of the maximum, is let in there as if it had no other

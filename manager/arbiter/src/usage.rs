@@ -22,7 +22,7 @@ pub const WAIT_BOUNDS_NS: [u64; 13] = [
 pub struct Usage {
     /// Charged device time, in nanoseconds.
     pub charged_ns: u64,
-    /// Since when it has waited for its next lease, if it waits.
+    /// When its present wait for a lease began, if it waits.
     pub waiting_since_ns: Option<u64>,
     /// Time that it waited for leases, in nanoseconds, without the present wait.
     pub waited_ns: u64,

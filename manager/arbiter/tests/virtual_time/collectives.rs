@@ -8,7 +8,7 @@ use crate::world::{MS, SECOND, World};
 
 const US: u64 = 1_000;
 
-/// How the launches of a gang are made.
+/// How a gang launches its kernels.
 #[derive(Clone, Copy, Debug)]
 enum Launches {
     /// One thread launches on one device after the other.
@@ -174,7 +174,7 @@ fn processes_whose_kernels_wait_for_a_peer_make_progress() {
             Crowd { gangs: vec![processes(&[0, 1])], singles: vec![single(0, 50, MS), single(1, 50, 20 * MS)] };
         assert_progress(&beside_others, &[50], 12, 300);
         let two = Crowd { gangs: vec![processes(&[0, 1]); 2], singles: Vec::new() };
-        // How far depends on how their waits happen to fall.
+        // The progress depends on how their waits happen to fall.
         assert_progress(&two, &[50, 50], 18, 0);
     }
 }

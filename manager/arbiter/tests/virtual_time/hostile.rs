@@ -64,8 +64,8 @@ fn any_observation_is_handled() {
     }
 }
 
-/// Runs two containers, of which the first one shows what `lie` returns (it is told the time, and whether its gate is
-/// open), and the second one is busy whenever it may be. Returns the second one's charge after five seconds.
+/// Runs two containers. The first one shows what `lie` returns; `lie` is told the time, and whether the gate is open.
+/// The second one is busy whenever it may be. Returns the second one's charge after five seconds.
 fn charged_beside(lie: impl Fn(u64, bool) -> Observation) -> u64 {
     let mut arbiter = Arbiter::new(0);
     for container in [LIAR, HONEST] {

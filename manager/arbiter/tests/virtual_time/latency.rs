@@ -1,4 +1,4 @@
-//! How long containers wait that want little time.
+//! How long containers that want little time wait.
 
 use aliquot_arbiter::{ContainerId, Share, Usage, WAIT_BOUNDS_NS, timing};
 
@@ -9,7 +9,7 @@ use crate::world::{MS, SECOND, World};
 const BATCH: ContainerId = ContainerId(0);
 const SERVICE: ContainerId = ContainerId(1);
 
-/// Work in flight at the end of a lease besides one kernel, and the lateness of polls.
+/// Work in flight besides one kernel at the end of a lease, plus the lateness of polls.
 const SLACK_NS: u64 = 3 * MS;
 
 fn beside_a_batch(batch_kernel_ns: u64, service: Share) -> World {

@@ -23,7 +23,7 @@ pub(crate) struct Program {
     pub(crate) kernels_ns: Vec<u64>,
     /// After this many launches it waits until they are done.
     pub(crate) burst: u64,
-    /// Then it pauses for this long.
+    /// After each burst it pauses for this long.
     pub(crate) pause_ns: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Kernel {
     pub(crate) left_ns: u64,
     /// Number of the marker behind it, if there is one.
     marker: Option<u64>,
-    /// Set for a kernel that runs only while the peers' kernels of the same number run: that number.
+    /// For a kernel that runs only together with the peers' kernels of the same number: that number.
     pub(crate) collective: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Process {
     pub(crate) meets_every: u64,
     /// The process no longer wakes up when its gate is opened.
     pub(crate) deaf: bool,
-    /// For one thread that launches on several devices in turn: the process for which it launches just before this one.
+    /// For one thread that launches on several devices in turn: the process of its previous launch.
     pub(crate) after: Option<usize>,
     pub(crate) queue: VecDeque<Kernel>,
     state: State,

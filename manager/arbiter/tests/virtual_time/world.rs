@@ -33,7 +33,7 @@ pub(crate) struct Record {
     charged_before_ns: u64,
     /// `used_ns` at each multiple of [`SAMPLE_NS`].
     pub(crate) samples: Vec<u64>,
-    /// The greatest use beyond its limit in any interval that begins and ends at polls.
+    /// The greatest use beyond its limit, over all intervals that begin and end at polls.
     pub(crate) excess_ns: i64,
     /// In hundredths of a nanosecond: use beyond the limit since the beginning, and the least value so far.
     balance: i64,
@@ -119,7 +119,8 @@ impl World {
         numbers
     }
 
-    /// The same, with peers for all kernels, and one thread that makes all launches, one device after the other.
+    /// Starts a gang whose kernels all run only together with their peers. One thread makes all launches, one device
+    /// after the other.
     pub(crate) fn start_gang_of_one_thread(
         &mut self,
         container: ContainerId,
@@ -197,7 +198,7 @@ impl World {
         self.record(device, container).longest_wait_ns.max(wait_ns(&usage, self.now_ns))
     }
 
-    /// Part of the time so far in which the device was busy, in hundredths of a percent.
+    /// The part of the time so far in which the device was busy, in hundredths of a percent.
     pub(crate) fn busy_bp(&self, device: usize) -> u64 {
         self.devices[device].used_ns * 10_000 / self.now_ns
     }
@@ -403,7 +404,7 @@ impl Device {
         self.poll_ns = Some(self.poll_ns.map_or(by_ns, |poll_ns| poll_ns.min(by_ns)));
     }
 
-    /// Records by how much containers exceed their limits.
+    /// Records how far containers exceed their limits.
     fn watch_limits(&mut self, now_ns: u64) {
         let elapsed_ns = (now_ns - self.polled_ns) as i64;
         self.polled_ns = now_ns;
@@ -411,7 +412,7 @@ impl Device {
             let used_ns = (record.used_ns - record.balance_used_ns) as i64;
             record.balance_used_ns = record.used_ns;
             let limit = i64::from(record.share.unwrap().limit_percent);
-            // All use of the interval may come at once, anywhere in it.
+            // All use of the interval may come at once, at any time within it.
             record.excess_ns = record.excess_ns.max((record.balance + used_ns * 100 - record.least_balance) / 100);
             record.balance += used_ns * 100 - elapsed_ns * limit;
             record.least_balance = record.least_balance.min(record.balance);
