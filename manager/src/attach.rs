@@ -1,10 +1,10 @@
-//! Tracks which processes are in which slice. One thread listens on the attach sockets of all slices and holds a pidfd
-//! of every attached process.
+//! Tracks the processes in each slice. One thread listens on the attach sockets of all slices and holds a pidfd of
+//! every attached process.
 //!
 //! A process that takes a slot in its ledger reports this once on the slice's attach socket. From then on this thread
-//! holds a pidfd of the process, and gives back what it held as soon as it ends, however it ends. The thread trusts
-//! only facts from the kernel (the sender's pid, its namespace, its start time). A message that contradicts them is
-//! dropped and counted.
+//! holds a pidfd of the process. As soon as the process ends, however it ends, the thread gives back the memory and the
+//! slot that the process held. The thread trusts only facts from the kernel (the sender's pid, its namespace, its start
+//! time). A message that contradicts them is dropped and counted.
 //!
 //! Some processes are missed: a message is lost when the manager is down or its socket's queue is full, and a process
 //! can be killed between taking the slot and reporting it. So the thread sweeps the ledgers at the start and every few

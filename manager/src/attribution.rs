@@ -1,6 +1,6 @@
 //! Finds the slice that a process of this machine belongs to, even if the process hides it.
 //!
-//! It asks, in this order, only for facts that a process cannot choose by itself:
+//! It asks, in this order, only for facts that a process cannot choose:
 //!
 //! 1. whether it is attached (the attach thread holds a pidfd of it);
 //! 2. the mounts that it sees: a container has its region mounted, and the region's name is a secret of 128 bits;
@@ -31,7 +31,7 @@ const ANCESTORS_MAX: usize = 64;
 /// Identifies a process within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProcessId {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat`.
     pub start_time: u64,
@@ -40,14 +40,14 @@ pub(crate) struct ProcessId {
 /// Whether and where a process belongs to a slice.
 #[derive(Clone)]
 pub(crate) enum Place {
-    /// In a slice.
+    /// The process belongs to a slice.
     Inside {
         /// The slice.
         slice: Arc<LiveSlice>,
         /// The process as it attached; `None` if it has not.
         attached: Option<Attached>,
     },
-    /// In no slice.
+    /// The process belongs to no slice.
     Outside,
 }
 
@@ -131,7 +131,7 @@ impl Census<'_> {
     }
 
     fn by_mounts(&self, pid: u32) -> Option<u64> {
-        // On the host itself any region may be mounted somewhere.
+        // A process on the host may have any region mounted somewhere, so its mounts prove nothing.
         if self.host.are_of(procfs::mount_namespace(pid)?) {
             return None;
         }

@@ -1,9 +1,9 @@
 //! The audit: compares what the driver sees with the ledgers.
 //!
 //! Preloading is no security barrier. A program that clears its environment, loads a second copy of the driver's
-//! library or speaks to the device by itself is not limited. But it shows in the driver's list of processes, and the
-//! manager knows which slice it belongs to ([`attribution`](crate::attribution)). So the audit reports it, and stops it
-//! where the node's policy says so.
+//! library or speaks to the device by itself is not limited. But the driver's list of processes shows it, and the
+//! manager knows which slice it belongs to ([`attribution`](crate::attribution)). So the audit reports the process, and
+//! stops it where the node's policy says so.
 //!
 //! [`judgement`] judges what one look shows, and [`suspicion`] decides when a judgement is believed; both are pure.
 //! [`registration`] finds out whether a process uses the shim.
@@ -74,7 +74,7 @@ impl Audit {
         self.findings.lock().clone()
     }
 
-    /// Processes that were stopped. Each one counted here is already among [`Self::findings`].
+    /// Number of processes that were stopped. Each one counted here is already among [`Self::findings`].
     #[must_use]
     pub(crate) fn stopped(&self) -> u64 {
         self.stopped.load(Ordering::Acquire)
@@ -133,8 +133,8 @@ impl Auditor {
             |process: &ProcessLook| mps_server.is_some() && procfs::program(process.id.pid) == mps_server;
         let mut seen: BTreeMap<Subject, Seen<'_>> = BTreeMap::new();
         for look in looks {
-            // Only a server outside of slices: a tenant's own serves processes of its slice, and those can be told
-            // apart.
+            // Only a server outside of slices counts: a tenant's own server serves processes of its slice, and those
+            // can be told apart.
             let is_outside = |process: &&ProcessLook| matches!(process.place, Place::Outside);
             let behind_mps = look.processes.iter().filter(is_outside).any(is_mps_server);
             for process in &look.processes {

@@ -127,7 +127,7 @@ impl Mount {
 }
 
 impl Cdi {
-    /// The directory in which slices are published, if they are.
+    /// The directory in which slices are published; `None` if they are not published.
     #[must_use]
     pub(crate) fn dir(&self) -> Option<&Path> {
         self.config.as_ref().map(|config| config.dir.as_path())
@@ -166,9 +166,10 @@ impl Cdi {
         let write = || {
             DirBuilder::new().recursive(true).mode(0o755).create(&config.dir)?;
             let text = serde_json::to_vec_pretty(&spec)?;
-            // An unchanged file needs no space on a full disk.
+            // A file that has the right content already is not written again, so a full disk does no harm.
             if fs::read(&path).is_ok_and(|found| found == text) {
-                // A manager that was killed may have left it. Where nothing can be written, it stays.
+                // A manager that was killed may have left this file. On a file system that cannot be written to, it
+                // stays.
                 let _ = fs::remove_file(&new);
                 return Ok(());
             }
@@ -181,7 +182,7 @@ impl Cdi {
         })
     }
 
-    /// Removes a slice's specification, if there is one, and what a manager that was killed has half written of it.
+    /// Removes a slice's specification, if there is one, and the unfinished file of a manager that was killed.
     ///
     /// # Errors
     /// The file cannot be removed.
@@ -202,7 +203,7 @@ fn write_preload_file<'a>(path: &Path, libraries: impl Iterator<Item = &'a Path>
         return Ok(());
     }
     let new = path.with_extension("new");
-    // One that was left behind by a kill cannot be opened for writing, except by root.
+    // A file that a killed manager left cannot be opened for writing, except by root.
     remove_if_there(&new)?;
     fs::write(&new, text)?;
     // Every user of the container must read it, whatever this process's umask is.
@@ -224,7 +225,7 @@ fn file(config: &CdiConfig, slice: &str) -> PathBuf {
     config.dir.join(format!("aliquot.dev-slice-{slice}.json"))
 }
 
-/// What a container gets besides the region.
+/// Everything that a container gets besides the region.
 struct Container {
     /// Variables that say which devices it sees.
     visible: Vec<String>,
@@ -397,7 +398,8 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().ino(), made.ino());
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
         fs::write(&path, "/r/a").unwrap();
-        // A file that a killed manager left is replaced and not written to. The link shows which: root can write to all.
+        // A file that a killed manager left is replaced and not written to. The link shows this: root could write to
+        // any file.
         let other = dir.path().join("other");
         fs::write(&other, "of somebody else").unwrap();
         std::os::unix::fs::symlink(&other, path.with_extension("new")).unwrap();

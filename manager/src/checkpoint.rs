@@ -1,15 +1,15 @@
 //! The manager's persistent state: the slices, in one file that is replaced atomically.
 //!
 //! The file is written under another name, synced, and renamed; then its directory is synced. A reader finds the state
-//! before or after a change, never half of one. On a full disk the file is overwritten in place instead, if its copy
-//! holds the former state meanwhile.
+//! before or after a change, never half of one. On a full disk the file is overwritten in place instead, provided that
+//! its copy holds the former state meanwhile.
 //!
-//! Each slice is stored with its phase. `making` is written before anything of a slice is made, and `removing` before
-//! anything of it is removed. So after a kill at any moment all possible leftovers are known, and the next start
-//! removes them. `ready` slices are what the manager has promised.
+//! Each slice is stored with its phase. `making` is written before any file of a slice is made, and `removing` before
+//! any is removed. So after a kill at any moment all possible leftovers are known, and the next start removes them.
+//! `ready` slices are those that the manager has promised.
 //!
 //! A second file holds a copy. It is written after the first one, and read if the first one is damaged or gone. If both
-//! are, the regions tell which slices there are: see `manager::recovery`.
+//! are damaged or gone, the regions tell which slices exist: see `manager::recovery`.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -34,9 +34,9 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Phase {
-    /// Begun, and not promised to a caller yet.
+    /// The making has begun; the slice is not promised to a caller yet.
     Making,
-    /// Made and promised.
+    /// The slice is made and promised to its caller.
     Ready,
     /// Its removal has begun.
     Removing,
@@ -45,25 +45,25 @@ pub(crate) enum Phase {
 /// A slice in the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
-    /// How far it has got.
+    /// How far the making or the removal has got.
     pub phase: Phase,
     /// The slice.
     #[serde(flatten)]
     pub slice: Slice,
 }
 
-/// What the checkpoint holds.
+/// The content of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Contents {
     version: u32,
-    /// The boot during which it was written: after another boot the regions are gone.
+    /// The boot during which it was written. After another boot the regions are gone.
     pub boot_id: String,
     /// The slices.
     pub slices: Vec<Entry>,
 }
 
 impl Contents {
-    /// The contents of this version.
+    /// Contents in the version that this manager writes.
     #[must_use]
     pub(crate) fn new(boot_id: String, slices: Vec<Entry>) -> Contents {
         Contents { version: VERSION, boot_id, slices }
@@ -81,7 +81,7 @@ pub enum CheckpointError {
         /// Why.
         source: io::Error,
     },
-    /// The file was written by a newer manager.
+    /// The file was written by a newer manager, in a version that this one cannot read.
     #[error(
         "the checkpoint {} is of version {found}, and this manager knows version {VERSION}; install the newer manager \
          again, or remove the slices with it first", path.display()
@@ -103,14 +103,14 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Whether only disk space is missing: a state that needs no more space can still be written.
+    /// Whether the failure is only a lack of disk space. Then a state that needs no more space can still be written.
     #[must_use]
     pub(crate) fn is_full_disk(&self) -> bool {
         matches!(self, CheckpointError::Write { source, .. } if is_full(source))
     }
 }
 
-/// What a start finds.
+/// The checkpoint as it is found at a start.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// No file: this is the first start, or both files were deleted.
@@ -170,15 +170,15 @@ impl Checkpoint {
     pub(crate) fn save(&self, contents: &Contents) -> Result<(), CheckpointError> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let path = dir.join(FILE);
-        // In one piece: a serialiser on the file itself would write token by token.
+        // Serialised in one piece: a serialiser on the file itself would write token by token.
         let mut text = serde_json::to_vec_pretty(contents)
             .map_err(|error| CheckpointError::Write { path: path.clone(), source: error.into() })?;
         text.push(b'\n');
         let copy = dir.join(COPY);
-        // On a full disk a slice can still be removed, because that makes the file no longer.
+        // On a full disk a slice can still be removed, because that does not make the file longer.
         write(dir, &path, &text, || overwrite_beside_copy(&path, &copy, &text))
             .map_err(|source| CheckpointError::Write { path: path.clone(), source })?;
-        // The file is whole and durable, so it does no harm if its copy is not for a moment.
+        // The file is whole and durable, so the copy may be incomplete for a moment.
         if let Err(error) = write(dir, &copy, &text, || overwrite(&copy, &text)) {
             // A stale copy is worse than none: without one, the regions are asked.
             let _ = fs::remove_file(&copy);
@@ -187,7 +187,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Whether nothing is saved.
+    /// Whether the checkpoint saves nothing, because there is no state directory.
     #[must_use]
     pub(crate) fn is_off(&self) -> bool {
         self.dir.is_none()
@@ -210,7 +210,7 @@ fn read(path: &Path) -> Result<Read, CheckpointError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::Missing),
         Err(source) => return Err(CheckpointError::Read { path: path.into(), source }),
     };
-    // The version alone first: a newer file may differ in everything else.
+    // The version is read by itself first: a newer file may differ in everything else.
     match serde_json::from_slice(&text) {
         Ok(Version { version: VERSION }) => {}
         Ok(Version { version: found }) => return Err(CheckpointError::Version { path: path.into(), found }),
@@ -223,15 +223,15 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Replaces a file; on a full disk, does what `in_place` does instead.
+/// Replaces a file; on a full disk calls `in_place` instead.
 fn write(dir: &Path, path: &Path, text: &[u8], in_place: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let new = dir.join(".checkpoint.new");
     aliquot_durable::replace_through(&new, path, text)
         .or_else(|error| if is_full(&error) && in_place().is_ok() { Ok(()) } else { Err(error) })
 }
 
-/// Overwrites the checkpoint. Its copy holds the former state before that, and until the new one is durable: if the
-/// machine stops in between, one of both files is whole. Without a copy nothing is overwritten.
+/// Overwrites the checkpoint in place. Before that, and until the new state is durable, its copy holds the former
+/// state: if the machine stops in between, one of the two files is whole. Without a copy nothing is overwritten.
 fn overwrite_beside_copy(path: &Path, copy: &Path, text: &[u8]) -> io::Result<()> {
     let is_whole = |path: &Path| matches!(read(path), Ok(Read::Whole(_)));
     if is_whole(path) {
@@ -243,7 +243,7 @@ fn overwrite_beside_copy(path: &Path, copy: &Path, text: &[u8]) -> io::Result<()
     overwrite(path, text)
 }
 
-/// Overwrites a file that is at least as long, and keeps its length.
+/// Overwrites a file that is at least as long as `text`, and keeps its length.
 fn overwrite(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);

@@ -1,7 +1,7 @@
-//! The manager's configuration: a TOML file and flags, of which flags take precedence.
+//! The manager's configuration: a TOML file, and flags that take precedence over it.
 //!
-//! [`Settings`] is what a person writes, in the file or as flags. [`Config`] is the result once defaults are filled in.
-//! The rest of the manager sees only [`Config`].
+//! [`Settings`] holds the values that a person writes, in the file or as flags. [`Config`] is the result once defaults
+//! are filled in. The rest of the manager sees only [`Config`].
 
 use std::fs;
 use std::net::SocketAddr;
@@ -146,7 +146,7 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Log level or filter.
     pub log_level: String,
-    /// Whether it waits for the manager that uses its directories to end, instead of giving up.
+    /// Whether this manager waits for another one with the same directories to end, instead of giving up.
     pub stands_by: bool,
 }
 
@@ -154,7 +154,7 @@ impl Config {
     /// The configuration from flags and the file `file`, or the default file if there is one.
     ///
     /// # Errors
-    /// A file that cannot be read or understood, or a value that can never work.
+    /// The file cannot be read or understood, or a value can never work.
     pub fn load(flags: Settings, file: Option<&Path>) -> Result<Config, ConfigError> {
         let defaults = Paths::of_this_user();
         let settings = Config::file(file).map_or_else(|| Ok(Settings::default()), |path| read(&path))?;
@@ -170,8 +170,8 @@ impl Config {
         file.map(Path::to_owned).or_else(|| Some(default()).filter(is_there))
     }
 
-    /// For a manager inside another program: everything is below `runtime_dir`, nothing is published, and nothing is
-    /// saved.
+    /// The configuration of a manager inside another program: everything is below `runtime_dir`, nothing is published,
+    /// and nothing is saved.
     #[must_use]
     pub fn embedded(runtime_dir: PathBuf) -> Config {
         Config {
@@ -250,7 +250,7 @@ fn read(path: &Path) -> Result<Settings, ConfigError> {
     toml::from_str(&text).map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })
 }
 
-/// Other processes use these paths, and their working directory differs.
+/// Makes sure that a path is absolute: other processes use it, and their working directory differs.
 fn absolute(key: &'static str, path: PathBuf) -> Result<PathBuf, ConfigError> {
     if path.is_absolute() { Ok(path) } else { Err(ConfigError::Relative { key, path }) }
 }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn the_example_file_is_complete_and_says_the_truth() {
         let example = include_str!("../../deploy/config/manager.toml");
-        // Every key stands in the example as a comment: without the marks it must be a valid file.
+        // Every key stands in the example as a comment: without the comment marks it must be a valid file.
         let all: String = example
             .lines()
             .map(|line| line.strip_prefix("#= ").unwrap_or(line))

@@ -41,7 +41,7 @@ const CLIENT_GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Its directories, checkpoint or threads.
+    /// A failure of its directories, checkpoint or threads.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Its socket cannot be served.
@@ -89,7 +89,7 @@ impl Daemon {
         Daemon::start_with(config, source)
     }
 
-    /// The same, with the devices of `source`.
+    /// Starts a manager of the devices of `source`, and returns once it serves.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -153,8 +153,8 @@ impl Daemon {
         let _ = self.manager.list();
     }
 
-    /// Stops it, and returns when it has ended. Regions and the checkpoint stay, and processes in slices stay limited.
-    /// Without a state directory ([`Config::state_dir`]) slices end with it.
+    /// Stops the manager, and returns when it has ended. Regions and the checkpoint stay, and processes in slices stay
+    /// limited. Without a state directory ([`Config::state_dir`]) slices end with the manager.
     pub fn stop(mut self) {
         self.end();
     }

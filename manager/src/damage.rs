@@ -1,8 +1,8 @@
-//! Handles damaged regions: the slice of a damaged region gets nothing more, from now on and until it is made anew.
+//! Handles damaged regions: a slice with a damaged region gets nothing more until it is made anew.
 //!
 //! The damaged ledger may appear to have room for everything, and a newly started program may see other files than this
 //! manager. So the limits become 0 and the arbiter forgets the slice. Where files are gone or were replaced, the watch
-//! makes a closed directory, which makes the shim refuse.
+//! makes a *closed directory*, which makes the shim refuse.
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ impl DamageWatch {
         DamageWatch { dirs, time_sharing, events }
     }
 
-    /// Checks the region of `live` for damage, and acts on it. Does so on each call, also where damage is known: what
-    /// can be put right is put right each time.
+    /// Checks the region of `live` for damage, and acts on it. It does so on each call, also if the damage is known
+    /// already: each call repairs what can be repaired.
     pub(crate) fn look(&self, live: &LiveSlice) {
         let is_leaving = live.is_leaving();
         if *is_leaving {
@@ -53,7 +53,7 @@ impl DamageWatch {
         }
     }
 
-    /// Reports words that the sweeps put right, once for each time that they appear.
+    /// Reports words of the ledger that the sweeps have corrected, once for each time that they appear.
     fn note_implausible(&self, live: &LiveSlice) {
         let what = live.region.implausible();
         if live.note_implausible(what.is_some())

@@ -1,10 +1,10 @@
-//! How many file descriptors this process may have open, and how they are budgeted.
+//! The file descriptors that this process may have open, and how they are budgeted.
 //!
 //! A slice needs a few, each attached process one (its pidfd), and each client of the sockets one. The number that
-//! others can make this process open is bounded, so that a reserve stays: without a free descriptor the manager cannot
-//! accept a client, read `/proc` or write a checkpoint, and without `/proc` it could not tell live processes from dead
-//! ones. A slice that could not be watched is refused. The end of a process beyond the bound is found by the sweeps of
-//! the ledgers.
+//! other processes can make this process open is bounded, so that a reserve stays. Without a free descriptor the
+//! manager cannot accept a client, read `/proc` or write a checkpoint, and without `/proc` it could not tell live
+//! processes from dead ones. A new slice that could not be watched is refused. A process beyond the bound gets no
+//! pidfd, and the sweeps of the ledgers find its end.
 
 use std::fs;
 use std::io;
@@ -84,12 +84,13 @@ impl Descriptors {
         (self.limit / 8).clamp(4, 256)
     }
 
-    /// Descriptors that slices and their processes never get: for clients, and for files that are open only briefly.
+    /// Descriptors that slices and their processes never get. They are for clients, and for files that are open only
+    /// briefly.
     fn reserve(self) -> usize {
         self.clients_max() + (self.limit / 8).clamp(8, 128)
     }
 
-    /// Checks whether `new` other slices can be watched. `processes` holds the number of processes of each existing
+    /// Checks whether `new` more slices can be watched. `processes` holds the number of processes of each existing
     /// slice.
     ///
     /// # Errors
@@ -121,8 +122,8 @@ fn open() -> usize {
     told_by_size().unwrap_or_else(listed)
 }
 
-/// From Linux 6.2 on the kernel says it as the list's size. That costs the same however many there are, and a slice cannot be
-/// made without it.
+/// From Linux 6.2 on the size of the list's directory is the number. Asking for it costs the same however many
+/// descriptors are open, and this is asked for each new slice.
 fn told_by_size() -> Option<usize> {
     let bytes = fs::metadata(LIST).ok()?.len();
     usize::try_from(bytes).ok().filter(|open| *open > 0)

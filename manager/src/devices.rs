@@ -1,7 +1,7 @@
-//! Watches the devices: one thread asks the driver, so a driver that hangs delays no other thread. Another one speaks to
-//! the control daemon of MPS, for the same reason.
+//! Watches the devices. One thread asks the driver, so that a driver that hangs delays no other thread. Another thread
+//! speaks to the control daemon of MPS, for the same reason.
 //!
-//! Its answers feed the inventory with each device's health, and [`processes`]: the memory that slices use beyond their
+//! The answers feed the inventory with each device's health, and [`processes`]: the memory that slices use beyond their
 //! ledgers (contexts, modules), the device time of slices that have a device to themselves, and the audit.
 
 use std::collections::BTreeMap;
@@ -48,12 +48,12 @@ pub(crate) struct Known {
     pub inventory: Arc<Inventory>,
     /// Why the driver did not answer the last request; `None` if it did.
     pub problem: Option<String>,
-    /// Memory in use that no slice was given, of the devices of which the driver says that.
+    /// Memory in use that belongs to no slice, for the devices for which the driver reports it.
     pub memory_outside_bytes: Arc<BTreeMap<DeviceUuid, u64>>,
 }
 
 impl Known {
-    /// Why a slice with these parts does not work, or may not: one of its devices is unhealthy, gone, or was
+    /// Why a slice with these parts does not work, or might not: one of its devices is unhealthy, gone, or was
     /// partitioned.
     #[must_use]
     pub(crate) fn problem_of(&self, parts: &[Part]) -> Option<String> {
@@ -85,7 +85,7 @@ pub(crate) struct Devices {
     ceiling: Periodic,
 }
 
-/// Looks that were requested ahead of time.
+/// Looks that were requested before they are due.
 #[derive(Default)]
 struct Asked {
     processes: AtomicBool,
@@ -96,7 +96,7 @@ impl Devices {
     /// Asks `source` once, and starts the thread that keeps asking.
     ///
     /// # Errors
-    /// The kernel gives not all threads.
+    /// The kernel does not give all threads.
     pub(crate) fn start(
         source: Box<dyn DeviceSource>,
         slices: Arc<LiveSlices>,
@@ -124,7 +124,7 @@ impl Devices {
         watch.look_at_devices();
         let mut ceiling = Ceiling::new(mps, slices, known.clone());
         if ceiling.hold() {
-            // With what the control daemon has said.
+            // This look includes the answer of the control daemon.
             watch.look_at_devices();
         }
         let thread = Periodic::start("devices", move || Some(watch.tick()))?;
@@ -273,7 +273,7 @@ impl Watch {
         self.known.send_replace(known);
     }
 
-    /// Memory in use that no slice was given: by programs outside of slices, and by slices beyond their limits.
+    /// Memory in use that belongs to no slice: memory of programs outside of slices, and of slices beyond their limits.
     fn memory_outside(&mut self, inventory: &Inventory) -> BTreeMap<DeviceUuid, u64> {
         let mut within: BTreeMap<DeviceUuid, u64> = BTreeMap::new();
         for live in self.slices.all() {

@@ -1,7 +1,7 @@
 //! The events of the node: as many as a bounded memory holds.
 //!
 //! Tenants can cause any number of events, by starting processes and by requesting memory beyond their limit. So the
-//! event dropped first is the oldest one of the slice that has the most; events of its neighbours stay.
+//! event that is dropped first is the oldest one of the slice with the most events; events of its neighbours stay.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -24,17 +24,17 @@ const TEXT_BYTES_MAX: usize = 512;
 pub(crate) struct Event {
     /// Ascending by 1; 0 until it is recorded.
     pub sequence: u64,
-    /// When.
+    /// The wall-clock time of the event.
     pub time: SystemTime,
     /// The same moment by the clock that is never set.
     pub monotonic_ns: u64,
-    /// What.
+    /// The kind of event.
     pub kind: Kind,
     /// The slice concerned.
     pub slice: Option<String>,
     /// The device.
     pub device: Option<DeviceUuid>,
-    /// The process, in the manager's pid namespace.
+    /// The pid of the process, in the manager's pid namespace.
     pub pid: Option<u32>,
     /// For people to read.
     pub text: String,
@@ -54,19 +54,19 @@ impl Event {
         Event { sequence: 0, time, monotonic_ns, kind, slice: None, device: None, pid: None, text }
     }
 
-    /// The event, about that slice.
+    /// Adds the slice that the event is about.
     #[must_use]
     pub(crate) fn of_slice(self, name: &str) -> Event {
         Event { slice: Some(name.into()), ..self }
     }
 
-    /// The event, about that device.
+    /// Adds the device that the event is about.
     #[must_use]
     pub(crate) fn of_device(self, uuid: &DeviceUuid) -> Event {
         Event { device: Some(uuid.clone()), ..self }
     }
 
-    /// The event, about that process.
+    /// Adds the process that the event is about.
     #[must_use]
     pub(crate) fn of_process(self, pid: u32) -> Event {
         Event { pid: Some(pid), ..self }
@@ -116,7 +116,7 @@ impl Events {
         });
     }
 
-    /// The events after that number, the oldest first: at most `count_max`.
+    /// The events with a number greater than `sequence`, the oldest first: at most `count_max`.
     #[must_use]
     pub(crate) fn after(&self, sequence: u64, count_max: usize) -> Vec<Event> {
         let kept = self.kept.lock();
@@ -140,7 +140,7 @@ impl Events {
     }
 }
 
-/// The slice whose event it is; empty if none.
+/// The slice that the event is about; empty if there is none.
 fn owner(event: &Event) -> &str {
     event.slice.as_deref().unwrap_or_default()
 }
@@ -198,7 +198,7 @@ mod tests {
         let kept = sequences(&events);
         assert_eq!(kept.len(), KEPT_MAX);
         assert_eq!(kept[..2], [1, 2]);
-        // The newest ones of the noisy slice, without a gap.
+        // The newest events of the noisy slice, without a gap.
         let newest = 2 + 3 * KEPT_MAX as u64;
         assert_eq!(kept[2..], (newest - KEPT_MAX as u64 + 3..=newest).collect::<Vec<_>>());
     }

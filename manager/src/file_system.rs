@@ -1,4 +1,4 @@
-//! What the file system of a directory means for regions in it.
+//! The kind of a directory's file system, and its consequences for regions in the directory.
 //!
 //! The device writes progress markers into a region's ledger, and the driver registers the ledger's pages for that.
 //! Linux lets a driver hold pages of memory file systems only: writing a page back to a disk would race with the
@@ -13,7 +13,7 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Names of the file systems that one is likely to meet.
+/// Names of the file systems that are common on nodes.
 const NAMES: [(u64, &str); 9] = [
     (TMPFS, "tmpfs"),
     (RAMFS, "ramfs"),

@@ -1,5 +1,5 @@
-//! The functions of this crate that the fuzz targets in `tests/fuzz` call: everything that reads foreign bytes. Only
-//! with the feature `fuzzing`, which no shipped build has.
+//! The functions of this crate that the fuzz targets in `tests/fuzz` call: everything that reads foreign bytes. They
+//! exist only with the feature `fuzzing`, which no shipped build has.
 //!
 //! Each function takes any bytes, and panics if the result breaks an invariant.
 
@@ -53,8 +53,8 @@ pub fn checkpoint(dir: &Path, bytes: &[u8]) {
     }
 }
 
-/// Takes `bytes` as what a client sends. The server must see the same number of bytes, independent of the pieces in
-/// which they come, and only percent signs or their code may change.
+/// Takes `bytes` as the bytes that a client sends. The server must see the same number of bytes, independent of the
+/// pieces in which they come, and only percent signs or their code may change.
 pub fn client(bytes: &[u8]) {
     let told = socket::told(bytes, bytes.len().max(1));
     assert_eq!(told.len(), bytes.len());
@@ -64,7 +64,7 @@ pub fn client(bytes: &[u8]) {
     assert_eq!(socket::told(&told, bytes.len().max(1)), told);
 }
 
-/// Reads `bytes` as what the kernel says about a process. The process itself chooses part of it.
+/// Reads `bytes` as the kernel's text about a process. The process itself chooses part of that text.
 pub fn processes(bytes: &[u8]) {
     if let Some(stat) = Stat::parse(bytes) {
         let _ = stat.has_ended();

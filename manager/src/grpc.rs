@@ -43,7 +43,7 @@ impl Service {
         Service { manager, ending }
     }
 
-    /// Runs work that writes files or waits for threads where it does not block the server.
+    /// Runs work that writes files or waits for threads, in a place where it does not block the server.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Manager) -> Result<T, Status> + Send + 'static,
@@ -63,7 +63,7 @@ fn all_known(manager: &Manager, names: &[String]) -> Result<(), Status> {
     names.iter().find(|name| !manager.has(name)).map_or(Ok(()), |name| Err(no_such_slice(name)))
 }
 
-/// The slices at work of those in `names`; all of them if `names` is empty.
+/// The slices of `names` that are at work; all of them if `names` is empty.
 fn at_work(manager: &Manager, names: &[String]) -> Result<Vec<Arc<LiveSlice>>, Status> {
     all_known(manager, names)?;
     let mut slices = manager.live().all();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::inventory::{DeviceUuid, Health};
 
-/// A device that was not well must answer this long without a further error before new slices may use it. Otherwise a
+/// A device with a problem must answer this long without a further error before new slices may use it. Otherwise a
 /// device that comes and goes would be used and taken back with every look. The time counts and not the number of
 /// answers, because devices are asked for many reasons.
 const TIME_TO_RECOVER: Duration = Duration::from_secs(30);
@@ -31,15 +31,15 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 struct Trouble {
     cause: Cause,
-    /// When the device was last not well.
+    /// When the device last had a problem.
     seen: Instant,
 }
 
 #[derive(Debug)]
 enum Cause {
-    /// A critical error was reported, and maybe others before, or wrong answers.
+    /// A critical error was reported. Other errors or wrong answers may have come before it.
     Xid(u64),
-    /// It did not answer well, for this reason.
+    /// The device did not answer well, for this reason.
     Answer(String),
 }
 

@@ -1,4 +1,4 @@
-//! The node's devices as types, and the trait behind which they are found.
+//! The types that describe the node's devices, and the trait of their sources.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub enum SharingMode {
     Mps,
 }
 
-/// Which instance of a GPU in MIG mode a device is.
+/// The GPU, the profile and the place of a device that is a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigInstance {
     /// The GPU.
@@ -94,7 +94,7 @@ pub struct MigInstance {
     pub gpu_instance: Option<u32>,
     /// The compute instance's number in the GPU instance, if known.
     pub compute_instance: Option<u32>,
-    /// Where the GPU instance lies on its GPU, if known.
+    /// The placement of the GPU instance on its GPU, if known.
     pub placement: Option<Placement>,
 }
 
@@ -121,9 +121,9 @@ pub struct Device {
     pub compute_capability: Option<(u32, u32)>,
     /// Whether it is partitioned by MIG: then its instances are used in its place.
     pub mig_enabled: bool,
-    /// How it can be partitioned; `None` if it is not in MIG mode, or the driver does not say.
+    /// The possible and the occupied placements; `None` if it is not in MIG mode, or the driver does not say.
     pub partitioning: Option<Partitioning>,
-    /// For a MIG instance: which one it is.
+    /// For a MIG instance: its GPU, numbers and placement.
     pub mig_instance: Option<MigInstance>,
     /// Whether the driver says how busy processes keep it. It does not do so for MIG instances.
     pub tells_utilisation: bool,
@@ -155,18 +155,18 @@ impl Inventory {
 /// A process that uses a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProcess {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub pid: u32,
     /// Device memory; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
-    /// The process computes; `false`: it only draws.
+    /// Whether the process computes; `false` means that it only draws.
     pub computes: bool,
 }
 
 /// How busy a process kept a device during one of the driver's sampling periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtilisationSample {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub pid: u32,
     /// The driver's clock, in microseconds, at the end of the period.
     pub time_us: u64,
@@ -202,7 +202,7 @@ pub trait DeviceSource: Send {
     /// The device does not answer, or does not tell.
     fn processes(&mut self, uuid: &DeviceUuid) -> Result<Vec<DeviceProcess>, SourceError>;
 
-    /// Device memory that is in use now, by whatever process; `None` if the source does not say.
+    /// Device memory that is in use now, by any process; `None` if the source does not say.
     ///
     /// # Errors
     /// The device does not answer.

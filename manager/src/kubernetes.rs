@@ -79,7 +79,7 @@ impl Kubernetes {
         let told = Arc::clone(&node) as Arc<dyn Node>;
         let has: Has = match &adapter {
             Adapter::Dra(driver) => driver.has(),
-            // What a container has of a device plugin is a slice of its own.
+            // A container of the device plugin gets a slice of its own, so it has the slice that kubelet names.
             Adapter::DevicePlugin { .. } => Arc::new(|_, _| true),
         };
         let consumers = until(end.clone(), keep_consumers(Arc::clone(&told), Arc::clone(&pod_resources), has));

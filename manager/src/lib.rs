@@ -2,28 +2,28 @@
 //!
 //! # Bird's-eye view
 //!
-//! * **Pure**: rules, without a clock, file or thread. `slices` (who has what of which device), `health` (when a device
-//!   is broken), `usage` (shares and histories from figures); `aliquot_arbiter` (which slice is next).
+//! * **Pure**: rules, without a clock, file or thread. `slices` (the parts of devices that each slice has), `health`
+//!   (when a device is broken), `usage` (shares and histories from figures); `aliquot_arbiter` (which slice is next).
 //! * **`manager`** carries out many changes at once, each in steps that can be rolled back; its `recovery` restores at
-//!   the start what an earlier manager has left. Nothing else changes slices.
-//! * **`measure`** reads what slices use.
+//!   the start the state that an earlier manager has left. No other module changes slices.
+//! * **`measure`** reads the use of slices.
 //! * **Borders**: `region` (the files shared with containers; nearly all `unsafe` code is there), `checkpoint`, `cdi`,
 //!   `nvml`, `procfs`, `socket`, `attribution` (which slice a process belongs to), `node` (the manager as adapters see
 //!   it). They hold no policy.
-//! * **Adapters**, which only `daemon` imports: `grpc`, `metrics`, `kubernetes` and `relay` (start what is in
-//!   `aliquot_kubernetes`).
-//! * **`events`** keeps what the others report.
-//! * **Threads**, each with one task: `attach` (knows which processes are in which slice; gives back what ended ones
-//!   held), `time_sharing` (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only one
-//!   that waits for the driver; the `audit` runs on it), and those of the servers (`grpc`, `metrics`). Without slices
-//!   all but `devices` sleep.
+//! * **Adapters**, which only `daemon` imports: `grpc`, `metrics`, `kubernetes` and `relay`. The last two start the
+//!   adapters of `aliquot_kubernetes`.
+//! * **`events`** keeps the events that the other modules report.
+//! * **Threads**, each with one task: `attach` (knows the processes in each slice; gives back the memory and slots of
+//!   ended ones), `time_sharing` (one for each device: drives the arbiter), `heartbeat`, `sampler`, `devices` (the only
+//!   one that waits for the driver; the `audit` runs on it), and those of the servers (`grpc`, `metrics`). Without
+//!   slices all but `devices` sleep.
 //!
 //! Entry points: [`daemon::run`] for the daemon, [`daemon::Daemon::start`] for a manager inside another program.
 //!
 //! # Invariants
 //!
 //! * The manager can be killed at any moment. A promise is in the checkpoint before it is given, and the next start
-//!   removes what a half-done operation has left.
+//!   removes the leftovers of an unfinished operation.
 //! * Everything that a container can write is hostile input: no value, size or timing of it ends the manager or harms
 //!   another container.
 //! * On each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its memory.

@@ -1,4 +1,4 @@
-//! A slice at work: its region, its processes, and what they have used.
+//! A slice at work: its region, its processes, and its use so far.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::usage::{History, Past};
 /// A process of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attached {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub pid: u32,
-    /// In its own pid namespace.
+    /// The pid in its own pid namespace.
     pub own_pid: u32,
     /// Its slot in the ledger.
     pub slot: AttachedSlot,
@@ -55,7 +55,7 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    /// The damage, and what to do about it.
+    /// The damage, and advice what to do about it.
     #[must_use]
     pub(crate) fn problem(&self) -> String {
         format!(
@@ -76,9 +76,9 @@ struct Members {
     told: BTreeSet<usize>,
 }
 
-/// What a look has shown of a slice's use of device memory.
+/// The figures of a slice's device memory from one look.
 pub(crate) struct MemorySeen {
-    /// What its processes use beyond their ledger.
+    /// Memory that its processes use beyond their ledger.
     pub overhead_bytes: u64,
     /// Whether ended processes still hold some of it.
     pub holds_ended: bool,
@@ -107,7 +107,7 @@ pub(crate) struct LiveSlice {
     /// The process with whose end the slice is removed.
     pub owner: Option<Owner>,
     users: RwLock<BTreeSet<u32>>,
-    /// The policy for processes that get past it; `None`: the node's policy.
+    /// The policy for processes that get past the slice; `None` stands for the node's policy.
     pub audit_policy: Option<AuditPolicy>,
     /// Its region.
     pub region: Region,
@@ -117,9 +117,9 @@ pub(crate) struct LiveSlice {
     sampled_permille: Vec<AtomicU32>,
     /// Device time used up to certain moments in the past, for each part.
     pub history: Mutex<Vec<History>>,
-    /// Which refusals of memory have been reported.
+    /// The refusals of memory that have been reported.
     pub refusals: Mutex<Refusals>,
-    /// Use in the last hour, for each part.
+    /// The use in the last hour, for each part.
     pub past: Mutex<Vec<Past>>,
     /// Its state in the time sharing of each device.
     pub gang_states: GangStates,
@@ -170,7 +170,7 @@ impl LiveSlice {
         }
     }
 
-    /// Counters of what it has used of part `part`, which must exist. Each counter is written by one thread.
+    /// Counters of the slice's use of part `part`, which must exist. Each counter is written by one thread.
     #[must_use]
     pub(crate) fn counters(&self, part: usize) -> &DeviceCounters {
         self.region.counters(part)
@@ -182,7 +182,7 @@ impl LiveSlice {
         self.region.waits(part)
     }
 
-    /// Total device time that it has used of part `part`.
+    /// Total device time that the slice has used of part `part`.
     #[must_use]
     pub(crate) fn core_used_ns(&self, part: usize) -> u64 {
         let counters = self.counters(part);
@@ -282,8 +282,8 @@ impl LiveSlice {
 
     /// Keeps an ended process's bytes of each part as overhead; call it before the process's slot is given back. The
     /// driver takes its time to free them (half a second for a large process, many seconds for one with much
-    /// page-locked memory), so they stay charged until a look has shown that they are free. Otherwise a neighbour would
-    /// be granted them, and then refused by the device.
+    /// page-locked memory), so they stay charged until a look has shown that they are free. Otherwise the manager would
+    /// grant them to a neighbour, and the device would then refuse them.
     pub(crate) fn keep_as_overhead(&self, held_bytes: &[u64]) {
         let mut members = self.members.lock();
         members.ends += 1;
@@ -299,13 +299,13 @@ impl LiveSlice {
     /// [`Self::ends`].
     pub(crate) fn begin_memory_look(&self, part: usize) -> u64 {
         let looks = &self.region.device_limits(part).memory_looks;
-        // Made odd whatever it was: a manager that was killed may have left it odd.
+        // Made odd whatever the value was: a manager that was killed may have left it odd.
         looks.store(looks.load(Ordering::Relaxed).wrapping_add(1) | 1, Ordering::Release);
         self.ends()
     }
 
-    /// Ends the look that began when [`Self::ends`] was `ends`. `seen` is what the processes use of part `part`, which
-    /// must exist, beyond their ledger; `None`: the driver does not say. If a process has ended since, the figures are
+    /// Ends the look that began when [`Self::ends`] was `ends`. `seen` is the processes' use of part `part`, which must
+    /// exist, beyond their ledger; `None` if the driver does not say. If a process has ended since, the figures are
     /// outdated and not stored.
     pub(crate) fn end_memory_look(&self, part: usize, ends: u64, seen: Option<MemorySeen>) {
         let mut members = self.members.lock();
@@ -317,8 +317,8 @@ impl LiveSlice {
                 if members.ends == ends {
                     store_if_changed(overhead, overhead_bytes);
                     memory_settling.store(u32::from(holds_ended), Ordering::Release);
-                    // After the overhead, which includes it: a process reads the two in the opposite order, and so
-                    // misses nothing.
+                    // Stored after the overhead, which includes it: a process reads the two in the opposite order, and
+                    // so misses nothing.
                     limits.rounding_seen.store(rounding_seen, Ordering::Release);
                 }
                 match seen_bytes {
@@ -334,7 +334,7 @@ impl LiveSlice {
                 }
                 memory_settling.store(0, Ordering::Release);
                 store_if_changed(context_bytes, CONTEXT_NEGLIGIBLE);
-                // No look shows what is rounded, so nobody is to wait for one.
+                // No look shows the rounding, so no process must wait for one.
                 store_if_changed(&limits.rounding_seen, 0);
             }
         }

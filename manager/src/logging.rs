@@ -13,15 +13,15 @@ pub enum LogLevelError {
     /// A word is not a level. The filter itself would take it for a module of the program, and log nothing else.
     #[error("log_level is {level:?}, and {word:?} is no level; {USE}")]
     NoLevel {
-        /// What was given.
+        /// The level as it was given.
         level: String,
-        /// The word.
+        /// The word that is no level.
         word: String,
     },
-    /// It is not a valid filter.
+    /// The text is not a valid filter.
     #[error("log_level is {level:?}: {source}; {USE}")]
     NoFilter {
-        /// What was given.
+        /// The filter as it was given.
         level: String,
         /// Why.
         source: ParseError,
@@ -37,7 +37,7 @@ const USE: &str = "use off, error, warn, info, debug, trace, or a filter such as
 pub(crate) fn start(config: &Config) -> Result<(), LogLevelError> {
     let filter = filter(&config.log_level)?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // An error means that this process logs already; then that stays.
+    // An error means that this process logs already; then the existing logger stays.
     let _ = match config.log_format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => lines.json().try_init(),

@@ -1,19 +1,19 @@
 //! Carries out requests: the one place where slices, regions, CDI devices, checkpoint and threads meet.
 //!
-//! [`slices`](crate::slices), which is pure, decides what is allowed. The decision is noted in the [`books`], whose lock
-//! is held for no longer than that. Then a [`plan`] says by which steps the change is carried out, and [`execution`]
-//! does them. A step that fails rolls back the steps before it, so a change is done completely or not at all. Many
-//! changes are under way at once, and share the writes of the checkpoint.
+//! [`slices`](crate::slices), which is pure, decides what is allowed. The decision is noted in the [`books`], whose
+//! lock is held only for that. Then a [`plan`] lists the steps of the change, and [`execution`] does them. A step that
+//! fails rolls back the steps before it, so a change is done completely or not at all. Many changes are under way at
+//! once, and share the writes of the checkpoint.
 //!
-//! # What a crash leaves behind
+//! # Leftovers of a crash
 //!
-//! A manager can be killed between any two steps. The checkpoint names a slice, with its phase, before anything of it
+//! A manager can be killed between any two steps. The checkpoint names a slice, with its phase, before any file of it
 //! is made and until all of it is removed. So [`recovery`] finds every operation that was begun:
 //!
 //! * A slice that was `making`: its region and its CDI device are removed. The caller had no answer yet.
 //! * A slice that was `removing`: the same. The caller had no answer, and a repeated request finds no such slice.
-//! * Regions without a slice and without users: they are removed. Those in use become slices again; if the checkpoint
-//!   is lost, all of them do.
+//! * Regions without a slice and without users: they are removed. Regions in use become slices again; if the checkpoint
+//!   is lost, all regions do.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -172,7 +172,7 @@ pub(crate) struct SliceView {
     pub consumers: Arc<BTreeSet<Consumer>>,
     /// Why it does not work as it should.
     pub problem: Option<String>,
-    /// What its user should know although nothing is wrong.
+    /// Facts that the slice's user should know although nothing is wrong.
     pub warnings: Vec<String>,
 }
 
@@ -231,7 +231,7 @@ impl Manager {
         self.list_beginning_with("")
     }
 
-    /// The slices whose names begin so, in the order of their names.
+    /// The slices whose names begin with `prefix`, in the order of their names.
     #[must_use]
     pub(crate) fn list_beginning_with(&self, prefix: &str) -> Vec<SliceView> {
         let listed = self.books.list_beginning_with(prefix);
@@ -268,7 +268,7 @@ impl Manager {
         }
     }
 
-    /// What a slice's user should know although nothing is wrong.
+    /// Facts that a slice's user should know although nothing is wrong.
     fn warnings(&self, live: &LiveSlice) -> Vec<String> {
         let mut warnings = measure::warnings(live);
         let findings = self.audit.findings();
@@ -296,7 +296,7 @@ impl Manager {
             let slice = slices.create(&inventory, request.clone(), id, SystemTime::now())?;
             Ok::<_, CreateError>(Change::Make(slice))
         })?;
-        // This slice is among those that are being made.
+        // The slice of this request is already among those that are being made.
         self.check_descriptors(self.books.making()).map_err(StepError::from)?;
         self.carry_out(&ongoing)?;
         let view = self.view_of(ongoing.change());
@@ -360,7 +360,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Carries out a change that was decided on. Returns the circumstances in which it was.
+    /// Carries out a change that was decided on. Returns the circumstances that its plan depended on.
     ///
     /// # Errors
     /// A step fails. Then nothing has changed.
@@ -387,7 +387,7 @@ impl Manager {
         }
     }
 
-    /// The slice that a change has made or changed. A slice with a problem of its own stays one.
+    /// The slice that a change has made or changed. If it has a problem of its own, the view names that.
     fn view_of(&self, change: &Change) -> SliceView {
         let problem = self.books.get(&change.slice().name).and_then(|(_, problem)| problem);
         self.view(change.slice().clone(), problem)
@@ -395,7 +395,7 @@ impl Manager {
 
     /// Puts a slice to work: from now on its processes can attach and get device time.
     fn start_slice(&self, live: &Arc<LiveSlice>, slice: &Slice, inventory: &Inventory) -> Result<(), StepError> {
-        // First of all, so that processes that already run see a live manager.
+        // Done first, so that processes that already run see a live manager.
         live.region.beat(crate::clock::monotonic_ns());
         if live.damage().is_none() {
             self.time_sharing.add(live, inventory).map_err(StepError::TimeSharing)?;
@@ -405,7 +405,7 @@ impl Manager {
             return Err(StepError::Attach(error));
         }
         self.live.put(Arc::clone(live));
-        // While there are other slices, these threads come to this one at their next tick.
+        // While there are other slices, these threads find this one at their next tick.
         self.heartbeat.rouse();
         self.sampler.rouse();
         self.devices.wake();
@@ -425,7 +425,7 @@ impl Manager {
         (self.devices.known().inventory, self.books.slices())
     }
 
-    /// Removes all slices if there is no checkpoint: no later manager could take them over.
+    /// Removes all slices if there is no checkpoint, because no later manager could take them over.
     fn remove_what_nobody_remembers(&self) {
         if self.checkpoint.is_off() {
             for view in self.list() {
@@ -462,7 +462,7 @@ fn has(slice: &Slice) -> String {
     slice.parts.iter().map(of_part).collect::<Vec<_>>().join(", ")
 }
 
-/// Ids must be unguessable: a process whose mounts show an id counts as one of that slice.
+/// A random id. Ids must be unguessable: a process whose mounts show an id counts as one of that slice.
 fn random_id() -> io::Result<SliceId> {
     let mut bits = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bits)?;

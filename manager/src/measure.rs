@@ -1,4 +1,4 @@
-//! Reads from regions and counters what slices use. What follows from these figures, [`usage`] computes.
+//! Reads the use of slices from regions and counters. [`usage`] computes the figures that follow from these.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,21 +18,21 @@ use crate::usage::{self, History, SECOND_NS, Totals};
 /// The present, by both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Now {
-    /// By the clock of all times in regions.
+    /// The time by the clock of all times in regions.
     pub monotonic_ns: u64,
-    /// By the clock that people read.
+    /// The time by the clock that people read.
     pub time: SystemTime,
 }
 
 impl Now {
-    /// The present.
+    /// Reads both clocks now.
     #[must_use]
     pub(crate) fn read() -> Now {
         Now { monotonic_ns: monotonic_ns(), time: SystemTime::now() }
     }
 }
 
-/// What each of these slices uses now.
+/// The present use of each of these slices.
 #[must_use]
 pub(crate) fn usage(slices: &[Arc<LiveSlice>], inventory: &Inventory, now: Now) -> Vec<SliceUsage> {
     slices.iter().map(|live| usage_of(live, inventory, now)).collect()
@@ -122,7 +122,7 @@ fn overhead_bytes(live: &LiveSlice, number: usize) -> u64 {
     live.region.device_limits(number).memory_overhead_bytes.load(Ordering::Relaxed)
 }
 
-/// The memory of the device of part `number`.
+/// The memory of the device of part `number`, in use and at most.
 fn device_memory(live: &LiveSlice, number: usize, part: &Part, is_trusted: bool) -> MemoryUsage {
     let limit_bytes = part.memory_limit_bytes;
     if is_trusted {
@@ -132,8 +132,8 @@ fn device_memory(live: &LiveSlice, number: usize, part: &Part, is_trusted: bool)
     }
 }
 
-/// What a slice uses of the memory of its devices, as far as it was given it. Of a slice whose ledger is not believed all
-/// that it was given counts.
+/// The device memory that a slice uses within what it was given, by device. For a slice whose ledger is not believed,
+/// all that it was given counts.
 #[must_use]
 pub(crate) fn used_within_limits(live: &LiveSlice) -> Vec<(DeviceUuid, u64)> {
     let is_trusted = live.damage().is_none();
@@ -154,7 +154,7 @@ fn host_memory(live: &LiveSlice, is_trusted: bool) -> MemoryUsage {
     }
 }
 
-/// An account of the ledger together with what the ledger lacks.
+/// An account of the ledger, plus the memory that the ledger lacks.
 fn memory(books: AccountView, limit_bytes: u64, overhead_bytes: u64) -> MemoryUsage {
     MemoryUsage {
         limit_bytes,
@@ -172,7 +172,7 @@ fn waits(waits: &DeviceWaits) -> WaitHistogram {
     WaitHistogram { bounds_ns: &WAIT_BOUNDS_NS, counts, total_ns, longest_ns }
 }
 
-/// Warnings for a slice's user although nothing is wrong: see [`usage::beyond_limit`].
+/// Warnings for a slice's user, given although nothing is wrong: see [`usage::beyond_limit`].
 #[must_use]
 pub(crate) fn warnings(live: &LiveSlice) -> Vec<String> {
     let is_trusted = live.damage().is_none();
@@ -206,7 +206,8 @@ pub(crate) fn totals(live: &LiveSlice, part: usize) -> Totals {
     totals
 }
 
-/// What a slice has used in the last `since`, in at most `points_max` pieces; `None`: in all that is kept.
+/// The use of a slice in the last `since`, in at most `points_max` intervals; `None` stands for the whole history that
+/// is kept.
 #[must_use]
 pub(crate) fn history_of(
     live: &LiveSlice,

@@ -1,5 +1,5 @@
-//! Metrics for Prometheus: what slices use, and what the manager does. They are computed at each scrape, so they cost
-//! nothing while no scraper asks.
+//! Metrics for Prometheus: the use of slices, and the work of the manager. They are computed at each scrape, so they
+//! cost nothing while no scraper asks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use consumer::{Consumer, OnlyConsumer};
 use histogram::Histograms;
 pub(crate) use http::serve;
 
-/// The media type of what [`text`] returns.
+/// The media type of the text that [`text`] returns.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

@@ -2,7 +2,7 @@
 //! place of leases. Kernels of several slices then run at the same time, each on its part of the device's
 //! multiprocessors.
 //!
-//! # Who enforces which limit
+//! # The limits, and how each is enforced
 //!
 //! * The processes of a slice get their share, which is the slice's limit, in `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`. The
 //!   driver reads it when a process begins to use CUDA. A process can change it.
@@ -35,9 +35,9 @@ pub(crate) struct Mps {
     control: Control,
     /// Locked during each conversation with the daemon, so that two threads do not set different ceilings.
     conversation: Mutex<()>,
-    /// Why shares cannot be set, by the last conversation.
+    /// Why shares could not be set in the last conversation; `None` if they could.
     problem: Mutex<Option<String>>,
-    /// What slices need that are being made or changed, and do not count yet.
+    /// The percentages that slices need while they are being made or changed, and do not count yet.
     raising_percents: Mutex<Vec<u32>>,
 }
 
@@ -57,7 +57,7 @@ impl Drop for Raised<'_> {
     }
 }
 
-/// What a slice's processes need to be clients of the MPS server.
+/// The variables and mounts that make a slice's processes clients of the MPS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Client {
     /// Variables, each as `NAME=value`.
@@ -110,8 +110,9 @@ impl Mps {
         by_mps.map(|part| part.core_limit_percent)
     }
 
-    /// Raises the ceiling to `percent` or to what `reckon` returns for the other slices, for a slice that does not count
-    /// in ceilings yet. It is not lowered below `percent` until the returned guard is dropped.
+    /// Raises the ceiling for a slice that does not count in ceilings yet: to `percent`, or to the value of `reckon`
+    /// for the other slices if that is higher. The ceiling does not fall below `percent` until the returned guard is
+    /// dropped.
     ///
     /// # Errors
     /// See [`MpsError`].
@@ -171,7 +172,7 @@ impl Mps {
         inventory.devices.iter().any(|device| self.mode_of(&device.uuid) == SharingMode::Mps)
     }
 
-    /// Why shares cannot be set, by the last conversation with the daemon.
+    /// Why shares could not be set in the last conversation with the daemon; `None` if they could.
     #[must_use]
     pub(crate) fn problem(&self) -> Option<String> {
         self.problem.lock().clone()

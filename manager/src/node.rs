@@ -1,4 +1,4 @@
-//! The manager as a [`Node`]: the one place where the manager's types become those of the adapters, and back.
+//! The manager as a [`Node`]: the one place that converts between the manager's types and those of the adapters.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,17 +28,18 @@ pub(crate) struct ManagedNode {
 }
 
 impl ManagedNode {
-    /// `may_partition`: the adapters may partition GPUs in MIG mode.
+    /// A node that shows `manager` to the adapters. `may_partition`: the adapters may partition GPUs in MIG mode.
     #[must_use]
     pub(crate) fn new(manager: Arc<Manager>, may_partition: bool) -> ManagedNode {
         let known = devices::told(&manager.devices().known(), may_partition);
         ManagedNode { manager, devices: watch::Sender::new(Arc::new(known)), may_partition }
     }
 
-    /// Publishes the devices as they are known now, if something about them has changed.
+    /// Publishes the devices as they are known now, if anything about them has changed.
     fn tell(&self) {
         self.devices.send_if_modified(|told| {
-            // Read within this closure, which runs for one caller at a time: so no older state replaces a newer one.
+            // Read within this closure, which runs for one caller at a time. So an older state never replaces a newer
+            // one.
             let now = devices::told(&self.manager.devices().known(), self.may_partition);
             let is_new = **told != now;
             if is_new {

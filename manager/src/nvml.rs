@@ -117,7 +117,7 @@ impl DeviceSource for Nvml {
 struct Loaded {
     /// Never unloaded: the library keeps state that does not survive unloading.
     nvml: &'static nvml_wrapper::Nvml,
-    /// Devices that have answered once, so that a device that falls silent is reported and not forgotten.
+    /// Devices that have answered once. They are kept so that a device that falls silent is reported and not forgotten.
     known: BTreeMap<DeviceUuid, Device>,
     events: Events,
     health: HealthWatch,
@@ -251,8 +251,8 @@ impl Loaded {
         })
     }
 
-    /// Forgets instances that their GPU, which answers, does not list any more: they were destroyed, or the GPU left
-    /// MIG mode.
+    /// Forgets instances that are no longer listed by their GPU although the GPU answers: they were destroyed, or the
+    /// GPU left MIG mode.
     fn forget_destroyed(&mut self, answers: &BTreeMap<DeviceUuid, Answer>) {
         let does_answer =
             |gpu: &DeviceUuid| answers.get(gpu).is_some_and(|answer| !matches!(answer, Answer::Silence(_)));
@@ -327,7 +327,7 @@ impl Loaded {
 struct Listed {
     /// Devices that answer.
     handles: Vec<NvmlDevice>,
-    /// Why the others do not answer, by index.
+    /// Why each device that is listed does not answer, by index.
     silent: BTreeMap<u32, String>,
 }
 
@@ -364,7 +364,7 @@ fn describe(uuid: &DeviceUuid, handle: &NvmlDevice, before: Option<&Device>) -> 
     let parent = handle.mig_parent_device().ok();
     let gpu = parent.as_ref().unwrap_or(handle);
     let (name, mig_enabled) = (handle.name()?, mig_enabled(handle));
-    // Asked only once: it does not change while the device's MIG mode stays the same.
+    // The driver is asked only once whether it tells the utilisation, which does not change while the MIG mode stays.
     let before = before.filter(|before| before.mig_enabled == mig_enabled);
     let pci_bus_id = gpu.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
     let capability = handle.cuda_compute_capability().ok();
@@ -408,11 +408,11 @@ fn place(instance: &mut MigInstance, placements: &BTreeMap<DeviceUuid, BTreeMap<
 }
 
 fn tells_utilisation(handle: &NvmlDevice) -> bool {
-    // Supported if it returns samples or any other error, for example that there were none.
+    // The call is supported if it returns samples or any other error, for example that there were none.
     !matches!(handle.process_utilization_stats(0), Err(NvmlError::NotSupported))
 }
 
-/// For each of these GPUs, those that it reaches by NVLink. The driver is asked about pairs: where links lead to an
+/// For each of these GPUs, the GPUs that it reaches by NVLink. The driver is asked about pairs: where links lead to an
 /// NVSwitch, the far ends of links do not tell which GPUs are behind it.
 fn nvlink_peers(gpus: &[(DeviceUuid, NvmlDevice)]) -> BTreeMap<DeviceUuid, Vec<DeviceUuid>> {
     let reaches = |one: &NvmlDevice, other: &NvmlDevice| {

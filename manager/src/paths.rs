@@ -22,7 +22,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub struct Paths {
     /// The configuration file, which need not exist.
     pub config_file: PathBuf,
-    /// Sockets and regions; should be a tmpfs.
+    /// Directory for sockets and regions; should be on a tmpfs.
     pub runtime_dir: PathBuf,
     /// State that outlives a reboot: the checkpoint.
     pub state_dir: PathBuf,
@@ -76,9 +76,9 @@ fn holds_regions(dir: &Path) -> bool {
         && !file_system::is_noexec(dir)
 }
 
-/// Whether only this user (and root) can change what is in `dir`: it belongs to this user and others cannot write to
-/// it. If it is a link, the link must belong to this user or root. Needed where every user can write to the parent
-/// directory, because another user can have made `dir`.
+/// Whether only this user and root can change the content of `dir`: it belongs to this user and others cannot write to
+/// it. If it is a link, the link must belong to this user or root. This check is needed where every user can write to
+/// the parent directory, because another user can have made `dir`.
 ///
 /// # Errors
 /// `dir` does not exist or cannot be examined.
@@ -87,8 +87,9 @@ pub fn is_of_this_user(dir: &Path) -> io::Result<bool> {
     Ok([0, me].contains(&link.uid()) && metadata.uid() == me && metadata.mode() & 0o022 == 0)
 }
 
-/// The mode of the runtime directory. Root's must be open: users of a slice must reach its region, and all users the
-/// stand-in library. That of an ordinary user is closed where its parent is writable for everybody.
+/// The mode of the runtime directory. Root's directory must be open: users of a slice must reach its region, and all
+/// users must reach the stand-in library. An ordinary user's directory is closed where its parent is writable for
+/// everybody.
 pub(crate) fn runtime_dir_mode(runtime_dir: &Path) -> u32 {
     let is_shared =
         runtime_dir.parent().and_then(|dir| fs::metadata(dir).ok()).is_some_and(|dir| dir.mode() & 0o002 != 0);

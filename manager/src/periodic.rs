@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 struct State {
     stop: bool,
     woken: bool,
-    /// It sleeps, and will tick by itself.
+    /// The thread sleeps, and will tick by itself.
     has_alarm: bool,
 }
 
@@ -28,8 +28,8 @@ pub(crate) struct Periodic {
 }
 
 impl Periodic {
-    /// Starts a thread that calls `tick`, which returns how long to sleep before the next call; `None`: until it is
-    /// woken.
+    /// Starts a thread that calls `tick` again and again. `tick` returns how long to sleep before the next call; `None`
+    /// stands for a sleep until the thread is woken.
     ///
     /// # Errors
     /// The kernel gives no thread.
@@ -50,12 +50,13 @@ impl Periodic {
         Ok(Periodic { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Makes it tick now, or once more if it is in a tick.
+    /// Makes the thread tick now, or once more if it is in a tick.
     pub(crate) fn wake(&self) {
         self.shared.wake();
     }
 
-    /// Makes it tick now if it would sleep until it is woken. If it will tick by itself soon, it is left alone.
+    /// Makes the thread tick now if it would otherwise sleep until it is woken. If it will tick by itself soon, nothing
+    /// changes.
     pub(crate) fn rouse(&self) {
         if !self.shared.state.lock().has_alarm {
             self.wake();
@@ -142,7 +143,7 @@ mod tests {
             wanted.recv().unwrap()
         });
         let periodic = periodic.unwrap();
-        // Roused in a tick or after it: it ticks once more.
+        // Roused in a tick or after it, the thread ticks once more.
         seen.recv().unwrap();
         pauses.send(None).unwrap();
         periodic.rouse();

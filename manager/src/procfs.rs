@@ -1,8 +1,8 @@
-//! What `/proc` says about processes.
+//! The facts in `/proc` about processes.
 //!
-//! A process chooses the names in it, and they can hold any bytes, so nothing is assumed to be UTF-8. If a main thread
-//! ends before the other threads, the memory and most namespaces are missing from the process's own directory. Then the
-//! directory of one of the other threads is read.
+//! A process chooses the names in these files, and the names can hold any bytes, so nothing is assumed to be UTF-8. If
+//! a main thread ends before the other threads, the memory and most namespaces are missing from the process's own
+//! directory. Then the directory of one of the other threads is read.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -20,12 +20,12 @@ pub(crate) use command::{CommandLine, command};
 /// Maximum bytes read of a list that a process can make arbitrarily long: its mappings, its mounts.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// A process of this machine, as the manager and as the process itself sees it.
+/// A process of this machine, as the manager sees it and as the process sees itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessView {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub pid: u32,
-    /// In its own pid namespace.
+    /// The pid in its own pid namespace.
     pub own_pid: u32,
     /// Inode number of its pid namespace; `None` if the manager may not read it.
     pub pid_namespace: Option<u64>,
@@ -42,7 +42,7 @@ impl ProcessView {
         ProcessView::read(pid).ok().flatten()
     }
 
-    /// As [`ProcessView::of`], but returns errors of reading.
+    /// Like [`ProcessView::of`], but returns errors of reading.
     ///
     /// # Errors
     /// Too few resources to read anything now. This does not mean that the process is gone.
@@ -59,7 +59,7 @@ impl ProcessView {
         }))
     }
 
-    /// Its identity as a ledger would hold it, with 0 for what is unknown.
+    /// The identity of the process as a ledger would hold it, with 0 for unknown facts.
     #[must_use]
     pub(crate) fn identity(&self) -> Identity {
         Identity {
@@ -69,7 +69,8 @@ impl ProcessView {
         }
     }
 
-    /// Whether a ledger's identity names this process. What a process could not find out about itself is 0 there.
+    /// Whether a ledger's identity names this process. Facts that the process could not find out about itself are 0
+    /// there.
     #[must_use]
     pub(crate) fn is(&self, identity: Identity) -> bool {
         let agrees = |known: Option<u64>, said: u64| said == 0 || known.is_none_or(|known| known == said);
@@ -85,7 +86,7 @@ pub(crate) fn own_pid_in(status: &[u8]) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
 }
 
-/// All processes.
+/// All processes of this machine.
 ///
 /// # Errors
 /// Too few resources to read them now. Then no process is known to be gone.
@@ -116,7 +117,7 @@ pub(crate) fn is_gone(pid: u32, start_time: u64) -> bool {
 pub(crate) struct Stat {
     /// Field 3: `R`, `S`, ...
     pub state: char,
-    /// Field 4.
+    /// Field 4: the pid of the parent.
     pub parent: u32,
     /// Field 20: remaining threads. Counts the main thread as long as the process exists.
     pub threads: u32,
@@ -128,7 +129,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// The values of the process `pid`; `None` if it is gone.
+    /// The values for the process `pid`; `None` if it is gone.
     #[must_use]
     pub(crate) fn of(pid: u32) -> Option<Stat> {
         Stat::in_dir(&format!("/proc/{pid}"))

@@ -1,5 +1,5 @@
-//! Reports requests for memory that a slice's limit refused as events: the first one at once, those that follow within
-//! some seconds in one event.
+//! Reports requests for memory that a slice's limit refused as events: the first refusal at once, and those of the next
+//! seconds together in one event.
 
 use aliquot_abi::region::HOST_ACCOUNT;
 
@@ -12,19 +12,19 @@ use crate::usage::SECOND_NS;
 /// Minimum time between two events about one account of a slice.
 const INTERVAL_NS: u64 = 10 * SECOND_NS;
 
-/// What has been reported about one account.
+/// The refusals of one account that have been reported.
 #[derive(Debug)]
 struct Told {
     refused: u64,
     at_ns: Option<u64>,
 }
 
-/// What has been reported about a slice's accounts: its devices', and the host's at the end.
+/// The refusals of a slice's accounts that have been reported: first the accounts of its devices, then the host's.
 #[derive(Debug)]
 pub(crate) struct Refusals(Vec<Told>);
 
 impl Refusals {
-    /// For a slice with this region. Earlier refusals are not reported again.
+    /// Starts with the refusals that the region shows. These are not reported again.
     #[must_use]
     pub(crate) fn from_now_on(region: &Region) -> Refusals {
         let told = |account| Told { refused: view::account(region.ledger(), account).refused, at_ns: None };

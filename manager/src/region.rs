@@ -1,7 +1,7 @@
 //! Regions: the files that the manager and the processes of a container share. See `aliquot_abi::region`.
 //!
 //! Apart from two modules below `nvml`, which call the driver's library, only this module and those below it contain
-//! `unsafe` code. What they offer to the rest of the manager is safe whatever the container does to its ledger, which
+//! `unsafe` code. Their functions are safe for the rest of the manager whatever the container does to its ledger, which
 //! it can write, truncate and unmap at any time:
 //!
 //! * The ledger is read only through atomics, and through values that were bounded here ([`view`]).
@@ -9,7 +9,7 @@
 //!   of zeros in its place and marks the region as damaged.
 //! * A damaged region ([`damage`]) gives its processes nothing more. Its slice can still be listed and removed.
 //!
-//! # What a crash leaves behind
+//! # Leftovers of a crash
 //!
 //! A region is made in a directory of another name (`.new-<id>`) that is renamed when it is complete. To remove a
 //! region, its directory is first renamed (`.old-<id>`). So a directory with a proper name is complete, and
@@ -148,7 +148,7 @@ impl Region {
         files::back(&limits_file, size_of::<Limits>())
             .map_err(|source| OpenRegionError::Io { path: dir.join(LIMITS_FILE), source })?;
         let device_count = (limits.device_count.load(Ordering::Relaxed) as usize).min(DEVICES_MAX);
-        // Only the manager sets them. What was known about memory is learned again.
+        // Only the manager sets the flags. Facts about memory are learned again.
         limits.flags.store(0, Ordering::Relaxed);
         for device in &limits.devices {
             for bytes in [&device.memory_overhead_bytes, &device.context_bytes] {

@@ -40,7 +40,7 @@ pub fn run(config: &Config) -> Result<(), RunError> {
     })
 }
 
-/// What no other process of this machine is called while it runs.
+/// A name that no other process of this machine has while this one runs.
 fn own_name() -> String {
     let pid = std::process::id();
     let start_time = Stat::of(pid).map(|stat| stat.start_time).unwrap_or_default();

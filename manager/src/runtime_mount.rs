@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::MountFlags;
 
-/// As in the unit `run-aliquot.mount`. Not noexec, because programs load the shim from it.
+/// The same flags as in the unit `run-aliquot.mount`. Not noexec, because programs load the shim from it.
 const FLAGS: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const OPTIONS: &std::ffi::CStr = c"mode=0755,size=4G";
 
@@ -32,8 +32,8 @@ pub enum MountError {
     },
 }
 
-/// Mounts a memory file system on `runtime_dir`, which is made if it is missing. An existing mount stays, whatever it
-/// is, because containers use it.
+/// Mounts a memory file system on `runtime_dir`, which is made if it is missing. An existing mount stays, of whatever
+/// kind it is, because containers use it.
 ///
 /// # Errors
 /// See [`MountError`].

@@ -1,4 +1,4 @@
-//! Records what slices have used, and checks whether their regions are damaged.
+//! Records the use of slices, and checks whether their regions are damaged.
 
 use std::io;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ fn sample(live: &LiveSlice) {
     for (part, history) in live.history.lock().iter_mut().enumerate() {
         let used_ns = live.core_used_ns(part);
         history.record(now_ns, used_ns);
-        // While a slice has the device to itself, its time is added up only once a second; the driver's own figure is
-        // steadier.
+        // While a slice has the device to itself, its time is added up only once a second, so the driver's own figure
+        // is steadier.
         let used_permille = match live.is_free(part) {
             true => live.sampled_permille(part),
             false => history.share_millipercent(now_ns, used_ns, SECOND_NS) / 100,

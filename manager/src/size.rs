@@ -1,9 +1,9 @@
-//! Bytes, written for people.
+//! Numbers of bytes, written for people.
 
 use std::fmt;
 
-/// A number of bytes, displayed in the greatest binary unit of which it has at least one: exactly if it is a whole
-/// number of units, otherwise with two decimals and the number of bytes.
+/// A number of bytes, displayed in the greatest binary unit that is not greater than the number: exactly if it is a
+/// whole number of units, otherwise with two decimals and the number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub u64);
 

@@ -1,7 +1,7 @@
 //! The slices of this node, and the rules by which one is made, changed and removed.
 //!
 //! Everything here is a pure function of the existing slices, the devices, and a request. A function either returns the
-//! resulting slice, or the reason against it; it changes nothing. The caller that carries it out then calls
+//! resulting slice, or the reason against it; it changes nothing. The caller that carries out the decision then calls
 //! [`Slices::put`] or [`Slices::take`].
 //!
 //! Invariant: on each device the guaranteed shares add up to at most 100 percent, and the memory limits to at most its
@@ -43,10 +43,10 @@ pub(crate) struct Part {
     pub memory_limit_bytes: u64,
 }
 
-/// A process with whose end a slice is removed.
+/// A process at whose end a slice is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat`.
     pub start_time: u64,
@@ -55,9 +55,9 @@ pub(crate) struct Owner {
 /// A container's parts of devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Slice {
-    /// Unique on the node.
+    /// The name, unique on the node.
     pub name: String,
-    /// Never reused.
+    /// The id, which is never reused.
     pub id: SliceId,
     /// At least one, each on a different device. The devices of a slice never change.
     pub parts: Vec<Part>,
@@ -67,20 +67,21 @@ pub(crate) struct Slice {
     /// Missing in checkpoints from before QoS classes existed.
     #[serde(default, rename = "priority_class")]
     pub qos_class: QosClass,
-    /// The policy for processes that get past it; `None`: the node's policy.
+    /// The policy for processes that get past the slice; `None` stands for the node's policy.
     #[serde(default)]
     pub audit_policy: Option<AuditPolicy>,
-    /// Further names and variables by which containers get it.
+    /// Additional names and variables by which containers get the slice.
     #[serde(default)]
     pub published: Published,
     /// When it was made.
     pub created: SystemTime,
     /// For people to read.
     pub description: String,
-    /// The UID of the pod that it is for, as an adapter said. Missing in checkpoints from before it was kept.
+    /// The UID of the pod that the slice is for, if an adapter has told it. Missing in checkpoints from before it was
+    /// kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// The process with whose end the slice is removed.
+    /// The process at whose end the slice is removed.
     pub owner: Option<Owner>,
     /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -110,23 +111,23 @@ pub(crate) struct PartRequest {
 /// A request for a new slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CreateRequest {
-    /// Empty: a name is derived from the id.
+    /// The name. If it is empty, a name is derived from the id.
     pub name: String,
     /// One for each device.
     pub parts: Vec<PartRequest>,
     /// Maximum page-locked host memory; 0: no limit.
     pub host_memory_limit_bytes: u64,
-    /// `None`: the node's default.
+    /// `None` stands for the node's default.
     pub qos_class: Option<QosClass>,
-    /// The policy for processes that get past it; `None`: the node's policy.
+    /// The policy for processes that get past the slice; `None` stands for the node's policy.
     pub audit_policy: Option<AuditPolicy>,
-    /// Further names and variables by which containers get it.
+    /// Additional names and variables by which containers get the slice.
     pub published: Published,
     /// For people to read.
     pub description: String,
-    /// The UID of the pod that it is for, if an adapter says so.
+    /// The UID of the pod that the slice is for, if an adapter tells it.
     pub pod_uid: Option<String>,
-    /// The process with whose end the slice is to be removed.
+    /// The process at whose end the slice will be removed.
     pub owner: Option<Owner>,
     /// Users of this node, besides the manager's own, who may run programs in it outside of containers.
     pub users: BTreeSet<u32>,
@@ -135,11 +136,11 @@ pub(crate) struct CreateRequest {
 /// A request to change a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResizeRequest {
-    /// Fields that are 0 keep their values. A change without a device applies to all parts.
+    /// The changes of parts. Fields that are 0 keep their values. A change without a device applies to all parts.
     pub parts: Vec<PartRequest>,
     /// A new limit on page-locked host memory, 0 for none; `None`: unchanged.
     pub host_memory_limit_bytes: Option<u64>,
-    /// `None`: unchanged.
+    /// `None` leaves the class unchanged.
     pub qos_class: Option<QosClass>,
     /// Users of this node who may run programs in it outside of containers, besides those who already may.
     pub users: BTreeSet<u32>,
@@ -154,7 +155,7 @@ impl ResizeRequest {
     }
 }
 
-/// How much of one device is given to slices.
+/// The part of one device that is given to slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
     /// Sum of the guaranteed shares.
@@ -192,7 +193,7 @@ impl Slices {
         self.by_name.values()
     }
 
-    /// The slices whose names begin so, in the order of their names.
+    /// The slices whose names begin with `prefix`, in the order of their names.
     pub(crate) fn beginning_with(&self, prefix: &str) -> impl Iterator<Item = &Slice> {
         let from = self.by_name.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         from.take_while(move |(name, _)| name.starts_with(prefix)).map(|(_, slice)| slice)
@@ -208,7 +209,7 @@ impl Slices {
         self.by_name.remove(name)
     }
 
-    /// How much of `device` is given to slices other than `except`.
+    /// The part of `device` that is given to slices other than `except`.
     #[must_use]
     pub(crate) fn given(&self, device: &DeviceUuid, except: Option<SliceId>) -> Given {
         let slices = self.by_name.values().filter(|slice| Some(slice.id) != except);
@@ -259,7 +260,7 @@ impl Slices {
         })
     }
 
-    /// A name of the new slice that another slice has, or that it has twice.
+    /// The first name of the new slice that another slice has, or that the new one has twice.
     fn taken(&self, name: &str, published: &Published) -> Option<String> {
         let is_taken = |name: &&str| self.iter().flat_map(Slice::cdi_names).any(|taken| taken == *name);
         let twice = published.aliases.get(name).map(String::as_str);
@@ -318,8 +319,8 @@ impl Slices {
     }
 }
 
-/// Checks a host memory limit. It is not deducted from the machine's memory: the kernel limits what a container may use
-/// of that.
+/// Checks a host memory limit. It is not deducted from the machine's memory: the kernel limits the memory that a
+/// container may use.
 fn checked_host_memory(limit_bytes: u64) -> Result<u64, HostMemoryError> {
     if limit_bytes > HOST_MEMORY_BYTES_MAX {
         return Err(HostMemoryError { found_bytes: limit_bytes });

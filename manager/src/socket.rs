@@ -72,7 +72,7 @@ impl Socket {
             }
             Ok(_) => match UnixStream::connect(path) {
                 Ok(_) => return Err(SocketError::InUse { path: path.into() }),
-                // Left behind by a manager that was killed.
+                // The socket was left behind by a manager that was killed.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(at(error)),
             },
@@ -87,7 +87,7 @@ impl Socket {
             }
             let listener = UnixListener::bind(&new)?;
             listener.set_nonblocking(true)?;
-            // It gets its final name only after its permissions are set.
+            // The socket gets its final name only after its permissions are set.
             admit(&new)?;
             fs::rename(&new, path)?;
             Ok(listener)
@@ -100,7 +100,7 @@ impl Socket {
     }
 }
 
-/// The connections of clients of `listener`, at most `clients_max` at a time. A failed accept is retried, where the
+/// The connections of clients of `listener`, at most `clients_max` at a time. A failed accept is retried here; the
 /// server itself would end permanently.
 pub(crate) fn connections(
     listener: tokio::net::UnixListener,
@@ -131,7 +131,7 @@ pub(crate) fn connections(
     ReceiverStream::new(connections)
 }
 
-/// Sets the permissions: root's socket is open to the group, an ordinary user's only to that user.
+/// Sets the permissions: root's socket is open to the group, and an ordinary user's socket only to that user.
 fn admit(path: &Path) -> io::Result<()> {
     if !geteuid().is_root() {
         return fs::set_permissions(path, Permissions::from_mode(0o600));

@@ -1,9 +1,9 @@
 //! Drives the arbiters, with one thread for each device that has had a slice.
 //!
-//! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here passes it the time and what the
-//! regions show, and carries out its decisions: gates, ticks, wake-ups. It sleeps until the policy wants to look again.
-//! If no process runs or waits, it sleeps until it is woken by a process that attaches, rings or ends, or by a change
-//! of a slice.
+//! The policy is in `aliquot_arbiter` and knows neither clock nor memory. A thread here passes it the time and the
+//! state that the regions show, and carries out its decisions: gates, ticks, wake-ups. It sleeps until the policy wants
+//! to look again. If no process runs or waits, it sleeps until it is woken by a process that attaches, rings or ends,
+//! or by a change of a slice.
 //!
 //! A device that is shared by MPS has no thread: the gates of its slices stand open permanently.
 
@@ -35,13 +35,13 @@ pub(crate) struct TimeSharing {
 }
 
 impl TimeSharing {
-    /// No threads yet. Devices that `mps` shares never get one.
+    /// A set without threads. Devices that `mps` shares never get one.
     #[must_use]
     pub(crate) fn new(mps: Arc<Mps>) -> TimeSharing {
         TimeSharing { mps, devices: Mutex::default() }
     }
 
-    /// Begins to share the slice's devices with it. `inventory` describes the devices.
+    /// Adds a slice: from now on its devices are shared with it. `inventory` describes the devices.
     ///
     /// # Errors
     /// The kernel gives no thread; then nothing has changed for the slice.
@@ -90,7 +90,7 @@ impl TimeSharing {
         }
     }
 
-    /// Wakes the arbiters of all devices of a slice, because processes have come or gone.
+    /// Wakes the arbiters of all devices of a slice, because processes have attached or ended.
     pub(crate) fn wake(&self, live: &LiveSlice) {
         let devices = self.devices.lock();
         for part in live.parts() {

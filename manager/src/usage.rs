@@ -1,5 +1,5 @@
-//! What follows from figures about the use of slices: shares of time from a history, and the use in the last hour in
-//! pieces. Pure: [`measure`](crate::measure) reads the figures, and time comes from the caller.
+//! Computes figures from the use of slices: shares of time from a history, and the use in the last hour in intervals.
+//! Pure: [`measure`](crate::measure) reads the use, and time comes from the caller.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -51,8 +51,8 @@ impl History {
     }
 }
 
-/// A warning for a slice's user although nothing is wrong: the slice holds more of `of` than its limit, which was
-/// lowered.
+/// A warning for a slice's user, given although nothing is wrong: the slice holds more of `of` than its limit, which
+/// was lowered.
 #[must_use]
 pub(crate) fn beyond_limit(memory: &MemoryUsage, of: &str) -> Option<String> {
     (memory.used_bytes > memory.limit_bytes).then(|| {

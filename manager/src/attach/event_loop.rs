@@ -1,4 +1,4 @@
-//! The attach thread's event loop: what it waits for, and in which order it handles events.
+//! The attach thread's event loop: the events that it waits for, and the order in which it handles them.
 //!
 //! Ends of processes come first: freed memory must not wait behind a flood of connections. Only a bounded number of
 //! connections is accepted from one socket at a time, and a socket from which too many come is ignored for a while.
@@ -25,8 +25,8 @@ use crate::time_sharing::TimeSharing;
 
 /// Time between two sweeps of all ledgers.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Minimum time between two sweeps, and its factor on the duration of the last one. Where thousands of processes come
-/// and go, a sweep for each one that was missed would take all of the thread's time.
+/// Minimum time between two sweeps, and its factor on the duration of the last one. Where thousands of processes start
+/// and end, a sweep for each one whose message was lost would take all of the thread's time.
 const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(50);
 const SWEEP_PAUSE_FACTOR: u32 = 4;
 /// Time between two attempts to settle accounts in doubt.
@@ -170,7 +170,7 @@ impl EventLoop {
         // Only drains the counter: the commands are in the queue.
         let _ = self.shared.wake.read();
         loop {
-            // In a statement of its own, so that the queue is unlocked while the command is carried out.
+            // A statement of its own, so that the queue is unlocked while the command is carried out.
             let command = self.shared.commands.lock().pop_front();
             match command {
                 Some(Command::Add { live, listener, owner, done }) => {
@@ -261,7 +261,7 @@ impl EventLoop {
     fn owner_ended(&mut self, number: u64, key: u64) {
         self.forget(key);
         if let Some(slice) = self.slices.get_mut(&number) {
-            // Closed here, or its end would be reported again and again until the slice is gone.
+            // Closed here; otherwise its end would be reported again and again until the slice is gone.
             slice.owner = None;
             (self.owner_gone)(&slice.members.live().name);
         }
@@ -285,7 +285,7 @@ impl EventLoop {
                 Ok(connection) => connection,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    // For example no descriptors are left: the event would be reported again at once.
+                    // For example, no descriptors are left. Without muting, the event would be reported again at once.
                     slice.muted = true;
                     let _ = self
                         .epoll
@@ -392,7 +392,7 @@ impl EventLoop {
         if unknown.is_empty() {
             return;
         }
-        // After the strangers, never before: see `Members::sweep`.
+        // The processes are listed after the strangers, never before: see `Members::sweep`.
         let processes = match procfs::all() {
             Ok(processes) => processes,
             Err(error) => {

@@ -78,7 +78,7 @@ impl Members {
             between: BTreeMap::new(),
             has_changed: false,
         };
-        // What was in doubt under an earlier manager is not known any more.
+        // It is not known which accounts were in doubt under an earlier manager, so all are.
         members.doubt_all();
         members
     }
@@ -122,7 +122,8 @@ impl Members {
                 }
                 return Outcome::Known;
             }
-            // After exec the same process takes a new slot and no longer owns the old one. It cannot hold two.
+            // After exec the same process takes a new slot and no longer owns the old one. A process cannot hold two
+            // slots.
             if self.holds(slot) {
                 return Outcome::Refused;
             }
@@ -151,7 +152,7 @@ impl Members {
     fn take_in(&mut self, process: ProcessView, slot: AttachedSlot, pidfd: Option<OwnedFd>) {
         let ProcessView { pid, own_pid, .. } = process;
         let attached = Attached { pid, own_pid, slot, command: procfs::command(pid), since: SystemTime::now() };
-        // Not kept if only the reserve of descriptors is left.
+        // The pidfd is not kept if only the reserve of descriptors is left.
         let pidfd = pidfd.filter(|pidfd| self.descriptors.can_keep(pidfd));
         self.by_pid.insert(pid, Member { attached, pidfd });
         self.has_changed = true;

@@ -1,4 +1,4 @@
-//! The attach socket, and what the kernel says about the peer of a connection.
+//! The attach socket, and the kernel's facts about the peer of a connection.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -39,7 +39,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
-/// What a connection delivered.
+/// The result of reading from a connection.
 pub(super) enum Received {
     /// A message.
     Message(AttachMessage),
@@ -62,18 +62,19 @@ pub(super) fn receive(connection: &OwnedFd) -> Received {
 
 /// The process at the other end of a connection.
 pub(super) struct Peer {
-    /// In the manager's pid namespace.
+    /// The pid in the manager's pid namespace.
     pub(super) pid: u32,
     /// Readable when the process has ended. `None`: no descriptor was left for it.
     pub(super) pidfd: Option<OwnedFd>,
 }
 
-/// Asks the kernel for the peer, by way of nix: rustix has no `SO_PEERPIDFD`. `None` if that process is gone, or is in a pid namespace that the manager cannot see.
+/// Asks the kernel for the peer. `None` if that process is gone, or is in a pid namespace that the manager cannot see.
+/// It uses nix, because rustix has no `SO_PEERPIDFD`.
 pub(super) fn peer(connection: &OwnedFd) -> Option<Peer> {
     let pid = getsockopt(connection, sockopt::PeerCredentials).ok()?.pid();
     let pid = Pid::from_raw(pid)?;
-    // Kernels before 6.5 lack this option. There the pid could have been reused in between; but to be taken for the
-    // sender, the new process would need the pid, namespace and start time that stand in the ledger.
+    // Kernels before 6.5 lack this option. There the pid could have been reused in between. But a new process is taken
+    // for the sender only if it has the pid, namespace and start time that stand in the ledger.
     let pidfd = match getsockopt(connection, sockopt::PeerPidfd) {
         Ok(pidfd) => Some(pidfd),
         Err(nix::errno::Errno::ENOPROTOOPT) => match pidfd_open(pid, PidfdFlags::empty()) {

@@ -56,9 +56,8 @@ impl Kind {
     }
 
     /// Whether a process with this finding may be stopped at all; the [judgement](super::judgement) decides each case.
-    ///
     /// Time alone is not enough evidence: a kernel that was launched before the device was shared, or shortly before a
-    /// lease ended, can run on with no marker behind it. Processes outside of slices are not the manager's to end.
+    /// lease ended, can run on with no marker behind it. The manager must not end processes outside of slices.
     #[must_use]
     pub(super) fn may_be_stopped(self) -> bool {
         match self {
@@ -67,8 +66,8 @@ impl Kind {
         }
     }
 
-    /// How long it must be seen before it is believed. A process that is just attaching or ending looks like this for a
-    /// moment.
+    /// How long the evidence must be seen before it is believed. A process that is just attaching or ending looks like
+    /// this for a moment.
     #[must_use]
     pub(super) fn patience_ns(self) -> u64 {
         match self {
@@ -95,13 +94,13 @@ pub(crate) struct Finding {
     pub slice: Option<String>,
     /// The device.
     pub device: DeviceUuid,
-    /// In the manager's pid namespace; 0 if the finding is about no single process.
+    /// The pid in the manager's pid namespace; 0 if the finding is about no single process.
     pub pid: u32,
     /// Its command line.
     pub command: String,
     /// Device memory that it uses; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,
-    /// When it was first seen.
+    /// When the evidence was first seen.
     pub since: SystemTime,
     /// When the process was stopped.
     pub stopped: Option<SystemTime>,

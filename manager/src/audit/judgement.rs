@@ -17,7 +17,7 @@ pub(super) struct Facts {
     pub(super) is_sliced: bool,
     /// The process computes on the device. A process that only draws needs no CUDA, and so has no shim.
     pub(super) computes: bool,
-    /// Its slice; `None` if it is in no slice.
+    /// The slice of the process; `None` if it is in no slice.
     pub(super) slice: Option<SliceFacts>,
     /// Device memory that it uses, as the driver says.
     pub(super) memory_bytes: u64,
@@ -44,14 +44,14 @@ pub(super) struct SliceFacts {
     pub(super) limit_bytes: u64,
     /// The highest memory limit that the slice ever had.
     pub(super) limit_max_bytes: u64,
-    /// Processes of the slice on the device.
+    /// Number of the slice's processes on the device.
     pub(super) processes: u64,
 }
 
 /// The judgement about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// What is wrong with it.
+    /// How the process contradicts the ledgers.
     pub(super) kind: Kind,
     /// The evidence is enough to stop it, if the policy says so.
     pub(super) may_be_stopped: bool,
@@ -74,7 +74,7 @@ pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verd
         return if facts.is_sliced { told(Kind::OutsideSlices) } else { None };
     };
     if !slice.has_device {
-        // On a device without slices it takes nothing from another slice.
+        // On a device without slices the process takes nothing from another slice.
         return accused(Kind::ForeignDevice, facts.is_sliced);
     }
     if !slice.is_registered {
@@ -90,9 +90,11 @@ pub(super) fn judge(facts: &Facts, overhead_allowance_bytes: u64) -> Option<Verd
 /// Whether the process takes memory past its slice's limit: `None` if it does not, else whether that is certain.
 ///
 /// The tenant can write the ledger. An honest ledger never shows more than the slice's highest limit, so a higher
-/// number is bounded by it. Evidence that rests on bounded numbers is only reported: how they came about is not known.
+/// number is replaced by that limit. Evidence that rests on a replaced number is only reported, because it is not known
+/// how the number came about.
 fn memory_beyond_limit(facts: &Facts, slice: &SliceFacts, overhead_allowance_bytes: u64) -> Option<bool> {
-    // The process alone does not decide: an MPS server holds memory that stands in the slots of its clients.
+    // The figures of the process alone do not decide: an MPS server holds memory that stands in the slots of its
+    // clients.
     let is_beyond = |ledger_bytes: u64, held_bytes: u64| {
         let unledgered_bytes = slice.used_bytes.saturating_sub(ledger_bytes);
         slice.used_bytes > slice.limit_bytes
@@ -157,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_process_that_keeps_the_rules_has_no_finding() {
-        // Its contexts and modules lift the slice's use above the limit: that is not the process's fault.
+        // The contexts and modules of other processes lift the slice's use above the limit, which is not this process's
+        // fault.
         assert_eq!(judge(&of(honest()), GIB), None);
         // Loads more modules than usual, within its limit.
         let large = SliceFacts { used_bytes: 3 * GIB, ledger_bytes: 0, ..honest() };

@@ -1,8 +1,8 @@
 //! Whether a process uses the shim.
 //!
 //! The shim maps the slice's ledger when the driver is initialised, before there can be a context, and reports this to
-//! the manager. If the message is lost, a sweep of the ledger finds the process by its slot. Until then a process that
-//! has the ledger mapped is believed, but no longer: a forked child has its parent's mapping and need not use the shim
+//! the manager. If the message is lost, a sweep of the ledger finds the process by its slot. Until then, and no longer,
+//! a process that has the ledger mapped is believed: a forked child has its parent's mapping and need not use the shim
 //! at all. The mapping is looked up once for each program that a process runs, so an exec that drops the shim is
 //! noticed.
 
@@ -15,7 +15,7 @@ use crate::live::LiveSlice;
 use crate::procfs::{Mapped, ProcessView, Stat};
 use crate::region::view::{self, SlotState};
 
-/// Within this time a sweep finds a process that has a slot and whose message was lost.
+/// The longest time after which a sweep must have found a process that has a slot and whose message was lost.
 const UNHEARD_NS_MAX: u64 = 12_000_000_000;
 
 /// Cached results about processes.

@@ -1,5 +1,6 @@
-//! What a container needs of the host's driver: device nodes, libraries and programs. It is what NVIDIA's runtime gives
-//! for the capabilities *compute* and *utility*, without the programs that only a node's administrator needs.
+//! The parts of the host's driver that a container needs: device nodes, libraries and programs. They are the same that
+//! NVIDIA's runtime gives for the capabilities *compute* and *utility*, without the programs that only a node's
+//! administrator needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +10,7 @@ use crate::driver_root::DriverRoot;
 use crate::inventory::{Device, Inventory};
 use crate::slices::Slice;
 
-/// The driver's libraries, without `.so.` and what follows it (a number or the driver's version).
+/// The driver's libraries, without the suffix `.so.` and a number or the driver's version.
 const LIBRARIES: [&str; 12] = [
     "libcuda",
     "libcudadebugger",
@@ -24,9 +25,9 @@ const LIBRARIES: [&str; 12] = [
     "libnvidia-ptxjitcompiler",
     "libnvidia-tileiras",
 ];
-/// Names that programs load, and the names that programs are linked against.
+/// Names that programs load, with the names that programs are linked against.
 const LINKED: [(&str, &str); 1] = [("libcuda.so.1", "libcuda.so")];
-/// Where the loaders of the Debian and Red Hat families look by default.
+/// The directories where the loaders of the Debian and Red Hat families look by default.
 const CONTAINER_DIRS: [&str; 2] = if cfg!(target_arch = "aarch64") {
     ["/usr/lib/aarch64-linux-gnu", "/usr/lib64"]
 } else {
@@ -34,7 +35,7 @@ const CONTAINER_DIRS: [&str; 2] = if cfg!(target_arch = "aarch64") {
 };
 /// The driver's programs that show a container its devices.
 const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
-/// Where drivers install their programs.
+/// The directories where drivers install their programs.
 const PROGRAM_DIRS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/opt/bin"];
 const CONTAINER_PROGRAM_DIR: &str = "/usr/bin";
 /// The socket of the daemon that keeps devices initialised.
@@ -46,7 +47,7 @@ const HOOKS: [(&str, &[&str]); 3] = [
     ("/usr/bin/nvidia-ctk", &["nvidia-ctk", "hook", "update-ldcache"]),
 ];
 
-/// The driver's table of minor numbers in `/dev/nvidia-caps`, which give the right to one MIG instance each.
+/// The driver's table of minor numbers in `/dev/nvidia-caps`. Each of these nodes gives access to one MIG instance.
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 
 /// The parts of the driver that exist on the node.
@@ -56,12 +57,12 @@ pub(super) struct HostDriver {
     pub(super) device_nodes: Vec<PathBuf>,
     /// Libraries, programs and sockets: the file on the node, and its place in the container.
     pub(super) files: Vec<(PathBuf, PathBuf)>,
-    /// Helps programs that look the driver up in the loader's cache, which does not know what is mounted: Triton, and
-    /// so torch.compile.
+    /// A way to find the driver, for programs that look it up in the loader's cache, which does not know the mounted
+    /// files: Triton, and with it torch.compile.
     pub(super) finder: Option<Finder>,
 }
 
-/// How programs that look in the loader's cache find the driver.
+/// How programs that use the loader's cache find the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Finder {
     /// A program on the node that updates the cache before the container starts.
@@ -71,7 +72,7 @@ pub(super) enum Finder {
         /// Its arguments, its name first.
         arguments: Vec<String>,
     },
-    /// A variable for Triton.
+    /// A variable that tells Triton where the driver is.
     Variable(String),
 }
 
@@ -103,7 +104,7 @@ fn device_nodes(devices: &[&Device], mig_minors: &BTreeMap<String, u32>) -> Vec<
         let Some(minor) = device.minor else { continue };
         nodes.push(format!("/dev/nvidia{minor}"));
         let Some(instance) = &device.mig_instance else { continue };
-        // Two rights are needed: to the GPU instance, and to the compute instance in it.
+        // Access to two things is needed: to the GPU instance, and to the compute instance in it.
         let gpu = instance.gpu_instance.map(|gpu| format!("gpu{minor}/gi{gpu}"));
         let compute = gpu.as_ref().zip(instance.compute_instance).map(|(gpu, compute)| format!("{gpu}/ci{compute}"));
         let capabilities = [gpu, compute].into_iter().flatten();
@@ -144,8 +145,8 @@ fn program(root: &DriverRoot, name: &str) -> Option<(PathBuf, PathBuf)> {
     Some((found.next()?, Path::new(CONTAINER_PROGRAM_DIR).join(name)))
 }
 
-/// NVIDIA's program if the node has it: it runs on the node with a container's root directory, and is written to do
-/// that safely. Otherwise the one variable that helps Triton.
+/// NVIDIA's hook program if the node has it: it runs on the node with a container's root directory, and is written to
+/// do that safely. Otherwise the one variable that helps Triton.
 fn finder(exists: impl Fn(&Path) -> bool) -> Finder {
     let Some((path, arguments)) = HOOKS.into_iter().find(|(path, _)| exists(Path::new(path))) else {
         return Finder::Variable(format!("TRITON_LIBCUDA_PATH={}", CONTAINER_DIRS[1]));

@@ -1,5 +1,5 @@
-//! The libraries that the driver's loader finds. They are asked for again only when the loader's cache has changed: the
-//! answer takes a process, `ldconfig`, and two hundred slices can be published at once.
+//! The libraries that the driver's loader finds. They are listed again only when the loader's cache has changed,
+//! because listing them starts a process, `ldconfig`, and two hundred slices can be published at once.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -14,7 +14,7 @@ use crate::driver_root::DriverRoot;
 /// Libraries by name, and their paths below the driver's root.
 pub(super) type Libraries = BTreeMap<String, PathBuf>;
 
-/// What was found last.
+/// The libraries found last, and the version of the cache that they were in.
 #[derive(Debug, Default)]
 pub(super) struct LoaderCache(Mutex<Option<(Version, Arc<Libraries>)>>);
 
@@ -36,16 +36,17 @@ impl Version {
 }
 
 impl LoaderCache {
-    /// What the loader of the driver at `root` finds now. Callers that come while one asks wait for its answer.
+    /// The libraries that the loader of the driver at `root` finds now. While one caller asks `ldconfig`, the others
+    /// wait for its answer.
     pub(super) fn read(&self, root: &DriverRoot) -> Arc<Libraries> {
         let mut known = self.0.lock();
-        // Looked at before the question: a change during it is noticed at the next call.
+        // Read before `ldconfig` is asked: a change in the meantime is noticed at the next call.
         let version = fs::metadata(root.loader_cache_file()).ok().map(|file| Version::of(&file));
         if let Some((_, libraries)) = known.as_ref().filter(|(of, _)| Some(*of) == version) {
             return Arc::clone(libraries);
         }
         let libraries = Arc::new(root.loader_cache());
-        // Nothing is found also where `ldconfig` could not be started, which may pass.
+        // An empty answer is not kept: perhaps `ldconfig` could not be started for the moment.
         *known = version.filter(|_| !libraries.is_empty()).map(|version| (version, Arc::clone(&libraries)));
         libraries
     }

@@ -1,4 +1,4 @@
-//! Removes specifications that an earlier manager left behind, of slices that no longer exist. A container that asked
+//! Removes specifications of slices that no longer exist, which an earlier manager left behind. A container that asked
 //! for such a device would be given paths that do not exist.
 
 use std::fs;
@@ -32,8 +32,8 @@ struct Mount {
 }
 
 impl Cdi {
-    /// Removes the specifications that name regions in `regions` and whose slice is not `is_known`. Those of other
-    /// managers, which have their own directories, stay. Returns the names of the slices.
+    /// Removes the specifications that name regions in `regions` and whose slice is not `is_known`. Specifications of
+    /// other managers, which have their own directories, stay. Returns the names of the removed slices.
     pub(crate) fn remove_stale(&self, regions: &Path, is_known: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(config) = &self.config else { return Vec::new() };
         let is_stale = |name: &str, path: &Path| !is_known(name) && is_of(path, regions);

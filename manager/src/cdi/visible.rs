@@ -1,4 +1,4 @@
-//! Which devices a container's programs see.
+//! The devices that a container's programs see.
 //!
 //! CUDA finds the devices whose nodes a container has. So no variable is needed, and programs that take
 //! `CUDA_VISIBLE_DEVICES` for a list of numbers (vLLM does) start. It is set only where nodes do not decide: of several

@@ -1,5 +1,5 @@
-//! Changes of the checkpoint from many threads at once. Those that come while it is being written share the next write,
-//! so a hundred changes cost hardly more than one. None is answered before it is durable.
+//! Changes of the checkpoint from many threads at once. Changes that come during a write share the next write, so a
+//! hundred changes cost hardly more than one. No change is answered before it is durable.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ type Save = dyn Fn(&Entries) -> Result<(), CheckpointError> + Send + Sync;
 /// The entries of the checkpoint, and the changes that wait to be written.
 pub(crate) struct Journal {
     save: Box<Save>,
-    /// What is in the checkpoint. Only the thread that writes has them locked.
+    /// The entries in the checkpoint. Only the thread that writes locks them.
     entries: Mutex<Entries>,
     changes: GroupCommit<Change, Result<(), CheckpointError>>,
 }
@@ -26,12 +26,12 @@ pub(crate) type Entries = BTreeMap<SliceId, Entry>;
 struct Change {
     id: SliceId,
     entry: Option<Entry>,
-    /// Whether it stays if it cannot be written, so that the next write that succeeds contains it.
+    /// Whether the change stays if it cannot be written, so that the next write that succeeds contains it.
     stays: bool,
 }
 
 impl Journal {
-    /// A journal without entries, which `save` writes. Writes nothing yet.
+    /// A journal without entries, which writes by `save`. It writes nothing yet.
     #[must_use]
     pub(crate) fn new(save: impl Fn(&Entries) -> Result<(), CheckpointError> + Send + Sync + 'static) -> Journal {
         Journal { save: Box::new(save), entries: Mutex::default(), changes: GroupCommit::default() }
@@ -40,25 +40,25 @@ impl Journal {
     /// Writes `entries` in place of all others. Must not be called beside changes.
     ///
     /// # Errors
-    /// They cannot be written. The next write that succeeds contains them.
+    /// The entries cannot be written. The next write that succeeds contains them.
     pub(crate) fn begin(&self, entries: impl IntoIterator<Item = Entry>) -> Result<(), CheckpointError> {
         let mut known = self.entries.lock();
         *known = entries.into_iter().map(|entry| (entry.slice.id, entry)).collect();
         (self.save)(&known)
     }
 
-    /// Writes the entry of slice `id`; `None`: the slice has none. It is durable when this returns.
+    /// Writes the entry of slice `id`; `None` removes it. The change is durable when this returns.
     ///
     /// # Errors
-    /// It cannot be written, not even by itself. Then the former entry stays.
+    /// The change cannot be written, not even by itself. Then the former entry stays.
     pub(crate) fn set(&self, id: SliceId, entry: Option<Entry>) -> Result<(), CheckpointError> {
         self.change(id, entry, false)
     }
 
-    /// Takes a change back. `entry` is what the checkpoint held before it.
+    /// Takes a change back. `entry` is the entry that the checkpoint held before it.
     ///
     /// # Errors
-    /// It cannot be written now. The next write that succeeds contains it.
+    /// The former entry cannot be written now. The next write that succeeds contains it.
     pub(crate) fn restore(&self, id: SliceId, entry: Option<Entry>) -> Result<(), CheckpointError> {
         self.change(id, entry, true)
     }
@@ -68,8 +68,8 @@ impl Journal {
         self.changes.commit(Change { id, entry, stays }, write)
     }
 
-    /// Writes `changes` together. If that fails, writes them one by one: on a full disk one that needs more room must
-    /// not keep back one that needs less. The outcomes are in the order of the changes.
+    /// Writes `changes` together. If that fails, writes them one by one: on a full disk a change that needs more room
+    /// must not hold up one that needs less. The outcomes are in the order of the changes.
     fn write(&self, entries: &mut Entries, changes: Vec<Change>) -> Vec<Result<(), CheckpointError>> {
         let before: Vec<Option<Entry>> =
             changes.iter().map(|change| put(entries, change.id, change.entry.clone())).collect();
@@ -82,7 +82,7 @@ impl Journal {
         {
             return vec![Err(error)];
         }
-        // The last one first: several can be of one slice.
+        // Undone in reverse order, because several changes can be of one slice.
         for (change, before) in changes.iter().zip(before).rev() {
             put(entries, change.id, before);
         }
@@ -93,7 +93,7 @@ impl Journal {
     }
 }
 
-/// Puts an entry in place of the one that slice `id` has; `None`: it has none then. Returns the former one.
+/// Replaces the entry of slice `id`; `None` removes it. Returns the former entry.
 fn put(entries: &mut Entries, id: SliceId, entry: Option<Entry>) -> Option<Entry> {
     match entry {
         Some(entry) => entries.insert(id, entry),

@@ -144,7 +144,7 @@ fn nothing_is_overwritten_in_place_unless_the_copy_holds_the_former_state() {
     let (_, [path, copy]) = saved(dir.path(), &contents());
     let (file, shorter) = (fs::read(&path).unwrap(), Contents::new("boot".into(), Vec::new()));
     let shorter = serde_json::to_vec(&shorter).unwrap();
-    // The copy is one change behind, and what is to be written does not fit: then the copy is level with the file.
+    // The copy is one change behind, and the new state does not fit: then the copy is first made equal to the file.
     let stale = serde_json::to_vec_pretty(&Contents::new("former".into(), contents().slices)).unwrap();
     fs::write(&copy, [&stale[..], b"\n\n\n"].concat()).unwrap();
     overwrite_beside_copy(&path, &copy, &vec![b' '; file.len() + 1]).unwrap_err();
@@ -158,7 +158,7 @@ fn nothing_is_overwritten_in_place_unless_the_copy_holds_the_former_state() {
         assert_eq!(fs::read(&path).unwrap(), file);
         fs::write(&copy, "").unwrap();
     }
-    // The file is damaged: then the copy is all that there is, and stays as it is.
+    // The file is damaged. Then the copy holds the only state, and stays as it is.
     fs::write(&copy, &file).unwrap();
     fs::write(&path, vec![0; file.len()]).unwrap();
     overwrite_beside_copy(&path, &copy, &shorter).unwrap();

@@ -11,8 +11,8 @@ use serde::Deserialize;
 pub struct AuditSettings {
     /// The policy for processes that get past their slice, unless the slice has its own.
     pub policy: AuditPolicy,
-    /// Device memory that a process may use beyond its ledger without being suspected: contexts, modules, and the
-    /// driver's own.
+    /// Device memory that a process may use beyond its ledger without being suspected: for contexts, for modules, and
+    /// for the driver itself.
     pub overhead_allowance_bytes: u64,
     /// The program of the MPS server on this machine.
     pub mps_server: PathBuf,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{ConfigError, absolute};
 
-/// The file that the C library's loader reads in every process: libraries to load before the program's own.
+/// The file of libraries that the C library's loader loads in every process before the program's own.
 pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 
 /// Where and how slices are published as CDI devices.
@@ -15,7 +15,7 @@ pub const PRELOAD_FILE: &str = "/etc/ld.so.preload";
 pub struct CdiConfig {
     /// The directory that container runtimes read.
     pub dir: PathBuf,
-    /// What containers of a slice get beside its devices.
+    /// Everything that containers of a slice get besides its devices.
     pub settings: CdiSettings,
 }
 
@@ -64,7 +64,7 @@ pub struct CdiSettings {
     pub extra_env: Vec<String>,
 }
 
-/// What makes the processes of a container load the shim.
+/// The way in which the processes of a container come to load the shim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preload {
@@ -106,10 +106,10 @@ pub struct ExtraMount {
 }
 
 impl CdiSettings {
-    /// Refuses what can never work.
+    /// Refuses entries that can never work.
     ///
     /// # Errors
-    /// Which entry, and why.
+    /// The error names the entry and the reason.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         let named = |entry: &String| matches!(entry.split_once('='), Some((name, _)) if !name.is_empty());
         if let Some(entry) = self.extra_env.iter().find(|entry| !named(entry)) {

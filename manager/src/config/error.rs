@@ -1,4 +1,4 @@
-//! Why the configuration cannot be used.
+//! Errors of the configuration.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::DevicePluginError;
 use crate::inventory::DeviceUuid;
 use crate::logging::LogLevelError;
 
-/// Why the configuration cannot be used.
+/// The reason why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file that was named cannot be read.
@@ -17,7 +17,7 @@ pub enum ConfigError {
     Read {
         /// The configuration file, as it was named.
         path: PathBuf,
-        /// What the system says to that.
+        /// The system's error.
         source: io::Error,
     },
     /// The file's contents are wrong; the parser names the key and the place.
@@ -25,7 +25,7 @@ pub enum ConfigError {
     Parse {
         /// The configuration file, as it was named.
         path: PathBuf,
-        /// What the parser says to that.
+        /// The parser's error.
         source: Box<toml::de::Error>,
     },
     /// A path that must be absolute is not.
@@ -65,10 +65,10 @@ pub enum ConfigError {
         /// The value of `cdi.preload` with which this entry could stay.
         instead: &'static str,
     },
-    /// The place for reports is none.
+    /// The address for reports is not of the form `HOST:PORT`.
     #[error("kubernetes.reports_to is {text:?}, which is no HOST:PORT; write for example scheduler.example.com:9410")]
     ReportsTo {
-        /// The value that stands there.
+        /// The value as it stands there.
         text: String,
     },
     /// The table `[kubernetes.device_plugin]` is wrong.
@@ -82,7 +82,7 @@ pub enum ConfigError {
     /// The table `[cluster]` is wrong.
     #[error(transparent)]
     Cluster(#[from] cluster::SettingsError),
-    /// Both would give out the same devices.
+    /// A node cannot be in both kinds of cluster: each of them would give out the same devices.
     #[error(
         "the node takes part in a cluster without Kubernetes, and there is a table [kubernetes]: remove one of them"
     )]

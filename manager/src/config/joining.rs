@@ -19,7 +19,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// What the configuration file says, with these changes.
+    /// The settings of the configuration file, changed by these flags.
     pub(super) fn change(self, file: Option<Settings>) -> Option<Settings> {
         let Joining { join, scheduler, node_name } = self;
         if join.is_none() && scheduler.is_none() && node_name.is_none() {

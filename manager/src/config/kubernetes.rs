@@ -16,7 +16,7 @@ use crate::procfs;
 /// The variable that a DaemonSet sets to its node's name.
 const NODE_NAME_VARIABLE: &str = "NODE_NAME";
 
-/// What a person writes in the table `[kubernetes]`.
+/// The table `[kubernetes]` as a person writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesSettings {
@@ -84,7 +84,7 @@ pub struct KubernetesConfig {
     pub kubeconfig: Option<PathBuf>,
     /// How GPUs in MIG mode are used.
     pub mig: MigMode,
-    /// Directory for the state that must be kept.
+    /// Directory for state that must outlive the manager.
     pub state_dir: PathBuf,
     /// Where relays find this manager.
     pub meeting: Meeting,
@@ -113,7 +113,7 @@ fn default_reports_dir() -> PathBuf {
     "/var/run/secrets/aliquot.dev/reports".into()
 }
 
-/// The hosts with their ports, and the first host.
+/// Splits a list of addresses. Returns each host with its port, and the first host.
 fn addresses(text: &str) -> Result<(Vec<String>, String), ConfigError> {
     let read = |address: &str| {
         let (host, port) = address.trim().rsplit_once(':')?;
@@ -126,7 +126,7 @@ fn addresses(text: &str) -> Result<(Vec<String>, String), ConfigError> {
 }
 
 impl KubernetesSettings {
-    /// Fills in defaults and checks the settings against the manager's others.
+    /// Fills in defaults, and checks these settings against the rest of the configuration.
     pub(super) fn completed(
         self,
         flags: KubernetesFlags,

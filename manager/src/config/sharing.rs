@@ -15,7 +15,7 @@ pub struct SharingSettings {
     pub mode: SharingMode,
     /// Devices with a mode of their own.
     pub devices: Vec<DeviceSharing>,
-    /// The MPS of this machine, for devices that are shared by it.
+    /// The machine's MPS, for devices that are shared through it.
     pub mps: MpsSettings,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{panic, process};
 
-/// Lets a panic end the whole process, after it has been reported. The release profile does so by itself. In a profile that
+/// Lets a panic, once it is reported, end the whole process. The release profile does so by itself. In a profile that
 /// unwinds, the other threads would go on without the one that panicked.
 pub fn end_at_panics() {
     let report = panic::take_hook();

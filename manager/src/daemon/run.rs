@@ -1,4 +1,4 @@
-//! The daemon's own process: it runs from start to signal, and notifies systemd of both.
+//! The daemon's own process: runs from start to signal, and notifies systemd of both.
 
 use std::io;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub enum RunError {
     /// Signals cannot be received.
     #[error("cannot wait for signals: {0}")]
     Signals(#[source] io::Error),
-    /// A relay was started where the configuration has none.
+    /// A relay was started, and the configuration has none.
     #[error("the configuration has no relay; set relay = true in the table [kubernetes]")]
     NoRelay,
 }
@@ -37,13 +37,13 @@ pub fn run(config: Config) -> Result<(), RunError> {
     logging::start(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RunError::Signals)?;
     runtime.block_on(async {
-        // First of all: a client that has an answer from the daemon may already send it a signal.
+        // Done first: a client that has an answer from the daemon may already send it a signal.
         let mut end = End::listen().map_err(RunError::Signals)?;
         let start = tokio::task::spawn_blocking(move || Daemon::start(config));
         let daemon = tokio::select! {
             // A panic in the task would have ended the whole process.
             Ok(started) = start => started?,
-            // Ends even if the driver never answers.
+            // The process ends even if the driver never answers.
             () = end.asked_for() => std::process::exit(0),
         };
         tell_systemd(&[NotifyState::Ready]);
@@ -54,7 +54,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
     })
 }
 
-/// Whether [`run`] could use `config`, as far as that can be checked without changing anything.
+/// Checks whether [`run`] could use `config`, as far as that is possible without changing anything.
 ///
 /// # Errors
 /// A value can never work.

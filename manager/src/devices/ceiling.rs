@@ -1,4 +1,5 @@
-//! Keeps MPS's ceiling at what the slices need. MPS forgets it when it is restarted, and a slice that is removed lowers it.
+//! Keeps MPS's ceiling at the percentage that the slices need. MPS forgets the ceiling when it restarts, and the
+//! removal of a slice lowers it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,12 +26,12 @@ pub(super) struct Ceiling {
 }
 
 impl Ceiling {
-    /// Tells MPS nothing yet.
+    /// A ceiling that has told MPS nothing yet.
     pub(super) fn new(mps: Arc<Mps>, slices: Arc<LiveSlices>, known: watch::Receiver<Known>) -> Ceiling {
         Ceiling { mps, slices, known, percent: None, told: Instant::now() }
     }
 
-    /// Tells MPS the ceiling if that has changed or was told some time ago. Calls `look` if the devices' health may have
+    /// Tells MPS the ceiling if it has changed, or was told some time ago. Calls `look` if the devices' health may have
     /// changed. Returns how long to wait.
     pub(super) fn tick(&mut self, look: &dyn Fn()) -> Duration {
         if (self.told.elapsed() >= CONVERSATIONS_INTERVAL || self.percent != self.wanted_percent()) && self.hold() {

@@ -1,8 +1,8 @@
 //! How much memory a context takes on each device, learned from processes.
 //!
-//! What a process uses beyond its allocations right after its first context was made is that context. Modules and
-//! stacks come later. A tenant can falsify the figure by writing into its slot, or by allocating past the shim. So the
-//! least of the last few figures counts. Memory of contexts beyond it is found by looks.
+//! Right after a process has made its first context, its use beyond its allocations is the size of that context.
+//! Modules and stacks come later. A tenant can falsify the figure by writing into its slot, or by allocating past the
+//! shim. So the least of the last few figures counts. Looks find memory of contexts beyond that figure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,7 +11,7 @@ use crate::inventory::DeviceUuid;
 
 /// Figures kept for each device.
 const KEPT: usize = 8;
-/// Upper bound: no context of any device takes more.
+/// Upper bound for a context on any device.
 const CONTEXT_BYTES_MAX: u64 = 2 << 30;
 /// A smaller figure is not a context, but an allocation that was made or freed while the driver was asked.
 const CONTEXT_BYTES_MIN: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! Looks at the processes on the devices: the memory that they use beyond their ledgers, the time of slices that have a
-//! device to themselves, and the figures of both that containers are shown. The audit judges the same look.
+//! Looks at the processes on the devices: the memory that they use beyond their ledgers, and the time of slices that
+//! have a device to themselves. Writes both figures for the lists that containers see. The audit judges the same look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct PartLook {
     rounding_seen: u64,
     /// [`LiveSlice::ends`] before the driver was asked.
     ends: u64,
-    /// What its processes reported of their contexts before the driver was asked, by pid.
+    /// The contexts that its processes had reported before the driver was asked, by pid.
     contexts: BTreeMap<u32, ContextView>,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct ProcessWatch {
     slices_of: BTreeMap<(DeviceUuid, u32), u64>,
     /// See [`Self::awaits_memory`].
     awaits_memory: bool,
-    /// The driver's time up to which samples of a device were taken.
+    /// The time of the driver's clock up to which the samples of each device were taken.
     since_us: BTreeMap<DeviceUuid, u64>,
     /// The slices, with the number of the part, that had a device to themselves at the last look.
     free_before: BTreeSet<(u64, usize)>,
@@ -146,8 +146,8 @@ impl ProcessWatch {
         (self.free_before, self.attribution) = (free_now, attribution);
     }
 
-    /// Looks only at the device memory of slices. How busy processes were is known only for longer intervals, and the
-    /// audit counts looks.
+    /// Looks only at the device memory of slices. It does not look at how busy processes were, which is known only for
+    /// longer intervals, and it does not concern the audit, which counts looks.
     pub(super) fn look_at_memory(&mut self, source: &mut dyn DeviceSource, inventory: &Inventory) {
         let slices = self.slices.all();
         self.awaits_memory = false;
@@ -242,7 +242,8 @@ impl ProcessWatch {
         for attached in part.slice.processes().iter() {
             let seen = look.processes.iter().find(|process| process.id.pid == attached.pid);
             let (Some(seen), Some(before)) = (seen, part.contexts.get(&attached.pid)) else { continue };
-            // The most that the process's allocations were rounded up, in which a context does not show.
+            // The bytes by which the process's allocations were rounded up at most; a context does not show within
+            // them.
             let rounding_bytes = view::rounding_bytes(ledger, part.number).min(before.other_bytes);
             // An allocation made meanwhile may be in only one of the two figures.
             let is_at_rest = view::contexts(ledger, attached.slot.index, part.number) == Some(*before);
@@ -288,7 +289,7 @@ fn parts_of(slices: &[Arc<LiveSlice>]) -> BTreeMap<DeviceUuid, Vec<PartLook>> {
     parts
 }
 
-/// Asks the driver for the processes of a device and what they use of its memory; `None` if it does not answer.
+/// Asks the driver for the processes of a device and their use of its memory; `None` if it does not answer.
 fn ask(
     source: &mut dyn DeviceSource,
     device: &DeviceUuid,
@@ -349,7 +350,7 @@ fn show_memory(look: &DeviceLook, part: &PartLook) {
     }
 }
 
-/// The same for the time.
+/// Writes the driver's figure of how busy each process was into its slot, for the lists that the container sees.
 fn show_time(look: &DeviceLook, part: &PartLook) {
     let ledger = part.slice.region.ledger();
     for (attached, seen) in with_processes(look, part) {
@@ -359,7 +360,7 @@ fn show_time(look: &DeviceLook, part: &PartLook) {
     }
 }
 
-/// The attached processes of a slice, each with what the look shows of it.
+/// The attached processes of a slice, each with the look's entry for it, if there is one.
 fn with_processes<'look>(look: &'look DeviceLook, part: &PartLook) -> Vec<(Attached, Option<&'look ProcessLook>)> {
     let seen = |attached: &Attached| look.processes.iter().find(|process| process.id.pid == attached.pid);
     part.slice.processes().iter().map(|attached| (attached.clone(), seen(attached))).collect()

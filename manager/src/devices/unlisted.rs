@@ -1,25 +1,25 @@
-//! Memory that processes take of a device and that the driver lists for none of them.
+//! Device memory that processes take and that the driver lists for none of them.
 //!
-//! On an H100 the driver takes 5.6 MiB for each process and lists them for none. They count for the slice of the
-//! process, so no memory of a device must be kept back for them, and a slice may have all of it.
+//! On an H100 the driver takes 5.6 MiB for each process and lists them for no process. They count for the process's
+//! slice. So no memory of a device must be kept back for them, and a slice may have all of it.
 //!
 //! ```text
 //! unlisted = (used by the device - listed for its processes) / processes that compute
 //! ```
 //!
-//! The two figures are asked for one after the other. What processes allocate and free meanwhile would look unlisted, and a
-//! slice would be refused memory for it. So a value that differs from the last one counts only if nothing has moved: the
-//! driver gives both figures twice, in turn, and they are the same.
+//! The two figures are asked for one after the other. Memory that processes allocate or free in between would look
+//! unlisted, and a slice would be refused memory for it. So a value that differs from the last one counts only if
+//! nothing has moved: the driver is asked twice for both figures, in turn, and gives the same ones.
 
 use std::collections::BTreeMap;
 
 use super::processes::each_once;
 use crate::inventory::{DeviceProcess, DeviceSource, DeviceUuid};
 
-/// More has another cause, for example processes that this driver does not list.
+/// An upper bound. A greater value has another cause, for example processes that this driver does not list.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Memory of each computing process that was unlisted when nothing moved last, by device.
+/// Unlisted memory of each computing process when nothing moved last, by device.
 #[derive(Debug, Default)]
 pub(super) struct Unlisted(BTreeMap<DeviceUuid, u64>);
 
@@ -127,12 +127,12 @@ mod tests {
             assert!(driver.used.is_empty() && driver.lists.is_empty(), "the driver is asked as often as it is needed");
             bytes
         };
-        // Another process allocates 4 MiB after the list, and keeps them or not.
+        // Another process allocates 4 MiB after the list was read, and keeps them or not.
         assert_eq!(look(&[14 * MIB], &[10 * MIB, 14 * MIB]), 0);
         assert_eq!(look(&[14 * MIB, 10 * MIB], &[10 * MIB, 10 * MIB]), 0);
         // Nothing moves while the driver is asked.
         assert_eq!(look(&[15 * MIB, 15 * MIB], &[10 * MIB, 10 * MIB]), 5 * MIB);
-        // The same once more needs no second question, and what moves changes nothing.
+        // The same value again needs no second question, and movement between the figures changes nothing.
         assert_eq!(look(&[25 * MIB], &[20 * MIB]), 5 * MIB);
         assert_eq!(look(&[29 * MIB], &[20 * MIB, 24 * MIB]), 5 * MIB);
         assert_eq!(look(&[20 * MIB, 20 * MIB], &[20 * MIB, 20 * MIB]), 0);

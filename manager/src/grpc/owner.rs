@@ -30,7 +30,7 @@ pub(super) fn verified(pid: u32, peer: Option<UCred>) -> Result<Option<Owner>, S
     Ok(Some(Owner { pid, start_time }))
 }
 
-/// Those of `users` who need to be let into a slice: root and the manager's own user can enter it anyway.
+/// The users among `users` who must be let into a slice: root and the manager's own user can enter it anyway.
 pub(super) fn users(users: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
     let own = nix::unistd::geteuid().as_raw();
     users.into_iter().filter(|&user| user != 0 && user != own).collect()

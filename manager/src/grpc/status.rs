@@ -72,7 +72,7 @@ fn create(error: &CreateError) -> Code {
         CreateError::Part(error) => part(error),
         CreateError::NoDevice | CreateError::SharedOtherwise { .. } => Code::FailedPrecondition,
         CreateError::TooFewDevices { .. } => Code::ResourceExhausted,
-        // If one device only lacks room, waiting can help: then that error decides.
+        // If at least one device only lacks room, waiting can help: then its error decides.
         CreateError::NoRoom { refusals } => match refusals.iter().find(|error| error.is_want_of_room()) {
             Some(error) => part(error),
             None => refusals.first().map_or(Code::ResourceExhausted, part),

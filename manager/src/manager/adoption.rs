@@ -1,7 +1,7 @@
 //! Turns regions that the checkpoint does not name into slices again.
 //!
-//! A region that processes use is never removed, whatever the checkpoint says: they hold memory and time that must not
-//! be given out again. If the checkpoint is lost, the regions are all that is left of the manager's promises. A
+//! A region that processes use is never removed, whatever the checkpoint says: the processes hold memory and time that
+//! must not be given out again. If the checkpoint is lost, only the regions still show the manager's promises. A
 //! region's limits give devices and shares; its manifest gives the rest.
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use crate::region::manifest::Manifest;
 use crate::region::{Region, Shares};
 use crate::slices::{Part, Published, Slice, SliceId, Slices};
 
-/// What became of the regions without a slice.
+/// The result for the regions without a slice.
 #[derive(Debug, Default)]
 pub(super) struct Adopted {
     /// The slices made from regions.
@@ -91,8 +91,8 @@ impl Manager {
     }
 }
 
-/// The processes that use a region; `None` if there are none. An empty list means that they cannot be found out, and
-/// there may be some.
+/// The processes that use a region; `None` if there are none. An empty list means that they could not be listed, and
+/// that there may be some.
 fn users_of(id: SliceId) -> Option<Vec<u32>> {
     let users = attribution::users_of(id).map(Some).unwrap_or_default();
     users.map_or(Some(Vec::new()), |users| Some(users).filter(|users| !users.is_empty()))

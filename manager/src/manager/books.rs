@@ -1,7 +1,7 @@
-//! The books: which slices there are, what they have of the devices, and which changes are under way.
+//! The books: the slices, their parts of the devices, and the changes under way.
 //!
 //! Their lock is held only to decide and to note. The work of a change (files, threads, the checkpoint) is done without
-//! it, so many changes are under way at once. Meanwhile a change counts as the most that it may need, whether it
+//! it, so many changes are under way at once. Meanwhile a change counts with the most that it may need, whether it
 //! succeeds or is rolled back. So nothing is given out twice.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +21,11 @@ pub(super) struct Books {
 struct State {
     /// The slices as they are promised.
     slices: Slices,
-    /// The same, with the most that changes under way may need.
+    /// The same slices, with the most that changes under way may need.
     reserved: Slices,
-    /// What is wrong with slices that could not be taken over.
+    /// Problems of slices that could not be taken over.
     problems: BTreeMap<SliceId, String>,
-    /// By number.
+    /// The changes under way, by number.
     under_way: BTreeMap<u64, Change>,
     /// The number of the next change.
     next: u64,
@@ -35,16 +35,16 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there are as many as changes under way, and no list of them is moved")]
 pub(super) enum Change {
-    /// The slice is made.
+    /// A slice is made.
     Make(Slice),
-    /// It is changed.
+    /// A slice is changed.
     Resize {
-        /// As it was.
+        /// The slice as it was.
         before: Slice,
-        /// As it is to be, on the same devices.
+        /// The slice as it will be, on the same devices.
         after: Slice,
     },
-    /// It is removed.
+    /// A slice is removed.
     Remove(Slice),
 }
 
@@ -57,7 +57,7 @@ impl Change {
         }
     }
 
-    /// The slice as it is to be, if there is to be one.
+    /// The slice as it will be, if there will be one.
     pub(super) fn after(&self) -> Option<&Slice> {
         match self {
             Change::Make(after) | Change::Resize { after, .. } => Some(after),
@@ -65,14 +65,14 @@ impl Change {
         }
     }
 
-    /// The slice as it is to be; one that is removed, as it was.
+    /// The slice as it will be; for a removal, the slice as it was.
     pub(super) fn slice(&self) -> &Slice {
         match self {
             Change::Make(slice) | Change::Resize { after: slice, .. } | Change::Remove(slice) => slice,
         }
     }
 
-    /// Whether it concerns one of these names.
+    /// Whether it concerns a slice with one of these names.
     fn concerns(&self, names: &BTreeSet<&str>) -> bool {
         self.slice().cdi_names().any(|name| names.contains(name))
     }
@@ -99,7 +99,7 @@ impl Books {
         Books { state: Mutex::new(state), ended: Condvar::new() }
     }
 
-    /// Adds a slice that an earlier manager has made, and what is wrong with it.
+    /// Adds a slice that an earlier manager has made, with its problem if it has one.
     pub(super) fn take_over(&self, slice: Slice, problem: Option<String>) {
         let mut state = self.state.lock();
         state.problems.extend(problem.map(|problem| (slice.id, problem)));
@@ -107,11 +107,11 @@ impl Books {
         state.slices.put(slice);
     }
 
-    /// Begins the change that `decide` decides on, and which concerns the slices `names`. Changes of the same slice wait
+    /// Begins the change that `decide` decides on, and that concerns the slices `names`. Changes of the same slice wait
     /// for each other. A refusal is final only if it does not depend on a change that was under way before.
     ///
     /// # Errors
-    /// Those of `decide`; then nothing has changed.
+    /// Returns the error of `decide`; then nothing has changed.
     pub(super) fn begin<E>(
         &self,
         names: &BTreeSet<&str>,
@@ -139,14 +139,14 @@ impl Books {
         Ongoing { books: self, number, change }
     }
 
-    /// The slices whose names begin so, in the order of their names, each with what is wrong with it.
+    /// The slices whose names begin with `prefix`, in the order of their names, each with its problem if it has one.
     pub(super) fn list_beginning_with(&self, prefix: &str) -> Vec<(Slice, Option<String>)> {
         let state = self.state.lock();
         let slices = state.slices.beginning_with(prefix);
         slices.map(|slice| (slice.clone(), state.problems.get(&slice.id).cloned())).collect()
     }
 
-    /// The slice of that name, and what is wrong with it.
+    /// The slice of that name, with its problem if it has one.
     pub(super) fn get(&self, name: &str) -> Option<(Slice, Option<String>)> {
         let state = self.state.lock();
         state.slices.get(name).map(|slice| (slice.clone(), state.problems.get(&slice.id).cloned()))

@@ -18,7 +18,7 @@ use crate::slices::Slice;
 pub(super) struct Execution<'a> {
     manager: &'a Manager,
     before: Option<&'a Slice>,
-    /// The slice as it is to be; a slice that is removed, as it was.
+    /// The slice as it will be; for a removal, the slice as it was.
     slice: &'a Slice,
     inventory: Arc<Inventory>,
     live: Option<Arc<LiveSlice>>,
@@ -38,12 +38,12 @@ impl<'a> Execution<'a> {
     /// Does all of `steps`, or none.
     ///
     /// # Errors
-    /// One fails. Those before it are undone, the last one first.
+    /// A step fails. The steps before it are undone, the last one first.
     pub(super) fn prepare(&mut self, steps: &[Step]) -> Result<(), StepError> {
         for (number, step) in steps.iter().enumerate() {
             if let Err(reason) = self.act(*step) {
                 for step in steps.iter().take(number).rev() {
-                    // The next start removes what stays, because the checkpoint says that the change was begun.
+                    // The next start removes the leftovers, because the checkpoint says that the change was begun.
                     if let Err(error) = self.undo(*step) {
                         error!(slice = self.slice.name, ?step, %error, "cannot undo a step");
                     }

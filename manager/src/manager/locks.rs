@@ -14,21 +14,22 @@ use tracing::{info, warn};
 use super::OpenError;
 use crate::procfs::Stat;
 
-/// A manager that was killed can leave a child that has not reached its exec yet, and holds the locks until then. On an
-/// overloaded machine that can take long.
+/// How long to wait for locks. A manager that was killed can leave a child that has not reached its exec yet and still
+/// holds the locks. On an overloaded machine its exec can take long.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(10);
 
 /// Locks against a second manager, held until this is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    /// Whether a manager that holds a lock is waited for, however long it runs.
+    /// Whether this manager waits for another one that holds a lock, however long that runs.
     stands_by: bool,
     files: Vec<File>,
 }
 
 impl Locks {
-    /// None yet. `stands_by`: a manager that holds one is waited for, however long it runs.
+    /// A set without locks. With `stands_by`, taking a lock waits for the manager that holds it, however long that
+    /// runs.
     pub(super) fn new(stands_by: bool) -> Locks {
         Locks { stands_by, files: Vec::new() }
     }

@@ -7,55 +7,55 @@ use crate::slices::Slice;
 /// A step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The checkpoint says how far the slice is.
+    /// Write to the checkpoint how far the slice is.
     Note(Phase),
-    /// The region's files.
+    /// Make the region's files.
     MakeRegion,
-    /// MPS's ceiling is as high as the slice may need.
+    /// Raise MPS's ceiling to what the slice may need.
     RaiseCeiling,
-    /// The slice's CDI device, as the slice is to be.
+    /// Publish the slice, as it will be, as a CDI device.
     Publish,
-    /// The threads know the slice, and processes can attach.
+    /// Make the slice known to the threads, so that processes can attach.
     Start,
-    /// The manifest beside the region.
+    /// Write the manifest beside the region.
     Describe,
-    /// The users who can reach the region.
+    /// Let the slice's users reach the region.
     Admit,
-    /// The limits in the region, and the shares of its devices' time.
+    /// Write the limits into the region, and apply the shares of its devices' time.
     ApplyLimits,
-    /// The slice has no CDI device any more.
+    /// Remove the slice's CDI device.
     Withdraw,
-    /// The region is to be missed by no thread.
+    /// Announce that the region is about to go, so that no thread reports it as missing.
     Leave,
-    /// The region is out of sight. There is no way back from here.
+    /// Move the region out of sight. After this step there is no way back.
     Retire,
-    /// No thread knows the slice any more, and its processes get nothing more.
+    /// Make all threads forget the slice. Its processes get nothing more.
     Stop,
-    /// The region's files are deleted.
+    /// Delete the region's files.
     Discard,
-    /// The checkpoint does not name the slice any more.
+    /// Remove the slice from the checkpoint.
     Forget,
 }
 
-/// How a change is carried out.
+/// The steps of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChangePlan {
-    /// All of these are done, or none: if one fails, those before it are undone, the last one first.
+    /// Steps of which all are done, or none: if one fails, those before it are undone, the last one first.
     pub steps: Vec<Step>,
-    /// These put the change into force, and cannot fail.
+    /// Steps that put the change into force, and cannot fail.
     pub effect: Vec<Step>,
-    /// These clear up. If one fails, the next start does it and those after it.
+    /// Steps that clear up. If one fails, the next start does it and those after it.
     pub rest: Vec<Step>,
 }
 
-/// What a plan depends on besides the change itself.
+/// The facts that a plan depends on besides the change itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Circumstances {
     /// The slice is at work, with a region.
     pub is_live: bool,
     /// MPS's ceiling may have to be raised.
     pub needs_ceiling: bool,
-    /// What containers get by MPS is another than before.
+    /// The variables and mounts that containers get for MPS change.
     pub has_new_client: bool,
 }
 
@@ -124,7 +124,7 @@ mod tests {
         {
             let made = ChangePlan::of(&Change::Make(slice.clone()), circumstances);
             assert_eq!(made.steps.first(), Some(&Step::Note(Phase::Making)));
-            // What is promised is durable before the answer, and then nothing is left that can fail.
+            // A promise is durable before the answer, and after that no step is left that can fail.
             assert_eq!(made.steps.last(), Some(&Step::Note(Phase::Ready)));
             assert_eq!(made.rest, []);
             let removed = ChangePlan::of(&Change::Remove(slice.clone()), circumstances);

@@ -1,4 +1,4 @@
-//! The start: puts the slices that an earlier manager has left to work again.
+//! The start: puts the slices of an earlier manager to work again.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -99,7 +99,7 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-/// Makes the directories of `config` and locks them. A manager that stands by waits for the one that has them.
+/// Makes the directories of `config` and locks them. A manager that stands by waits for the manager that holds them.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -107,7 +107,7 @@ pub(crate) fn take_directories(config: &Config) -> Result<Locks, OpenError> {
     let runtime_dir = &config.runtime_dir;
     check_path(runtime_dir)?;
     make_own_dir(runtime_dir, paths::runtime_dir_mode(runtime_dir))?;
-    // If this cannot be found out, a slice's first program will fail to load the shim.
+    // If this cannot be found out, the manager starts; a slice's first program would then fail to load the shim.
     if file_system::is_noexec(runtime_dir) {
         return Err(OpenError::NoExec { path: runtime_dir.clone() });
     }
@@ -359,8 +359,8 @@ impl Manager {
     }
 
     /// Makes the region of a slice whose region is missing at the start. While processes still have the deleted one
-    /// mapped, it makes a closed directory instead, and new processes get nothing: the same share would be given out
-    /// twice.
+    /// mapped, it makes a closed directory instead, and new processes get nothing. Otherwise the same share would be
+    /// given out twice.
     fn replace_deleted(&self, slice: &Slice) -> Result<Region, String> {
         let users = attribution::users_of(slice.id)
             .map_err(|error| format!("whether its deleted region is in use cannot be told: {error}"))?;

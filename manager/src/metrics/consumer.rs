@@ -19,8 +19,8 @@ impl From<&aliquot_node::Consumer> for Consumer {
     }
 }
 
-/// The labels of a slice's metrics: its container's if it has exactly one, else none. What several containers use
-/// together is reported once and not for each of them, because sums would count it several times.
+/// The labels of a slice's metrics: those of its container if it has exactly one, else none. The joint use of several
+/// containers is reported once and not for each of them, because sums would count it several times.
 /// `aliquot_slice_consumer_info` names all containers.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct OnlyConsumer(Option<Consumer>);

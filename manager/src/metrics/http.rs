@@ -22,8 +22,8 @@ use crate::metrics;
 const CONNECTIONS_MAX: usize = 16;
 /// A client that takes longer to send its request is disconnected.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that takes longer for a request and its answer is disconnected: one that does not read must not keep others
-/// out for ever.
+/// A client that takes longer for a request and its answer is disconnected. Otherwise a client that does not read could
+/// keep others out for ever.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves metrics on `listener` until it is dropped.
@@ -44,7 +44,7 @@ pub(crate) async fn serve(listener: TcpListener, manager: Arc<Manager>) {
         tokio::spawn(async move {
             let service = service_fn(move |request| answer(request, Arc::clone(&manager)));
             let mut http = http1::Builder::new();
-            // One request for each connection. An idle one would take the place of another client.
+            // Each connection serves one request. An idle connection would take the place of another client.
             http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
             let served = http.serve_connection(TokioIo::new(stream), service);
             match tokio::time::timeout(CONNECTION_TIMEOUT, served).await {

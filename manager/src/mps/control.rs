@@ -63,9 +63,9 @@ pub enum MpsError {
         "the MPS control daemon answers {answer:?} to {command:?}; its version may be too old: use a driver of R515 or later"
     )]
     Unclear {
-        /// What it was told.
+        /// The command.
         command: String,
-        /// What it answered.
+        /// The answer.
         answer: String,
     },
 }

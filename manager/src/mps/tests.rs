@@ -10,8 +10,8 @@ use crate::config::MpsSettings;
 fn mps(dir: &Path, script: &str) -> Mps {
     let (text, control) = (dir.join("control.sh"), dir.join("control"));
     fs::write(&text, format!("#!/bin/sh\nread -r line\n{script}\n")).unwrap();
-    // Copied by another process: if this process had the file open for writing even for a moment, a child that another
-    // test is starting could hold it open, and the file could not be run.
+    // Copied by another process. If this process had the file open for writing even for a moment, a child that another
+    // test is starting could inherit it, and the file could not be run.
     assert!(Command::new("cp").args([&text, &control]).status().unwrap().success());
     fs::set_permissions(&control, Permissions::from_mode(0o755)).unwrap();
     let mps = MpsSettings { control, pipe_directory: dir.into(), ..MpsSettings::default() };
@@ -66,7 +66,7 @@ esac"#;
     let ceiling = || fs::read_to_string(dir.path().join("default")).unwrap();
     let raised = mps.raise(60, || Some(20)).unwrap();
     assert_eq!(ceiling(), "60.0\n");
-    // Of two slices that are made at once, the one that needs more counts, whichever is made first.
+    // Of two slices that are made at once, the greater need counts, whichever is made first.
     let (less, more) = (mps.raise(50, || None).unwrap(), mps.raise(65, || None).unwrap());
     drop(less);
     mps.hold(|| None).unwrap();

@@ -12,8 +12,8 @@ use crate::pci::kernel_bus_id;
 /// Where the kernel lists the devices of the PCI buses.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
-/// The known devices as the adapters' types. How GPUs in MIG mode can be partitioned is included only if the adapters
-/// may do so.
+/// Converts the known devices to the adapters' types. How GPUs in MIG mode can be partitioned is included only if the
+/// adapters may do so.
 #[must_use]
 pub(super) fn told(known: &Known, may_partition: bool) -> Devices {
     let inventory = &known.inventory;

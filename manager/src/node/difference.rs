@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use aliquot_node::SliceRequest;
 
-/// How `found` differs from the slice that `asked` describes; `None` if it does not. A priority class that the request
-/// leaves open is no difference, and neither is the description.
+/// The difference between `found` and the slice that `asked` describes; `None` if there is none. A priority class that
+/// the request leaves open is no difference, and neither is the description.
 #[must_use]
 pub(super) fn difference(asked: &SliceRequest, found: &SliceRequest) -> Option<String> {
     let class = asked.qos_class.or(found.qos_class);

@@ -39,10 +39,10 @@ pub(super) struct Events {
     listeners: BTreeMap<DeviceUuid, Listener>,
 }
 
-/// How one GPU is listened to.
+/// The state of listening to one GPU.
 enum Listener {
     Thread(JoinHandle<()>),
-    /// No thread: the GPU makes no reports, so only its silence shows that it is broken.
+    /// No thread listens: the GPU makes no reports, so only its silence shows that it is broken.
     Nobody,
 }
 

@@ -14,7 +14,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t,
 };
 
-/// Upper bound of the profile numbers to ask for, more than NVML knows today. NVML reports where they end.
+/// Upper bound of the profile numbers to ask for, greater than those that NVML knows today. NVML reports where they
+/// end.
 const KINDS_MAX: c_uint = 64;
 /// Required value of `version` in [`nvmlGpuInstanceProfileInfo_v2_t`]: its size, and the version number in the highest
 /// byte.
@@ -30,7 +31,7 @@ pub(super) struct Divided {
     pub placements: BTreeMap<u32, Placement>,
 }
 
-/// How `gpu`, which is in MIG mode, is partitioned; `None` if NVML does not say, or not to this user.
+/// How `gpu`, which is in MIG mode, is partitioned; `None` if NVML does not say, or does not say it to this user.
 pub(super) fn divided(gpu: &Device<'_>) -> Option<Divided> {
     let gpu = Gpu::of(gpu);
     let mut placements = BTreeMap::new();
@@ -116,7 +117,7 @@ impl Profile {
     }
 }
 
-/// A GPU, and the library through which it is asked.
+/// A GPU, and the library that calls about it go through.
 struct Gpu<'nvml> {
     library: &'nvml NvmlLib,
     handle: nvml_wrapper_sys::bindings::nvmlDevice_t,

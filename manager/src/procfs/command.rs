@@ -2,8 +2,8 @@
 //!
 //! The kernel reads a command line from the process's own memory, and waits for its pages as the process would. It
 //! waits for ever if a page belongs to a file whose file system does not answer, and a process in a container can
-//! arrange that. So a separate thread reads it, and the manager waits only briefly. The short name is the kernel's own
-//! and always available.
+//! arrange that. So a separate thread reads the command line, and the manager waits only briefly. The short name is the
+//! kernel's own and always available.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -31,7 +31,7 @@ static PENDING: Pending = Pending(Mutex::new(BTreeSet::new()));
 pub(crate) struct CommandLine {
     /// The name in brackets; empty if the process was gone.
     name: String,
-    /// Empty until the line has been read; `None`: the process has none.
+    /// Empty until the line has been read; `None` if the process has no command line.
     line: Arc<OnceLock<Option<String>>>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn command(pid: u32) -> CommandLine {
     let line = PENDING.ask(pid, move || {
         let mut line = Vec::new();
         let file = File::open(format!("/proc/{pid}/cmdline"));
-        // What was read before an error counts.
+        // Bytes that were read before an error count.
         let _ = file.and_then(|file| file.take(BYTES_MAX).read_to_end(&mut line));
         readable(&line)
     });
@@ -89,7 +89,7 @@ impl Pending {
         let (done, is_done) = mpsc::sync_channel(1);
         let late = Arc::clone(&answer);
         let reader = thread::Builder::new().name("cmdline".into()).spawn(move || {
-            // This thread alone sets it.
+            // Only this thread sets the value.
             let _ = late.set(read());
             self.0.lock().remove(&pid);
             // The caller may have given up waiting.

@@ -1,9 +1,9 @@
 //! Decides which users can pass through the directory around a region.
 //!
-//! Its owner, the manager's user, can. Other users are admitted one by one, by entries in the directory's access
-//! control list that allow only passing through. A group is not used, because it may have other members. The directory
-//! is not given to another user either, because its owner could replace the region in it. Where the file system has no
-//! access control lists, a slice for other users is refused.
+//! The directory's owner, which is the manager's user, can. Other users are admitted one by one, by entries in the
+//! directory's access control list that allow only passing through. A group is not used, because it may have other
+//! members. The directory is not given to another user either, because its owner could replace the region in it. Where
+//! the file system has no access control lists, a slice for other users is refused.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -91,8 +91,8 @@ mod tests {
         let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
         admit(dir.path(), &BTreeSet::new()).unwrap();
         assert_eq!(mode(), 0o700);
-        // The kernel refuses an unordered list, and shows the mask, the most that a named user may do, as the group's
-        // rights.
+        // The kernel refuses an unordered list. It shows the mask, which bounds the rights of named users, as the
+        // group's rights.
         admit(dir.path(), &[4711, 7, 1000].into()).unwrap();
         assert_eq!(mode(), 0o710);
         admit(dir.path(), &BTreeSet::new()).unwrap();

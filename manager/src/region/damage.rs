@@ -1,9 +1,9 @@
-//! Damage to a region, by its own processes or by others who may write to the node's directories.
+//! Damage to a region, by its own processes or by other users who may write to the node's directories.
 //!
-//! A damaged region is never trusted again, even if it looks right again: what was granted in between is unknown. So
+//! A damaged region is never trusted again, even if it looks right again: it is unknown what was granted in between. So
 //! when damage is found, everything is revoked ([`Region::revoke`]) and the slice must be made anew; a container that
-//! keeps a removed directory mounted cannot be given another one. Only two kinds of damage are repaired: those that
-//! would harm others, and those that would kill the slice's own processes on access.
+//! keeps a removed directory mounted cannot be given another one. Only two kinds of damage are repaired: damage that
+//! would harm others, and damage that would kill the slice's own processes on access.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -60,9 +60,9 @@ impl Region {
         self.files.missing_from(&Files::at(&self.dir, &self.shim_path))
     }
 
-    /// Checks what the container has done to its ledger; `None` if no damage is found. On damage everything is revoked,
-    /// and a ledger of the wrong size gets its size again: a longer one could fill the file system of all regions, and
-    /// a shorter one would kill the processes that have it mapped.
+    /// Checks whether the container has damaged its ledger; `None` if no damage is found. On damage everything is
+    /// revoked, and a ledger of the wrong size gets its size again: a longer one could fill the file system of all
+    /// regions, and a shorter one would kill the processes that have it mapped.
     #[must_use]
     pub(crate) fn damage(&self) -> Option<String> {
         let found = self.resized().or_else(|| self.overwritten());

@@ -31,7 +31,7 @@ static FORMER: OnceCell<Former> = OnceCell::new();
 
 struct Former {
     action: libc::sigaction,
-    /// Read here, as a handler may not ask for it: 64 KiB on some aarch64 kernels.
+    /// Read in advance, because a signal handler may not ask for it. It is 64 KiB on some aarch64 kernels.
     page_bytes: usize,
 }
 

@@ -8,14 +8,14 @@
 //! <runtime>/slices/.new-<id>/ .old-<id>/         a region that is being made or removed
 //! ```
 //!
-//! # Who can open a region's files
+//! # Access to a region's files
 //!
-//! Only the processes of its slice, whichever user they run as. In a container that can be any user, so the files' own
-//! modes are open to all users, and the path to the files is closed instead. A container has the region bind-mounted,
-//! which needs no right to the directories above it. On the node, the directory around the region lets only its owner
-//! (the manager's user) and the users of the slice pass ([`admission`](super::admission)). So other users cannot
-//! connect to the socket, even if `/proc/net/unix` shows its path. A user who may trace a process of the slice can
-//! reach the files by `/proc/PID/root`, but could act as that process anyway.
+//! Only the processes of a slice can open the files of its region, whichever user they run as. In a container that can
+//! be any user, so the files' own modes are open to all users, and the path to the files is closed instead. A container
+//! has the region bind-mounted, which needs no right to the directories above it. On the node, the directory around the
+//! region lets only its owner (the manager's user) and the users of the slice pass ([`admission`](super::admission)).
+//! So other users cannot connect to the socket, even if `/proc/net/unix` shows its path. A user who may trace a process
+//! of the slice can reach the files by `/proc/PID/root`, but could act as that process anyway.
 //!
 //! A region is not a sealed memory file: that cannot be bind-mounted, and a live manager would be needed to pass it to
 //! each new process. So a tenant can truncate the ledger of its slice, and harms only itself ([`fault`](super::fault)).
@@ -106,11 +106,11 @@ impl RegionDirs {
     /// A directory or the shim's file cannot be made.
     pub(crate) fn prepare(runtime_dir: &Path) -> Result<RegionDirs, CreateRegionError> {
         let (slices, lib) = (runtime_dir.join("slices"), runtime_dir.join("lib"));
-        // Not listable, so that other users cannot see which slices exist.
+        // The directory cannot be listed, so other users cannot see which slices exist.
         make_dir(&slices, 0o711)?;
         make_dir(&lib, 0o755)?;
         let shim = lib.join(shim_image::file_name());
-        // Its name contains its hash, but a file cut short by a full disk has the same name. So the content is
+        // The file's name contains its hash, but a file cut short by a full disk has the same name. So the content is
         // compared.
         if fs::read(&shim).ok().as_deref() != Some(shim_image::bytes()) {
             let new = lib.join(".new");
@@ -151,7 +151,7 @@ impl RegionDirs {
         &self.slices
     }
 
-    /// Writes the manifest of `slice` beside its region: what the limits do not contain.
+    /// Writes the manifest of `slice` beside its region: the facts that the limits do not contain.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -236,8 +236,8 @@ impl RegionDirs {
     }
 
     /// Replaces the region of slice `id`, of which a file is gone or was replaced, by a closed one that gives nothing.
-    /// A program that starts there now must not conclude that there is no region, or use what someone else has put
-    /// there. Does nothing if the closed region exists already.
+    /// A program that starts there now must not conclude that there is no region, or use files that someone else has
+    /// put there. Does nothing if the closed region exists already.
     ///
     /// # Errors
     /// The region cannot be made, for example because the disk is full.
@@ -274,7 +274,7 @@ impl RegionDirs {
     }
 
     fn link_shim(&self, from: &Path, to: &Path) -> Result<(), CreateRegionError> {
-        // A copy where the file system supports no links.
+        // The file is copied where the file system supports no links.
         fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop)).map_err(io_at(to))
     }
 
@@ -309,7 +309,7 @@ impl RegionDirs {
         }
     }
 
-    /// Deletes what [`RegionDirs::retire`] has moved away.
+    /// Deletes the region that [`RegionDirs::retire`] has moved out of the way.
     ///
     /// # Errors
     /// The region cannot be deleted.
@@ -319,11 +319,11 @@ impl RegionDirs {
         Ok(())
     }
 
-    /// Removes what a manager that was killed has left half made or half removed, and the regions of slices that are
-    /// not in `known`. Returns the names of what it removed.
+    /// Removes regions that a killed manager has made or removed only in part, and the regions of slices that are not
+    /// in `known`. Returns the names of the removed directories.
     ///
     /// # Errors
-    /// Something cannot be removed.
+    /// A directory cannot be removed.
     pub(crate) fn remove_residue(&self, known: &[SliceId]) -> Result<Vec<String>, CreateRegionError> {
         let mut removed = Vec::new();
         for entry in fs::read_dir(&self.slices).map_err(io_at(&self.slices))?.flatten() {
@@ -338,7 +338,7 @@ impl RegionDirs {
     }
 }
 
-/// The shim in a region's directory, of whatever version.
+/// The shim in a region's directory, in any version.
 pub(super) fn find_shim(dir: &Path) -> Result<PathBuf, OpenRegionError> {
     let entries = fs::read_dir(dir).map_err(|source| OpenRegionError::Io { path: dir.into(), source })?;
     let is_shim = |name: &str| name.starts_with("libaliquot-") && name.ends_with(".so");
@@ -414,7 +414,7 @@ fn make_shared(
     make().map_err(io_at(path))
 }
 
-/// Allocates the file's first `bytes`. What is allocated already stays unchanged.
+/// Allocates the file's first `bytes`. Bytes that are allocated already stay unchanged.
 pub(super) fn back(file: &File, bytes: usize) -> io::Result<()> {
     Ok(fallocate(file, FallocateFlags::empty(), 0, bytes as u64)?)
 }

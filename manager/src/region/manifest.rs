@@ -1,5 +1,5 @@
-//! What a region's limits do not contain about its slice, stored beside them. If the checkpoint and its copy are lost,
-//! the slice is restored from here.
+//! The facts about a slice that its region's limits do not contain, stored beside them. If the checkpoint and its copy
+//! are lost, the slice is restored from here.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ const NEW_FILE: &str = ".slice.new";
 /// A slice as it was when its region was made or last changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The boot during which it was written: after another boot the region's ledger is meaningless.
+    /// The boot during which the manifest was written: after another boot the region's ledger is meaningless.
     pub boot_id: String,
     /// The slice.
     pub slice: Slice,
@@ -30,7 +30,7 @@ impl Manifest {
         serde_json::from_slice(&text).ok().filter(|manifest: &Manifest| manifest.slice.id == id)
     }
 
-    /// Writes it into `dir`, unless the same content is there already.
+    /// Writes the manifest into `dir`, unless the same content is there already.
     ///
     /// # Errors
     /// The manifest cannot be written. The former content is still there.

@@ -20,10 +20,10 @@ use crate::region::fault::Guard;
 /// mapped are atomics.
 pub(super) unsafe trait Shared {}
 
-// SAFETY: it consists of integers and atomic integers. Only the maker of the file writes those that are not atomic,
-// before the file is published.
+// SAFETY: it consists of integers and atomic integers. Only the maker of the file writes the fields that are not
+// atomic, before the file is published.
 unsafe impl Shared for Limits {}
-// SAFETY: it consists of integers and atomic integers. Those that are not atomic are reserved: no process reads or
+// SAFETY: it consists of integers and atomic integers. The fields that are not atomic are reserved: no process reads or
 // writes them.
 unsafe impl Shared for Ledger {}
 
@@ -95,7 +95,7 @@ impl<T: Shared> Deref for Mapping<T> {
 
 impl<T: Shared> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // First, so that the handler never touches an address that the kernel has given to another mapping.
+        // Done first, so that the handler never touches an address that the kernel has given to another mapping.
         self.guard.release();
         // SAFETY: it was mapped in `new`, and no reference outlives `self`.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.bytes) };

@@ -91,7 +91,7 @@ fn a_region_of_a_manager_that_counted_no_waits_is_taken_over() {
     let (id, dir) = (slice().id, region.dir().to_owned());
     drop(region);
     let limits = OpenOptions::new().write(true).open(dir.join(LIMITS_FILE)).unwrap();
-    // As an earlier version made it: the fields added later lie in a hole of the file.
+    // As an earlier version made the file: the fields added later lie in a hole of it.
     limits.write_at(&0_u32.to_ne_bytes(), 12).unwrap();
     limits.set_len(std::mem::offset_of!(Limits, waits) as u64).unwrap();
     limits.set_len(LIMITS_FILE_BYTES as u64).unwrap();
@@ -201,7 +201,7 @@ fn deleted_and_replaced_files_are_named_and_the_region_is_closed() {
         harm(&region);
         assert_eq!(region.displacement().unwrap(), expected);
         let shim = region.shim_path().file_name().unwrap();
-        // Repeatedly, because the watch calls it at each look as long as the slice exists.
+        // Done twice, because the watch calls it at each look as long as the slice exists.
         for _ in 0..2 {
             dirs.make_closed(slice().id, &BTreeSet::new(), shim).unwrap();
             let mut files: Vec<_> = fs::read_dir(region.dir()).unwrap().map(|file| file.unwrap().file_name()).collect();
@@ -262,7 +262,7 @@ fn a_ledger_filled_with_any_byte_is_survived() {
         let _ = view::sum(ledger, 0..SLOTS_MAX, 0);
         assert!(view::account(ledger, 0).used_bytes <= ledger::BYTES_MASK);
         for device in 0..DEVICES_MAX {
-            // Whether it succeeds depends on the byte; it must return.
+            // Whether it succeeds depends on the byte. It must return in any case.
             let _ = ledger::settle(ledger, device);
         }
     }
@@ -281,7 +281,7 @@ fn a_single_forged_value_is_seen() {
         forge(region.ledger());
         let seen = region.implausible().unwrap();
         assert!(seen.contains(expected), "{seen}");
-        // The sweeps put it right, so it is not damage.
+        // The sweeps correct it, so it is not damage.
         assert_eq!(region.damage(), None);
     }
     let (_dir, _, region) = region();

@@ -25,13 +25,13 @@ pub(crate) struct SlotSum {
     pub waiting: u64,
     /// Time that launches of the present processes have waited.
     pub throttled_ns: u64,
-    /// Their launches.
+    /// Number of their launches.
     pub launches: u64,
-    /// Their copies and memsets.
+    /// Number of their copies and memsets.
     pub copies: u64,
-    /// Bytes that these moved.
+    /// Bytes moved by their copies and memsets.
     pub copied_bytes: u64,
-    /// Time that their threads waited for these to finish.
+    /// Time that their threads waited for copies and memsets to finish.
     pub copy_ns: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Progress {
 /// Whether a slot is in use, and by which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
-    /// Free.
+    /// No process uses the slot.
     Free,
     /// In use by this process, taken with this generation.
     Attached(Identity, u32),
@@ -69,7 +69,7 @@ pub(crate) enum SlotState {
     Between {
         /// The slot's state word, to see whether it changes.
         word: u64,
-        /// The process that does it. What the ledger does not say is 0.
+        /// The process that takes the slot or gives it back. Facts that the ledger does not hold are 0.
         by: Identity,
     },
 }
@@ -93,8 +93,8 @@ pub(crate) fn slot(ledger: &Ledger, index: usize) -> SlotState {
             SlotState::Between { word, by: someone(owner::pid(word), namespace) }
         }
         owner::FREE => SlotState::Free,
-        // Not a state of the protocol: whatever wrote it, no process will complete it. So it counts as abandoned by a
-        // manager.
+        // The word is not a state of the protocol: whatever wrote it, no process will complete the change. So the slot
+        // counts as abandoned by a manager.
         _ => SlotState::Between { word, by: someone(MANAGER_PID, 0) },
     }
 }
@@ -103,7 +103,7 @@ fn someone(pid: u32, pid_namespace: u64) -> Identity {
     Identity { pid, start_time: 0, pid_namespace }
 }
 
-/// The slots in use. The others are not touched, because their memory may not be allocated.
+/// The slots in use. Other slots are not touched, because their memory may not be allocated.
 pub(crate) fn slots(ledger: &Ledger) -> impl Iterator<Item = (usize, SlotState)> + '_ {
     (NO_SLOT + 1..SLOTS_MAX).map(|index| (index, slot(ledger, index))).filter(|(_, state)| *state != SlotState::Free)
 }
@@ -120,7 +120,7 @@ pub(crate) fn account(ledger: &Ledger, number: usize) -> AccountView {
     }
 }
 
-/// The most that the driver may have taken of device number `device` beyond what it was asked for.
+/// The most memory that the driver may have taken of device number `device` beyond the bytes that were requested.
 #[must_use]
 pub(crate) fn rounding_bytes(ledger: &Ledger, device: usize) -> u64 {
     ledger.devices.get(device).map_or(0, |account| account.rounding_bytes.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! Why a slice cannot be made, changed or removed: what is wrong, with which value, and what to do.
+//! The reasons why a slice cannot be made, changed or removed. Each names the wrong value and says what to do.
 
 use crate::inventory::{DeviceUuid, Inventory};
 use crate::size::Bytes;
@@ -13,21 +13,21 @@ pub enum PartError {
     /// The guaranteed share is out of range.
     #[error("gpu-core is {found}; it must be 1 to 100 percent of each device")]
     CoreRequest {
-        /// In percent.
+        /// The requested share, in percent.
         found: u32,
     },
     /// The limit is out of range.
     #[error("gpu-core-limit is {found}; it must be at most 100 percent of each device")]
     CoreLimit {
-        /// In percent.
+        /// The requested limit, in percent.
         found: u32,
     },
     /// The limit is below the guaranteed share.
     #[error("gpu-core-limit is {limit}, below gpu-core, which is {request}; give a limit of at least {request}")]
     LimitBelowRequest {
-        /// In percent.
+        /// The guaranteed share, in percent.
         request: u32,
-        /// In percent.
+        /// The limit, in percent.
         limit: u32,
     },
     /// There is no such device.
@@ -63,9 +63,9 @@ pub enum PartError {
     MemoryMax {
         /// The device.
         device: DeviceUuid,
-        /// In bytes.
+        /// The requested memory, in bytes.
         asked: u64,
-        /// In bytes.
+        /// The device's memory, in bytes.
         has: u64,
     },
     /// Too little of the device's time is left.
@@ -75,9 +75,9 @@ pub enum PartError {
     CoreRoom {
         /// The device.
         device: DeviceUuid,
-        /// In percent.
+        /// The requested share, in percent.
         asked: u32,
-        /// In percent.
+        /// The share that is not given out, in percent.
         free: u32,
     },
     /// Too little of the device's memory is left.
@@ -85,9 +85,9 @@ pub enum PartError {
     MemoryRoom {
         /// The device.
         device: DeviceUuid,
-        /// In bytes.
+        /// The requested memory, in bytes.
         asked: u64,
-        /// In bytes.
+        /// The memory that is not given out, in bytes.
         free: u64,
     },
 }
@@ -116,7 +116,7 @@ fn list(known: &[DeviceUuid]) -> String {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("host-memory is {}; at most {} can be counted: ask for less, or for no limit", Bytes(*.found_bytes), Bytes(HOST_MEMORY_BYTES_MAX))]
 pub struct HostMemoryError {
-    /// In bytes.
+    /// The requested limit, in bytes.
     pub found_bytes: u64,
 }
 
@@ -147,7 +147,7 @@ pub enum CreateError {
     /// Too few or too many parts.
     #[error("a slice of {found} devices is not possible; ask for 1 to {DEVICES_MAX}")]
     PartCount {
-        /// Their number.
+        /// The number of parts.
         found: usize,
     },
     /// Two parts on one device.
@@ -257,7 +257,7 @@ pub enum RemoveError {
     InUse {
         /// The name.
         name: String,
-        /// How many.
+        /// The number of processes.
         attached: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! What identifies a slice.
+//! The permanent id of a slice.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl SliceId {
         SliceId(bits)
     }
 
-    /// An id of 32 hexadecimal digits, as it is written; `None`: it is none.
+    /// Parses an id, written as 32 hexadecimal digits; `None` if the text is not an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<SliceId> {
         let canonical = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));

@@ -1,4 +1,4 @@
-//! On which devices a new slice's parts are, and whether a device has room for a part.
+//! Finds the devices for a new slice's parts, and decides whether a device has room for a part.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ impl Slices {
     /// the others, the greatest first, which wastes the least room.
     pub(super) fn place(&self, inventory: &Inventory, requests: &[PartRequest]) -> Result<Vec<Part>, CreateError> {
         let best = self.place_among(inventory, requests, None);
-        // The best device for the first part may be the only one that is shared in its way.
+        // The best device for the first part may be the only one with its sharing mode, so every mode is tried.
         let ways: BTreeSet<SharingMode> = inventory.devices.iter().map(|device| device.sharing).collect();
         if best.is_err() && ways.len() > 1 {
             let mut others = ways.into_iter().map(|way| self.place_among(inventory, requests, Some(way)));
@@ -19,8 +19,8 @@ impl Slices {
         best
     }
 
-    /// The same, on devices that are shared in the way `sharing`; `None`: in the way of the first part's device, as all
-    /// of a slice's devices must be shared alike.
+    /// Places the parts on devices with the mode `sharing`. `None` stands for the mode of the first part's device,
+    /// because all of a slice's devices must be shared alike.
     fn place_among(
         &self,
         inventory: &Inventory,
@@ -144,7 +144,7 @@ impl Shares {
         Shares::checked(request.core_request_percent, limit, request.memory_limit_bytes)
     }
 
-    /// Those of `part` after `change`. A limit that equals the request follows the request.
+    /// The shares of `part` after `change`. A limit that equals the request follows the request.
     pub(super) fn changed(part: &Part, change: &PartRequest) -> Result<Shares, PartError> {
         let or = |new, old| if new == 0 { old } else { new };
         let request = or(change.core_request_percent, part.core_request_percent);

@@ -1,4 +1,4 @@
-//! Further names and variables by which containers get a slice.
+//! Additional names and variables by which containers get a slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use super::{NameError, name};
 const OWN_VARIABLES: [&str; 5] =
     ["ALIQUOT_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_PRELOAD"];
 
-/// Further names and variables by which containers get a slice.
+/// Additional names and variables by which containers get a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Published {
-    /// Further names of its CDI device.
+    /// Additional names of its CDI device.
     pub aliases: BTreeSet<String>,
-    /// Further variables.
+    /// Additional variables for its containers.
     pub environment: BTreeMap<String, String>,
 }
 

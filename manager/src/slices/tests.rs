@@ -150,7 +150,7 @@ fn a_resize_changes_what_it_names_and_nothing_else() {
             .map(|part| (part.core_request_percent, part.core_limit_percent, part.memory_limit_bytes / GIB))
             .collect()
     };
-    // A limit that was the same as the request stays so.
+    // A limit that equalled the request follows it.
     let slice = slices.resize(&inventory, "a", &resized(vec![part(None, 40, 0, 0)])).unwrap();
     assert_eq!(shares(&slice), [(40, 60, 1), (40, 40, 1)]);
     let slice = slices.resize(&inventory, "a", &resized(vec![part(Some(1), 0, 0, 2 * GIB)])).unwrap();

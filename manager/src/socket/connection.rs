@@ -43,13 +43,13 @@ impl Connection {
     }
 }
 
-/// Received bytes, up to and after the point that was examined.
+/// Received bytes: first those that were examined, then those that were not.
 #[derive(Debug, Default)]
 struct Frames {
     bytes: Vec<u8>,
     /// Bytes at the front that were examined.
     looked_through: usize,
-    /// Number of those that the server has read.
+    /// Number of examined bytes that the server has read.
     taken: usize,
     /// Remaining bytes of a frame that need not be examined.
     rest: usize,
@@ -61,7 +61,7 @@ enum Stage {
     #[default]
     Preface,
     Frames,
-    /// Not HTTP/2, or at its end: everything passes unchanged.
+    /// The bytes are not HTTP/2, or the stream is at its end: everything passes unchanged.
     Other,
 }
 
@@ -78,7 +78,7 @@ impl Frames {
         while self.step() {}
     }
 
-    /// What the server may read now.
+    /// The bytes that the server may read now.
     fn ready(&self) -> &[u8] {
         &self.bytes[self.taken..self.looked_through]
     }
@@ -190,7 +190,7 @@ impl Connected for Connection {
     }
 }
 
-/// What the server reads when `sent` comes in pieces of `size` bytes.
+/// The bytes that the server reads when `sent` comes in pieces of `size` bytes.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn told(sent: &[u8], size: usize) -> Vec<u8> {
     let (mut frames, mut told) = (Frames::default(), Vec::new());

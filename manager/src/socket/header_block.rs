@@ -1,4 +1,4 @@
-//! The one change to what clients send: percent signs in `:authority`.
+//! The one change to the bytes of clients: percent signs in `:authority` are replaced.
 //!
 //! gRPC's C core, on which Python, Ruby, C++ and others are built, sends the percent-encoded path of a Unix socket as
 //! the authority of its requests (`%2Frun%2Faliquot%2Fmanager.sock`). RFC 3986 allows percent signs there, but the

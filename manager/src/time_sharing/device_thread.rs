@@ -109,7 +109,7 @@ impl Member {
         Member { live, part, processes: 0, published: Usage::default(), inherited }
     }
 
-    /// What the slice's ledger shows for this device. The container can forge it; the policy allows for that.
+    /// The state of this device in the slice's ledger. The container can forge it; the policy allows for that.
     fn observe(&mut self, container: ContainerId, now_ns: u64) -> Observation {
         let siblings = self.live.gang_states.siblings(self.part);
         let mut seen = Observation { container, waiting: false, in_flight: 0, markers: 0, busy_since_ns: 0, siblings };
@@ -126,7 +126,7 @@ impl Member {
                 };
                 seen.in_flight += 1;
             } else if seen.in_flight == 0 {
-                // Work that ended since the last look has begun with the newest start that is seen.
+                // If work ended since the last look, its start is the newest one that is seen.
                 seen.busy_since_ns = seen.busy_since_ns.max(work.busy_since_ns);
             }
         }
@@ -155,7 +155,7 @@ impl Member {
         }
         let (counters, waits) = (self.live.counters(self.part), self.live.waits(self.part));
         let published = &self.published;
-        // First, so that no reader sees a wait that is longer than the longest.
+        // Stored first, so that no reader sees a wait that is longer than the longest.
         waits.longest_ns.fetch_max(usage.longest_wait_ns, Ordering::Relaxed);
         let lengths = waits.by_length.iter().zip(usage.waits).zip(published.waits);
         let sums = [
@@ -175,12 +175,12 @@ impl Member {
     }
 }
 
-/// What the processes that wait at a closed gate can rely on.
+/// What a process that waits at a closed gate must do to be noticed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
-    /// This thread looks at the processes without being woken.
+    /// Nothing: this thread looks at the processes without being woken.
     On,
-    /// The processes must ring.
+    /// The process must ring.
     Off,
 }
 
@@ -268,7 +268,7 @@ fn poll(arbiter: &mut Arbiter, members: &mut BTreeMap<ContainerId, Member>) -> O
             GateCommand::OpenFree { container } => {
                 act(members, container, |member| member.set_gate(gate::OPEN | gate::FREE))
             }
-            // Watched, because further polls follow to see the work drain.
+            // The gate is marked as watched, because further polls follow to see the work drain.
             GateCommand::Close { container } => act(members, container, |member| member.set_gate(gate::WATCHED)),
             GateCommand::Tick { container } => {
                 act(members, container, |member| member.live.region.tick_gate(member.part))

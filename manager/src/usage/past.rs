@@ -1,4 +1,4 @@
-//! What slices have used in the last hour, in pieces of ten seconds.
+//! The use of slices in the last hour, in intervals of ten seconds.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -7,9 +7,9 @@ use aliquot_node::UsagePoint;
 
 use super::SECOND_NS;
 
-/// The length of a piece.
+/// The length of an interval.
 const PAST_INTERVAL_NS: u64 = 10 * SECOND_NS;
-/// Maximum pieces kept: one hour.
+/// Maximum intervals kept: one hour.
 const POINTS_MAX: usize = 360;
 
 /// Totals of a part of a slice at one moment.
@@ -31,7 +31,7 @@ pub(crate) struct Totals {
     pub memory_overhead_bytes: u64,
 }
 
-/// The use in one piece of time.
+/// The use in one interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Point {
     begin_ns: u64,
@@ -46,7 +46,8 @@ pub(crate) struct Point {
 impl Point {
     /// The use between two moments.
     fn between((begin_ns, before): (u64, Totals), (end_ns, now): (u64, Totals)) -> Point {
-        // If the ledger's peak has grown, the peak was in this piece. Otherwise only the values at both ends are known.
+        // If the ledger's peak has grown, the peak was in this interval. Otherwise only the values at both ends are
+        // known.
         let new_peak_bytes = match now.ledger_peak_bytes > before.ledger_peak_bytes {
             true => now.ledger_peak_bytes.saturating_add(now.memory_overhead_bytes),
             false => 0,
@@ -62,7 +63,7 @@ impl Point {
         }
     }
 
-    /// The piece as others see it. `now_ns` and `now` are the same moment.
+    /// Converts the interval to the adapters' type. `now_ns` and `now` are the same moment.
     #[must_use]
     pub(crate) fn usage(self, now_ns: u64, now: SystemTime) -> UsagePoint {
         UsagePoint {
@@ -76,7 +77,7 @@ impl Point {
         }
     }
 
-    /// Joins two consecutive pieces.
+    /// Joins two consecutive intervals.
     fn and(self, next: Point) -> Point {
         Point {
             begin_ns: self.begin_ns,
@@ -90,22 +91,22 @@ impl Point {
     }
 }
 
-/// The recorded pieces of a part.
+/// The recorded intervals of a part.
 #[derive(Debug, Default)]
 pub(crate) struct Past {
     points: VecDeque<Point>,
-    /// Where the incomplete piece begins.
+    /// The beginning of the incomplete interval.
     begun: Option<(u64, Totals)>,
 }
 
 impl Past {
-    /// Whether a piece is complete at `now_ns`, and must be recorded.
+    /// Whether an interval is complete at `now_ns`, and must be recorded.
     #[must_use]
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
         self.begun.is_none_or(|(begin_ns, _)| now_ns.saturating_sub(begin_ns) >= PAST_INTERVAL_NS)
     }
 
-    /// Ends a piece with the totals `now`, and begins the next one.
+    /// Ends an interval with the totals `now`, and begins the next one.
     pub(crate) fn record(&mut self, now_ns: u64, now: Totals) {
         let end = (now_ns, now);
         if let Some(begin) = self.begun.replace(end) {
@@ -116,7 +117,7 @@ impl Past {
         }
     }
 
-    /// The use in the last `since_ns` before `now_ns`, up to the totals `now`, in at most `points_max` pieces.
+    /// The use in the last `since_ns` before `now_ns`, up to the totals `now`, in at most `points_max` intervals.
     #[must_use]
     pub(crate) fn told(&self, now_ns: u64, now: Totals, since_ns: u64, points_max: usize) -> Vec<Point> {
         let begun = self.begun.map(|begin| Point::between(begin, (now_ns, now)));
@@ -138,7 +139,7 @@ mod tests {
         Totals { core_used_ns, memory_used_bytes, ledger_peak_bytes, ..Totals::default() }
     }
 
-    /// A past with `n` nanoseconds used in piece number `n`.
+    /// A past with `n` nanoseconds used in interval number `n`.
     fn past(pieces: u64) -> Past {
         let (mut past, mut used_ns) = (Past::default(), 0);
         for piece in 0..=pieces {
@@ -157,7 +158,7 @@ mod tests {
         let past = past(1000);
         let now = past.begun.unwrap();
         let points = past.told(now.0, now.1, u64::MAX, usize::MAX);
-        // Including the piece that has just begun.
+        // The points include the interval that has just begun.
         assert_eq!(points.len(), POINTS_MAX + 1);
         assert_eq!((points[0].core_used_ns, points[359].core_used_ns, points[360].core_used_ns), (641, 1000, 0));
         assert_eq!(points[359].end_ns - points[0].begin_ns, 3600 * SECOND_NS);

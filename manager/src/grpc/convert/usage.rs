@@ -10,7 +10,7 @@ use aliquot_proto::node::v1 as proto;
 
 use crate::audit::Finding;
 
-/// What slices use at `time`, each with the audit's findings in it.
+/// The use of slices at `time`, each with the audit's findings in it.
 pub(in crate::grpc) fn usage(
     time: SystemTime,
     slices: Vec<SliceUsage>,
@@ -20,7 +20,7 @@ pub(in crate::grpc) fn usage(
     proto::GetUsageResponse { time: Some(time.into()), slices }
 }
 
-/// What slices have used until `time`.
+/// The use of slices until `time`.
 pub(in crate::grpc) fn history(time: SystemTime, slices: Vec<SliceHistory>) -> proto::GetUsageHistoryResponse {
     proto::GetUsageHistoryResponse { time: Some(time.into()), slices: slices.into_iter().map(slice_history).collect() }
 }

@@ -1,9 +1,10 @@
 //! Work that was already in flight when this manager took over the slice.
 //!
 //! Markers show when work ends. For markers from the time of an earlier manager it is unknown whether they will ever be
-//! written, because the ledger may have been damaged. They are waited for and charged for as long as the start of a
-//! manager may take. Otherwise a slice whose processes cannot get the device because of them would stay blocked through
-//! every restart. No process can cause this situation, because no process can start managers.
+//! written, because the ledger may have been damaged. The manager waits for them, and charges for their work, for as
+//! long as the start of a manager may take. Otherwise a slice whose processes cannot get the device because of such
+//! markers would stay blocked through every restart. No process can cause this situation, because no process can start
+//! managers.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +24,8 @@ impl Inherited {
         Inherited { begun_ns: now_ns, markers: in_flight.collect() }
     }
 
-    /// Whether the work in flight of `slot` is not waited for any more. `marker` is the number of the slot's newest
-    /// marker.
+    /// Whether the arbiter no longer waits for the work in flight of `slot`. `marker` is the number of the slot's
+    /// newest marker.
     pub(super) fn is_abandoned(&mut self, slot: usize, marker: u64, now_ns: u64) -> bool {
         if self.markers.get(&slot).is_some_and(|&inherited| inherited != marker) {
             self.markers.remove(&slot);
