@@ -1,4 +1,4 @@
-//! The agent: one task that holds all that is known of this node's jobs, and everything that happens comes to it.
+//! The agent: one task that holds all knowledge of this node's jobs, and that receives every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,20 +37,21 @@ use instances::Instance;
 use promises::Promises;
 use start::Prepared;
 
-/// How often it is looked whether a supervisor has been killed, or a lease has lapsed. Supervisors tell all else.
+/// Time between two checks whether a supervisor was killed, or the lease has lapsed. Supervisors report all other
+/// changes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How often the devices are looked at.
+/// Time between two looks at the devices.
 const DEVICES_INTERVAL: Duration = Duration::from_secs(10);
-/// How often everything is reported though nothing has changed.
+/// Time after which everything is reported even though nothing has changed.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// How often an end is told that was not acknowledged.
+/// Time after which an end that was not acknowledged is reported again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// Between heartbeats before the first lease, whose length is not known.
+/// Time between two heartbeats before the first lease, while the lease's length is not known.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(3);
 const LOG_SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Why the agent does not start.
+/// The reason why the agent does not start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot take part in the cluster: {what}: {source}")]
 pub struct StartError {
@@ -84,7 +85,7 @@ impl Running {
         };
         let work = move || {
             runtime.block_on(agent.run(ended));
-            // A call to the manager may be under way; nothing of it matters any more.
+            // A call to the manager may be under way. Its outcome no longer matters.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("cluster".into()).spawn(work).map_err(failed("no thread"))?;
@@ -102,11 +103,11 @@ impl Drop for Running {
     }
 }
 
-/// What the agent's own tasks tell it.
+/// News that the agent's own tasks send it.
 enum News {
-    /// The node manager's devices, and the names of the slices that were jobs' when it was asked.
+    /// The node manager's devices, and the names of the jobs' slices when the manager was asked.
     Node(Box<Node>, BTreeSet<String>),
-    /// The slice of an instance was made, or not.
+    /// The slice of an instance was made, or could not be made.
     Prepared(Number, Result<Prepared, String>),
     /// The slice of an instance that has ended is gone.
     Released(Number),
@@ -120,18 +121,18 @@ struct Agent {
     machine: Machine,
     manager: Manager,
     logs: Logs,
-    /// The logs to which jobs still write.
+    /// The logs that jobs still write to.
     written_logs: watch::Sender<BTreeSet<String>>,
     promises: Promises,
     lease_file: LeaseFile,
     lease: Lease,
-    /// The session is over: what runs is being stopped.
+    /// The session is over, and its instances are being stopped.
     is_ending: bool,
     instances: BTreeMap<Number, Instance>,
     link: Option<Link>,
     /// The number of the last message of this session.
     sequence: u64,
-    /// When the messages that a lease can begin with were sent.
+    /// When each message that a lease can begin with was sent, by its number.
     sent_ms: BTreeMap<u64, u64>,
     node: Option<Node>,
     spec: Option<NodeSpec>,
@@ -145,7 +146,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Takes up where the agent before it ended.
+    /// Continues from the files of the agent before it.
     fn open(config: Config) -> Result<Agent, StartError> {
         let (state, runtime) = (config.state_dir.clone(), config.runtime_dir.clone());
         for dir in [&state, &runtime, &state.join("instances"), &state.join("logs")] {
@@ -157,7 +158,7 @@ impl Agent {
         let promises = Promises::open(&state.join("promises.json")).map_err(failed("cannot keep its promises"))?;
         let lease_file = LeaseFile::create(&runtime.join("lease")).map_err(failed("cannot keep the lease"))?;
         let socket = runtime.join("agent.sock");
-        // One that a killed agent has left behind.
+        // A killed agent may have left its socket behind.
         let _ = fs::remove_file(&socket);
         let wake = UnixDatagram::bind(&socket).map_err(failed(format!("cannot listen on {}", socket.display())))?;
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).map_err(failed("cannot close its socket"))?;
@@ -264,13 +265,13 @@ impl Agent {
         }
     }
 
-    /// The slices of the instances that have not been forgotten.
+    /// The slices of the instances that are not forgotten yet.
     fn own_slices(&self) -> BTreeSet<String> {
         self.instances.keys().copied().map(slice_name).collect()
     }
 
-    /// Works out what this node is for the scheduler; whether that has changed. `own_slices` were jobs' when the manager
-    /// was asked, and may have been forgotten since.
+    /// Computes the description of this node for the scheduler. Returns whether it has changed. `own_slices` belonged
+    /// to jobs when the manager was asked; some of their instances may have been forgotten since.
     fn refresh_spec(&mut self, own_slices: &BTreeSet<String>) -> bool {
         let Some(node) = &self.node else { return false };
         let own = self.own_slices();
@@ -314,7 +315,7 @@ impl Agent {
         tokio::task::spawn_blocking(move || logs.remove_older_than(age, |log| written.contains(log)));
     }
 
-    /// Begins a new session: nothing of the one before runs any more.
+    /// Begins a new session. No instance of the last one runs any more.
     fn begin_session(&mut self) {
         if let Err(error) = self.promises.next_session() {
             error!(%error, "cannot begin a new session");

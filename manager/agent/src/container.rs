@@ -1,17 +1,17 @@
-//! Jobs with an image: how podman runs them.
+//! Runs jobs with an image, by podman.
 //!
-//! Podman runs as the user of the node manager, and the processes in the container are the job's user's: with that user's
-//! rights and no others, whatever the image contains. So a container reads and writes what its user may, of the
-//! directories that the node permits. Podman looks every group up as a name in the image's file of groups, also one that is
-//! given as a number, so an image could name its user's group root's. So the container has a file of groups of the node's,
-//! and the user's supplementary groups are left out.
+//! Podman runs as the user of the node manager. The processes in the container run as the job's user, with that user's
+//! rights and no others, whatever the image contains. So a container can read and write what its user can, within the
+//! directories that the node permits. Podman looks up every group as a name in the image's file of groups, even a group
+//! that is given as a number. An image could thus give the user root's group. So the container gets a file of groups
+//! from the node, and the user's supplementary groups are left out.
 //!
-//! What a user says reaches podman, a program of root's, in few places: the image's name, mounts, the working directory,
-//! and what stands behind the image. Each is checked here, whatever the scheduler has checked before. Because a mistake
-//! here would give root's rights away, a node runs images only if its administrator says so.
+//! Values from a user reach podman, which is a program of root's, in few places: the image's name, mounts, the working
+//! directory, and the arguments after the image. Each is checked here, whatever the scheduler has checked before.
+//! Because a mistake here would give root's rights away, a node runs images only if its administrator says so.
 //!
-//! Docker is not used: its containers are children of its daemon, and would outlive the supervisor that holds the end of
-//! the lease.
+//! Docker is not used: its containers are children of its daemon, and would outlive the supervisor, which ends the job
+//! when its lease lapses.
 
 mod access;
 mod podman;
@@ -37,15 +37,15 @@ use crate::users::JobUser;
 
 pub(crate) use podman::{check, finds_slices_in};
 
-/// How long podman may take to remove what is left of a container.
+/// How long podman may take to remove the remains of a container.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The waits between attempts to remove it: the first, and the longest.
 const REMOVE_PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
-/// The line of a variable has at most so many bytes: podman up to 4.6 reads no longer ones.
+/// Maximum bytes of a variable's line: podman up to 4.6 reads no longer lines.
 const VARIABLE_BYTES_MAX: usize = 60_000;
-/// What stands in a container's file of groups: nothing that a user's group could be taken for.
+/// The content of a container's file of groups. No user's group can be taken for another one in it.
 const GROUPS: &str = "root:x:0:\n";
-/// The file's name in the directory of what does not outlive a restart of the machine.
+/// The name of that file in the directory for files that do not outlive a restart of the machine.
 pub(crate) const GROUPS_FILE: &str = "groups";
 
 /// Writes the file of groups that all containers share.
@@ -56,7 +56,8 @@ pub(crate) fn write_groups(runtime_dir: &Path) -> io::Result<()> {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644))
 }
 
-/// Names a container. No other process of this machine has the id of the supervisor as long as that lives.
+/// The name of a container. It contains the id of the supervisor, which no other process of this machine has as long as
+/// the supervisor lives.
 pub(crate) struct Name {
     pub(crate) slice: String,
     pub(crate) supervisor: i32,
@@ -68,27 +69,27 @@ impl fmt::Display for Name {
     }
 }
 
-/// A container that is to run a job's command.
+/// A container for a job's command.
 pub(crate) struct Container<'a> {
     pub(crate) name: Name,
-    /// What it runs.
+    /// The job's process.
     pub(crate) process: &'a Process,
-    /// In what it runs.
+    /// The image to run it in.
     pub(crate) image: &'a Image,
-    /// Whose job it is.
+    /// The user that the job belongs to.
     pub(crate) user: &'a JobUser,
-    /// What the node permits.
+    /// The settings, with the node's permissions.
     pub(crate) settings: &'a Settings,
-    /// The CDI name of its slice; `None`: it gets no device.
+    /// The CDI name of its slice; `None` if it gets no device.
     pub(crate) cdi_device: Option<&'a str>,
     /// The file that it sees as `/etc/group`.
     pub(crate) groups_file: &'a Path,
 }
 
-/// Makes of `spec`, which runs the command as it is, one that runs it in `container`.
+/// Takes the `spec` of a plain command, and returns one that runs the command in `container`.
 ///
 /// # Errors
-/// Says what this node does not permit or cannot do.
+/// The error says what this node does not permit or cannot do.
 pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<LaunchSpec, String> {
     let Container { name, process, image, user, settings, cdi_device, groups_file } = container;
     if settings.podman.is_empty() {
@@ -98,12 +99,12 @@ pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<Lau
         return Err(format!("{:?} cannot be an image on this node", image.reference));
     }
     let mut command = settings.podman.clone();
-    // What the job writes goes to its log, and not to the machine's journal as well.
+    // The job's output goes to its log, and not to the machine's journal as well.
     command.extend(
         ["run", "--rm", "--log-driver", "none", "--sdnotify", "ignore", "--http-proxy=false"].map(str::to_owned),
     );
     let mut add = |words: &[&str]| command.extend(words.iter().map(|&word| word.to_owned()));
-    // Images for NVIDIA's own runtime ask for all devices.
+    // Images for NVIDIA's own runtime ask for all devices. This variable overrides that.
     add(&["--name", &name.to_string(), "--env", &format!("{NVIDIA_VISIBLE_DEVICES}=void")]);
     for words in user_options(&user.credentials) {
         add(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -135,7 +136,7 @@ pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<Lau
     command.push("--env-file".into());
     let lines = variables(process, user, settings)?;
     let container_variables = Some(ContainerVariables { lines, word: command.len() });
-    // Stands for the file's path.
+    // A placeholder for the file's path.
     command.push(String::new());
     command.push("--".into());
     command.push(image.reference.clone());
@@ -156,7 +157,7 @@ pub(crate) fn contain(spec: LaunchSpec, container: &Container<'_>) -> Result<Lau
     })
 }
 
-/// The variables of the container, a line each.
+/// The variables of the container, one line each.
 fn variables(process: &Process, user: &JobUser, settings: &Settings) -> Result<String, String> {
     let mut variables: BTreeMap<&str, &str> = BTreeMap::from([("USER", user.name.as_str()), ("LOGNAME", &user.name)]);
     variables.extend(settings.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())));
@@ -179,7 +180,7 @@ fn variables(process: &Process, user: &JobUser, settings: &Settings) -> Result<S
     Ok(lines)
 }
 
-/// Whose processes those in the container are, and that they get no other rights.
+/// The options that set the user of the container's processes, and give them no other rights.
 fn user_options(user: &Credentials) -> Vec<Vec<String>> {
     let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
     let mut options = vec![words(&["--user", &format!("{}:{}", user.uid, user.gid)])];
@@ -188,14 +189,14 @@ fn user_options(user: &Credentials) -> Vec<Vec<String>> {
         options.push(words(&["--userns", "keep-id"]));
         return options;
     }
-    // Root's jobs are only where an administrator permits them.
+    // For root the option is left out: jobs of root run only where an administrator permits them.
     if user.uid != 0 {
         options.push(words(&["--cap-drop", "all"]));
     }
     options
 }
 
-/// A path from the root that says the same to everybody who reads it.
+/// Whether a path is absolute, and so written that every reader understands the same path.
 fn is_plain_path(path: &str) -> bool {
     path.starts_with('/')
         && !path.contains([',', ':', '"', '\'', '\\'])
@@ -203,8 +204,8 @@ fn is_plain_path(path: &str) -> bool {
         && path.split('/').all(|part| part != "..")
 }
 
-/// A mount as podman takes it. Only the named directories themselves can be mounted: what is below them could be replaced
-/// by a link between a look at it and the mount.
+/// A mount in podman's format. Only the named directories themselves can be mounted: a directory below them could be
+/// replaced by a link between the check and the mount.
 fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, String> {
     let home = user.home.to_string_lossy();
     let resolve =
@@ -223,7 +224,7 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
         return Err(format!("{source:?} is to be mounted, and is no directory of this node"));
     }
     let target = if mount.target.is_empty() { &source } else { &mount.target };
-    // Podman takes a comma for the end of the path, and what follows for an option.
+    // Podman takes a comma for the end of the path, and the text after it for an option.
     if let Some(path) = [&source, target].into_iter().find(|path| !is_plain_path(path)) {
         return Err(format!(
             "{path:?} cannot be part of a mount: write a path from the root, without commas, colons and quotes"
@@ -241,9 +242,9 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
 }
 
 impl Name {
-    /// Removes what is left of the container. Podman does so itself when a container ends, but not if podman was killed.
+    /// Removes the remains of the container. Podman does so itself when a container ends, but not if podman was killed.
     ///
-    /// It returns when podman says that the container is gone: until then the container may run, and its room is not free.
+    /// Returns when podman says that the container is gone: until then the container may run, and its room is not free.
     pub(crate) async fn remove(&self, settings: &Settings) {
         let Some((program, options)) = settings.podman.split_first() else { return };
         let name = self.to_string();
@@ -259,8 +260,8 @@ impl Name {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => "it does not answer".to_owned(),
             };
-            // Where podman and its monitor were killed, the first call fails: it finds a container that runs, and nothing
-            // to stop. It notes that, and the next call removes the container.
+            // If podman and its monitor were killed, the first call fails: podman takes the container for running, and
+            // finds no process to stop. It notes that, and the next call removes the container.
             match pause > REMOVE_PAUSES[0] {
                 true => warn!(name, why, "podman does not remove a job's container, so its room is not free yet"),
                 false => debug!(name, why, "podman does not remove a job's container at once"),
@@ -398,7 +399,7 @@ mod tests {
         let line = access.exec(&command, None).join(" ");
         assert_eq!(line, "podman --log-level=error exec --interactive aliquot-job-1-2-3 --privileged --user=0");
         assert!(access.exec(&command, Some("xterm")).join(" ").contains("--tty --env TERM=xterm aliquot-job-1-2-3 --"));
-        // The image's groups are none of the node's.
+        // The image's groups are not the node's.
         assert_eq!((access.user.uid, access.user.groups), (7, Vec::new()));
     }
 

@@ -8,24 +8,24 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Makes `dir` and those above it that are missing, closed to other users.
+/// Makes `dir` and its missing parents, closed to other users.
 pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Makes `dir`, which others can get through if they know where they go, and cannot list.
+/// Makes `dir`, which other users can pass through but cannot list.
 pub(crate) fn create_passage(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o711).create(dir)?;
-    // Whatever this process's umask is.
+    // Set afterwards, so that this process's umask does not matter.
     fs::set_permissions(dir, fs::Permissions::from_mode(0o711))
 }
 
-/// `value` as the file `path`, durably.
+/// Writes `value` to the file `path`, durably.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> io::Result<()> {
     aliquot_durable::replace(path, &serde_json::to_vec(value)?)
 }
 
-/// What the file `path` says; `None` if there is no such file.
+/// Reads the value in the file `path`; `None` if there is no such file.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Who this node is for the scheduler, and how it knows the scheduler: keys and certificates.
+//! The node's identity for the scheduler, and how the node verifies the scheduler: keys and certificates.
 
 use std::fs;
 use std::io;
@@ -21,16 +21,17 @@ use crate::clock;
 use crate::files;
 use crate::settings::{Config, Source};
 
-/// What a join token begins with.
+/// The beginning of a join token.
 const TOKEN_PREFIX: &str = "alq1.";
-/// There may be another scheduler to try within the length of a lease.
+/// How long a connection may take. After this there is still time to try another scheduler within the length of a
+/// lease.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// A cut connection is noticed after an interval and a timeout.
+/// Time between two probes. A cut connection is noticed after one interval and one timeout.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Why there is no connection to the scheduler.
+/// The reason why there is no connection to the scheduler.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error("the join token cannot be used: {0}; copy the whole of it, or make another one with: aliquot token")]
@@ -62,7 +63,7 @@ pub(crate) enum LinkError {
     StandsBy { address: String, leader: String },
 }
 
-/// A key and the certificates that go with it, all in PEM.
+/// A key and its certificates, all in PEM.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     key: String,
@@ -70,7 +71,7 @@ pub(crate) struct Identity {
     authority: String,
 }
 
-/// What a join token says.
+/// The content of a join token.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 struct Token {
     secret: String,
@@ -101,7 +102,7 @@ impl Validity {
         Ok(Validity { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
     }
 
-    /// A third of its life is left then.
+    /// The time for a renewal, when a third of the certificate's life is left.
     fn renew_at(self) -> i64 {
         self.until - (self.until - self.from) / 3
     }
@@ -111,7 +112,7 @@ fn now_s() -> i64 {
     i64::try_from(clock::unix_ms() / 1000).unwrap_or(i64::MAX)
 }
 
-/// The identity to dial this scheduler with: the one that is there, or one for the join token.
+/// The identity to dial this scheduler with: the stored one, or a new one for the join token.
 pub(crate) async fn obtain(config: &Config, scheduler: &str) -> Result<Identity, LinkError> {
     let token = match &config.source {
         Source::Own(certificate, key, authority) => {
@@ -144,7 +145,7 @@ fn read(path: &Path) -> Result<String, LinkError> {
     fs::read_to_string(path).map_err(|source| LinkError::File { path: path.to_owned(), source })
 }
 
-/// A new key, and a request for its certificate.
+/// Makes a new key, and a request for its certificate.
 fn request(config: &Config) -> Result<(KeyPair, String), LinkError> {
     let key = KeyPair::generate()?;
     let mut name = DistinguishedName::new();
@@ -168,7 +169,7 @@ async fn join(config: &Config, scheduler: &str, token: &Token) -> Result<Identit
     keep(config, &key, answer)
 }
 
-/// Another certificate, before the one of `channel` expires.
+/// Gets another certificate through `channel`, before the present one expires.
 pub(crate) async fn renew(config: &Config, scheduler: &str, channel: Channel) -> Result<(), LinkError> {
     let (key, certificate_request) = request(config)?;
     let request = RenewCertificateRequest { certificate_request };
@@ -184,7 +185,7 @@ fn with_timeout<T>(message: T) -> tonic::Request<T> {
     request
 }
 
-/// Keeps an identity, all of it in one file, so that key and certificate always belong together.
+/// Stores an identity, all of it in one file, so that key and certificate always belong together.
 fn keep(config: &Config, key: &KeyPair, answer: JoinResponse) -> Result<Identity, LinkError> {
     let JoinResponse { certificate, authority } = answer;
     let identity = Identity { key: key.serialize_pem(), certificate, authority }.checked()?;
@@ -203,7 +204,7 @@ fn refused(scheduler: &str, status: &tonic::Status) -> LinkError {
     }
 }
 
-/// What an answer means that says where the leader is.
+/// Converts a status that names the leader into an error.
 pub(crate) fn stands_by(scheduler: &str, status: &tonic::Status) -> LinkError {
     let leader = status.metadata().get(LEADER).and_then(|leader| leader.to_str().ok()).unwrap_or_default();
     LinkError::StandsBy { address: scheduler.to_owned(), leader: leader.to_owned() }
@@ -216,14 +217,14 @@ impl Identity {
         if until <= now {
             return Err(LinkError::Expired);
         }
-        // A certificate that was just made is valid at once by the clock of its maker.
+        // A certificate that was just made is valid at once by the clock of the authority that made it.
         match u64::try_from(from - now) {
             Ok(behind @ 1..) => Err(LinkError::ClockBehind(behind)),
             _ => Ok(self),
         }
     }
 
-    /// How long until it should be renewed.
+    /// How long to wait until the certificate should be renewed.
     pub(crate) fn renew_in(&self) -> Duration {
         let renew_at = Validity::of(&self.certificate).map_or(i64::MAX, Validity::renew_at);
         Duration::from_secs(u64::try_from(renew_at - now_s()).unwrap_or(0))
@@ -234,7 +235,7 @@ impl Identity {
         connect(scheduler, self.tls(config)).await
     }
 
-    /// Another one, which is made when it is used.
+    /// Another connection, which is made when it is used.
     pub(crate) fn connect_when_used(&self, config: &Config, scheduler: &str) -> Result<Channel, LinkError> {
         Ok(endpoint(scheduler, self.tls(config))?.connect_lazy())
     }
@@ -263,7 +264,7 @@ fn endpoint(scheduler: &str, tls: ClientTlsConfig) -> Result<Endpoint, LinkError
 
 async fn connect(scheduler: &str, tls: ClientTlsConfig) -> Result<Channel, LinkError> {
     let endpoint = endpoint(scheduler, tls)?;
-    // The limit of the endpoint is for TCP alone. A scheduler that is frozen takes the connection, and says nothing.
+    // The endpoint's own limit is for TCP alone. A scheduler that is frozen accepts the connection, and sends nothing.
     match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
         Ok(connected) => connected.map_err(|error| unreachable(scheduler, &error)),
         Err(_) => {
@@ -273,7 +274,7 @@ async fn connect(scheduler: &str, tls: ClientTlsConfig) -> Result<Channel, LinkE
     }
 }
 
-/// What hides behind an error of the transport, in words that say what to do.
+/// Converts an error of the transport into one that names its cause and says what to do.
 pub(crate) fn unreachable(scheduler: &str, error: &dyn std::error::Error) -> LinkError {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     let mut why = error.to_string();
@@ -312,7 +313,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_scheduler_that_says_nothing_is_given_up() {
-        // The kernel takes the connection, as that of a process that is frozen.
+        // The kernel accepts the connection, as it does for a process that is frozen.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let tls = ClientTlsConfig::new().domain_name("scheduler");

@@ -1,8 +1,8 @@
-//! What a node keeps of each instance that it was told to start: a directory.
+//! The record of each instance that the node was told to start: a directory.
 //!
 //! ```text
 //! <state>/instances/<term>-<number>/
-//!   command      what was commanded, without what is secret in it; written before anything is done
+//!   command      what was commanded, without its secrets; written before anything is done
 //!   reserved     room for the file `end`, so that a full disk does not lose it
 //!   supervisor   the process that starts and ends it
 //!   init         the first process of the job
@@ -29,7 +29,7 @@ const END_BYTES_MAX: usize = 4096;
 /// The longest explanation in the file `end`.
 const FAILURE_BYTES_MAX: usize = 2048;
 
-/// Orders generations as the scheduler does.
+/// A generation as term and number, ordered as the scheduler orders generations.
 pub(crate) type Number = (u64, u64);
 
 /// The number of a generation.
@@ -46,7 +46,7 @@ pub(crate) fn generation((term, number): Number) -> Generation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct InstanceDir(PathBuf);
 
-/// Why an instance was stopped, or is not there.
+/// Why an instance was stopped, or does not exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reason {
@@ -74,19 +74,19 @@ impl From<Reason> for proto::EndReason {
 pub(crate) struct End {
     /// Why the command was not started; `None` if it was, or was stopped before.
     pub(crate) failure: Option<String>,
-    /// It was the node's fault that it was not: it may start elsewhere.
+    /// Whether the node is at fault that the command was not started: then it may start on another node.
     #[serde(default)]
     pub(crate) is_nodes_fault: bool,
     pub(crate) exit_code: Option<i32>,
     pub(crate) signal: u32,
     pub(crate) reason: Reason,
-    /// 0: it never ran, or that is not known.
+    /// When the command was started; 0 if it never ran, or if that is not known.
     pub(crate) started_unix_ms: u64,
     pub(crate) ended_unix_ms: u64,
 }
 
 impl End {
-    /// The end of an instance that was not started, or of which nobody knows how it has ended.
+    /// The end of an instance that was not started, or that ended in an unknown way.
     pub(crate) fn unknown(reason: Reason) -> End {
         End {
             failure: None,
@@ -99,7 +99,7 @@ impl End {
         }
     }
 
-    /// The end of an instance for which the node does not have what it was told to give.
+    /// The end of an instance that the node lacks something for, such as the memory for its secrets.
     pub(crate) fn refused(why: String) -> End {
         End { is_nodes_fault: true, ..End::failed(why) }
     }
@@ -119,10 +119,10 @@ struct Alive {
     process: ProcessId,
 }
 
-/// Who the processes of an instance are, and what has happened to it, as its files tell.
+/// The processes of an instance and its history, as its files show them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seen {
-    /// Its supervisor or its first process lives.
+    /// Whether its supervisor or its first process lives.
     pub(crate) is_alive: bool,
     pub(crate) started_unix_ms: Option<u64>,
     pub(crate) end: Option<End>,
@@ -134,7 +134,7 @@ impl InstanceDir {
         InstanceDir(instances.join(format!("{term}-{number}")))
     }
 
-    /// The directory that a supervisor was told.
+    /// The directory at the path that a supervisor was given.
     pub(crate) fn at(path: &Path) -> InstanceDir {
         InstanceDir(path.to_owned())
     }
@@ -144,7 +144,7 @@ impl InstanceDir {
         &self.0
     }
 
-    /// Makes the directory for what `start` commands, durably.
+    /// Makes the directory for the command `start`, durably.
     pub(crate) fn create(&self, start: &Start) -> io::Result<()> {
         files::create_private_dir(&self.0)?;
         let created = (|| {
@@ -158,24 +158,24 @@ impl InstanceDir {
         created.inspect_err(|_| self.remove())
     }
 
-    /// What was commanded; `None` if the directory was not made completely, and so nothing was done.
+    /// The command; `None` if the directory was not made completely, and so nothing was done.
     pub(crate) fn command(&self) -> Option<Start> {
         Start::decode(fs::read(self.0.join("command")).ok()?.as_slice()).ok()
     }
 
     /// Forgets the instance.
     pub(crate) fn remove(&self) {
-        // Without the command it is not taken for an instance any more, also if the rest stays.
+        // Without the command the directory is not taken for an instance any more, even if the rest of it stays.
         let _ = fs::remove_file(self.0.join("command"));
         let _ = fs::remove_dir_all(&self.0);
     }
 
-    /// Notes who supervises it.
+    /// Notes the process that supervises the instance.
     pub(crate) fn note_supervisor(&self, process: ProcessId) -> io::Result<()> {
         self.note("supervisor", process)
     }
 
-    /// Notes which process holds all others of the job.
+    /// Notes the process that holds all others of the job.
     pub(crate) fn note_init(&self, process: ProcessId) -> io::Result<()> {
         self.note("init", process)
     }
@@ -204,7 +204,7 @@ impl InstanceDir {
         fs::read_to_string(self.0.join("started")).ok()?.parse().ok()
     }
 
-    /// Notes why it is to be stopped. The first reason stays.
+    /// Notes why the instance will be stopped. The first reason stays.
     pub(crate) fn note_stop(&self, reason: Reason) -> io::Result<()> {
         if self.stop().is_some() {
             return Ok(());
@@ -212,17 +212,18 @@ impl InstanceDir {
         files::write_json(&self.0.join("stop"), &reason)
     }
 
-    /// Why it is to be stopped.
+    /// Why the instance will be stopped, if it will be.
     pub(crate) fn stop(&self) -> Option<Reason> {
         files::read_json(&self.0.join("stop")).ok().flatten()
     }
 
-    /// Notes how it has ended, durably, in the room that was kept for that.
+    /// Notes how the instance has ended, durably, in the room that was reserved for this.
     pub(crate) fn note_end(&self, end: &End) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let (reserved, path) = (self.0.join("reserved"), self.0.join("end"));
         let mut bytes = serde_json::to_vec(end)?;
-        // White space after the value; a file that is made shorter may need room on some file systems.
+        // White space follows the value, so the file keeps its length: making it shorter may need room on some file
+        // systems.
         bytes.resize(bytes.len().max(END_BYTES_MAX), b' ');
         let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&reserved)?;
         file.write_all_at(&bytes, 0)?;
@@ -230,16 +231,16 @@ impl InstanceDir {
         aliquot_durable::rename(&reserved, &path)
     }
 
-    /// What the files tell now.
+    /// Reads the present state from the files.
     pub(crate) fn look(&self) -> Seen {
-        // First whether it lives: what it writes before it ends is there afterwards.
+        // Read first: if the process has ended, everything that it wrote before is seen by the reads below.
         let is_alive = ["supervisor", "init"].iter().any(|file| self.process(file).is_some_and(ProcessId::is_alive));
         let end = files::read_json(&self.0.join("end")).ok().flatten();
         Seen { is_alive, started_unix_ms: self.started(), end }
     }
 }
 
-/// `start` as it is kept: the command and the environment may hold secrets too.
+/// `start` in the form that is stored. The command and the environment may hold secrets too, so they are left out.
 pub(crate) fn without_secrets(start: &Start) -> Start {
     let process = start.process.as_ref().map(|process| proto::Process {
         command: Vec::new(),
@@ -284,7 +285,7 @@ mod tests {
         assert!(!instance.path().exists());
     }
 
-    /// The file `command` of an instance, as an agent before streams and secrets has written it.
+    /// The file `command` of an instance, as an agent from before streams and secrets has written it.
     const RECORDED_COMMAND: &str = "0a07312e302e302e311204080110011a351a330a284750552d61313130633037612d353133302d346137\
         652d383030302d30303030303030303030303010ac02188080808020208ee9012a281a012f2a04726f6f7438904e42136a6f622031206f66\
         20726f6f743a206c6f6e674a05312e302e30";
@@ -301,7 +302,7 @@ mod tests {
         write("started", "1795691189330");
         let own = ProcessId::of(std::process::id().cast_signed()).unwrap();
         let recorded = r#"{"boot_id":"BOOT","process":PROCESS}"#.replace("BOOT", &clock::boot_id());
-        // Only the numbers are others.
+        // Only the numbers differ.
         let process = serde_json::to_string(&own).unwrap();
         assert!(process.starts_with(r#"{"pid":"#) && process.contains(r#","start_time":"#), "{process}");
         write("supervisor", &recorded.replace("PROCESS", &process));

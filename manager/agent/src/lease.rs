@@ -1,7 +1,7 @@
-//! Until when the jobs of this node may run: a file that the agent writes and every supervisor reads.
+//! The time until which the jobs of this node may run: a file that the agent writes and every supervisor reads.
 //!
-//! It is overwritten in place, so a full disk does not end the lease. A restart of the machine does: the clock begins
-//! anew then, and a file of the time before is not believed.
+//! The file is overwritten in place, so a full disk does not end the lease. A restart of the machine ends it: the clock
+//! begins anew then, and a file from before the restart is not believed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,12 +10,12 @@ use std::path::Path;
 
 use crate::clock;
 
-/// Until when jobs may run.
+/// The time until which jobs may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Lease {
-    /// When it lapses, by the clock of [`boot_ms`](crate::clock::boot_ms); 0: there is none.
+    /// When the lease lapses, by the clock of [`boot_ms`](crate::clock::boot_ms); 0 if there is none.
     pub(crate) end_ms: u64,
-    /// How long it was when it was given.
+    /// The lease's length when it was given.
     pub(crate) length_ms: u64,
 }
 
@@ -25,33 +25,34 @@ impl Lease {
         now_ms < self.end_ms
     }
 
-    /// When what still runs is killed: before the lease lapses, because a busy machine may be late with that.
+    /// When processes that still run are killed. This is before the lease lapses, because a busy machine may be late
+    /// with it.
     pub(crate) fn kill_ms(self) -> u64 {
         self.end_ms.saturating_sub(self.length_ms / 10)
     }
 
-    /// When jobs with this grace are asked to end, if the lease is not longer by then.
+    /// When jobs with this grace are asked to end, if the lease is not extended by then.
     pub(crate) fn terminate_ms(self, grace_ms: u64) -> u64 {
         self.kill_ms().saturating_sub(grace_ms.min(self.length_ms / 5))
     }
 }
 
-/// The file with the lease: two numbers, and a third one that is right only if both are whole and of this start of the
-/// machine.
+/// The file with the lease: two numbers, and a third one as a check. The check is right only if both numbers are whole
+/// and were written since this start of the machine.
 pub(crate) struct LeaseFile {
     file: File,
-    /// Names this start of the machine.
+    /// The number of this start of the machine.
     boot: u64,
 }
 
 impl LeaseFile {
-    /// The file for the agent.
+    /// Makes the file, for the agent.
     pub(crate) fn create(path: &Path) -> io::Result<LeaseFile> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         Ok(LeaseFile { file, boot: number_of(&clock::boot_id()) })
     }
 
-    /// The file for a supervisor.
+    /// Opens the file, for a supervisor.
     pub(crate) fn open(path: &Path) -> io::Result<LeaseFile> {
         Ok(LeaseFile { file: File::open(path)?, boot: number_of(&clock::boot_id()) })
     }

@@ -13,8 +13,8 @@
 //! | `manager`, `report` | the node manager's words, and what they mean to the scheduler |
 //! | [`slice_environment`] | the variables that put a command into a slice |
 //!
-//! The agent is a thread of the node manager. Of what it has promised, everything is in files first, so it can be killed
-//! at any moment: jobs run on, and the next agent finds them.
+//! The agent is a thread of the node manager. Everything that it has promised is in files first, so it can be killed at
+//! any moment: jobs run on, and the next agent finds them.
 
 pub mod settings;
 pub mod slice_environment;

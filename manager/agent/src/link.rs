@@ -19,34 +19,35 @@ use crate::identity::{self, LinkError};
 use crate::settings::{Config, Source};
 
 const PAUSE_MIN: Duration = Duration::from_millis(200);
-/// Well below the time after which the scheduler gives a silent node nothing new.
+/// The longest pause. It is well below the time after which the scheduler gives a silent node nothing new.
 const PAUSE_MAX: Duration = Duration::from_secs(4);
-/// The same trouble is logged so often.
+/// Minimum time between two log lines about the same trouble.
 const TROUBLE_EVERY: Duration = Duration::from_secs(60);
-/// A certificate is not renewed sooner after a connection was made, however old it seems by this machine's clock.
+/// Minimum age of a connection at which a certificate is renewed, however old the certificate seems by this machine's
+/// clock.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
-/// Messages that wait for a slow connection. If there are more, the connection is given up.
+/// Maximum messages that wait for a slow connection. If there are more, the connection is given up.
 const MESSAGES_MAX: usize = 1024;
-/// A job's description and environment are in a message.
+/// Maximum size of a message, which can hold a job's description and environment.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
 /// A connection that takes messages. It is closed when this is dropped.
 pub(crate) struct Link {
-    /// To the scheduler.
+    /// Takes messages to the scheduler.
     pub(crate) messages: mpsc::Sender<NodeMessage>,
-    /// For what users read and write, which may be much. A connection of its own, so that it holds up no sign of life.
+    /// A second connection for the users' data, which may be much, so that it does not delay heartbeats.
     pub(crate) bulk: Channel,
-    /// From where this machine reaches the scheduler.
+    /// The address of this machine on the way to the scheduler.
     pub(crate) local_address: Option<String>,
 }
 
-/// What happens to the connection.
+/// An event of the connection.
 pub(crate) enum LinkEvent {
-    /// It takes messages.
+    /// The connection is there, and takes messages.
     Up(Link),
-    /// The scheduler says something.
+    /// The scheduler has sent a message.
     Message(Box<SchedulerMessage>),
-    /// It is gone.
+    /// The connection is gone.
     Down,
 }
 
@@ -83,11 +84,11 @@ pub(crate) async fn keep_up(config: Arc<Config>, events: mpsc::Sender<LinkEvent>
 /// The schedulers that may lead, which are tried in turn.
 struct Schedulers {
     all: Vec<String>,
-    /// The one whose turn it is.
+    /// The position of the scheduler to try next.
     turn: usize,
-    /// Those that have failed in a row.
+    /// The number of schedulers that have failed in a row.
     failed: usize,
-    /// The leader, by the word of one that stands by. It goes before the turn.
+    /// The leader, as named by a scheduler that stands by. It is tried first.
     leader: Option<String>,
 }
 
@@ -96,19 +97,20 @@ impl Schedulers {
         Schedulers { all, turn: 0, failed: 0, leader: None }
     }
 
-    /// The one to try.
+    /// The scheduler to try.
     fn now(&self) -> &str {
         self.leader.as_deref().or(self.all.get(self.turn).map(String::as_str)).unwrap_or_default()
     }
 
-    /// The one that was tried has answered.
+    /// Notes that the scheduler that was tried has answered.
     fn succeeded(&mut self) {
         self.failed = 0;
     }
 
-    /// The one that was tried has failed; whether all have, so that there should be a pause.
+    /// Notes that the scheduler that was tried has failed. Returns whether all have, so that there should be a pause.
     fn failed(&mut self, error: &LinkError) -> bool {
-        // A leader that was named is tried once, so that two who name each other are not tried for ever without a pause.
+        // A leader that was named is tried once, so that two schedulers that name each other are not tried for ever
+        // without a pause.
         if let (LinkError::StandsBy { leader, .. }, None) = (error, &self.leader)
             && !leader.is_empty()
         {
@@ -126,13 +128,13 @@ impl Schedulers {
     }
 }
 
-/// Between a half and all of `pause`, so that the nodes of a cluster do not come all at once.
+/// A random time between half of `pause` and `pause`, so that the nodes of a cluster do not come all at once.
 fn with_jitter(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) % 1024;
     pause / 2 + pause / 2 * u32::try_from(random).unwrap_or(0) / 1024
 }
 
-/// The troubles that were logged lately, and when.
+/// The troubles that were logged lately, and when each was.
 #[derive(Default)]
 struct Trouble(BTreeMap<String, Instant>);
 
@@ -146,7 +148,7 @@ impl Trouble {
     }
 }
 
-/// One connection, until it ends; no error: because there is a new certificate.
+/// Serves one connection until it ends. It ends without an error if there is a new certificate.
 async fn converse(
     config: &Config,
     scheduler: &str,
@@ -237,7 +239,7 @@ mod tests {
         let mut three = of(&["a", "b", "c"]);
         assert_eq!(tried(&mut three, unreachable), ["a", "b", "c"]);
         assert_eq!(tried(&mut three, unreachable), ["a", "b", "c"]);
-        // Also one that is not in the configuration.
+        // The named leader may be one that is not in the configuration.
         let names = |address: &str| match address {
             "a" => LinkError::StandsBy { address: "a".into(), leader: "x".into() },
             _ => unreachable(address),

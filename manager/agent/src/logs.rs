@@ -1,5 +1,5 @@
-//! What jobs write: a directory for each log, with pieces that are each named by the byte at which they begin. The oldest
-//! pieces go when there is too much.
+//! The output of jobs: a directory for each log, with pieces that are each named by the offset of their first byte. The
+//! oldest pieces are removed when the log is too long.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::files;
 
-/// A log has about so many pieces, so at most this fraction of it goes at once.
+/// Approximate number of pieces of a log, so at most this fraction of it is removed at once.
 const PIECES: u64 = 8;
-/// How much is read at once while the beginning of the last lines is looked for.
+/// How much is read at once in the search for the beginning of the last lines.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 /// The logs of a node.
@@ -33,7 +33,7 @@ impl Logs {
         is_sound.then(|| self.0.join(name))
     }
 
-    /// Removes the logs to which nothing was written for so long.
+    /// Removes the logs that were not written to for `age`, unless they are in use.
     pub(crate) fn remove_older_than(&self, age: Duration, is_in_use: impl Fn(&str) -> bool) {
         for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
             let written = pieces(&entry.path()).last().and_then(|(_, path)| fs::metadata(path).ok()?.modified().ok());
@@ -65,15 +65,15 @@ pub(crate) struct Writer {
     dir: PathBuf,
     bytes_max: u64,
     piece: File,
-    /// Where the present piece and what comes next begin.
+    /// The offset at which the present piece begins, and the offset of the next byte.
     piece_begin: u64,
     end: u64,
-    /// Bytes that could not be written since the last that could.
+    /// Bytes that could not be written since the last successful write.
     lost_bytes: u64,
 }
 
 impl Writer {
-    /// Goes on with the log in `dir`, of which the newest `bytes_max` are kept.
+    /// Continues the log in `dir`, of which the newest `bytes_max` are kept.
     pub(crate) fn open(dir: &Path, bytes_max: u64) -> io::Result<Writer> {
         files::create_private_dir(dir)?;
         let newest = pieces(dir).pop();
@@ -83,8 +83,8 @@ impl Writer {
         Ok(Writer { dir: dir.to_owned(), bytes_max, piece, piece_begin, end, lost_bytes: 0 })
     }
 
-    /// Appends `bytes`. What cannot be written is left out, and the log says so when it can be written again: a job does
-    /// not end because its node's disk is full.
+    /// Appends `bytes`. Bytes that cannot be written are left out, and the log says so once it can be written again: a
+    /// job must not end because its node's disk is full.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         if self.lost_bytes > 0 {
             let note = format!("\n[aliquot: {} bytes could not be written here]\n", self.lost_bytes);
@@ -104,7 +104,7 @@ impl Writer {
         }
         self.drop_oldest();
         let written = self.piece.write_all(bytes);
-        // A part may have been written.
+        // A part of the bytes may have been written.
         self.end = self.piece_begin + self.piece.metadata().map_or(0, |metadata| metadata.len());
         written
     }
@@ -123,15 +123,15 @@ fn open_piece(dir: &Path, begin: u64) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(format!("{begin:020}")))
 }
 
-/// Up to `bytes_max` of the log in `dir` from `offset`, and where they begin: later if that part is gone. Empty at the
-/// end.
+/// Reads up to `bytes_max` of the log in `dir` from `offset`. Returns the bytes and their offset, which is later than
+/// `offset` if that part is gone. Returns no bytes at the end.
 pub(crate) fn read(dir: &Path, offset: u64, bytes_max: usize) -> io::Result<(u64, Vec<u8>)> {
     let pieces = pieces(dir);
     let mut begin = offset.max(pieces.first().map_or(0, |(begin, _)| *begin));
     for (piece_begin, path) in &pieces {
         let length = length(path);
         if begin < *piece_begin {
-            // Between two pieces something is missing.
+            // The bytes between two pieces are missing.
             begin = *piece_begin;
         }
         if begin < piece_begin + length {
@@ -144,7 +144,7 @@ pub(crate) fn read(dir: &Path, offset: u64, bytes_max: usize) -> io::Result<(u64
     Ok((begin, Vec::new()))
 }
 
-/// Where the last `lines` lines of the log in `dir` begin.
+/// The offset at which the last `lines` lines of the log in `dir` begin.
 pub(crate) fn begin_of_last(dir: &Path, lines: u32) -> io::Result<u64> {
     let pieces = pieces(dir);
     let oldest = pieces.first().map_or(0, |(begin, _)| *begin);
@@ -163,7 +163,7 @@ pub(crate) fn begin_of_last(dir: &Path, lines: u32) -> io::Result<u64> {
         }
         for (at, byte) in block.iter().enumerate().rev() {
             let after = block_begin + at as u64 + 1;
-            // The line end at the very end begins no line.
+            // A line end at the very end of the log begins no line.
             if *byte == b'\n' && after < end {
                 left -= 1;
                 if left == 0 {

@@ -18,7 +18,7 @@ use crate::instance::Number;
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// A connection that is made when it is used, and again after the manager was gone.
+/// A client of the manager. The connection is made when it is used, and made again if the manager was gone.
 #[derive(Clone)]
 pub(crate) struct Manager(NodeManagerClient<Channel>);
 
@@ -36,7 +36,7 @@ impl Manager {
         Manager(NodeManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
     }
 
-    /// The devices, and who has slices of them.
+    /// The devices, and the slices of them.
     pub(crate) async fn node(&mut self) -> Result<Node, Status> {
         Ok(self.0.get_node(GetNodeRequest {}).await?.into_inner())
     }
@@ -46,7 +46,7 @@ impl Manager {
         Ok(self.0.create_slice(Request::new(request)).await?.into_inner())
     }
 
-    /// Removes a slice, if it is there. The manager also does that when the slice's owner has ended, but later.
+    /// Removes a slice, if it exists. The manager also removes it when the slice's owner has ended, but later.
     pub(crate) async fn remove(&mut self, name: String) -> Result<(), Status> {
         match self.0.remove_slice(RemoveSliceRequest { name, force: true }).await {
             Err(status) if status.code() != Code::NotFound => Err(status),
@@ -63,7 +63,7 @@ pub(crate) fn slice_name((term, number): Number) -> String {
 /// The request for the slice of `start`, for its user and tied to the process `owner_pid`.
 ///
 /// # Errors
-/// Says which amount cannot be a slice's.
+/// The error says which amount no slice can have.
 pub(crate) fn slice_request(start: &Start, number: Number, owner_pid: u32) -> Result<CreateSliceRequest, String> {
     let process = start.process.clone().unwrap_or_default();
     let amounts = start.amounts.clone().unwrap_or_default();
@@ -80,7 +80,7 @@ pub(crate) fn slice_request(start: &Start, number: Number, owner_pid: u32) -> Re
     })
 }
 
-/// Exactly what the scheduler has given, and no more.
+/// The part that the scheduler has given, exactly and no more.
 fn part(given: &DevicePart) -> Result<Part, String> {
     if !given.core_millis.is_multiple_of(10) || !(10..=1000).contains(&given.core_millis) || given.memory_bytes == 0 {
         return Err(format!(

@@ -9,10 +9,10 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// A process, as long as the machine runs: its id can be used again, but not with the same time of its start.
+/// A process, named uniquely as long as the machine runs: its id can be used again, but not with the same start time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
-    /// In this process's pid namespace.
+    /// The process id in this process's pid namespace.
     pub(crate) pid: i32,
     /// Field 22 of `/proc/PID/stat`.
     start_time: u64,
@@ -31,19 +31,19 @@ impl ProcessId {
         Some(ProcessId { pid, start_time: stat.start_time })
     }
 
-    /// Whether it can still do something: one that has ended and was not waited for cannot.
+    /// Whether the process can still do something. A process that has ended but was not waited for cannot.
     pub(crate) fn is_alive(self) -> bool {
         stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && !matches!(stat.state, b'Z' | b'X'))
     }
 
-    /// Sends it a signal. Does nothing if it has ended.
+    /// Sends the process a signal. Does nothing if it has ended.
     pub(crate) fn signal(self, signal: Signal) {
         // SAFETY: the call takes two numbers and no pointer.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, self.pid, 0) };
         let Some(descriptor) = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0) else { return };
         // SAFETY: the kernel has just returned this descriptor, so nothing else owns it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // Now the id cannot change hands unnoticed.
+        // The descriptor stays with one process, so a reuse of the id is noticed.
         if self.is_alive() {
             let no_info = std::ptr::null::<libc::siginfo_t>();
             // SAFETY: the descriptor is open, and the kernel takes a null pointer as "no information".
@@ -56,7 +56,7 @@ fn stat(pid: i32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name of the program, in parentheses, may itself contain any byte.
+/// Parses the file. The name of the program is in parentheses, and may itself contain any byte.
 fn parse(stat: &[u8]) -> Option<Stat> {
     let name_end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
@@ -70,13 +70,13 @@ fn parse(stat: &[u8]) -> Option<Stat> {
 
 /// Kills all descendants of this process, which must be their reaper, and returns when none is left.
 ///
-/// What they fork meanwhile is killed in the next round. Each round leaves them without the parents that forked.
+/// Processes that they fork meanwhile are killed in the next round. Each round removes parents that could fork.
 pub fn kill_descendants() {
     loop {
         for pid in descendants(std::process::id().cast_signed()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
-        // Blocks until one has ended, and then takes all that have.
+        // Waits until one descendant has ended, and then takes all that have.
         match waitpid(None, None) {
             Ok(_) => while !matches!(waitpid(None, Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive) | Err(_)) {},
             Err(nix::errno::Errno::EINTR) => {}
@@ -99,7 +99,7 @@ fn descendants(of: i32) -> Vec<i32> {
     found
 }
 
-/// What the program of this process is, also after its file was replaced.
+/// A path to the program of this process, valid even after its file was replaced.
 pub(crate) fn own_program() -> &'static str {
     "/proc/self/exe"
 }

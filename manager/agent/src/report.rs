@@ -1,4 +1,4 @@
-//! What this node is for the scheduler.
+//! The description of this node for the scheduler.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This machine.
+    /// The values of this machine.
     pub(crate) fn this() -> Machine {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -27,7 +27,7 @@ impl Machine {
         }
     }
 
-    /// What jobs get of it.
+    /// The part of the machine that jobs may use.
     fn for_jobs(self, settings: &Settings) -> Machine {
         Machine {
             cpu_millis: self.cpu_millis.saturating_sub(settings.reserved_cpu_millis),
@@ -41,10 +41,10 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What the scheduler is told of this node. `is_own` says whether a slice of this name is a job's.
+/// The description of this node for the scheduler. `is_own` says whether a slice of this name belongs to a job.
 ///
-/// A device is healthy for the scheduler only as long as nobody else has a slice of it: jobs are promised exact parts, and
-/// what another user of the node will take next is not known. Jobs that run there stay.
+/// A device is healthy for the scheduler only as long as all slices of it belong to jobs. Jobs are promised exact
+/// parts, and it is not known what another user of the node will take next. Jobs that run there stay.
 pub(crate) fn spec(
     config: &Config,
     machine: Machine,
@@ -79,7 +79,7 @@ pub(crate) fn spec(
     }
     cluster::NodeSpec {
         version: node.manager_version.clone(),
-        // Containers can be run here, and find their slices.
+        // Whether containers can run here and find their slices.
         labels: labels(config, node, runs_images && container::finds_slices_in(&node.cdi_dir)),
         taints: settings
             .taints
@@ -120,7 +120,7 @@ fn attributes(device: &Device) -> std::collections::HashMap<String, String> {
     known.map(|(name, value)| (name.to_owned(), value.clone())).collect()
 }
 
-/// The devices that reach each other by NVLink, directly or through others, have the same number.
+/// Numbers the groups of devices that reach each other by NVLink, directly or through other devices.
 fn nvlink_groups(devices: &[Device]) -> BTreeMap<&str, u32> {
     let mut groups: BTreeMap<&str, u32> = BTreeMap::new();
     let mut next = 0;

@@ -1,9 +1,9 @@
 //! The secrets of a job: files that only its user can read, in memory, as long as the job lives.
 //!
-//! They come in the start command and go to the supervisor over its standard input. The supervisor writes them, and removes
-//! them when nothing of the job runs any more. Each job has a memory file system of its own, which is as large as its
-//! secrets and cannot be written; where this process may mount none, they are in the node manager's directory, if that is in
-//! memory. What a killed supervisor leaves behind, the agent removes.
+//! The secrets come in the start command and go to the supervisor over its standard input. The supervisor writes them,
+//! and removes them when nothing of the job runs any more. Each job has a memory file system of its own, which is as
+//! large as its secrets and read-only. Where this process may mount none, the secrets are in the node manager's
+//! directory, if that is in memory. The agent removes the secrets that a killed supervisor leaves behind.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
@@ -24,16 +24,16 @@ use serde::{Deserialize, Serialize};
 use crate::instance::Number;
 use crate::supervise::Credentials;
 
-/// The variable that names the directory.
+/// The variable that names the secrets' directory.
 const DIRECTORY: &str = "ALIQUOT_SECRETS";
-/// Where a container sees it.
+/// The path at which a container sees the secrets.
 pub(crate) const IN_CONTAINER: &str = "/run/aliquot/secrets";
-/// Nobody runs programs from there, and nothing there gives rights.
+/// No program can be run from the file system, and no file in it gives rights.
 const FLAGS: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 /// File systems keep files in pages of this size.
 const PAGE_BYTES: usize = 4096;
 
-/// The secrets of one job, as files to be.
+/// The secrets of one job, to be written as files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Secrets {
     pub(crate) dir: PathBuf,
@@ -55,15 +55,15 @@ impl fmt::Debug for SecretFile {
     }
 }
 
-/// The directory of an instance's secrets, in that of the secrets of all.
+/// The directory of an instance's secrets, within the directory of all secrets.
 pub(crate) fn dir_of(secrets_dir: &Path, (term, number): Number) -> PathBuf {
     secrets_dir.join(format!("{term}-{number}"))
 }
 
-/// Takes the secrets out of `process`, and adds the variables that go with them; `None`: it has none.
+/// Takes the secrets out of `process`, and adds the variables that belong to them; `None` if it has none.
 ///
 /// # Errors
-/// If one cannot be a file or a variable.
+/// A secret cannot be a file or a variable.
 pub(crate) fn take(process: &mut Process, dir: PathBuf, user: &Credentials) -> Result<Option<Secrets>, String> {
     if process.secrets.is_empty() {
         return Ok(None);
@@ -95,7 +95,7 @@ impl Secrets {
     /// Writes the secrets as files into the directory of the job.
     ///
     /// # Errors
-    /// If they cannot be kept in memory, or not be made. Nothing of them is left then.
+    /// The secrets cannot be kept in memory, or the files cannot be made. Then none of them is left.
     pub(crate) fn write(&self) -> Result<(), String> {
         let written = self.try_write();
         if written.is_err() {
@@ -122,7 +122,7 @@ impl Secrets {
             let written = file.and_then(|mut file| file.write_all(&value));
             written.and_then(|()| self.give(&dir.join(name), Some(self.uid))).map_err(failed)?;
         }
-        // The directory stays the manager's: whoever owns it could fill the memory.
+        // The directory stays the manager's: its owner could fill the memory.
         self.give(dir, None).and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o750))).map_err(failed)?;
         if is_mounted {
             let read_only = FLAGS | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
@@ -131,12 +131,12 @@ impl Secrets {
         Ok(())
     }
 
-    /// Makes something the job's, unless this process is that user's already.
+    /// Gives a file to the job, unless this process runs as the job's user already.
     fn give(&self, path: &Path, uid: Option<u32>) -> io::Result<()> {
         if geteuid().is_root() { chown(path, uid, Some(self.gid)) } else { Ok(()) }
     }
 
-    /// Mounts a file system for exactly these files; `false`: this process may not.
+    /// Mounts a file system for exactly these files. Returns `false` if this process may not.
     fn mount(&self) -> nix::Result<bool> {
         let pages = |file: &SecretFile| file.value.len().div_ceil(PAGE_BYTES).max(1) + 1;
         let bytes = self.files.iter().map(pages).sum::<usize>() * PAGE_BYTES;
@@ -155,13 +155,13 @@ fn is_in_memory(dir: &Path) -> io::Result<bool> {
     Ok(statfs(dir)?.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// Removes the secrets of a job, if there are any. What still has them mounted finds no files any more.
+/// Removes the secrets of a job, if there are any. A process that still has them mounted finds no files any more.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
-    // Where nothing is mounted, both calls fail, and nothing is amiss.
+    // If nothing is mounted, both calls fail, which is no error.
     let _ = mount(None::<&str>, dir, None::<&str>, FLAGS | MsFlags::MS_REMOUNT, None::<&str>);
     for entry in entries {
         fs::remove_file(entry?.path())?;
@@ -170,7 +170,7 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     fs::remove_dir(dir)
 }
 
-/// Removes the secrets of all instances that `is_left` does not know.
+/// Removes the secrets of all instances except those for which `is_left` is true.
 pub(crate) fn remove_others(secrets_dir: &Path, is_left: impl Fn(&Path) -> bool) -> io::Result<()> {
     for entry in fs::read_dir(secrets_dir)? {
         let dir = entry?.path();
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn files_are_the_users_alone_and_gone_when_removed() {
-        // In memory, wherever the tests run.
+        // In memory, wherever the tests' other files are.
         let parent = tempfile::tempdir_in("/dev/shm").unwrap();
         let dir = dir_of(parent.path(), (1, 2));
         let secrets = take(&mut process(), dir.clone(), &Credentials::of_this_process()).unwrap().unwrap();

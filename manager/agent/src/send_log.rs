@@ -1,4 +1,4 @@
-//! Answers the scheduler's questions for logs.
+//! Answers the scheduler's requests for logs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,14 @@ use tracing::debug;
 
 use crate::logs;
 
-/// The metadata that names the question.
+/// The metadata key for the request's id.
 const READ_ID: &str = "read-id";
 const CHUNK_BYTES: usize = 64 << 10;
-/// How soon a follower sees what a job writes.
+/// How soon a follower sees new output of a job.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Sends the log in `dir`; if it is to be followed, as long as `written`, the logs of jobs that have not ended, names it.
+/// Sends the log in `dir`. A log that is followed is sent as long as `written`, which holds the logs of jobs that have
+/// not ended, names it.
 pub(crate) async fn send(channel: Channel, read: ReadLog, dir: PathBuf, written: watch::Receiver<BTreeSet<String>>) {
     let Ok(id) = read.read_id.parse() else {
         debug!(id = read.read_id, "the scheduler asks for a log with an id that cannot be sent back");
@@ -41,7 +42,7 @@ pub(crate) async fn send(channel: Channel, read: ReadLog, dir: PathBuf, written:
     }
 }
 
-/// Returns when all is read, or nobody wants it any more.
+/// Returns when everything is read, or the reader is gone.
 async fn read_all(
     read: &ReadLog,
     dir: &Path,
@@ -53,7 +54,7 @@ async fn read_all(
         lines => logs::begin_of_last(dir, lines)?.max(read.offset),
     };
     loop {
-        // Before the read: what is written until the job ends is then read.
+        // Checked before the read, so that output up to the end of the job is read.
         let goes_on = read.follow && written.borrow().contains(&read.log);
         let (begin, data) = logs::read(dir, offset, CHUNK_BYTES)?;
         if data.is_empty() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// What a person writes in the table `[cluster]` of the manager's configuration.
+/// The table `[cluster]` of the manager's configuration, as a person writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
@@ -13,55 +13,56 @@ pub struct Settings {
     pub scheduler: Option<String>,
     /// The token to join with. Not needed any more when the node has joined.
     pub token: Option<String>,
-    /// The node's own certificate, made elsewhere; then it needs no token.
+    /// The node's own certificate, made elsewhere. A node that has one needs no token.
     pub certificate: Option<PathBuf>,
     /// The certificate's private key.
     pub key: Option<PathBuf>,
-    /// The certificates of those who have signed the scheduler's.
+    /// The certificates of the authorities that have signed the scheduler's certificate.
     pub authority: Option<PathBuf>,
     /// The name in the scheduler's certificate.
     pub server_name: String,
     /// The node's name in the cluster [default: the host's name].
     pub node_name: Option<String>,
-    /// Where processes of other nodes reach this one [default: the address that the scheduler is reached from].
+    /// The address where processes of other nodes reach this one [default: the address from which this node reaches the
+    /// scheduler].
     pub address: Option<String>,
-    /// Labels, by which jobs choose nodes, beside those that every node has.
+    /// Labels by which jobs choose nodes, in addition to those that every node has.
     pub labels: BTreeMap<String, String>,
-    /// Only jobs that tolerate these run here.
+    /// Taints: only jobs that tolerate all of them run here.
     pub taints: Vec<Taint>,
-    /// Nothing new is started here.
+    /// Whether the node is cordoned: then nothing new is started here.
     pub cordoned: bool,
     /// Processor time that jobs do not get, in thousandths of a CPU.
     pub reserved_cpu_millis: u64,
-    /// Memory that jobs do not get.
+    /// Memory that jobs do not get, in bytes.
     pub reserved_memory_bytes: u64,
     /// Whether jobs of root may run here.
     pub allow_root: bool,
-    /// The users whose jobs may run here; not set: all.
+    /// The users whose jobs may run here. If it is not set, all users' jobs may.
     pub allowed_uids: Option<Vec<u32>>,
     /// Variables that every job gets, unless it sets them itself.
     pub environment: BTreeMap<String, String>,
-    /// How podman is called for jobs with an image: the program, and options before its subcommand. Not set: the node runs
-    /// no images. Podman does so as the manager's user, who is root on most nodes.
+    /// The command that runs podman for jobs with an image: the program, and options before its subcommand. If it is
+    /// not set, the node runs no images. Podman runs as the manager's user, which is root on most nodes.
     pub podman: Vec<String>,
-    /// Further options of `podman run`, for every job. Without the node's network, members of a gang do not find each
-    /// other.
+    /// Additional options of `podman run`, for every job. Without the node's network, the members of a gang do not find
+    /// each other.
     pub podman_run: Vec<String>,
-    /// Directories that images may mount; "~" is the home of the job's user.
+    /// Directories that images may mount; "~" stands for the home of the job's user.
     pub mounts: Vec<String>,
-    /// So much of each log is kept.
+    /// Maximum bytes of each log that are kept.
     pub log_bytes_max: u64,
-    /// A log is kept for so many days after its job has ended.
+    /// Days for which a log is kept after its job has ended.
     pub log_days: u32,
 }
 
-/// Keeps jobs away that do not tolerate it.
+/// A taint: jobs that do not tolerate it do not run on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Taint {
-    /// Its name.
+    /// The taint's name.
     pub key: String,
-    /// Its value.
+    /// The taint's value.
     #[serde(default)]
     pub value: String,
 }
@@ -94,16 +95,16 @@ impl Default for Settings {
     }
 }
 
-/// Why a node cannot take part as configured.
+/// The reason why a node cannot take part as configured.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// It is not said where the scheduler is.
+    /// The configuration does not name a scheduler.
     #[error("it is not said where the scheduler is; use --scheduler HOST:PORT, or cluster.scheduler")]
     NoScheduler,
-    /// The address has no port, or is not one.
+    /// The address has no port, or is not an address.
     #[error("cluster.scheduler names {0:?}, which is not of the form HOST:PORT; several are separated by commas")]
     Address(String),
-    /// The name cannot be a node's.
+    /// A node cannot have this name.
     #[error(
         "cluster.node_name is {0:?}: a node's name has lower-case letters, digits, '-' and '.', and at most 63 of them; \
          choose one with --node-name"
@@ -115,12 +116,12 @@ pub enum SettingsError {
     /// A path that must be absolute is not.
     #[error("cluster.{key} is {}, which is not an absolute path", path.display())]
     Relative {
-        /// The key.
+        /// The key in the table `[cluster]`.
         key: &'static str,
-        /// Its value.
+        /// The path that was given.
         path: PathBuf,
     },
-    /// Logs need room.
+    /// The maximum size of a log is too small.
     #[error("cluster.log_bytes_max is {0}: a log needs at least 65536 bytes")]
     LogBytes(u64),
     /// A directory that images may mount must be named from the root.
@@ -128,33 +129,33 @@ pub enum SettingsError {
         "cluster.mounts names {0:?}; write \"~\", or a directory below the root, without colons, commas, quotes and \"..\""
     )]
     Mount(String),
-    /// An empty variable, or one that the system cannot take.
+    /// The variable's name is empty, or the system cannot take it.
     #[error("cluster.environment names a variable {0:?}, which cannot be one")]
     Variable(String),
 }
 
-/// Where the certificate of a node comes from.
+/// The source of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The scheduler gives one for a token, and later for the one before.
+    /// The scheduler gives one for a token, and later renews it.
     Joined { token: Option<String> },
-    /// Files: certificate, key, authority.
+    /// Files of the node's own: certificate, key, authority.
     Own(PathBuf, PathBuf, PathBuf),
 }
 
 /// The complete configuration of a node in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where the schedulers are, of which one leads.
+    /// The addresses of the schedulers, of which one leads.
     pub(crate) schedulers: Vec<String>,
     pub(crate) node_name: String,
     pub(crate) source: Source,
     pub(crate) settings: Settings,
-    /// What outlives a restart of the machine.
+    /// The directory for files that outlive a restart of the machine.
     pub(crate) state_dir: PathBuf,
-    /// What does not.
+    /// The directory for files that do not outlive a restart.
     pub(crate) runtime_dir: PathBuf,
-    /// The secrets of jobs, in memory. The users of jobs get through it, and see nothing of others.
+    /// The directory for the secrets of jobs, in memory. The users of jobs can pass through it, and see only their own.
     pub(crate) secrets_dir: PathBuf,
     /// The node manager's socket.
     pub(crate) manager_socket: PathBuf,

@@ -1,4 +1,4 @@
-//! The variables that put a command into a slice, whoever starts it.
+//! The variables that put a command into a slice, for each program that starts commands.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,18 +13,18 @@ pub const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 /// The variable by which images ask NVIDIA's own runtime for devices.
 pub(crate) const NVIDIA_VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// Why no command can be put into a slice.
+/// The reason why no command can be put into a slice.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotPreloadable {
     /// The manager is of a version that names no shim.
     #[error("the node manager names no library to preload for the slice")]
     NoShim,
-    /// The loader would not find the shim.
+    /// The loader would not find the shim at this path.
     #[error("the loader cannot preload {0:?}: it splits the path at a colon or space")]
     Path(String),
 }
 
-/// The variables for a command in `slice` on `node`, whose user preloads `preloaded` otherwise.
+/// The variables for a command in `slice` on `node`. `preloaded` is the `LD_PRELOAD` that the command's user has set.
 ///
 /// # Errors
 /// The shim cannot be preloaded.
@@ -66,8 +66,8 @@ fn preload(shim_path: &str, stand_in_path: &str, users: Option<&OsStr>) -> Resul
     Ok(list)
 }
 
-/// Whether `library` is the shim of another slice of the same manager, in which this program itself runs. It is left
-/// out, because a command is in one slice only.
+/// Whether `library` is the shim of another slice of the same manager, in which this program itself runs. Such a shim
+/// is left out, because a command is in one slice only.
 fn is_shim_of_a_slice(library: &Path, shim_path: &str) -> bool {
     // <runtime>/slices/<id>/region/<library>
     let slices = |shim: &Path| Some((shim.ancestors().nth(3)?.to_owned(), shim.file_name()?.to_owned()));
@@ -78,8 +78,8 @@ fn is_shim_of_a_slice(library: &Path, shim_path: &str) -> bool {
 /// The variables by which a command sees the devices of `slice`, in the slice's order.
 ///
 /// The devices are named by numbers where these are certain, because some programs understand only numbers (vLLM, for
-/// example). The numbers are those of the bus, which are NVML's too. UUIDs are used where CUDA numbers devices
-/// differently: beside MIG instances, under MPS, and for a command that has nodes of other devices than the manager.
+/// example). The numbers follow the bus, as NVML's do. UUIDs are used where CUDA numbers devices differently: beside
+/// MIG instances, under MPS, and for a command that has nodes of other devices than the manager.
 fn visible_devices(slice: &Slice, node: &Node, device_nodes: &[String]) -> Vec<(&'static str, String)> {
     let uuids: Vec<&str> = slice.parts.iter().map(|part| part.device_uuid.as_str()).collect();
     let gpus = node.devices.iter().filter(|device| device.mig_gpu_uuid.is_empty()).count();

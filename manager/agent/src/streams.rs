@@ -1,7 +1,7 @@
-//! Answers users who want something of a running job directly: a command beside it, or a connection to one of its ports.
+//! Answers users' direct requests to a running job: a command beside it, or a connection to one of its ports.
 //!
-//! What flows goes through the scheduler, on a connection beside that of the conversation. Nothing is kept here: who
-//! sends waits until the frame before is on its way.
+//! The data goes through the scheduler, on another connection than the agent's messages. Nothing is stored here: each
+//! sender waits until its last frame is on its way.
 
 mod exec;
 mod forward;
@@ -26,16 +26,16 @@ use tracing::debug;
 
 use crate::supervise::requests::{self, Reply};
 
-/// The metadata that names the question.
+/// The metadata key for the stream's id.
 const STREAM_ID: &str = "stream-id";
 /// Frames that wait until the connection takes them.
 const FRAMES_MAX: usize = 2;
-/// So much is read at once. The buffers of pipes and terminals are not larger.
+/// Maximum bytes that are read at once. The buffers of pipes and terminals are not larger.
 const READ_BYTES: usize = 32 << 10;
-/// How long a job's first process may take to do what it is asked for.
+/// How long a job's first process may take to carry out a request.
 const OPEN_PATIENCE: Duration = Duration::from_secs(12);
 
-/// Where frames for the user go. Closed when the user is gone.
+/// The channel of frames for the user. It is closed when the user is gone.
 type ToUser = mpsc::Sender<FromJob>;
 
 /// An instance that runs.
@@ -43,17 +43,17 @@ type ToUser = mpsc::Sender<FromJob>;
 pub(crate) struct Instance {
     /// The directory of its files, with the socket of its first process.
     pub(crate) dir: PathBuf,
-    /// Whose job it is.
+    /// The user that the job belongs to.
     pub(crate) uid: u32,
 }
 
-/// What a node has opened for a user.
+/// The thing that the node has opened for a user.
 enum Opening {
     Exec(exec::Running),
     Forward(tokio::net::TcpStream),
 }
 
-/// Does what is asked of an instance, and tells the scheduler about it, until the user or the job ends it.
+/// Carries out a request to an instance, and reports to the scheduler, until the user or the job ends it.
 pub(crate) async fn answer(channel: Channel, asked: OpenStream, instance: Result<Instance, String>) {
     let Ok(id) = asked.stream_id.parse() else {
         debug!(id = asked.stream_id, "the scheduler opens a stream with an id that cannot be sent back");
@@ -74,7 +74,7 @@ pub(crate) async fn answer(channel: Channel, asked: OpenStream, instance: Result
         Ok(opening) => (Some(opening), Frame::Opened(Opened {})),
         Err(refused) => (None, Frame::Refused(refused)),
     };
-    // There is room for the first one.
+    // The channel has room for the first frame.
     let _ = to_user.try_send(FromJob { frame: Some(first) });
     let mut request = Request::new(ReceiverStream::new(frames));
     request.metadata_mut().insert(STREAM_ID, id);
@@ -88,7 +88,7 @@ pub(crate) async fn answer(channel: Channel, asked: OpenStream, instance: Result
         None => {}
     }
     drop(to_user);
-    // The scheduler ends its side when it has got everything.
+    // The scheduler ends its side when it has received everything.
     while next(&mut from_user).await.is_some() {}
 }
 
@@ -96,7 +96,7 @@ fn refused(why: impl Into<String>) -> Refused {
     Refused { why: why.into(), exit_code: 0 }
 }
 
-/// What the user sends next; `None`: the user is gone.
+/// The user's next frame; `None` if the user is gone.
 async fn next(from_user: &mut Streaming<FromUser>) -> Option<FromUser> {
     from_user.message().await.ok().flatten()
 }
@@ -105,8 +105,8 @@ async fn send(to_user: &ToUser, frame: Frame) -> Option<()> {
     to_user.send(FromJob { frame: Some(frame) }).await.ok()
 }
 
-/// Asks the first process of the instance in `dir`. Returns the connection, on which it answers further, and what comes
-/// along with the first answer.
+/// Sends a request to the first process of the instance in `dir`. Returns the connection, on which further answers
+/// follow, and the descriptors that came with the first answer.
 fn ask(
     dir: &Path,
     request: &requests::Request,
@@ -131,7 +131,7 @@ fn ask(
     }
 }
 
-/// The same without holding up anything else. The descriptors are closed here afterwards.
+/// Does the same without blocking the other tasks. The descriptors are closed here afterwards.
 async fn ask_aside(
     instance: &Instance,
     request: requests::Request,
@@ -145,7 +145,8 @@ async fn ask_aside(
     asked.await.unwrap_or_else(|error| Err(refused(error.to_string())))
 }
 
-/// What a command says about its terminal, without what could be anything else.
+/// The kind of terminal that a command wants; `dumb` if its name could be anything else than such a kind. `None` if the
+/// command wants no terminal.
 fn terminal_kind(exec: &Exec) -> Option<String> {
     let kind = exec.terminal.as_ref()?.kind.as_str();
     let is_sound = (1..=64).contains(&kind.len())

@@ -1,17 +1,18 @@
-//! The supervisor: the process that starts one instance of a job, and ends it. It lives exactly as long as the job does,
-//! whatever happens to the agent, and holds the end of the lease.
+//! The supervisor: the process that starts one instance of a job, and ends it. It lives exactly as long as the job
+//! does, whatever happens to the agent, and ends the job before the lease lapses.
 //!
 //! ```text
 //! supervisor ── init ─┬─ the command, and what it starts
 //!                     └─ a companion for each command that a user runs beside it
 //! ```
 //!
-//! *Init* is the first process of a pid namespace of the job's own, where this process may make one. So when init dies the
-//! kernel kills all of the job, and init dies with the supervisor. Elsewhere, and where the command is podman, both look for each other's end, and the one
-//! that remains kills what is left. Only if somebody kills both at the same moment, the rest of a job outlives them there.
+//! *Init* is the first process of a pid namespace of the job's own, where this process may make one. Init dies with the
+//! supervisor, and when init dies, the kernel kills the whole job. Where there is no such namespace, and where the
+//! command is podman, supervisor and init watch each other, and the one that remains kills the rest. There, the rest of
+//! a job survives only if both are killed at the same moment.
 //!
-//! The process has one thread when it forks. The thread for the log comes later, so a disk that hangs holds up the log and
-//! not the lease.
+//! The process has only one thread when it forks. The thread for the log comes later, so a disk that hangs delays the
+//! log and not the lease.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,41 +50,41 @@ pub(crate) mod requests;
 use deadlines::{Deadlines, Step};
 use init::{Ends, Said};
 
-/// How long the log may take to write what is left when a job has ended.
+/// How long the log may take to write the rest when a job has ended.
 const LOG_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a supervisor is to do. It gets this on its standard input, because there are secrets in it.
+/// The task of a supervisor. It gets this on its standard input, because the spec contains secrets.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LaunchSpec {
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
-    /// All of its environment.
+    /// The complete environment.
     pub(crate) environment: Vec<(String, String)>,
-    /// Set if the command is podman.
+    /// The container's variables; set if the command is podman.
     pub(crate) container_variables: Option<ContainerVariables>,
-    /// Set if the command is podman: how the container is reached.
+    /// How to reach the container; set if the command is podman.
     pub(crate) container: Option<ContainerAccess>,
-    /// Files for the job; `None`: it has none.
+    /// Secret files for the job; `None` if it has none.
     pub(crate) secrets: Option<Secrets>,
     pub(crate) work_dir: PathBuf,
     pub(crate) user: Credentials,
-    /// 0: none.
+    /// The time limit; 0 if there is none.
     pub(crate) time_limit_ms: u64,
     pub(crate) grace_ms: u64,
     pub(crate) lease_file: PathBuf,
     pub(crate) log_dir: PathBuf,
     pub(crate) log_bytes_max: u64,
-    /// Where the agent listens for news.
+    /// The socket where the agent listens for news.
     pub(crate) agent_socket: PathBuf,
 }
 
-/// The variables of a container. On podman's command line every user of the machine could read them, so podman finds them
-/// in a file.
+/// The variables of a container. Every user of the machine could read them on podman's command line, so podman reads
+/// them from a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ContainerVariables {
-    /// A line each.
+    /// The variables, one line each.
     pub(crate) lines: String,
-    /// The word of the command in place of which the file's path stands.
+    /// The position of the command's word that stands for the file's path.
     pub(crate) word: usize,
 }
 
@@ -94,11 +95,11 @@ pub(crate) struct ContainerAccess {
     pub(crate) podman: Vec<String>,
     /// The name by which podman knows the container.
     pub(crate) name: String,
-    /// Whose job it is.
+    /// The user that the job belongs to.
     pub(crate) user: Credentials,
 }
 
-/// Whose processes a job's are.
+/// The user and the groups of a job's processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Credentials {
     pub(crate) uid: u32,
@@ -107,7 +108,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Those of this process.
+    /// The credentials of this process.
     pub(crate) fn of_this_process() -> Credentials {
         let gid = nix::unistd::getegid().as_raw();
         Credentials { uid: nix::unistd::geteuid().as_raw(), gid, groups: vec![gid] }
@@ -122,10 +123,10 @@ pub fn main(dir: &Path) -> ExitCode {
         Ok((signals, spec)) => {
             let socket = spec.agent_socket.clone();
             let secrets = spec.secrets.as_ref().map(|secrets| secrets.dir.clone());
-            // Before the job has a view of file systems of its own: what is removed here is gone there, too.
+            // Done before the job has its own view of file systems, so a later removal here takes effect there too.
             let end = match spec.secrets.as_ref().map_or(Ok(()), Secrets::write) {
                 Ok(()) => supervise(&dir, signals, spec),
-                // Another node may be able to keep them.
+                // Another node may be able to keep the secrets.
                 Err(why) => End::refused(why),
             };
             if let Some(Err(error)) = secrets.as_deref().map(secrets::remove) {
@@ -145,7 +146,7 @@ pub fn main(dir: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Wakes the agent. If it does not listen, it looks by itself later.
+/// Wakes the agent. If the agent does not listen, it looks by itself later.
 fn tell(agent_socket: &Path) {
     let _ = UnixDatagram::unbound().and_then(|socket| {
         socket.set_nonblocking(true)?;
@@ -157,7 +158,7 @@ fn supervise(dir: &InstanceDir, signals: SignalFd, spec: LaunchSpec) -> End {
     match Supervisor::start(dir, signals, spec) {
         Ok(supervisor) => supervisor.run(),
         Err(why) => {
-            // Init may be there already.
+            // Init may run already.
             kill_descendants();
             End::failed(why)
         }
@@ -174,21 +175,21 @@ struct Supervisor<'dir> {
     lease: Lease,
     deadlines: Deadlines,
     init: Pid,
-    /// What init says.
+    /// The pipe on which init reports.
     said: Option<OwnedFd>,
     words: Vec<u8>,
     started_unix_ms: u64,
     status: Option<Said>,
     reason: Option<Reason>,
     log_ended: Receiver<()>,
-    /// Init takes the closing of this pipe for the end of its supervisor.
+    /// The pipe that init watches: when it is closed, the supervisor has ended.
     _lifeline: OwnedFd,
 }
 
 impl Supervisor<'_> {
     /// Waits for the spec. If it does not come, the agent has ended, or does not want the instance any more.
     fn prepare() -> Result<(SignalFd, LaunchSpec), String> {
-        // An error means that it leads a session already.
+        // An error means that this process leads a session already.
         let _ = setsid();
         let mut mask = SigSet::empty();
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -218,9 +219,9 @@ impl Supervisor<'_> {
         let (output, output_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (said, said_end) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
         let (lifeline_end, lifeline) = pipe2(OFlag::O_CLOEXEC).map_err(errno("make a pipe"))?;
-        // Without it the job runs all the same; who wants to run something beside it is told that it does not listen.
+        // The job also runs without this socket. A user who wants to run a command beside it then gets an error.
         let requests = requests::listen(dir.path()).ok();
-        // Podman notes the ids of a container's processes for its other commands: they must be the machine's.
+        // Podman notes the ids of a container's processes for its other commands, so these must be the machine's ids.
         let namespace = if spec.container_variables.is_none() { init::make_namespace() } else { None };
         // SAFETY: this process has one thread, so the child may do whatever this process may.
         let init = match unsafe { fork() }.map_err(errno("start a process"))? {
@@ -232,9 +233,9 @@ impl Supervisor<'_> {
             }
         };
         drop((said_end, lifeline_end, output_end, requests));
-        // A process whose children go into another namespace may make no thread.
+        // A process whose children go into another namespace cannot start threads.
         namespace.map_or(Ok(()), init::leave_namespace).map_err(errno("return to the machine's pid namespace"))?;
-        // It waits until whoever comes after this process would find it.
+        // Init waits until it is noted, so that the next agent finds it if this process is killed.
         let process = ProcessId::of(init.as_raw()).ok_or("the job's first process has ended at once")?;
         dir.note_init(process).map_err(|error| format!("cannot note the job's first process: {error}"))?;
         let (log_has_ended, log_ended) = mpsc::channel();
@@ -275,14 +276,15 @@ impl Supervisor<'_> {
             self.read_words();
             while let Ok(Some(info)) = self.signals.read_signal() {
                 if info.ssi_signo != Signal::SIGCHLD as u32 {
-                    // Without a reason, whoever sent it is not the scheduler: the machine is being shut down, perhaps.
+                    // Without a reason, the signal does not come from the scheduler: perhaps the machine is shutting
+                    // down.
                     self.terminate(self.dir.stop().unwrap_or(Reason::Lost));
                 }
             }
         }
         kill_descendants();
         self.read_words();
-        // All that could write has ended; only a disk that hangs makes this long.
+        // All writers have ended. Only a disk that hangs makes this wait long.
         let _ = self.log_ended.recv_timeout(LOG_PATIENCE);
         self.end()
     }
@@ -293,16 +295,16 @@ impl Supervisor<'_> {
             Some(Said::Failed(why)) if self.reason.is_none() => return End::failed(why),
             Some(Said::Exited(code)) => end.exit_code = Some(code),
             Some(Said::Killed(signal)) => end.signal = signal,
-            // Init was killed, by this process or by somebody else, and the command with it.
+            // This process or another one has killed init, and the command with it.
             _ => end.signal = Signal::SIGKILL as u32,
         }
         end.reason = self.reason.unwrap_or(Reason::Exited);
         end
     }
 
-    /// Does what is due, and sets the timer for what comes next.
+    /// Does what is due, and sets the timer for the next deadline.
     fn follow_lease(&mut self) {
-        // A lease that cannot be read was not extended.
+        // If the lease cannot be read, the last known one counts.
         self.lease = self.lease_file.read().unwrap_or(self.lease);
         let now_ms = clock::boot_ms();
         match self.deadlines.step(now_ms, self.lease) {
@@ -315,7 +317,7 @@ impl Supervisor<'_> {
         }
         let next_ms = self.deadlines.next_ms(self.lease).max(now_ms + 1);
         let at = TimeSpec::from_duration(Duration::from_millis(next_ms));
-        // If it cannot be set, `wait` does not wait for long.
+        // If the timer cannot be set, `wait` still returns after a short time.
         let _ = self.timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME);
     }
 
@@ -326,7 +328,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What the job leaves behind where it has no namespace of its own.
+    /// Takes the status of processes that the job leaves behind where it has no namespace of its own.
     fn reap_orphans(&self) {
         use nix::sys::wait::{Id, waitid};
         let ended = || waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT);
@@ -342,13 +344,14 @@ impl Supervisor<'_> {
             PollFd::new(self.timer.as_fd(), PollFlags::POLLIN),
         ];
         sources.extend(self.said.as_ref().map(|said| PollFd::new(said.as_fd(), PollFlags::POLLIN)));
-        // An interruption or an error: the caller looks at everything again. The limit holds if there is no timer.
+        // After an interruption or an error the caller looks at everything again. The timeout is for the case that
+        // there is no timer.
         let _ = poll(&mut sources, PollTimeout::from(1000_u16));
         let mut expirations = [0; 8];
         let _ = nix::unistd::read(&self.timer, &mut expirations);
     }
 
-    /// Takes in what init has said so far.
+    /// Reads init's reports so far.
     fn read_words(&mut self) {
         let Some(said) = &self.said else { return };
         let is_there = |said: &OwnedFd| {
@@ -372,7 +375,7 @@ impl Supervisor<'_> {
                 Ok(Said::Started(unix_ms)) => {
                     self.started_unix_ms = unix_ms;
                     self.deadlines.started(clock::boot_ms());
-                    // Only the agent's news: without the file it learns of the end all the same.
+                    // Only for the agent's news: without the file the agent still learns of the end.
                     let _ = self.dir.note_started(unix_ms);
                     tell(&self.agent_socket);
                 }

@@ -1,4 +1,4 @@
-//! Whose jobs may run on this node, and what such a user is here.
+//! The users whose jobs may run on this node, and their accounts here.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) struct JobUser {
 /// The user `uid`, whom the scheduler knows as `name`.
 ///
 /// # Errors
-/// Says why jobs of this user do not run here.
+/// The error says why jobs of this user do not run here.
 pub(crate) fn look_up(uid: u32, name: &str, settings: &Settings) -> Result<JobUser, String> {
     let own = geteuid();
     if uid == 0 && !settings.allow_root {

@@ -1,4 +1,4 @@
-//! What the scheduler tells the node to do.
+//! Carries out the scheduler's commands.
 
 use aliquot_proto::agent::v1::scheduler_message::Message;
 use aliquot_proto::agent::v1::{Acknowledge, OpenStream, ReadLog, Renew, SchedulerMessage, Start, Stop, outcome};
@@ -13,7 +13,7 @@ use crate::lease::Lease;
 use crate::{send_log, streams, users};
 
 impl Agent {
-    /// Does what the scheduler says.
+    /// Carries out one message of the scheduler.
     pub(super) fn obey(&mut self, message: SchedulerMessage) {
         let is_for_this_session = message.session == self.promises.session();
         match message.message {
@@ -25,7 +25,7 @@ impl Agent {
             Some(Message::ReadLog(read)) => self.read_log(read),
             Some(Message::Acknowledge(acknowledge)) => self.acknowledged(&acknowledge),
             Some(Message::OpenStream(open)) => self.open_stream(open),
-            // For another session, of a scheduler that is not the leader any more, or from a newer one.
+            // The message is for another session, comes from a scheduler that no longer leads, or is of a newer kind.
             _ => {}
         }
     }
@@ -46,7 +46,7 @@ impl Agent {
         }
     }
 
-    /// Stops all that runs; a new session begins when that is done.
+    /// Stops all instances. A new session begins when all have ended.
     pub(super) fn end_session(&mut self) {
         if self.is_ending {
             return;
@@ -62,7 +62,7 @@ impl Agent {
     fn start(&mut self, start: Start, is_for_this_session: bool) {
         let Some(number) = named(start.generation.as_ref()) else { return };
         if self.instances.contains_key(&number) {
-            // Told again: the answer was lost.
+            // The scheduler repeats the command, so the answer was lost.
             self.tell_started(number);
             self.tell_end(number);
             return;
@@ -76,7 +76,7 @@ impl Agent {
         }
     }
 
-    /// Starts an instance, unless something speaks against it.
+    /// Starts an instance. The error says why it is not started.
     fn try_start(&mut self, start: &Start, number: Number) -> Result<(), String> {
         if !self.promises.hear(number.0.max(start.term)) {
             return Err("the scheduler that sends it does not lead any more".into());
@@ -123,7 +123,7 @@ impl Agent {
             self.stop_instance(number, Reason::Stopped);
             self.tell_end(number);
         } else if is_handled {
-            // It never comes any more, because a later command was handled.
+            // The start command of this instance will never arrive, because a later command was handled.
             self.tell(stop.claim.clone(), number, stop.generation, ended(&End::unknown(Reason::Stopped)));
         }
     }

@@ -1,4 +1,4 @@
-//! What has become of the instances of this node.
+//! The state of each instance of this node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,9 +26,9 @@ pub(super) struct Instance {
     /// The supervisor, if this agent has started it.
     supervised: Option<Supervised>,
     pub(super) started_unix_ms: Option<u64>,
-    /// How it has ended, when its slice is gone too.
+    /// How the instance has ended; set once its slice is gone too.
     pub(super) end: Option<End>,
-    /// Its end is known, and its slice is being removed.
+    /// How the instance has ended, while its slice is being removed.
     ending: Option<End>,
     /// The last command to stop it.
     pub(super) stopped_by: Option<Generation>,
@@ -49,19 +49,19 @@ impl Instance {
         }
     }
 
-    /// Whether it has a part of a device.
+    /// Whether the instance has a part of a device.
     pub(super) fn has_slice(&self) -> bool {
         self.start.amounts.as_ref().is_some_and(|amounts| !amounts.devices.is_empty())
     }
 
-    /// How it is reached while its command runs.
+    /// How to reach the instance while its command runs.
     pub(super) fn running(&self) -> Option<streams::Instance> {
         let runs = self.started_unix_ms.is_some() && self.end.is_none() && self.ending.is_none();
         let uid = self.start.process.as_ref()?.uid;
         runs.then(|| streams::Instance { dir: self.dir.path().to_owned(), uid })
     }
 
-    /// The name of its container, if it may have one.
+    /// The name of the instance's container, if it may have one.
     fn container(&self, number: Number) -> Option<container::Name> {
         self.start.process.as_ref()?.image.as_ref()?;
         Some(container::Name { slice: slice_name(number), supervisor: self.dir.supervisor()?.pid })
@@ -71,7 +71,7 @@ impl Instance {
         self.start.process.as_ref().map(|process| process.log.as_str())
     }
 
-    /// Its supervisor, whoever has started it.
+    /// Sends a signal to the supervisor, also if an earlier agent has started it.
     fn signal(&self, signal: Signal) {
         if let Some(supervisor) = self.dir.supervisor() {
             supervisor.signal(signal);
@@ -79,7 +79,7 @@ impl Instance {
     }
 }
 
-/// The instances that agents before this one have left.
+/// The instances that earlier agents have left.
 pub(super) fn found(dir: &Path) -> io::Result<BTreeMap<Number, Instance>> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir)? {
@@ -87,7 +87,7 @@ pub(super) fn found(dir: &Path) -> io::Result<BTreeMap<Number, Instance>> {
         let command = dir.command();
         match command.as_ref().and_then(|start| start.generation.as_ref()).map(number) {
             Some(number) => _ = found.insert(number, Instance::new(command.unwrap_or_default(), dir, None)),
-            // It was being made or removed: nothing was started.
+            // The directory was being made or removed, so nothing was started.
             None => dir.remove(),
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn found(dir: &Path) -> io::Result<BTreeMap<Number, Instance>> {
 }
 
 impl Agent {
-    /// Looks at everything that may have changed without a word.
+    /// Looks at everything that can change without a report.
     pub(super) fn look(&mut self) {
         let numbers: Vec<Number> = self.instances.keys().copied().collect();
         for number in numbers {
@@ -106,7 +106,7 @@ impl Agent {
         if has_lapsed {
             self.is_ending = true;
             for instance in self.instances.values().filter(|instance| instance.end.is_none()) {
-                // It should have killed its job before; what is left of both goes now.
+                // The supervisor should have killed its job before. The rest of both is killed now.
                 instance.signal(Signal::SIGKILL);
             }
         }
@@ -138,7 +138,7 @@ impl Agent {
         }
     }
 
-    /// The supervisor of an instance is gone without a word.
+    /// Handles a supervisor that has ended without a report.
     fn lost(&mut self, number: Number) {
         let Some(instance) = self.instances.get(&number) else { return };
         let is_held = self.lease.is_held(clock::boot_ms());
@@ -153,17 +153,18 @@ impl Agent {
         let Some(instance) = self.instances.get(&number) else { return };
         match instance.dir.note_end(&end) {
             Ok(()) => self.ends(number, end),
-            // It is tried again at the next look.
+            // The next look tries again.
             Err(error) => error!(%error, claim = instance.start.claim, "cannot note how a job has ended"),
         }
     }
 
-    /// An instance has ended. The scheduler hears of it when its slice is gone, because then there is room for another.
+    /// Handles the end of an instance. The scheduler is told once the slice is gone, because only then is there room
+    /// for another.
     fn ends(&mut self, number: Number, end: End) {
         let Some(instance) = self.instances.get_mut(&number) else { return };
         info!(claim = instance.start.claim, reason = ?end.reason, code = ?end.exit_code, failure = ?end.failure, "a job has ended");
         instance.ending = Some(end);
-        // Its supervisor has removed them, if it was not killed.
+        // The supervisor has removed the secrets, unless it was killed.
         if let Err(error) = secrets::remove(&secrets::dir_of(&self.config.secrets_dir, number)) {
             warn!(%error, claim = instance.start.claim, "cannot remove the secrets of a job that has ended");
         }
@@ -190,7 +191,7 @@ impl Agent {
         });
     }
 
-    /// Nothing of an instance is left.
+    /// Handles an instance of which nothing is left but its end.
     pub(super) fn released(&mut self, number: Number) {
         let Some(instance) = self.instances.get_mut(&number) else { return };
         instance.end = instance.ending.take();
@@ -213,12 +214,12 @@ impl Agent {
         }
     }
 
-    /// The supervisor of an instance that can be told what to do.
+    /// The supervisor of an instance, if this agent has started it.
     pub(super) fn supervised(&mut self, number: Number) -> Option<&mut Supervised> {
         self.instances.get_mut(&number)?.supervised.as_mut()
     }
 
-    /// Tells followers of logs which of them may still grow.
+    /// Tells followers of logs which logs may still grow.
     pub(super) fn note_written_logs(&self) {
         let written = self.instances.values().filter(|instance| instance.end.is_none());
         self.written_logs.send_replace(written.filter_map(|instance| instance.log().map(str::to_owned)).collect());

@@ -1,4 +1,4 @@
-//! What the agent tells the scheduler, and when.
+//! The agent's messages to the scheduler, and when they are sent.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::clock;
 use crate::instance::{End, Number, generation};
 
 impl Agent {
-    /// Sends a message if there is a connection; a connection that does not keep up is given up.
+    /// Sends a message if there is a connection. A connection that does not keep up is given up.
     fn send(&mut self, message: Message) {
         let Some(link) = &self.link else { return };
         self.sequence += 1;
         if matches!(message, Message::Report(_) | Message::Heartbeat(_)) {
-            // A lease counts from now, which is not after the message leaves.
+            // The lease counts from now, which is not later than the moment when the message leaves.
             self.sent_ms.insert(self.sequence, clock::boot_ms());
         }
         let message = NodeMessage { session: self.promises.session(), sequence: self.sequence, message: Some(message) };
@@ -29,8 +29,8 @@ impl Agent {
         }
     }
 
-    /// Tells all that the scheduler has to know first. What was told before may be lost: the connection may have lost it, or
-    /// the leader may have ended before it was saved.
+    /// Sends everything that the scheduler must know at the beginning of a connection. Earlier messages may be lost:
+    /// the last connection may have lost them, or the leader may have ended before it saved them.
     pub(super) fn greet(&mut self) {
         self.report();
         let numbers: Vec<Number> = self.instances.keys().copied().collect();
@@ -40,7 +40,7 @@ impl Agent {
         }
     }
 
-    /// Reports all.
+    /// Reports the node and all its instances.
     pub(super) fn report(&mut self) {
         let Some(spec) = self.spec.clone() else { return };
         let running = self.instances.iter().map(|(number, instance)| Running {
@@ -54,7 +54,7 @@ impl Agent {
         (self.last_report, self.last_heartbeat) = (Instant::now(), Instant::now());
     }
 
-    /// Sends what time alone makes due.
+    /// Sends the messages that are due because time has passed.
     pub(super) fn tell_what_is_due(&mut self) {
         if self.link.is_none() {
             return;
@@ -82,14 +82,14 @@ impl Agent {
         }
     }
 
-    /// Tells what has become of a command, or of an instance.
+    /// Reports the outcome of a command, or of an instance.
     pub(super) fn tell(&mut self, claim: String, instance: Number, of: Option<Generation>, outcome: outcome::Outcome) {
         let instance = generation(instance);
         let (generation, outcome) = (Some(of.unwrap_or(instance)), Some(outcome));
         self.send(Message::Outcome(Outcome { claim, instance: Some(instance), generation, outcome }));
     }
 
-    /// Tells that an instance runs, if it does.
+    /// Reports that an instance runs, if it does.
     pub(super) fn tell_started(&mut self, number: Number) {
         let Some(instance) = self.instances.get(&number) else { return };
         if let (Some(started_unix_ms), None) = (instance.started_unix_ms, &instance.end) {
@@ -98,7 +98,7 @@ impl Agent {
         }
     }
 
-    /// Tells how an instance has ended, if it has.
+    /// Reports how an instance has ended, if it has.
     pub(super) fn tell_end(&mut self, number: Number) {
         let Some(instance) = self.instances.get_mut(&number) else { return };
         let Some(end) = instance.end.clone() else { return };
@@ -112,7 +112,7 @@ impl Agent {
     }
 }
 
-/// An end, in the scheduler's words.
+/// Converts an end to the scheduler's type.
 pub(super) fn ended(end: &End) -> outcome::Outcome {
     outcome::Outcome::Ended(Ended {
         exit_code: end.exit_code,

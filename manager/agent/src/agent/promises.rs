@@ -1,4 +1,5 @@
-//! What the node never takes back, in a file: which session it is, and what it has handled.
+//! The promises that the node never takes back, in a file: the number of its session, and the commands that it has
+//! handled.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,22 +13,22 @@ use crate::instance::Number;
 struct Kept {
     session: u64,
     handled: Number,
-    /// The greatest term that was heard of.
+    /// The greatest term of the messages received so far.
     term: u64,
 }
 
-/// The promises, of which each is durable before the change is seen.
+/// The promises. Each change is durable before its effect can be seen.
 pub(super) struct Promises {
     path: PathBuf,
     kept: Kept,
 }
 
 impl Promises {
-    /// Those of the agents before this one, in a new session: messages are numbered anew, and what was said to an agent
-    /// before means nothing. Jobs run on in it.
+    /// Reads the promises of earlier agents, and begins a new session: messages are numbered anew, and earlier messages
+    /// to an agent mean nothing. Jobs run on in the new session.
     pub(super) fn open(path: &Path) -> io::Result<Promises> {
-        // A node that was set up anew must not be taken for an old message of the one before: its sessions go on from the
-        // time, which is greater than any number of sessions.
+        // The messages of a node that was set up anew must not be taken for old messages of the former node. So its
+        // sessions are numbered from the time in milliseconds, which is greater than any number of sessions.
         let kept: Kept =
             files::read_json(path)?.unwrap_or_else(|| Kept { session: crate::clock::unix_ms(), ..Kept::default() });
         let mut promises = Promises { path: path.to_owned(), kept };
@@ -54,7 +55,7 @@ impl Promises {
         self.keep(Kept { session: self.kept.session + 1, ..self.kept })
     }
 
-    /// Notes that the command of this generation was handled, and so all before it.
+    /// Notes that the command of this generation was handled, and with it all earlier ones.
     pub(super) fn handle(&mut self, number: Number) -> io::Result<()> {
         if number <= self.kept.handled {
             return Ok(());
@@ -62,11 +63,11 @@ impl Promises {
         self.keep(Kept { handled: number, term: self.kept.term.max(number.0), ..self.kept })
     }
 
-    /// Notes that a message of this term has come; whether no greater one has.
+    /// Notes that a message of this term has arrived. Returns whether no message of a greater term has.
     pub(super) fn hear(&mut self, term: u64) -> bool {
         if term > self.kept.term {
             let heard = Kept { term, ..self.kept };
-            // Also if it cannot be kept, as long as this agent lives.
+            // If the term cannot be written, it still holds as long as this agent lives.
             if self.keep(heard).is_err() {
                 self.kept = heard;
             }

@@ -1,6 +1,6 @@
-//! How an instance is started: first its supervisor, which waits; then the slice, which the supervisor owns; then the
-//! supervisor is told what to start. Wherever the agent is killed, what was made so far goes with the supervisor, and that
-//! ends when nobody is left who could tell it something.
+//! Starts an instance in three steps: first its supervisor, which waits; then the slice, which the supervisor owns;
+//! then the supervisor gets its spec. If the agent is killed between two steps, the supervisor loses its input and
+//! ends, and everything made so far goes with it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -23,16 +23,16 @@ use crate::slice_environment::{self, NVIDIA_VISIBLE_DEVICES, VISIBLE_DEVICES};
 use crate::supervise::LaunchSpec;
 use crate::users::JobUser;
 
-/// Where programs are, for jobs that do not say it.
+/// The search path for programs, for jobs that do not set one.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A spec that can be carried out.
+/// A spec that the supervisor can carry out, as bytes.
 pub(super) struct Prepared(Vec<u8>);
 
 /// A supervisor that this agent has started.
 pub(super) struct Supervised {
     child: Child,
-    /// `None` when it has its spec, or will never get one.
+    /// The pipe for the spec; `None` if the spec was sent, or will never be.
     spec: Option<ChildStdin>,
 }
 
@@ -58,7 +58,7 @@ impl Supervised {
         self.child.id()
     }
 
-    /// Tells it what to start, unless it was given up.
+    /// Sends the supervisor its spec, unless it was given up.
     fn tell(&mut self, prepared: Prepared) {
         if let Some(mut input) = self.spec.take() {
             // The spec may be larger than the pipe. If the supervisor has ended, its end is seen elsewhere.
@@ -66,36 +66,36 @@ impl Supervised {
         }
     }
 
-    /// Never tells it what to start; whether it was not told before.
+    /// Gives up: the supervisor never gets a spec. Returns whether it had none yet.
     pub(super) fn give_up(&mut self) -> bool {
         self.spec.take().is_some()
     }
 
-    /// Takes its status if it has ended.
+    /// Takes the supervisor's status if it has ended.
     pub(super) fn reap(&mut self) {
         let _ = self.child.try_wait();
     }
 
-    /// It has noted the end of its job, and ends any moment.
+    /// Waits for the end of a supervisor that has noted the end of its job, and so ends soon.
     pub(super) fn wait_in_background(mut self) {
         thread::spawn(move || _ = self.child.wait());
     }
 
-    /// Ends it before it has started anything.
+    /// Kills the supervisor before it has started anything.
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What is needed besides the command to start an instance.
+/// Everything that is needed besides the command to start an instance.
 pub(super) struct Surroundings {
     pub(super) config: Arc<Config>,
     pub(super) user: JobUser,
     pub(super) log_dir: PathBuf,
 }
 
-/// What the supervisor is told if the instance needs no slice and has no image.
+/// The spec of an instance that needs no slice and has no image.
 fn launch_spec(config: &Config, process: &Process, user: &JobUser, log_dir: PathBuf) -> LaunchSpec {
     let settings = &config.settings;
     let text = |path: &PathBuf| path.to_string_lossy().into_owned();
@@ -132,7 +132,7 @@ fn launch_spec(config: &Config, process: &Process, user: &JobUser, log_dir: Path
     }
 }
 
-/// Has the slice of `start` made, for the supervisor `pid`; the agent hears of it.
+/// Has the slice of `start` made for the supervisor `pid`. The outcome is sent to the agent as news.
 pub(super) fn prepare(
     start: &Start,
     number: Number,
@@ -185,7 +185,7 @@ async fn put_into_slice(
         return container::contain(spec, &container);
     }
     let Some(slice) = slice else {
-        // Without a slice a job gets nothing of a device.
+        // Without a slice a job must see no device.
         let none = [(VISIBLE_DEVICES, ""), (NVIDIA_VISIBLE_DEVICES, "void")];
         set(&mut spec.environment, none.map(|(name, value)| (name.to_owned(), value.to_owned())));
         return Ok(spec);
@@ -209,14 +209,14 @@ fn set(environment: &mut Vec<(String, String)>, variables: impl IntoIterator<Ite
 }
 
 impl Agent {
-    /// The slice of an instance was made, or not.
+    /// Handles the news that the slice of an instance was made, or could not be made.
     pub(super) fn prepared(&mut self, number: Number, prepared: Result<Prepared, String>) {
         let Some(supervised) = self.supervised(number) else { return };
         match prepared {
             Ok(prepared) => supervised.tell(prepared),
             Err(why) => {
                 if supervised.give_up() {
-                    // It could only say that it has no spec.
+                    // The supervisor could only report that it has no spec.
                     supervised.kill();
                     self.note_end(number, End::refused(why));
                 }
@@ -261,7 +261,7 @@ mod tests {
         let value = |name: &str| spec.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         assert_eq!((value("HOME"), value("USER")), (Some("/nowhere/ada"), Some("ada")));
         assert_eq!((value("SITE"), value("SHARED"), value("RANK")), (Some("a"), Some("job"), Some("1")));
-        // A user without a home can still run something.
+        // A user without a home directory can still run a command.
         assert_eq!(spec.work_dir, Path::new("/"));
         assert_eq!(planned(&Process { work_dir: "/data".into(), ..process }).work_dir, Path::new("/data"));
     }

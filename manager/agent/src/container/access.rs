@@ -3,8 +3,8 @@
 use crate::supervise::ContainerAccess;
 
 impl ContainerAccess {
-    /// Podman's command line that runs `command` in the container, as the user and in the directory of the job. What
-    /// stands behind the container's name, podman hands on as it is.
+    /// Podman's command line that runs `command` in the container, as the job's user and in the job's directory. Podman
+    /// passes on the words after the container's name unchanged.
     pub(crate) fn exec(&self, command: &[String], terminal: Option<&str>) -> Vec<String> {
         let mut words = self.podman.clone();
         words.extend(["exec", "--interactive"].map(str::to_owned));

@@ -1,4 +1,5 @@
-//! The podman of this node: whether it may run images of strangers, where it finds slices, and which variables it gets.
+//! The podman of this node: whether it can safely run images of strangers, whether it finds slices, and the variables
+//! that it gets.
 
 use std::env;
 use std::time::Duration;
@@ -7,11 +8,12 @@ use tokio::process::Command;
 
 use crate::settings::Settings;
 
-/// How long podman may take to say what it is.
+/// How long podman may take to describe itself.
 const INFO_TIMEOUT: Duration = Duration::from_secs(30);
-/// Where podman looks for the devices that slices are published as.
+/// The directories where podman looks for CDI devices.
 const CDI_DIRS: [&str; 3] = ["/etc/cdi", "/var/run/cdi", "/run/cdi"];
-/// Variables of the manager that podman gets. Of the others, one would have it speak to systemd in the manager's name.
+/// The manager's variables that are passed on to podman. One of the others would make podman speak to systemd in the
+/// manager's name.
 const PODMAN_VARIABLES: [&str; 10] = [
     "PATH",
     "HOME",
@@ -25,7 +27,7 @@ const PODMAN_VARIABLES: [&str; 10] = [
     "NO_PROXY",
 ];
 
-/// Says why this node runs no images, if it does not.
+/// Returns an error if this node cannot run images.
 pub(crate) async fn check(settings: &Settings) -> Result<(), String> {
     let (program, options) = settings.podman.split_first().ok_or("cluster.podman is not set")?;
     let mut command = Command::new(program);
@@ -39,11 +41,11 @@ pub(crate) async fn check(settings: &Settings) -> Result<(), String> {
     is_safe(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-/// Whether images of strangers can be run by a podman that says this of itself: its version and its runtime.
+/// Whether a podman with this description of itself (its version and its runtime) can run images of strangers safely.
 ///
 /// Up to 4.5.0 podman hands an image's annotations to the runtime, and crun lets some of them write files as root
-/// (containers/podman, pull request 18542). 4.7 reads quotes in a file of variables, so a value could hide those below it
-/// (issue 19565).
+/// (containers/podman, pull request 18542). 4.7 reads quotes in a file of variables, so a value could hide the
+/// variables below it (issue 19565).
 fn is_safe(said: &str) -> Result<(), String> {
     let (version, runtime) = said.split_once(' ').unwrap_or((said, ""));
     let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u32>().ok());
@@ -64,8 +66,8 @@ pub(crate) fn finds_slices_in(cdi_dir: &str) -> bool {
     CDI_DIRS.contains(&cdi_dir.trim_end_matches('/'))
 }
 
-/// The variables of this process are an administrator's. The job's must not reach podman itself: with some of them a user
-/// could have it run other programs.
+/// The variables for podman, taken from this process, which are an administrator's. The job's variables must not reach
+/// podman itself: with some of them a user could make it run other programs.
 pub(super) fn environment() -> Vec<(String, String)> {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))

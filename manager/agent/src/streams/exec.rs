@@ -17,14 +17,14 @@ use super::terminal::Terminal;
 use super::{Instance, READ_BYTES, ToUser, ask_aside, next, refused, send, terminal_kind};
 use crate::supervise::requests::{Reply, Request, receive_later};
 
-/// When a command has ended, its output is read until nothing comes for so long: where a process cannot be killed that it
-/// has left behind, the end of the output does not come.
+/// How long the output of an ended command may be silent before reading stops. Where the command has left behind a
+/// process that cannot be killed, the end of the output never comes.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A command that runs. It is killed when this is dropped.
 pub(super) struct Running {
     stdio: Stdio,
-    /// Says how the command has ended.
+    /// The connection on which the companion reports how the command has ended.
     companion: UnixStream,
 }
 
@@ -34,7 +34,7 @@ enum Stdio {
 }
 
 impl Stdio {
-    /// The near sides, and the far sides that the command gets.
+    /// Opens pipes or a terminal. Returns the node's side, and the descriptors that the command gets.
     fn open(exec: &Exec, uid: u32) -> io::Result<(Stdio, Vec<OwnedFd>)> {
         if let Some(terminal) = &exec.terminal {
             let (near, far) = Terminal::open(terminal.size.unwrap_or_default(), uid)?;
@@ -114,12 +114,12 @@ fn exit(reply: io::Result<Reply>) -> Exit {
     match reply {
         Ok(Reply::Exited(code)) => Exit { code, signal: 0, with_job: false },
         Ok(Reply::Killed(signal)) => Exit { code: 0, signal, with_job: false },
-        // The companion is gone without a word: all of the job was killed.
+        // The companion is gone without a report, so all of the job was killed.
         _ => Exit { code: 0, signal: Signal::SIGKILL as u32, with_job: true },
     }
 }
 
-/// What is read; `None` at an error, and when nothing comes any more after the command has ended.
+/// Waits for a read. Returns `None` at an error, and when nothing more comes after the command has ended.
 async fn unless_silent(
     has_ended: &watch::Sender<bool>,
     read: impl Future<Output = io::Result<usize>>,
@@ -135,7 +135,7 @@ async fn unless_silent(
     }
 }
 
-/// Sends what the command writes into a pipe.
+/// Sends the output that the command writes into a pipe.
 async fn copy(
     mut output: pipe::Receiver,
     has_ended: &watch::Sender<bool>,
@@ -155,7 +155,7 @@ async fn feed(input: pipe::Sender, from_user: &mut Streaming<FromUser>) {
     while let Some(FromUser { frame }) = next(from_user).await {
         match frame {
             Some(from_user::Frame::Data(data)) => {
-                // A command that has closed its input does not want any more.
+                // A command that has closed its input reads no more, so further input is dropped.
                 if let Some(open) = &mut input
                     && open.write_all(&data).await.is_err()
                 {
@@ -168,11 +168,12 @@ async fn feed(input: pipe::Sender, from_user: &mut Streaming<FromUser>) {
     }
 }
 
-/// The same for a terminal. It has no end of input but what the user types.
+/// Hands the user's input to a command at a terminal. The input has no end of its own; the user types the control
+/// character for it.
 async fn type_in(terminal: &Terminal, from_user: &mut Streaming<FromUser>) {
     while let Some(FromUser { frame }) = next(from_user).await {
         match frame {
-            // What no process reads any more is lost.
+            // Input that no process reads any more is lost.
             Some(from_user::Frame::Data(data)) => _ = terminal.write_all(&data).await,
             Some(from_user::Frame::Resize(size)) => terminal.resize(size),
             Some(from_user::Frame::End(_) | from_user::Frame::Open(_)) | None => {}

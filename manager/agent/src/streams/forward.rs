@@ -9,7 +9,7 @@ use tonic::Streaming;
 use super::{Instance, READ_BYTES, ToUser, ask_aside, next, refused, send};
 use crate::supervise::requests::Request;
 
-/// Connects to a port where an instance is.
+/// Connects to a port of an instance.
 pub(super) async fn connect(instance: &Instance, port: u32) -> Result<TcpStream, Refused> {
     let number = u16::try_from(port).ok().filter(|number| *number > 0);
     let number = number.ok_or_else(|| refused(format!("{port} is no port: they are 1 to 65535")))?;
@@ -54,12 +54,12 @@ pub(super) async fn run(mut connection: TcpStream, from_user: &mut Streaming<Fro
         };
         tokio::select! {
             is_whole = both => is_whole,
-            // After the end of the user's data only this shows that the user is gone.
+            // After the end of the user's data, only this shows that the user is gone.
             () = to_user.closed() => false,
         }
     };
     if !is_whole {
-        // So that the job takes a part for no whole.
+        // The job must see a broken connection, not an end of the data.
         let _ = connection.set_zero_linger();
     }
 }

@@ -1,4 +1,4 @@
-//! The node's side of a terminal that a user's command has.
+//! The node's side of the terminal of a user's command.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,14 +11,14 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Uid, fchown};
 use tokio::io::unix::AsyncFd;
 
-/// The side of a terminal on which what the user types goes in, and what the command writes comes out.
+/// The side of a terminal that takes the user's input and gives the command's output.
 pub(super) struct Terminal(AsyncFd<OwnedFd>);
 
 impl Terminal {
-    /// A terminal of this size for this user, and the side of it that the command gets.
+    /// Opens a terminal of this size for this user. Returns both sides: the node's and the command's.
     pub(super) fn open(size: TerminalSize, uid: u32) -> io::Result<(Terminal, OwnedFd)> {
         let OpenptyResult { master, slave } = openpty(&winsize(size), None)?;
-        // Where the owner cannot be changed, programs that open the terminal by its name fail, and others do not.
+        // Where the owner cannot be changed, only programs that open the terminal by its name fail.
         let _ = fchown(&slave, Some(Uid::from_raw(uid)), None);
         let _ = fchmod(&slave, Mode::S_IRUSR | Mode::S_IWUSR);
         for side in [&master, &slave] {
@@ -34,11 +34,11 @@ impl Terminal {
     pub(super) fn resize(&self, size: TerminalSize) {
         let size = winsize(size);
         // SAFETY: the descriptor is open, and the kernel reads the structure, which outlives the call. If it fails, the
-        // command keeps the size before.
+        // command keeps the former size.
         unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
     }
 
-    /// What the command has written; 0 bytes when no process has the terminal open any more.
+    /// The command's output; 0 bytes when no process has the terminal open any more.
     pub(super) async fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -51,7 +51,7 @@ impl Terminal {
         }
     }
 
-    /// Writes what the user has typed.
+    /// Writes the user's input.
     pub(super) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let mut ready = self.0.writable().await?;

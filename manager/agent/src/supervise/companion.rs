@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! supervisor ── init ─┬─ the job's command
-//!                     └─ companion ── the command that was asked for
+//!                     └─ companion ── the requested command
 //! ```
 //!
-//! So what it starts has the job's namespaces, belongs to the job's slice, and ends with the job. The companion adopts
-//! what its command leaves behind, and kills it when the command has ended or the agent has closed the connection.
+//! So the command has the job's namespaces, belongs to the job's slice, and ends with the job. The companion adopts the
+//! processes that its command leaves behind. It kills them when the command has ended, or when the agent has closed the
+//! connection.
 
 use std::fs::{self, File};
 use std::io;
@@ -33,21 +34,21 @@ use super::requests::{self, Reply, Request};
 use super::{ContainerAccess, LaunchSpec};
 use crate::process::kill_descendants;
 
-/// Whoever connects says what it wants at once.
+/// How long a client may take to send its request after it has connected.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a command has for its farewell when the agent has closed the connection.
+/// How long a command may take to end when the agent has closed the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a connection on the loopback address may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The life of a companion.
+/// The main function of a companion.
 pub(super) fn main(spec: &LaunchSpec, agent: &UnixStream, signals: &SignalFd, lifeline: &OwnedFd) -> ! {
-    // Without these it ends a little later.
+    // If these calls fail, the companion ends a little later.
     let _ = set_pdeathsig(Signal::SIGKILL);
     let _ = set_child_subreaper(true);
     let _ = agent.set_nonblocking(false);
     let _ = agent.set_read_timeout(Some(REQUEST_PATIENCE));
-    // If the agent is gone, nobody wants to know anything.
+    // If the agent is gone, no answer is needed.
     match requests::receive(agent) {
         Ok((Request::Exec { command, terminal }, stdio)) => {
             run(spec, agent, signals, lifeline, &command, terminal.as_deref(), stdio);
@@ -79,10 +80,10 @@ fn run(
     };
     let is_told = requests::send(agent, &Reply::Started, &[]).is_ok();
     let end = if is_told { follow(child, agent, signals, lifeline) } else { None };
-    // Before the agent hears of the end: then nothing writes to the command's output any more.
+    // Done before the agent learns of the end, so that nothing writes to the command's output afterwards.
     match is_own_proc() {
         true => kill_descendants(),
-        // What the command has left behind in another process group ends with the job.
+        // Processes that the command has left in other process groups end with the job.
         false => _ = killpg(child, Signal::SIGKILL),
     }
     if let Some(end) = end {
@@ -90,7 +91,7 @@ fn run(
     }
 }
 
-/// Whether `/proc` shows processes by the ids that they have for this process.
+/// Whether `/proc` shows processes by the ids that they have in this process's namespace.
 fn is_own_proc() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own.to_str() == Some(&std::process::id().to_string()))
 }
@@ -132,13 +133,13 @@ fn take_terminal() -> io::Result<()> {
     Ok(Errno::result(unsafe { libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) }).map(drop)?)
 }
 
-/// Waits until the command has ended; `None`: it must end, because the agent or the job does.
+/// Waits until the command has ended; `None` if it must be ended, because the agent or the job ends.
 fn follow(command: Pid, agent: &UnixStream, signals: &SignalFd, lifeline: &OwnedFd) -> Option<Reply> {
     let mut ends_at: Option<Instant> = None;
     loop {
         let mut sources =
             vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(lifeline.as_fd(), PollFlags::POLLIN)];
-        // The agent says nothing more, so this is its end.
+        // The agent sends nothing more, so a readable connection means its end.
         let timeout = match ends_at {
             None => {
                 sources.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
@@ -161,7 +162,7 @@ fn follow(command: Pid, agent: &UnixStream, signals: &SignalFd, lifeline: &Owned
             let _ = killpg(command, Signal::SIGHUP);
             ends_at = Some(Instant::now() + FAREWELL);
         }
-        // Only the end of children matters here, and who sends another signal means the job.
+        // Only the end of children matters here. Other signals are meant for the job.
         while let Ok(Some(_)) = signals.read_signal() {}
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -176,7 +177,7 @@ fn follow(command: Pid, agent: &UnixStream, signals: &SignalFd, lifeline: &Owned
     }
 }
 
-/// A connection to a port, which the job's user has made where the job is.
+/// Connects to a port, as the job's user and in the job's network.
 fn connect(spec: &LaunchSpec, port: u16) -> Result<TcpStream, String> {
     if let Some(container) = &spec.container {
         enter_network(spec, container)?;

@@ -3,7 +3,7 @@
 use crate::instance::Reason;
 use crate::lease::Lease;
 
-/// What is due.
+/// The step that is due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     Terminate(Reason),
@@ -14,9 +14,9 @@ pub(super) enum Step {
 pub(super) struct Deadlines {
     time_limit_ms: u64,
     grace_ms: u64,
-    /// When the time limit is over; `None`: there is none, or the command has not started yet.
+    /// When the time limit is over; `None` if there is none, or the command has not started yet.
     limit_ms: Option<u64>,
-    /// When its grace is over; `None`: it was not asked to end yet.
+    /// When the grace is over; `None` if the job was not asked to end yet.
     grace_until_ms: Option<u64>,
 }
 
@@ -25,26 +25,26 @@ impl Deadlines {
         Deadlines { time_limit_ms, grace_ms, limit_ms: None, grace_until_ms: None }
     }
 
-    /// The command runs.
+    /// Notes that the command runs.
     pub(super) fn started(&mut self, now_ms: u64) {
         self.limit_ms = (self.time_limit_ms > 0).then(|| now_ms.saturating_add(self.time_limit_ms));
     }
 
-    /// The job is asked to end; whether it was not before.
+    /// Notes that the job is asked to end. Returns whether this is the first time.
     pub(super) fn terminated(&mut self, now_ms: u64) -> bool {
         let is_first = self.grace_until_ms.is_none();
         self.grace_until_ms.get_or_insert(now_ms.saturating_add(self.grace_ms));
         is_first
     }
 
-    /// What is due now.
+    /// The step that is due now.
     pub(super) fn step(&self, now_ms: u64, lease: Lease) -> Option<Step> {
         let is_over = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
         if lease.kill_ms() <= now_ms {
             return Some(Step::Kill(Reason::Lease));
         }
         if self.grace_until_ms.is_some() {
-            // The reason is known since it was asked.
+            // The reason was noted when the job was asked to end.
             return is_over(self.grace_until_ms).then_some(Step::Kill(Reason::Stopped));
         }
         if lease.terminate_ms(self.grace_ms) <= now_ms {
@@ -53,7 +53,7 @@ impl Deadlines {
         is_over(self.limit_ms).then_some(Step::Terminate(Reason::TimeLimit))
     }
 
-    /// When to look again.
+    /// When to check again.
     pub(super) fn next_ms(&self, lease: Lease) -> u64 {
         let of_lease = match self.grace_until_ms {
             Some(_) => lease.kill_ms(),

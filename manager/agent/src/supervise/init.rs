@@ -1,5 +1,5 @@
-//! The first process of a job: it starts the command as the job's user, takes in what the command leaves behind, and
-//! kills it when the command has ended.
+//! The first process of a job: it starts the command as the job's user, adopts the processes that the command leaves
+//! behind, and kills them when the command has ended.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -26,16 +26,16 @@ use super::{ContainerVariables, Credentials, LaunchSpec, companion};
 use crate::clock;
 use crate::process::kill_descendants;
 
-/// What the supervisor writes into the lifeline when the command may be started.
+/// The byte that the supervisor writes into the lifeline when the command may be started.
 pub(super) const GO: u8 = 1;
 
-/// Programs that use `select` break with descriptors above this.
+/// The limit on open descriptors: programs that use `select` break with descriptors above it.
 const OPEN_FILES: u64 = 1024;
 
-/// What init tells its supervisor.
+/// A report of init to its supervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Said {
-    /// The command runs since then.
+    /// The command has run since this time, in milliseconds since 1970.
     Started(u64),
     /// The command cannot be started.
     Failed(String),
@@ -45,36 +45,36 @@ pub(super) enum Said {
     Killed(u32),
 }
 
-/// Where init hears and speaks.
+/// The descriptors through which init communicates.
 pub(super) struct Ends {
     pub(super) signals: SignalFd,
     /// Closed when the supervisor has ended.
     pub(super) lifeline: OwnedFd,
-    /// What it says to the supervisor.
+    /// The pipe for reports to the supervisor.
     pub(super) said: OwnedFd,
-    /// Where the command writes.
+    /// The pipe for the command's output.
     pub(super) output: OwnedFd,
-    /// Where the agent asks for something while the job runs.
+    /// The socket for the agent's requests while the job runs.
     pub(super) requests: Option<UnixListener>,
 }
 
-/// Makes the next child of this process the first of a pid namespace, if that is allowed here. Returns the namespace that
-/// children went into before.
+/// Makes the next child of this process the first of a new pid namespace, if that is allowed here. Returns the
+/// namespace that children went into before.
 pub(super) fn make_namespace() -> Option<File> {
     let own = File::open("/proc/self/ns/pid").ok()?;
     unshare(CloneFlags::CLONE_NEWPID).is_ok().then_some(own)
 }
 
-/// Makes all further children be in the namespace `own` again.
+/// Makes all further children go into the namespace `own` again.
 pub(super) fn leave_namespace(own: File) -> nix::Result<()> {
     setns(own, CloneFlags::CLONE_NEWPID)
 }
 
-/// The life of init.
+/// The main function of init.
 pub(super) fn main(spec: &LaunchSpec, is_own_namespace: bool, ends: Ends) -> ! {
     let Ends { signals, lifeline, said, output, requests } = ends;
     if is_own_namespace {
-        // If this fails, the lifeline says it a little later.
+        // If this fails, the lifeline shows the supervisor's end a little later.
         let _ = set_pdeathsig(Signal::SIGKILL);
         mount_proc();
     } else {
@@ -101,7 +101,7 @@ pub(super) fn main(spec: &LaunchSpec, is_own_namespace: bool, ends: Ends) -> ! {
         }
     }
     if is_own_namespace {
-        // All but this process: -1 is the whole namespace.
+        // -1 stands for all processes of the namespace except this one.
         let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
         while !matches!(waitpid(None, None), Err(Errno::ECHILD)) {}
     } else {
@@ -110,7 +110,7 @@ pub(super) fn main(spec: &LaunchSpec, is_own_namespace: bool, ends: Ends) -> ! {
     std::process::exit(0)
 }
 
-/// Shows the job its own processes in `/proc`. Where this is not allowed, it sees those of the machine.
+/// Shows the job its own processes in `/proc`. Where this is not allowed, the job sees the machine's processes.
 fn mount_proc() {
     let nothing = None::<&str>;
     let own = unshare(CloneFlags::CLONE_NEWNS)
@@ -123,11 +123,11 @@ fn mount_proc() {
 
 fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, String> {
     let mut words = spec.command.clone();
-    // Open until the command has started.
+    // The file stays open until the command has started.
     let mut file = None;
     if let Some(ContainerVariables { lines, word }) = &spec.container_variables {
         let made = file.insert(variables_file(lines)?);
-        // Podman opens it as a descriptor of its own.
+        // Podman opens the file through its own descriptor.
         let path = format!("/proc/self/fd/{}", made.as_raw_fd());
         *words.get_mut(*word).ok_or("the command has no place for the container's variables")? = path;
     }
@@ -145,7 +145,7 @@ fn start(spec: &LaunchSpec, output: OwnedFd) -> Result<Pid, String> {
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
-/// A file with these variables that is nowhere in the file system, and that children inherit.
+/// A file with these variables that has no name in the file system, and that children inherit.
 fn variables_file(variables: &str) -> Result<File, String> {
     let failed = |error: std::io::Error| format!("cannot make a file for the container's variables: {error}");
     let file = memfd_create("variables", MFdFlags::empty()).map_err(|errno| failed(errno.into()))?;
@@ -154,15 +154,15 @@ fn variables_file(variables: &str) -> Result<File, String> {
     Ok(file)
 }
 
-/// What the child does between its fork and the program.
+/// The steps of the child between its fork and the start of the program.
 pub(super) fn preparation(user: Credentials, work_dir: std::path::PathBuf) -> impl FnMut() -> std::io::Result<()> {
     move || {
-        // An own session: no terminal, and a process group to send signals to.
+        // The child gets its own session: no terminal, and a process group to send signals to.
         nix::unistd::setsid()?;
-        // This process takes signals from a descriptor and so has blocked them; a program expects to be ended by them.
+        // This process reads signals from a descriptor, and so has blocked them. A program expects signals to end it.
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
         umask(Mode::from_bits_truncate(0o022));
-        // The manager's own is far below, so that it is killed last. Less protection is always allowed.
+        // The manager's own value is far lower, so that it is killed last. A process may always raise its value.
         let _ = fs::write("/proc/self/oom_score_adj", "0");
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES.min(hard), hard)?;
@@ -182,7 +182,8 @@ pub(super) fn become_user(user: &Credentials) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Waits until the command has ended; `None` if the supervisor ends before. Meanwhile it does what the agent asks for.
+/// Waits until the command has ended; `None` if the supervisor ends first. Meanwhile it carries out the agent's
+/// requests.
 fn follow(
     spec: &LaunchSpec,
     command: Pid,
@@ -199,7 +200,7 @@ fn follow(
         if is_alone {
             return None;
         }
-        // It does not wait: the listener is non-blocking.
+        // This call does not wait, because the listener is non-blocking.
         if let Some(Ok((agent, _))) = requests.map(UnixListener::accept) {
             // SAFETY: this process has one thread, so the child may do whatever this process may.
             if let Ok(ForkResult::Child) = unsafe { fork() } {

@@ -1,7 +1,7 @@
-//! What the agent asks of a job's first process while the job runs, over a socket in the instance's directory.
+//! The agent's requests to a job's first process while the job runs, over a socket in the instance's directory.
 //!
-//! Both sides send messages: the length, which carries descriptors along, and then a text. The connection lives as long
-//! as what was asked for: when it breaks, that ends.
+//! Both sides send messages: first the length, with any descriptors, and then a text. The connection lives as long as
+//! the requested thing: when the connection breaks, that ends.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -13,35 +13,36 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The kernel takes no longer command than 2 MiB either; JSON may write a byte as six.
+/// Maximum size of a message. The kernel takes commands of at most 2 MiB, and JSON may write a byte as six.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
-/// A command's standard input, output and error.
+/// Maximum descriptors of a message: a command's standard input, output and error.
 const DESCRIPTORS_MAX: usize = 3;
 
-/// What the agent asks for.
+/// A request of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// Run a command beside the job's own. Its standard input, output and error come along, or its terminal alone.
+    /// Run a command beside the job's own. The message carries its standard input, output and error, or only its
+    /// terminal.
     Exec {
         /// The program and its arguments.
         command: Vec<String>,
-        /// What kind of terminal it gets; `None`: it gets pipes.
+        /// The kind of its terminal; `None` if it gets pipes.
         terminal: Option<String>,
     },
     /// Connect to this port on the loopback address, as the job would.
     Connect(u16),
 }
 
-/// What has become of it.
+/// The answer to a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// The command runs, and its end follows in another message.
     Started,
-    /// The connection is made, and comes along.
+    /// The connection is made, and comes with this message.
     Connected,
-    /// It could not be done.
+    /// The request could not be carried out.
     Failed {
-        /// What was wrong, for the user.
+        /// What went wrong, in words for the user.
         why: String,
         /// The status that shells give for a command that cannot be run.
         exit_code: u8,
@@ -73,12 +74,12 @@ pub(crate) fn send<T: Serialize>(socket: &UnixStream, what: &T, descriptors: &[B
     let rights = [ControlMessage::ScmRights(&descriptors)];
     let along = if descriptors.is_empty() { &rights[..0] } else { &rights[..] };
     let length = length.to_le_bytes();
-    // So few bytes go as a whole.
+    // These few bytes are sent as a whole.
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&length)], along, MsgFlags::MSG_NOSIGNAL, None)?;
     (&*socket).write_all(&text)
 }
 
-/// Waits for a message, and takes the descriptors that come along.
+/// Waits for a message, and takes the descriptors that come with it.
 ///
 /// # Errors
 /// [`ErrorKind::UnexpectedEof`] if the other side is gone.
@@ -105,7 +106,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<(T
     }
 }
 
-/// The same for who can do something else meanwhile, and expects no descriptors.
+/// Receives a message without blocking the task's thread. It takes no descriptors.
 pub(crate) async fn receive_later<T: DeserializeOwned>(socket: &mut tokio::net::UnixStream) -> io::Result<T> {
     use tokio::io::AsyncReadExt;
     let length = socket.read_u32_le().await?;

@@ -1,4 +1,4 @@
-//! What a node does with what it is told.
+//! How a node handles commands of the scheduler.
 
 use std::fs;
 use std::thread;
@@ -53,7 +53,7 @@ fn a_job_is_forgotten_when_its_end_was_acknowledged() {
     assert_eq!(log, format!("rank 3 of {}\ntwice\n", user.name));
 }
 
-/// The user that every system has for those who own nothing.
+/// The user that every system has for processes without files of their own.
 const NOBODY: u32 = 65534;
 
 #[test]
@@ -76,7 +76,7 @@ fn a_job_has_the_rights_of_its_user_and_no_others() {
 #[test]
 fn secrets_are_there_as_long_as_the_job_is() {
     let mut scheduler = Scheduler::start(LEASE_MS);
-    // In memory, also where this user may mount nothing.
+    // In memory, so that it also works where this user may mount nothing.
     let mut node = Node::in_memory(&scheduler);
     let spec = scheduler.report().spec.expect("what the node is");
     assert!(spec.keeps_secrets);
@@ -95,7 +95,7 @@ fn secrets_are_there_as_long_as_the_job_is() {
     scheduler.ended(1);
     assert_eq!(count(), 0);
 
-    // What a supervisor that is killed leaves behind, the agent removes, although it was killed as well.
+    // The agent removes the secrets that a killed supervisor leaves behind, even though the agent was killed as well.
     scheduler.start_job(3, process);
     scheduler.started(3);
     pipe.wait_for("sesame sesame\nsesame sesame");
@@ -220,7 +220,7 @@ fn a_command_that_comes_again_does_nothing_twice() {
         scheduler.start_job(5, shell(&script));
     }
     scheduler.wait("its end", |message| format!("{message:?}").contains("Ended").then_some(()));
-    // Less than what was handled, of another session, and the same when it is forgotten.
+    // A command before the handled ones, one of another session, and the same one again after it was forgotten.
     scheduler.start_job(4, shell(&script));
     assert!(scheduler.trouble(4).contains("later command"));
     scheduler.acknowledge(5);
@@ -303,7 +303,7 @@ fn the_end_of_a_session_stops_all_and_begins_another() {
 #[test]
 fn what_a_newer_scheduler_says_does_not_disturb_a_node() {
     let (mut scheduler, _node) = joined();
-    // So a command looks that this version does not know.
+    // A command that this version does not know.
     scheduler.say_nothing_known();
     scheduler.start_job(1, shell("exit 3"));
     assert_eq!(scheduler.ended(1).exit_code, Some(3));

@@ -1,5 +1,5 @@
-//! A real agent with real processes, between a scheduler that says what a test says and a node manager that gives what is
-//! asked of it.
+//! A real agent with real processes, between a scheduler that a test controls and a node manager that grants each
+//! request.
 
 mod commands;
 mod manager;

@@ -1,4 +1,4 @@
-//! A node manager that gives what is asked of it, and remembers it.
+//! A node manager that grants each request, and remembers it.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -20,7 +20,7 @@ pub(crate) const DEVICE: &str = "GPU-00000000-0000-0000-0000-000000000001";
 pub(crate) struct Asked {
     pub(crate) made: Vec<CreateSliceRequest>,
     pub(crate) removed: Vec<String>,
-    /// Why no slice is made.
+    /// Why it makes no slice, if it refuses.
     pub(crate) refuses: Option<String>,
 }
 

@@ -28,7 +28,7 @@ impl Node {
         Node::with(&scheduler.settings())
     }
 
-    /// One whose directories are in memory.
+    /// A node with its directories in memory.
     pub(crate) fn in_memory(scheduler: &Scheduler) -> Node {
         Node::at(tempfile::tempdir_in("/dev/shm").expect("a directory"), &scheduler.settings())
     }

@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use crate::scheduler::{claim, generation, shell};
 use crate::{Node, Pipe, Scheduler};
 
-/// A node on which one job runs, which holds the pipe open in a process that hides.
+/// A node on which one job runs. A process of the job that hides holds the pipe open.
 fn running(lease_ms: u64) -> (Scheduler, Node, Pipe) {
     let mut scheduler = Scheduler::start(lease_ms);
     let node = Node::start(&scheduler);
@@ -87,7 +87,7 @@ fn a_lease_lapses_although_the_agent_was_killed() {
     let (mut scheduler, mut node, mut pipe) = running(3_000);
     let session = scheduler.session;
     node.kill_agent();
-    // Nobody is there who could extend the lease, or end the job: only the supervisor.
+    // Only the supervisor is left to end the job; nothing can extend the lease.
     pipe.wait_for_end();
     node.start_agent();
     scheduler.report_after(session);
@@ -120,7 +120,7 @@ fn a_certificate_is_renewed_while_jobs_run_on() {
     let report = scheduler.report_after_renewal();
     assert_eq!((scheduler.session, report.running.len()), (session, 1));
     assert!(pipe.is_open());
-    // The scheduler may have lost what was told on the connection before.
+    // The scheduler may have lost the messages of the last connection.
     scheduler.started(1);
     scheduler.stop_job(1, 2);
     assert_eq!(scheduler.ended(1).signal, 15);

@@ -1,4 +1,4 @@
-//! A scheduler that says what a test says, and gives leases by itself.
+//! A scheduler that sends the messages of a test, and gives leases by itself.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -25,7 +25,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-/// No test waits longer for anything.
+/// The longest time that a test waits for anything.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The secret of the token that works.
 const SECRET: &str = "sesame";
@@ -46,9 +46,9 @@ pub(crate) struct Scheduler {
 struct Shared {
     issuer: Issuer<'static, KeyPair>,
     authority: String,
-    /// 0: none are given.
+    /// The length of the leases; 0 if none are given.
     lease_ms: AtomicU64,
-    /// The certificates for tokens are nearly over.
+    /// The certificates for tokens expire soon.
     gives_old_certificates: AtomicBool,
     renewals: AtomicU64,
     node: Mutex<Option<ToNode>>,
@@ -106,12 +106,12 @@ impl Scheduler {
         self.settings_with(SECRET)
     }
 
-    /// From now on leases are so long; 0: none are given.
+    /// From now on leases have this length; 0 stands for no leases.
     pub(crate) fn give_leases_of(&self, lease_ms: u64) {
         self.shared.lease_ms.store(lease_ms, Ordering::SeqCst);
     }
 
-    /// From now on who joins gets a certificate of which a thirtieth of the life is left.
+    /// From now on a node that joins gets a certificate with a thirtieth of its life left.
     pub(crate) fn give_old_certificates(&self) {
         self.shared.gives_old_certificates.store(true, Ordering::SeqCst);
     }
@@ -131,7 +131,7 @@ impl Scheduler {
         self.shared.renewals.load(Ordering::SeqCst)
     }
 
-    /// Waits for the next message that `wanted` makes something of.
+    /// Waits for the next message for which `wanted` returns something.
     #[track_caller]
     pub(crate) fn wait<T>(&mut self, what: &str, mut wanted: impl FnMut(&NodeMessage) -> Option<T>) -> T {
         loop {
@@ -174,7 +174,7 @@ impl Scheduler {
         assert!(matches!(outcome.outcome, Some(outcome::Outcome::Started(_))), "{outcome:?}");
     }
 
-    /// Waits for the end of an instance. That it has started is told before, unless it ends at once.
+    /// Waits for the end of an instance. Its start is reported before, unless it ends at once.
     #[track_caller]
     pub(crate) fn ended(&mut self, number: u64) -> Ended {
         match self.outcome(number).outcome {
@@ -184,7 +184,7 @@ impl Scheduler {
         }
     }
 
-    /// The reason for which an instance is refused or has failed.
+    /// The reason why an instance was refused or has failed.
     #[track_caller]
     pub(crate) fn trouble(&mut self, number: u64) -> String {
         match self.outcome(number).outcome {
@@ -193,7 +193,7 @@ impl Scheduler {
         }
     }
 
-    /// Says something to the session of the newest message.
+    /// Sends a message to the session of the newest message.
     pub(crate) fn say(&self, message: Message) {
         self.say_to(self.session, message);
     }
@@ -202,7 +202,7 @@ impl Scheduler {
         self.send(SchedulerMessage { session, message: Some(message) });
     }
 
-    /// Says something that a reader of this version makes nothing of.
+    /// Sends a message that a reader of this version does not understand.
     pub(crate) fn say_nothing_known(&self) {
         self.send(SchedulerMessage { session: self.session, message: None });
     }
