@@ -1,29 +1,31 @@
 //! The device plugin: parts of devices as countable resources, for clusters without DRA or its consumable capacity.
 //!
-//! A device offers units of each resource (`aliquot.dev/gpu-core`: a percent of its time; `aliquot.dev/gpu-memory`: so
-//! much of its memory), and those of the dialects that the node speaks. Kubelet hands them out by id:
+//! A device offers units of each resource (`aliquot.dev/gpu-core`: a percent of its time; `aliquot.dev/gpu-memory`: an
+//! amount of its memory), and units of the resources of the dialects that the node speaks. Kubelet hands out units by
+//! id:
 //!
-//! 1. *Allocate*, when a pod is admitted, does not say for whom. The answer is the name of a CDI device that follows
-//!    from the ids alone; there is no such device yet.
-//! 2. *PreStartContainer*, before the container is created, comes with the same ids. Who has them says kubelet's
-//!    `PodResources`, and of init containers its checkpoint; what that container asks for says its pod
-//!    ([`aliquot_dialects`]); the slice is then made once for all of its resources, and published under the names that
-//!    kubelet was told for each.
+//! 1. *Allocate*, when a pod is admitted, does not name the container. The answer is the name of a CDI device that
+//! follows from the ids alone; that device does not exist yet.
+//! 2. *PreStartContainer*, before the container is created, comes with the same ids. Kubelet's `PodResources` names the
+//! container that has them; for init containers its checkpoint does. The pod says what that container requests
+//! ([`aliquot_dialects`]). The slice is then made once for all of the container's resources, and published under the
+//! names that kubelet was told for each.
 //!
-//! So a container is never found by matching amounts, and which device it gets is decided when it is known who asks:
-//! units of shares only count. Units of whole devices are the devices, unless a scheduler has decided on others. A
-//! refusal is PreStartContainer's error, which kubelet writes into an event of the pod, and an event of the plugin's
-//! own. Kubelet hands out each resource by itself, so a container's units of time and of memory need not be of one
-//! device.
+//! So a container is never found by matching amounts, and its device is decided when the container is known: units of
+//! shares only count. Units of whole devices are the devices, unless a scheduler has decided on others. If the plugin
+//! refuses, PreStartContainer returns an error, which kubelet writes into an event of the pod, and the plugin writes an
+//! event of its own. Kubelet hands out each resource by itself, so a container's units of time and of memory need not
+//! be of one device.
 //!
-//! An init container that ends before the others start has a slice of its own, which makes way for theirs: kubelet
-//! gives them the same units. Who asks for exactly the same gets the same slice. A sidecar is a container like others.
+//! An init container that ends before the others start has a slice of its own, which is removed for theirs: kubelet
+//! gives them the same units. Containers with exactly the same request share the slice. A sidecar is a container like
+//! others.
 //!
-//! Units do not say what the devices are like. So a scheduler that chooses devices reads them in an annotation of the node
-//! ([`aliquot_api_server::Inventory`]), and says in one of the pod which it has chosen.
+//! Units do not describe the devices. So a scheduler that chooses devices reads their description in an annotation of
+//! the node ([`aliquot_api_server::Inventory`]), and writes its choice into an annotation of the pod.
 //!
-//! Nothing is remembered here: which slice is whose follows from the ids, which kubelet keeps, and from the pod's UID,
-//! which the slice keeps.
+//! The plugin keeps no state: the owner of each slice follows from the ids, which kubelet keeps, and from the pod's
+//! UID, which the slice keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -89,15 +91,15 @@ use server::{Server, Units};
 use stale::{Sweeper, of_nobody};
 use units::units_of;
 
-/// How often it is looked who has what, besides whenever something has changed.
+/// Time between two looks at kubelet's answers, besides the looks after each change.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// To whom the plugins of the node's resources are served.
+/// The clients that the plugins of the node's resources are served to.
 #[derive(Clone, Debug)]
 pub enum Serves {
-    /// To kubelet, whose directory this is: `/var/lib/kubelet`.
+    /// Kubelet, with this directory: `/var/lib/kubelet`.
     Kubelet(PathBuf),
-    /// To relays.
+    /// Relays, which find the plugins at this meeting place.
     Relays(Meeting),
 }
 
@@ -143,8 +145,9 @@ pub async fn run(
     plugin.run().await;
 }
 
-/// Removes what a plugin has left behind on a node that it does not serve any more: the node's inventory, and the slices
-/// once their pods are gone or nobody has had them for as long as `grace`. It goes on until this is dropped.
+/// Removes what a plugin has left behind on a node that it does not serve any more: the node's inventory, and the
+/// slices. A slice is removed once its pod is gone, or once no container has had it for `grace`. This goes on until it
+/// is dropped.
 pub async fn clear_up(
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,
@@ -183,10 +186,10 @@ struct Plugin {
     pod_resources: Arc<PodResources>,
     preparer: Arc<Preparer>,
     changed: Arc<Notify>,
-    /// What kubelet is told of each resource. One that is no longer there stays, with no units.
+    /// The units that kubelet is told of, by resource. A resource that no longer exists stays, with no units.
     served: BTreeMap<String, watch::Sender<Units>>,
     tasks: JoinSet<()>,
-    /// What kubelet said last.
+    /// Kubelet's last answer.
     holders: Arc<Holders>,
     sweeper: Sweeper,
     publisher: Publisher,
@@ -207,19 +210,19 @@ impl Plugin {
         }
     }
 
-    /// Looks who has what, removes what is nobody's, and tells kubelet what is left.
+    /// Looks which containers have units, removes slices without a container, and tells kubelet the remaining units.
     async fn look(&mut self) {
-        // A set keeps tasks that have ended until somebody asks for them.
+        // A set keeps ended tasks until they are joined.
         while self.tasks.try_join_next().is_some() {}
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        // Asked for after the slices were looked at: whose slice is among them is among these.
+        // Asked after the slices were read: so the container of each of these slices is in the answer.
         match self.pod_resources.list().await {
             Ok(holders) => {
                 self.sweeper.sweep(&slices, &holders).await;
                 self.evict(&holders);
                 self.holders = holders;
             }
-            // Kubelet is not there: it takes no units either, and what it said holds.
+            // Kubelet does not answer. It takes no units either, so its last answer still holds.
             Err(error) => debug!("{error}"),
         }
         let devices = self.node.devices().borrow().clone();
@@ -230,7 +233,7 @@ impl Plugin {
         self.publisher.publish(&devices, amounts, inventory).await;
     }
 
-    /// Ends the pods that have waited for room for long.
+    /// Evicts the pods that have waited too long for room.
     fn evict(&mut self, holders: &Holders) {
         for (pod_uid, waiting) in self.preparer.waits().for_long(self.config.room_grace, holders) {
             let cluster = Arc::clone(&self.cluster);
@@ -238,11 +241,11 @@ impl Plugin {
         }
     }
 
-    /// Tells kubelet which units there are, and which of them it may hand out. A slice whose holder is not known yet
-    /// must not be among these: its units would be taken for free ones that there is no room for.
+    /// Tells kubelet all units, and which of them it may hand out. `slices` must not include a slice whose holder is
+    /// not known yet: its units would be taken for free ones without room.
     fn offer(&mut self, mut slices: Vec<Slice>, decided: &BTreeSet<String>) {
         let devices = self.node.devices().borrow().clone();
-        // Who needs their room gets it at once.
+        // A container that needs the room of such slices gets it at once.
         let of_nobody: BTreeSet<String> =
             of_nobody(&slices, &self.holders).into_iter().map(|slice| slice.content.name.clone()).collect();
         slices.retain(|slice| !of_nobody.contains(&slice.content.name));
@@ -311,7 +314,7 @@ impl Plugin {
     }
 }
 
-/// When the devices have changed; never again if nobody looks at them any more.
+/// Returns when the devices have changed; never, if the node no longer watches them.
 async fn changed(devices: &mut watch::Receiver<Arc<node::Devices>>) {
     if devices.changed().await.is_err() {
         pending::<()>().await;

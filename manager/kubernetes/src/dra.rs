@@ -1,16 +1,17 @@
 //! The DRA driver `gpu.aliquot.dev`: a claim's allocation says which device and how much of it was decided, and the
-//! claim's containers get exactly that as a slice. Made for Kubernetes 1.34 and later, whose kubelets speak version 1
-//! with drivers.
+//! claim's containers get exactly that as a slice. It is made for Kubernetes 1.34 and later, whose kubelets use version
+//! 1 of the protocol with drivers.
 //!
-//! * One claim is one slice, named by the claim's UID, unless containers have different requests of it: then it is a
-//!   slice for each set of requests that a container has ([`pods`]). Pods that share a claim share its slices.
-//! * What may be allocated is told by resource slices ([`resource_slices`]), kept up to date by the [`publisher`].
-//! * MIG instances that could be made are among it ([`partitions`]); those of a claim are made and destroyed with its
-//!   slice ([`instances`]).
-//! * What was allocated becomes a slice by [`allocation`], with what the claim's and its class's parameters say
+//! * One claim is one slice, named by the claim's UID, unless containers have different requests of the claim: then
+//!   there is one slice for each set of requests that a container has ([`pods`]). Pods that share a claim share its
+//!   slices.
+//! * Resource slices ([`resource_slices`]) tell what may be allocated; the [`publisher`] keeps them up to date.
+//! * They include MIG instances that could be made ([`partitions`]). The instances of a claim are made and destroyed
+//!   with its slice ([`instances`]).
+//! * [`allocation`] turns an allocation into a slice, with the parameters of the claim and of its class
 //!   ([`SliceConfig`]).
-//! * [`claims`] carries it out, with a record of each claim ([`prepared_claims`]); what kubelet has forgotten finds
-//!   [`stale`].
+//! * [`claims`] carries it out, with a record of each claim ([`prepared_claims`]); [`stale`] finds claims that kubelet
+//!   has forgotten.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,28 +52,28 @@ use crate::unix_socket::SocketError;
 use aliquot_api_server::Events;
 pub use aliquot_api_server::slice_config::SliceConfig;
 
-/// What the driver is told before it starts.
+/// The driver's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The node's name in the cluster, which is its pool's as well.
     pub node_name: String,
     /// Kubelet's directory, `/var/lib/kubelet`. The driver must see it at the same path as kubelet does.
     pub kubelet_dir: PathBuf,
-    /// What the driver must remember.
+    /// Directory for the records of prepared claims.
     pub state_dir: PathBuf,
-    /// Another one in each life of the machine.
+    /// The id of the present boot of the machine.
     pub boot_id: String,
-    /// Where relays find the driver; `None`: kubelet is told of the driver itself.
+    /// Where relays find the driver. `None`: the driver registers with kubelet itself.
     pub meeting: Option<Meeting>,
 }
 
-/// Why the driver does not start.
+/// The reason why the driver does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What it remembers.
+    /// Its records cannot be read.
     #[error(transparent)]
     PreparedClaims(#[from] PreparedClaimsError),
-    /// Its sockets.
+    /// Its sockets cannot be served.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
@@ -87,7 +88,7 @@ pub struct DraDriver {
 }
 
 impl DraDriver {
-    /// Reads what the driver remembers, and makes its sockets. It must be called within an asynchronous runtime.
+    /// Reads the driver's records, and makes its sockets. It must be called within an asynchronous runtime.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -104,14 +105,14 @@ impl DraDriver {
         Ok(DraDriver { settings, client, claims: Arc::new(claims), sockets, listening })
     }
 
-    /// Which containers have which of a claim's slices.
+    /// Says which containers have which of a claim's slices.
     #[must_use]
     pub fn has(&self) -> Has {
         let claims = Arc::clone(&self.claims);
         Arc::new(move |slice, consumer| claims.has(slice, consumer))
     }
 
-    /// Serves until `end` is true. What is prepared stays prepared.
+    /// Serves until `end` is true. Prepared claims stay prepared.
     pub async fn run(self, end: watch::Receiver<bool>) {
         let DraDriver { settings, client, claims, sockets, listening } = self;
         let publisher = Publisher::new(client.clone(), settings.node_name, Arc::clone(&claims));

@@ -1,4 +1,4 @@
-//! Says in events of the node which of its devices have gone bad, and which are well again.
+//! Reports in events of the node which of its devices have a problem, and which have recovered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use kube::Client;
 
 use aliquot_api_server::Events;
 
-/// Who says it in events.
+/// The name of the reporter in events.
 const COMPONENT: &str = "aliquot.dev/manager";
 
-/// Says it until this is dropped, or the node is gone.
+/// Reports until this is dropped, or the node is gone.
 pub async fn tell(node: Arc<dyn Node>, client: Client, node_name: String) {
     let events = Events::new(client, COMPONENT, node_name);
     let mut devices = node.devices();
@@ -34,7 +34,7 @@ pub async fn tell(node: Arc<dyn Node>, client: Client, node_name: String) {
     }
 }
 
-/// What is wrong with which devices. What an instance only has from its GPU is said of that alone.
+/// The problem of each device that has one. If a GPU has a problem, its instances are left out.
 fn problems(devices: &Devices) -> BTreeMap<String, String> {
     let is_ill = |uuid: &str| devices.get(uuid).is_some_and(|gpu| gpu.problem.is_some());
     let has_it_from_gpu =

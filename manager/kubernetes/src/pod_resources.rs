@@ -1,5 +1,5 @@
-//! Who has which devices, in kubelet's own words: its `PodResources` service, and for what that leaves out its
-//! checkpoint of device plugins' units.
+//! The containers that have devices, as kubelet tells: by its `PodResources` service, and by its checkpoint of device
+//! plugins' units for the containers that the service leaves out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,20 +21,23 @@ pub use consumers::{Has, keep_consumers};
 pub use holders::{Holder, Holders, PodName};
 pub use recorded::Recorded;
 
-/// An answer that takes longer is none.
+/// Time limit for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Kubelet answers a hundred times a second; who asks more often is told to wait.
+/// Pause before a question is repeated that kubelet has rejected. It answers a hundred times a second, and rejects more
+/// frequent questions.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 const ATTEMPTS_MAX: u32 = 40;
-/// A node's pods are at most some hundred, but each unit of a device is an id of half a hundred bytes.
+/// Maximum size of an answer. A node has at most some hundred pods, but each unit of a device is an id of about fifty
+/// bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Kubelet has given a pod's units away this long after it has asked which ones are preferred, unless it is very busy.
+/// The time within which kubelet gives a pod's units away after it has asked which ones are preferred, unless it is
+/// very busy.
 const ADMISSION_TIME: Duration = Duration::from_millis(250);
 /// How long a question waits for pods to be admitted, one after the other.
 const ADMISSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Why it is not known who has what.
+/// The reason why it is not known which containers have devices.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot ask kubelet who has which devices on {}: {reason}; is PodResources served there?", path.display())]
 pub struct ListError {
@@ -48,9 +51,10 @@ pub struct PodResources {
     path: PathBuf,
     checkpoint: PathBuf,
     client: PodResourcesListerClient<Channel>,
-    /// Who asks holds this. Those who wait for it take the answer, if it was asked for after they had come.
+    /// The last answer. A caller that asks kubelet holds the lock. Callers that wait for the lock use the answer, if
+    /// the question was asked after they had come.
     last: Mutex<Option<Answer>>,
-    /// Until when kubelet is taken to give units away.
+    /// The time until which kubelet is assumed to give units away.
     admitting_until: parking_lot::Mutex<Option<Instant>>,
     /// Held while kubelet is asked.
     asking: Mutex<()>,
@@ -63,7 +67,7 @@ struct Answer {
 }
 
 impl PodResources {
-    /// The service below kubelet's directory. Nothing is asked yet.
+    /// A client of the service below kubelet's directory. It does not connect yet.
     #[must_use]
     pub fn new(kubelet_dir: &Path) -> PodResources {
         let path = kubelet_dir.join("pod-resources/kubelet.sock");
@@ -79,9 +83,8 @@ impl PodResources {
         }
     }
 
-    /// Who has what, as of now or later. Who asks while another one waits for the answer gets the next one together
-    /// with all others that wait: kubelet is not asked once for each of two hundred containers that start at the same
-    /// time.
+    /// The containers with devices, as of now or later. Callers that come while a question is under way share the next
+    /// answer: so kubelet is not asked once for each of two hundred containers that start at the same time.
     ///
     /// # Errors
     /// Kubelet does not answer.
@@ -97,9 +100,10 @@ impl PodResources {
         Ok(holders)
     }
 
-    /// Notes that kubelet is about to give units away, and waits for a question that it is being asked. A question that
-    /// reaches kubelet while it waits for a plugin's answer to `Allocate` can make it forget that it has given these units
-    /// away: then it gives them to the next pod, too (Kubernetes PR 137534). So none is asked for a moment.
+    /// Notes that kubelet is about to give units away, and waits until a question that is under way is answered. A
+    /// question that reaches kubelet while it waits for a plugin's answer to `Allocate` can make it forget that it has
+    /// given these units away: then it gives them to the next pod, too (Kubernetes PR 137534). So for a moment no
+    /// question is asked.
     pub(crate) async fn admission_begins(&self) {
         *self.admitting_until.lock() = Some(Instant::now() + ADMISSION_TIME);
         // Kubelet admits no other pod meanwhile.
@@ -132,7 +136,7 @@ impl PodResources {
         Err(self.error("it was asked too often by others"))
     }
 
-    /// What kubelet's checkpoint records, without a question to kubelet.
+    /// Kubelet's checkpoint, read without a question to kubelet.
     ///
     /// # Errors
     /// The checkpoint cannot be read.
@@ -163,7 +167,7 @@ mod tests {
         pod_resources.admission_begins().await;
         pod_resources.list().await.unwrap();
         assert!(begin.elapsed() >= ADMISSION_TIME);
-        // A question under way is waited for.
+        // It waits until the question under way is answered.
         kubelet.answer_after(Duration::from_millis(50));
         let asking = pod_resources.asking.lock().await;
         let mut admission = std::pin::pin!(pod_resources.admission_begins());
@@ -187,7 +191,7 @@ mod tests {
                 sleep(ADMISSION_TIME / 5).await;
             }
         });
-        // Nobody serves there: the question was put.
+        // No server is there, so the question was asked and failed.
         assert!(pod_resources.list().await.is_err());
         admissions.abort();
     }

@@ -1,16 +1,16 @@
-//! The relay: what kubelet is connected to while managers come and go.
+//! The relay: the process that kubelet stays connected to while managers are replaced.
 //!
 //! When a plugin ends, kubelet has no units of its resources at once, and a pod that is admitted before the next plugin
-//! has registered *fails* for good (`UnexpectedAdmissionError`). It learns of the loss before the scheduler does, by up
-//! to ten seconds. A DRA driver that ends costs a claim kubelet's next look at the pod, up to a minute and a half later.
-//! So in a cluster kubelet does not speak to the manager but to this process, which has no state, no right but to two
-//! directories, and hardly a reason to end:
+//! has registered *fails* for good (`UnexpectedAdmissionError`). Kubelet learns of the loss up to ten seconds before
+//! the scheduler does. If a DRA driver ends, its claims wait for kubelet's next look at the pod, up to a minute and a
+//! half. So in a cluster kubelet does not speak to the manager but to this process. It has no state, no rights except
+//! to two directories, and hardly a reason to end:
 //!
-//! * **A manager that is killed** leaves its units with kubelet. What follows from the question (`Allocate`) is answered
-//!   here, and all else waits for the next manager.
+//! * **A manager that is killed** leaves its units with kubelet. The relay itself answers the request whose answer
+//!   follows from its content (`Allocate`), and all others wait for the next manager.
 //! * **A rollout** starts the new pod before the old one ends (`maxSurge: 1`). The new relay registers beside the old
-//!   one, under a socket with its own name, and passes questions on to the manager of the node, whichever that is at the
-//!   time; the new manager stands by until the old one has ended.
+//!   one, under a socket with its own name, and passes requests on to the manager that serves the node at the time. The
+//!   new manager stands by until the old one has ended.
 //!
 //! The manager serves kubelet's own protocols on sockets below its runtime directory, so a relay and a manager of
 //! different versions understand each other as kubelet and plugins do.
@@ -26,37 +26,38 @@ mod ask;
 mod claims;
 mod units;
 
-/// A container that crashes again and again is started every five minutes at least. A manager that is away for longer
-/// does not come back by itself: then the node offers nothing more.
+/// The longest absence of a manager that is bridged. Kubernetes restarts a container that crashes again and again at
+/// least every five minutes. A manager that is away for longer does not come back by itself: then the node offers
+/// nothing more.
 const ABSENCE_MAX: Duration = Duration::from_secs(600);
 
-/// Time for what kubelet has asked when the relay ends.
+/// Time for requests under way when the relay ends.
 const END_GRACE: Duration = Duration::from_secs(2);
 
-/// Where a manager and its relays find each other.
+/// The directory where a manager and its relays find each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
     dir: PathBuf,
 }
 
 impl Meeting {
-    /// Below the manager's runtime directory.
+    /// The meeting place below the manager's runtime directory.
     #[must_use]
     pub fn below(runtime_dir: &Path) -> Meeting {
         Meeting { dir: runtime_dir.join("kubelet") }
     }
 
-    /// Where the manager serves its DRA driver.
+    /// The socket on which the manager serves its DRA driver.
     pub(crate) fn driver(&self) -> PathBuf {
         self.dir.join("dra.sock")
     }
 
-    /// Where the manager serves the plugins of its resources.
+    /// The directory of the sockets on which the manager serves the plugins of its resources.
     fn plugins(&self) -> PathBuf {
         self.dir.join("device-plugins")
     }
 
-    /// Where the manager serves the plugin of a resource.
+    /// The socket on which the manager serves the plugin of a resource.
     pub(crate) fn plugin(&self, resource: &str) -> PathBuf {
         self.plugins().join(format!("{}{SUFFIX}", resource.replace('/', SLASH)))
     }
@@ -69,20 +70,20 @@ impl Meeting {
     }
 }
 
-/// Stands for the slash in a resource's name, where no other one can be.
+/// Replaces the slash of a resource's name in file names.
 const SLASH: &str = "@";
 const SUFFIX: &str = ".sock";
 
-/// What a relay is told before it starts.
+/// The relay's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whether kubelet has a DRA driver here, and not a device plugin.
+    /// Whether the manager serves a DRA driver, and not a device plugin.
     pub is_dra: bool,
-    /// Where the manager is found.
+    /// The place where the manager is found.
     pub meeting: Meeting,
     /// Kubelet's directory, `/var/lib/kubelet`.
     pub kubelet_dir: PathBuf,
-    /// Tells this relay's sockets from those of others on the node: its pod's UID.
+    /// Distinguishes this relay's sockets from those of others on the node: its pod's UID.
     pub instance: String,
 }
 
@@ -104,7 +105,7 @@ pub async fn run(settings: Settings, mut end: watch::Receiver<bool>) {
     let plugins_dir = kubelet_dir.join("device-plugins");
     tokio::select! {
         () = units::relay(&meeting, &plugins_dir, &instance, ABSENCE_MAX) => {}
-        // An error says that the sender is gone, which is the end as well.
+        // An error means that the sender is gone, which is the end as well.
         _ = end.wait_for(|end| *end) => {}
     }
 }

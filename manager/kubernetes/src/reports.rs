@@ -1,7 +1,7 @@
-//! Reports to the cluster's scheduler: what slices use, and how the node's devices are.
+//! Reports to the cluster's scheduler: the use of slices, and the state of the node's devices.
 //!
 //! The manager dials the replicas of the scheduler one after another, until it finds the one that leads. Nothing on the
-//! node waits for a report. While no scheduler answers, pods get slices as without one.
+//! node waits for a report. While no scheduler answers, pods get slices as they would without a scheduler of ours.
 
 mod identity;
 mod message;
@@ -27,27 +27,29 @@ pub use aliquot_proto::reports::v1::AUDIENCE;
 use identity::{CALL_TIMEOUT, Identity};
 use message::report_of;
 
-/// Between two reports, within what the scheduler asks for.
+/// Minimum time between two reports, whatever the scheduler asks for.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Between two tries, at first and after many failures: a new leader is to hear of the nodes soon.
+/// Time between two tries, at first and after many failures. It is short, because a new leader must soon learn of the
+/// nodes.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(8);
 
-/// Where reports go, and by what the manager and the scheduler know each other.
+/// The addresses for reports, and the credentials of both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The replicas of the scheduler, each as `HOST:PORT`. All addresses of a host are tried.
     pub schedulers: Vec<String>,
     /// The host that the scheduler's certificate is for.
     pub server_name: String,
-    /// Has the token of the manager's service account (`token`) and the scheduler's authority (`ca.crt`).
+    /// The directory with the token of the manager's service account (`token`) and the scheduler's authority
+    /// (`ca.crt`).
     pub dir: PathBuf,
     /// The node's name in the cluster.
     pub node_name: String,
 }
 
-/// Why no report is taken.
+/// The reason why no report is accepted.
 #[derive(Debug, thiserror::Error)]
 enum ReportError {
     #[error("cannot use {}: {source}", path.display())]
@@ -65,7 +67,7 @@ enum ReportError {
 }
 
 impl ReportError {
-    /// Another replica leads, or none does.
+    /// Whether another replica leads, or none does.
     fn is_standing_by(&self) -> bool {
         matches!(self, ReportError::Refused { status, .. } if status.code() == Code::FailedPrecondition)
     }
@@ -78,7 +80,7 @@ pub async fn report(settings: Settings, node: Arc<dyn Node>) {
         let mut was_taken = false;
         if let Err(error) = report_to_any(&settings, &node, &mut identity, &mut was_taken).await {
             let text = error.to_string();
-            // The same is said once.
+            // The same error is logged only once.
             if was_taken || text != told {
                 warn!("no reports to the scheduler for now, will try again: {text}");
                 told = text;
@@ -110,9 +112,9 @@ async fn report_to_any(
     }
     for address in addresses {
         match report_to(settings, address, node, identity, was_taken).await {
-            // The certificate is due, and the next one is used at once.
+            // The certificate must be replaced, and the next one is used at once.
             Ok(()) => return Ok(()),
-            // That one stands by explains nothing if another one fails.
+            // That a replica stands by explains nothing if another one fails.
             Err(error) if error.is_standing_by() && failure.is_some() => {}
             Err(error) => failure = Some(error),
         }
@@ -121,7 +123,7 @@ async fn report_to_any(
     Err(failure.unwrap_or_else(|| ReportError::Address { scheduler: settings.schedulers.join(","), why }))
 }
 
-/// Reports to one replica for as long as it takes reports, or until another certificate is due.
+/// Reports to one replica as long as it takes reports, or until the certificate must be replaced.
 async fn report_to(
     settings: &Settings,
     address: SocketAddr,
@@ -145,7 +147,8 @@ async fn report_to(
         ended = converse(channel, address, node, &mut is_known) => {
             let Err(error) = ended;
             *was_taken |= is_known;
-            // Otherwise the certificate may be what is wrong: the authority may be another one by now.
+            // Otherwise the certificate is dropped, because it may be the cause: the scheduler's authority may have
+            // changed.
             if is_known || error.is_standing_by() {
                 *identity = Some(current);
             }
@@ -184,17 +187,17 @@ async fn converse(
         let pause = Duration::from_millis(answer.next_ms).clamp(PAUSE_MIN, PAUSE_MAX);
         tokio::select! {
             () = sleep(pause) => {}
-            // The node ends with its sender, and this with it.
+            // An error means that the node is gone; then this ends as well.
             Ok(()) = devices.changed() => {}
         }
         send(&reports, node, &mut devices).await;
     }
 }
 
-/// Sends what is now.
+/// Sends a report of the present state.
 async fn send(reports: &mpsc::Sender<NodeReport>, node: &Arc<dyn Node>, devices: &mut watch::Receiver<Arc<Devices>>) {
     let known = Arc::clone(&devices.borrow_and_update());
     let usage = blocking(node, Node::usage).await;
-    // The call has ended, and its answer says why.
+    // If the call has ended, its answer says why.
     _ = reports.send(report_of(&known, usage)).await;
 }

@@ -1,4 +1,4 @@
-//! Unix sockets: those that others connect to, and channels to those of others.
+//! Unix sockets: listening sockets of this process, and channels to those of others.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -10,10 +10,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
-/// A connection that takes longer is none.
+/// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a socket cannot be served.
+/// The reason why a socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {}: {source}", path.display())]
 pub struct SocketError {
@@ -21,7 +21,8 @@ pub struct SocketError {
     source: io::Error,
 }
 
-/// A socket's file, for as long as this lives. One that another process has put in its place is left alone.
+/// A socket's file, which is removed when this is dropped. A file that another process has put in its place is left
+/// alone.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -29,7 +30,7 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Listens on `path`, in place of what a process that is gone has left there. Only root may connect.
+    /// Listens on `path`. A socket that an ended process has left there is replaced. Only root may connect.
     ///
     /// # Errors
     /// The file system refuses.
@@ -50,7 +51,7 @@ impl SocketFile {
         listen().map_err(|source| SocketError { path: path.into(), source })
     }
 
-    /// Whether it is still there, and the same.
+    /// Whether the file still exists and is the same.
     #[must_use]
     pub(crate) fn is_there(&self) -> bool {
         inode(&self.path).is_ok_and(|inode| inode == self.inode)
@@ -66,10 +67,11 @@ impl Drop for SocketFile {
     }
 }
 
-/// A channel to whoever listens at `path`. It connects when it is needed, and again when the listener was replaced.
+/// A channel to the process that listens at `path`. It connects when it is used, and again when the listener was
+/// replaced.
 #[must_use]
 pub(crate) fn channel(path: PathBuf) -> Channel {
-    // The address is only the authority that is sent; where the connection goes is the connector's business.
+    // The address is sent only as the authority. The connector decides where the connection goes.
     let endpoint = Endpoint::from_static("http://localhost").connect_timeout(CONNECT_TIMEOUT);
     endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
         let path = path.clone();
@@ -88,12 +90,12 @@ pub(crate) fn sockets_in(dir: &Path, prefix: &str) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// Removes those of these sockets on which no process listens: what was killed has left them behind.
+/// Removes those of these sockets on which no process listens: killed processes have left them behind.
 pub(crate) fn remove_dead(dir: &Path, prefix: &str) {
     for path in sockets_in(dir, prefix) {
         let refused = std::os::unix::net::UnixStream::connect(&path).err();
         if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            // Another process may do the same.
+            // Another process may remove it at the same time.
             let _ = fs::remove_file(&path);
         }
     }

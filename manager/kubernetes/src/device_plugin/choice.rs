@@ -1,4 +1,4 @@
-//! On which devices a container is placed, now that it is known who asks.
+//! Chooses a container's devices, once the container is known.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use aliquot_node::{Device, Devices, Part, Slice};
 
 use super::resource::{Room, kept_bytes, profile};
 
-/// Why no devices will do.
+/// The reason why no devices fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} found that will do{}{}: {}",
@@ -21,7 +21,7 @@ pub(super) struct NoDevice {
     found: usize,
     on_one_numa_node: bool,
     decided: Option<Decided>,
-    /// Why not, device by device.
+    /// The reason for each device.
     reasons: Vec<String>,
 }
 
@@ -40,20 +40,20 @@ fn of_decided(decided: Option<&Decided>) -> String {
     decided.map(|decided| format!(" of those that the scheduler has decided on ({decided})")).unwrap_or_default()
 }
 
-/// Where kubelet's choice of units points to.
+/// The devices that kubelet's choice of units points to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hint<'a> {
-    /// These devices if they will do, the first one best: the units only count.
+    /// These devices if they fit, the first one best, because the units only count.
     Rather(&'a [String]),
-    /// These devices and no others: the units are the devices.
+    /// These devices and no others, because the units are the devices.
     Exactly(&'a [String]),
 }
 
-/// The parts that answer a wish: on the devices that the hint points to if they will do, else on those that are then
-/// the fullest. So many percent of each device's memory are kept for who asks for its time alone.
+/// The parts for a wish. They are on the devices of the hint if those fit, else on the devices that are then the
+/// fullest. `kept_percent` percent of each device's memory are kept for containers that request time alone.
 ///
 /// # Errors
-/// There is no room, or no device of the kind that is wanted.
+/// There is no room, or no device of the requested kind.
 pub(super) fn choose(
     wish: &Wish,
     devices: &Devices,
@@ -82,8 +82,8 @@ pub(super) fn choose(
     Ok(chosen.into_iter().take(wanted).map(|(_, _, part)| part).collect())
 }
 
-/// What goes first: the place in the other scheduler's decision, the place in the hint, what is left of time and of
-/// memory, the device's number.
+/// The order of devices: the place in the other scheduler's decision, the place in the hint, the time and the memory
+/// that stay free, the device's number.
 type Rank = (usize, usize, u32, u64, u32);
 
 fn fit(
@@ -120,7 +120,7 @@ fn fit(
         let (wanted, left) = (part.memory_bytes, room.memory_bytes);
         return Err(format!("{wanted} bytes of memory are wanted, {left} are left"));
     };
-    // Who asks for time alone takes no more than what was kept for his time.
+    // A container that requests time alone takes no more memory than was kept for its time.
     let kept = kept_bytes(device.memory_bytes, core_left, kept_percent);
     if memory_left < kept {
         let (wanted, left) = (part.memory_bytes, room.memory_bytes);
@@ -138,7 +138,8 @@ fn fit(
     Ok(((decided, hinted, core_left, memory_left, device.index), part))
 }
 
-/// Those of the first NUMA node that has enough, in their order; of the one with the most if none has.
+/// The devices of the first NUMA node that has enough, in their order. If no node has enough, those of the node with
+/// the most.
 fn of_one_numa_node(fits: Vec<(Rank, &Device, Part)>, wanted: usize) -> Vec<(Rank, &Device, Part)> {
     let mut by_node: BTreeMap<u32, Vec<(Rank, &Device, Part)>> = BTreeMap::new();
     for fit in fits {
@@ -211,7 +212,7 @@ mod tests {
             choose(&wish, &devices, slices, 50, Hint::Rather(&[]))
         };
         let asks = |core: &'static str, memory: &'static str| [(CORE, core), (MEMORY, memory)];
-        // Beside 90 percent of the time must stay 7.2 GiB of 16.
+        // 7.2 of the 16 GiB must stay for the other 90 percent of the time.
         assert_eq!(numbers(found(&asks("10", "8"), &[]), &devices), [0]);
         let error = found(&asks("10", "9"), &[]).unwrap_err().to_string();
         assert!(error.contains("17179869184 are left, and 7730941132 of these must stay for containers"), "{error}");
@@ -266,7 +267,7 @@ mod tests {
             choose(wish, &devices, slices, 0, Hint::Rather(std::slice::from_ref(&zero)))
         };
         assert_eq!(numbers(found(&asked("tke.cloud.tencent.com/qgpu-core", "200"), &[]), &devices), [2, 1]);
-        // How much of them, the request says.
+        // The amount comes from the request.
         let parts = found(&asked(CORE, "50"), &[]).unwrap();
         assert_eq!((parts.len(), parts[0].core_request_percent), (1, 50));
         assert_eq!(parts[0].device_uuid, two);

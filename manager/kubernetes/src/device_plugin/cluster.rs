@@ -1,4 +1,5 @@
-//! The API server, as far as the plugin needs it: what pods say of themselves, and where it says what it refuses.
+//! The part of the API server that the plugin needs: the contents of pods, and the places where the plugin reports
+//! refusals.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,54 +17,55 @@ use tracing::warn;
 
 use aliquot_api_server::{Events, INVENTORY, Inventory, NOT_READ, Patience, is_not_found, message, pod_reference};
 
-/// Who says it in events.
+/// The name of the reporter in events.
 const COMPONENT: &str = "aliquot.dev/device-plugin";
-/// Units are not offered meanwhile.
+/// The time limit for one look. Units are not offered meanwhile.
 pub(super) const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-/// For so long no second pod of the same owner is evicted. The offer does not keep every successor away: of some
-/// resources it says only how many containers there may be.
+/// Time after an eviction in which no second pod of the same owner is evicted. A smaller offer does not keep every
+/// successor away: for some resources the offer says only how many containers a device takes.
 const EVICTION_PAUSE: Duration = Duration::from_secs(3600);
-/// The controllers that make another pod in place of one that is deleted, for whichever node has room, and do not count
-/// the deletion as a failure: the group of their API, and their kind. A job counts it. A daemon set makes the other pod
-/// for the same node.
+/// The controllers that replace a deleted pod by one for whichever node has room, and do not count the deletion as a
+/// failure: the group of their API, and their kind. A job counts the deletion. A daemon set makes the new pod for the
+/// same node.
 const REPLACING: [(&str, &str); 3] = [("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")];
 
-/// What the plugin needs of a cluster.
+/// The functions of a cluster that the plugin needs.
 #[tonic::async_trait]
 pub trait Cluster: Send + Sync + 'static {
     /// The pod of that name; `None` if there is none.
     ///
     /// # Errors
-    /// Why it is not known.
+    /// The pod is not known; the error says why.
     async fn pod(&self, namespace: &str, name: &str) -> Result<Option<KnownPod>, String>;
 
-    /// Whether the pod of that name that was on this node has gone or ended; `None` if that is not known now. It is not
-    /// asked for twice.
+    /// Whether the pod of that name that was on this node has gone or ended; `None` if that is not known now. It does
+    /// not try a second time.
     async fn has_gone(&self, namespace: &str, name: &str) -> Option<bool>;
 
-    /// Says why a container of the pod with this UID gets no slice.
+    /// Reports why a container of the pod with this UID gets no slice.
     async fn refused(&self, container: &Consumer, pod_uid: &str, reason: &str);
 
-    /// Ends a pod that gets no room here, and says why. It does so only while the container waits, and if the pod's
-    /// controller makes another one that can go to another node.
+    /// Evicts a pod that gets no room here, and reports why. It does so only while the container waits, and only if the
+    /// pod's controller makes another one that can go to another node.
     async fn evict(&self, container: &Consumer, pod_uid: &str, reason: &str);
 
-    /// Says what of the pod with this UID, of which `container` is one, is not read though it was meant to be.
+    /// Reports a part of the pod with this UID that was ignored although it was meant to be read. `container` is one of
+    /// the pod's.
     async fn not_read(&self, container: &Consumer, pod_uid: &str, text: &str);
 
-    /// Says in the node's status how much of these resources it has.
+    /// Writes the node's amounts of these resources into its status.
     ///
     /// # Errors
-    /// Why it does not say so.
+    /// The status was not written; the error says why.
     async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String>;
 
-    /// Says in an annotation of the node which devices it has; `None` takes back what was said.
+    /// Writes the node's devices into an annotation of the node; `None` removes the annotation.
     ///
     /// # Errors
-    /// Why it does not say so.
+    /// The annotation was not written; the error says why.
     async fn describe(&self, inventory: Option<&Inventory>) -> Result<(), String>;
 
-    /// Says why the node offers no units of a resource.
+    /// Reports why the node offers no units of a resource.
     async fn not_offered(&self, reason: &str);
 }
 
@@ -72,7 +74,7 @@ pub trait Cluster: Send + Sync + 'static {
 pub struct KnownPod {
     /// Its UID.
     pub uid: String,
-    /// What it says.
+    /// Its annotations and requests.
     pub pod: Pod,
 }
 
@@ -81,19 +83,19 @@ pub struct ApiServer {
     client: Client,
     events: Events,
     node_name: String,
-    /// When a pod was evicted last, by the UID of its owner.
+    /// The time of the last eviction, by the UID of the pods' owner.
     evictions: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl ApiServer {
-    /// As `node_name` sees it.
+    /// The cluster, for the node `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> ApiServer {
         let events = Events::new(client.clone(), COMPONENT, node_name.clone());
         ApiServer { client, events, node_name, evictions: Mutex::default() }
     }
 
-    /// Whether a pod of this owner may be evicted now, which counts as one.
+    /// Whether a pod of this owner may be evicted now. If so, that counts as an eviction.
     fn may_evict_of(&self, owner_uid: &str) -> bool {
         let mut evictions = self.evictions();
         evictions.retain(|_, at| at.elapsed() < EVICTION_PAUSE);
@@ -108,7 +110,8 @@ impl ApiServer {
         self.evictions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the node's status, and its annotations: who may write the one writes the others with it.
+    /// Changes the node's status and annotations with one kind of request. A program that may write the status may
+    /// write the annotations with it.
     async fn patch_node(&self, patch: Value) -> Result<(), String> {
         let nodes: Api<core::Node> = Api::all(self.client.clone());
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
@@ -175,7 +178,7 @@ impl Cluster for ApiServer {
     async fn count(&self, amounts: &BTreeMap<&'static str, u64>) -> Result<(), String> {
         let quantities: BTreeMap<&str, String> =
             amounts.iter().map(|(resource, amount)| (*resource, amount.to_string())).collect();
-        // Kubelet makes the latter of the former, up to ten seconds later.
+        // Kubelet derives `allocatable` from `capacity`, up to ten seconds later. So both are written.
         self.patch_node(json!({"status": {"capacity": quantities, "allocatable": quantities}})).await
     }
 
@@ -189,14 +192,14 @@ impl Cluster for ApiServer {
     }
 }
 
-/// Whether none of its containers runs or will run.
+/// Whether none of the pod's containers runs or will run.
 fn has_ended(pod: &core::Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase.is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase))
 }
 
-/// Whether the pod is bound to this node. No pod is ever bound to another node than before: one that is elsewhere, or
-/// nowhere yet, is another pod than the one of its name that was here.
+/// Whether the pod is bound to this node. A bound pod never moves to another node. So a pod of the same name that is on
+/// another node, or on none yet, is not the one that was here.
 fn is_on(pod: &core::Pod, node_name: &str) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(node_name))
 }
@@ -208,7 +211,7 @@ fn replacing_owner(pod: &core::Pod) -> Option<&OwnerReference> {
     REPLACING.contains(&(group, owner.kind.as_str())).then_some(owner)
 }
 
-/// Whether this is the pod with that UID, and its container has not started yet.
+/// Whether the pod has this UID, and its container has not started yet.
 fn is_waiting(pod: &core::Pod, uid: &str, container: &str) -> bool {
     let status = pod.status.clone().unwrap_or_default();
     let mut all = [status.container_statuses, status.init_container_statuses].into_iter().flatten().flatten();
@@ -222,7 +225,8 @@ fn known(pod: core::Pod) -> KnownPod {
     KnownPod { uid: pod.metadata.uid.clone().unwrap_or_default(), pod: translated(pod) }
 }
 
-/// Init containers stand behind the others: what other systems say of containers by their place does not mean them.
+/// Init containers come after the others: where other systems name containers by position, they do not mean init
+/// containers.
 fn translated(pod: core::Pod) -> Pod {
     let spec = pod.spec.unwrap_or_default();
     let containers = spec.containers.into_iter().chain(spec.init_containers.unwrap_or_default());
@@ -253,7 +257,7 @@ mod tests {
     struct Server {
         pod: Mutex<Value>,
         refuses_deletions: AtomicBool,
-        /// What it was asked for besides reading.
+        /// The requests that it got, except reads.
         changes: Mutex<Vec<Method>>,
     }
 
@@ -272,7 +276,7 @@ mod tests {
             Response::builder().status(code).body(Body::from(answer.to_string().into_bytes())).unwrap()
         }
 
-        /// As a manager sees it.
+        /// The cluster, as the plugin sees it.
         fn cluster(self: &Arc<Self>) -> ApiServer {
             let server = Arc::clone(self);
             let service = tower::service_fn(move |request: Request<Body>| {
@@ -282,7 +286,7 @@ mod tests {
             ApiServer::new(Client::new(service, "default"), "node".into())
         }
 
-        /// What `cluster` does to evict this pod.
+        /// The requests by which `cluster` evicts this pod.
         async fn evicts(&self, cluster: &ApiServer, pod: &Value) -> Vec<Method> {
             *self.pod.lock().unwrap() = pod.clone();
             let container = Consumer { namespace: "default".into(), pod: "p".into(), container: "main".into() };

@@ -1,5 +1,6 @@
-//! Resources that only the scheduler counts: what a container asks for in other systems' words beside the units that
-//! kubelet hands out. They stand in the node's status, as Kubernetes lets anybody with the right add extended resources.
+//! Resources that only the scheduler counts: containers request them in other systems' words, besides the units that
+//! kubelet hands out. They stand in the node's status, because in Kubernetes any client with the right may add extended
+//! resources.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use aliquot_node::{Device, Devices, Part, Slice};
 
 const MIB: u64 = 1 << 20;
 
-/// How much of each such resource the node has: the sums over the devices that can be used. Of those that are ill it has
-/// what slices hold of them: kube-scheduler still counts what their pods have asked for.
+/// The node's amount of each such resource: the sum over the devices that can be used. For an unhealthy device it
+/// counts the amount that slices hold of it, because kube-scheduler still counts the requests of their pods.
 #[must_use]
 pub(super) fn counted(
     spoken: &Spoken,
@@ -27,7 +28,7 @@ pub(super) fn counted(
         .collect()
 }
 
-/// How much a device is.
+/// The amount for a whole device.
 fn whole(count: Count, device: &Device) -> u64 {
     match count {
         Count::MemoryMib => device.memory_bytes / MIB,
@@ -36,7 +37,7 @@ fn whole(count: Count, device: &Device) -> u64 {
     }
 }
 
-/// How much slices hold of a device, rounded up.
+/// The amount that slices hold of a device, rounded up.
 fn held(count: Count, device: &Device, slices: &[Slice]) -> u64 {
     let of_part = |part: &Part| match count {
         Count::MemoryMib => part.memory_limit_bytes.div_ceil(MIB),
@@ -82,7 +83,7 @@ mod tests {
             ("volcano.sh/vgpu-memory-percentage", 100),
         ];
         assert_eq!(of(&[Dialect::Volcano], &devices, &[]), one);
-        // Whoever holds something of the ill one still counts as asking for it.
+        // A container that holds a part of the unhealthy device still counts.
         let with_held = [
             ("nvidia.com/gpucores", 100 + 30),
             ("nvidia.com/gpumem", 16 * 1024 + 5 * 1024 + 1),

@@ -1,4 +1,4 @@
-//! Which units containers have, and whether they have the devices that these stand for.
+//! The units that containers have, and whether each container has the device that its unit stands for.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::pod_resources::Holders;
 /// The units of a resource that containers have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held<'a> {
-    /// All of them.
+    /// All units that containers have.
     pub(super) units: BTreeSet<&'a str>,
-    /// Those of whole devices whose container has its slice on other devices, because a scheduler has decided so: the
-    /// device that the unit stands for is free, and another one is not although nobody has its unit.
+    /// The units of whole devices whose container has its slice on other devices, because a scheduler has decided so.
+    /// The device that such a unit stands for is free. Another device is taken, although no container has its unit.
     pub(super) elsewhere: BTreeSet<&'a str>,
 }
 

@@ -1,10 +1,10 @@
-//! The node's devices as a scheduler is told of them.
+//! The description of the node's devices for a scheduler.
 
 use aliquot_api_server::{Inventory, InventoryDevice};
 use aliquot_dialects::{NodeFacts, Spoken};
 use aliquot_node::{Device, Devices};
 
-/// The devices that slices can be made of, on a node that reads requests so.
+/// The devices that slices can be made of, for a node that reads requests with these settings.
 #[must_use]
 pub(super) fn inventory(spoken: &Spoken, facts: &NodeFacts, devices: &Devices) -> Inventory {
     Inventory::new(devices.usable().map(entry).collect(), spoken, facts)
@@ -61,7 +61,7 @@ mod tests {
         gpu.is_partitioned = true;
         let found = of(vec![gpu, mig_instance(1, "1g.10gb"), mig_instance(2, "")]).devices;
         let profiles: Vec<Option<&str>> = found.iter().map(|device| device.mig_profile.as_deref()).collect();
-        // An instance of which the driver tells no profile is still none that is given out as a whole GPU.
+        // A MIG instance without a known profile is still not given out as a whole GPU.
         assert_eq!(profiles, [Some("1g.10gb"), Some("")]);
     }
 }

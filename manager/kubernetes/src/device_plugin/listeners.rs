@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The streams of `ListAndWatch`. Kubelet can open a new one before it closes the one before, and goes by the newest.
+/// The streams of `ListAndWatch`. Kubelet can open a new stream before it closes the last one, and goes by the newest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listeners(Arc<watch::Sender<Newest>>);
 
 /// The newest stream.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Newest {
-    /// How many streams have been opened, with this one.
+    /// The number of streams opened so far, including this one.
     pub(crate) number: u64,
     pub(crate) is_open: bool,
 }
@@ -35,7 +35,7 @@ impl Listeners {
         Listener { number, newest: Arc::clone(&self.0) }
     }
 
-    /// The newest stream, now and whenever that has changed.
+    /// The newest stream. The channel has a new value whenever that changes.
     #[must_use]
     pub(crate) fn watch(&self) -> watch::Receiver<Newest> {
         self.0.subscribe()

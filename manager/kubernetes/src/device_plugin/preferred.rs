@@ -1,4 +1,4 @@
-//! Which of the free units kubelet had better take.
+//! Chooses the free units that kubelet should take.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,14 +9,14 @@ use aliquot_node::{Device, Devices};
 use super::resource::Resource;
 use super::unit_id::device_of;
 
-/// What two devices are worth to a container that has both.
+/// The value of an NVLink connection between two devices to a container that has both.
 const NVLINK: u32 = 4;
 const SAME_PCIE_ROOT: u32 = 2;
 const SAME_NUMA_NODE: u32 = 1;
 
-/// `size` of the `available` units, among them all that are a `must`; fewer if there are not so many. Shares are of as
-/// few devices as can be, and of the fullest ones; containers' slots are of different devices, and whole devices are
-/// close to each other.
+/// Chooses `size` of the `available` units, or fewer if there are not so many. All `must` units are among them. Shares
+/// are of as few devices as possible, and of the fullest ones; containers' slots are of different devices, and whole
+/// devices are close to each other.
 #[must_use]
 pub(super) fn preferred(
     resource: &Resource,
@@ -47,8 +47,8 @@ pub(super) fn preferred(
 
 type Free<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
-/// All of one device if it can be, the one that is then the fullest; else of the emptiest ones first, which makes them
-/// few.
+/// Takes all units from one device if one has enough: from the one that is then the fullest. Otherwise it takes the
+/// emptiest devices first, so that few are needed.
 fn of_few_devices<'a>(free: &Free<'a>, begun: &BTreeSet<String>, size: usize) -> Vec<&'a str> {
     let mut chosen = Vec::with_capacity(size);
     let mut left: BTreeMap<&str, &[&'a str]> = free.iter().map(|(device, ids)| (*device, ids.as_slice())).collect();
@@ -66,7 +66,7 @@ fn of_few_devices<'a>(free: &Free<'a>, begun: &BTreeSet<String>, size: usize) ->
     chosen
 }
 
-/// Of each device one, of the fullest first, and then again.
+/// Takes one unit of each device, of the fullest device first, and then starts again.
 fn of_different_devices<'a>(free: &Free<'a>, begun: &BTreeSet<String>, size: usize) -> Vec<&'a str> {
     let mut order: Vec<(&str, &Vec<&'a str>)> = free.iter().map(|(device, ids)| (*device, ids)).collect();
     order.sort_by_key(|(device, ids)| (begun.contains(*device), ids.len()));
@@ -75,7 +75,8 @@ fn of_different_devices<'a>(free: &Free<'a>, begun: &BTreeSet<String>, size: usi
     in_turn.take(size).collect()
 }
 
-/// From each device on, always the one that is closest to those chosen before; of these ways the best.
+/// Starts at each device in turn, and always adds the device that is closest to those chosen before. Returns the best
+/// of these choices.
 fn close_together<'a>(free: &Free<'a>, begun: &BTreeSet<String>, devices: &Devices, size: usize) -> Vec<&'a str> {
     let candidates: Vec<(&str, &'a str)> =
         free.iter().filter_map(|(device, ids)| Some((*device, *ids.first()?))).collect();
@@ -131,7 +132,7 @@ mod tests {
         all.into_iter().find(|resource| resource.name == name).unwrap()
     }
 
-    /// So many free units of each device.
+    /// The free units of devices with these numbers of units.
     fn free(counts: &[u64]) -> Vec<String> {
         let of = |(number, count): (usize, &u64)| {
             let uuid = device(u32::try_from(number).unwrap(), 1).uuid;
@@ -140,7 +141,7 @@ mod tests {
         counts.iter().enumerate().flat_map(of).collect()
     }
 
-    /// How many of each device were chosen.
+    /// The number of units chosen of each device.
     fn chosen(name: &str, devices: &Devices, available: &[String], must: &[String], size: usize) -> Vec<(u32, usize)> {
         let mut found: BTreeMap<u32, usize> = BTreeMap::new();
         for id in preferred(&resource(name), devices, available, must, size) {

@@ -1,4 +1,4 @@
-//! Makes the slice of a container that is about to start. Kubelet asks for it with nothing but the ids of its units.
+//! Makes the slice of a container that is about to start. Kubelet's request contains only the ids of its units.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ pub(super) use error::PrepareError;
 /// The container that is about to start.
 struct Starting {
     consumer: Consumer,
-    /// Of its pod, if kubelet has recorded it.
+    /// The pod's UID, if kubelet has recorded it.
     pod_uid: Option<String>,
-    /// Its units, by resource that is served here.
+    /// The container's units, by resource that is served here.
     devices: BTreeMap<String, BTreeSet<String>>,
-    /// The CDI names that kubelet was told for them.
+    /// The CDI names that kubelet was told for these units.
     aliases: BTreeSet<String>,
-    /// The CDI names of those containers of the pod that had some of its units before, and its own.
+    /// The CDI names of the pod's containers that had some of its units before, and of the container itself.
     replaced: BTreeSet<String>,
 }
 
@@ -50,8 +50,8 @@ pub(super) struct Preparer {
     choice_lock: ChoiceLock,
 }
 
-/// Who chooses devices holds this, so that what is chosen is made before the next one looks for room; and who removes
-/// what is nobody's, so that it is not somebody's by then.
+/// A lock for two tasks. While a container's devices are chosen and its slice is made, no other container looks for
+/// room. While slices without a container are removed, none of them gets a container.
 pub(super) type ChoiceLock = Arc<Mutex<()>>;
 
 impl Preparer {
@@ -81,11 +81,11 @@ impl Preparer {
         self.pod_resources.admission_begins().await;
     }
 
-    /// Makes the slice of the container that has these units of a resource, unless it is there: the container has
-    /// units of other resources as well, for which it was made, or it is started again.
+    /// Makes the slice of the container that has these units of a resource, unless it exists. It exists if it was made
+    /// for the container's units of another resource, or if the container is started again.
     ///
     /// # Errors
-    /// See [`PrepareError`]; then nothing was made.
+    /// See [`PrepareError`]; then no slice was made.
     pub(super) async fn prepare(&self, resource: &Resource, ids: &BTreeSet<String>) -> Result<(), PrepareError> {
         let holders = self.pod_resources.list().await?;
         self.starts.keep(&holders);
@@ -97,7 +97,7 @@ impl Preparer {
         outcome
     }
 
-    /// Who has these units and is starting.
+    /// The container that has these units and is starting.
     async fn starting(
         &self,
         resource: &Resource,
@@ -141,7 +141,7 @@ impl Preparer {
         let candidates: Vec<Candidate> = recorded.into_iter().map(candidate).collect();
         let alias = CdiName::of_units(name, ids);
         let chosen = self.starts.choose(&first.pod_uid, alias.alias(), &candidates).ok_or_else(|| {
-            // All of them have these units.
+            // All candidates have these units.
             PrepareError::NoPod { uid: first.pod_uid.clone(), container: first.container.clone() }
         })?;
         let of_pod = holders.recorded().iter().filter(|recorded| recorded.pod_uid == first.pod_uid);
@@ -156,8 +156,8 @@ impl Preparer {
         })
     }
 
-    /// Of those who have the same units, the containers of one pod. If kubelet has given them to several pods, it is the one
-    /// that has its slice already.
+    /// The containers of one pod, among those that have the same units. If kubelet has given the units to several pods,
+    /// it is the pod that has its slice already.
     async fn of_one_pod<'a>(&self, mut recorded: Vec<&'a Recorded>) -> Vec<&'a Recorded> {
         let Some(mut pod_uid) = recorded.first().map(|first| first.pod_uid.clone()) else { return recorded };
         if recorded.iter().any(|other| other.pod_uid != pod_uid) {
@@ -174,7 +174,7 @@ impl Preparer {
         recorded
     }
 
-    /// The pod of a container that `PodResources` does not list: it lists the pod, but not its UID.
+    /// The pod of a container that `PodResources` does not list. `PodResources` lists the pod, but not its UID.
     async fn pod_of(&self, recorded: &Recorded, holders: &Holders) -> Result<PodName, PrepareError> {
         let mut unknown = None;
         for (namespace, name) in holders.pods() {
@@ -212,7 +212,7 @@ impl Preparer {
         match (&outcome, &wish) {
             (Err(error), Some(wish)) if error.is_want_of_room() && self.fits_an_empty_node(wish) => {
                 self.waits.refused(&known.uid, &starting.consumer, error.to_string());
-                // Who was sent to certain devices finds out nothing about the others.
+                // A container with a decision on certain devices shows nothing about the others.
                 if wish.constraints.decided.is_none() {
                     self.waits.found_split(&node::blocking(&self.node, |node| node.list()).await);
                 }
@@ -220,7 +220,7 @@ impl Preparer {
             _ => self.waits.served(&known.uid),
         }
         if let Err(error) = &outcome {
-            // Kubelet is not kept waiting for it.
+            // The event is written in the background, so that kubelet need not wait for it.
             let (cluster, reason) = (Arc::clone(&self.cluster), error.to_string());
             let (consumer, uid) = (starting.consumer.clone(), known.uid);
             tokio::spawn(async move { cluster.refused(&consumer, &uid, &reason).await });
@@ -228,9 +228,9 @@ impl Preparer {
         outcome
     }
 
-    /// Whether the container would find devices if all were well and nobody else had a part of them. If not, it waits for
-    /// no room, and what others give back does not help it. On which devices a scheduler has decided does not matter: it
-    /// decides anew for the pod that comes in place of this one.
+    /// Whether the container would find devices if all devices were healthy and free. If not, the container does not
+    /// wait for room, because returned parts do not help it. A scheduler's decision on devices does not matter here:
+    /// the scheduler decides anew for the pod that replaces this one.
     fn fits_an_empty_node(&self, wish: &Wish) -> bool {
         let mut devices = Devices::clone(&self.node.devices().borrow());
         devices.devices.iter_mut().for_each(|device| device.problem = None);
@@ -239,7 +239,7 @@ impl Preparer {
         choose(&undecided, &devices, &[], kept_percent(&self.facts), Hint::Rather(&[])).is_ok()
     }
 
-    /// Those of these slices on whose devices a scheduler has decided.
+    /// The slices among these for whose devices a scheduler has decided.
     pub(super) async fn decided(&self, slices: &[Slice]) -> BTreeSet<String> {
         let ask_for_all = async {
             for (slice, consumer) in self.decided.unknown(slices) {
@@ -248,12 +248,12 @@ impl Preparer {
                 self.decided.note(slice, wish.is_some_and(|wish| wish.constraints.decided.is_some()));
             }
         };
-        // What is not known by then is asked for at the next look.
+        // Slices that are still unknown after that are asked for at the next look.
         let _ = timeout(LOOK_TIMEOUT, ask_for_all).await;
         self.decided.among(slices)
     }
 
-    /// Whom room is short for.
+    /// The containers that wait for room.
     pub(super) fn waits(&self) -> &Waits {
         &self.waits
     }
@@ -276,7 +276,7 @@ impl Preparer {
     }
 
     /// A container of another pod that has a slice with some of these units. Kubelet may give units to two pods, see
-    /// [`PodResources::admission_begins`]; it need not be this process that asked at the wrong time.
+    /// [`PodResources::admission_begins`]. Another process than this one may have asked at the wrong time.
     async fn other_pods_container(&self, starting: &Starting, holders: &Holders) -> Option<Consumer> {
         let slices = node::blocking(&self.node, |node| node.list()).await;
         let recorded = RecordedNames::new(holders);
@@ -286,7 +286,7 @@ impl Preparer {
         consumers.find(|consumer| pod(consumer) != pod(&starting.consumer))
     }
 
-    /// Units of what is served here.
+    /// The units of the resources that are served here.
     fn served(&self, devices: &BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
         let known = self.node.devices().borrow().clone();
         let served = Resource::all(&self.spoken, &self.facts, &known);
@@ -294,7 +294,7 @@ impl Preparer {
         units.map(|(ids, resource)| (resource, ids.clone())).collect()
     }
 
-    /// Whether the container's slice is there. That of an earlier pod of its name is not the container's.
+    /// Whether the container's slice exists. The slice of an earlier pod of the same name is not the container's.
     async fn is_there(&self, name: &str, starting: &Starting) -> bool {
         let name = name.to_owned();
         let slice = node::blocking(&self.node, move |node| node.get(&name)).await;
@@ -304,7 +304,7 @@ impl Preparer {
         })
     }
 
-    /// What the container asks for, in its pod's own words.
+    /// The container's request, read in the words of its pod.
     fn wish(&self, consumer: &Consumer, known: &KnownPod) -> Result<Wish, PrepareError> {
         let asks_for_nothing = || PrepareError::AsksForNothing { container: consumer.to_string() };
         let index = known.pod.containers.iter().position(|container| container.name == consumer.container);
@@ -313,9 +313,9 @@ impl Preparer {
     }
 
     async fn make(&self, wish: &Wish, starting: &Starting, name: String) -> Result<(), PrepareError> {
-        // A container of that name had other units before.
+        // An earlier container of that name had other units.
         self.remove(&name).await?;
-        // And these units were another container's that has ended.
+        // These units belonged to other containers that have ended.
         self.remove_those_of(&starting.replaced, |_| false).await?;
         self.decided.note(name.clone(), wish.constraints.decided.is_some());
         let request = |parts: Vec<Part>, devices: &Devices| SliceRequest {
@@ -328,7 +328,7 @@ impl Preparer {
             pod_uid: starting.pod_uid.clone(),
             ..SliceRequest::default()
         };
-        // Kubelet gives units out again as soon as their container is gone, and its slice may still be there. Such
+        // Kubelet gives units out again as soon as their container is gone, while its slice may still exist. Such
         // slices are removed first. Otherwise the container would get another device than its units name, and kubelet
         // would find the room of both devices split.
         if self.is_kept_away(wish, &starting.devices).await {
@@ -346,7 +346,7 @@ impl Preparer {
         Ok(())
     }
 
-    /// Whether slices keep a container from the devices that it would have if there were none.
+    /// Whether slices keep a container from the devices that it would get on a node without slices.
     async fn is_kept_away(&self, wish: &Wish, units: &BTreeMap<String, BTreeSet<String>>) -> bool {
         let devices = self.node.devices().borrow().clone();
         let slices = node::blocking(&self.node, |node| node.list()).await;
@@ -366,7 +366,7 @@ impl Preparer {
         slices: &[Slice],
     ) -> Result<Vec<Part>, NoDevice> {
         let (uuids, exactly) = self.hinted(units, devices);
-        // Kubelet does not know what a scheduler has decided.
+        // Kubelet does not know a scheduler's decision, so its choice does not bind.
         let exactly = exactly && wish.constraints.decided.is_none();
         let hint = if exactly { Hint::Exactly(&uuids) } else { Hint::Rather(&uuids) };
         choose(wish, devices, slices, kept_percent(&self.facts), hint)
@@ -387,7 +387,8 @@ impl Preparer {
         Ok(parts)
     }
 
-    /// The devices that the container's units name, the one with the most units first, and whether it must be those.
+    /// The devices that the container's units name, the one with the most units first, and whether the container must
+    /// get exactly those.
     fn hinted(&self, units: &BTreeMap<String, BTreeSet<String>>, devices: &Devices) -> (Vec<String>, bool) {
         let served = Resource::all(&self.spoken, &self.facts, devices);
         let exactly =
@@ -404,10 +405,10 @@ impl Preparer {
         (counts.into_iter().map(|(_, uuid)| uuid).collect(), exactly)
     }
 
-    /// Removes the slices that are nobody's, to make room; whether there were any.
+    /// Removes the slices that no container has, to make room. Returns whether there were any.
     async fn clear(&self) -> Result<bool, PrepareError> {
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        // Asked for after the slices were looked at: whose slice is among them is among these.
+        // Asked after the slices were read: so the container of each of these slices is in the answer.
         let holders = self.pod_resources.list().await?;
         let mut is_any_gone = false;
         for slice in of_nobody(&slices, &holders) {
@@ -420,8 +421,8 @@ impl Preparer {
         Ok(is_any_gone)
     }
 
-    /// Removes the slice that these units were for: kubelet has given them to a new container. The new container's own
-    /// slice stays: a relay may tell of the units late, once by each of the container's resources.
+    /// Removes the old slice that had these units, because kubelet has given them to a new container. The new
+    /// container's own slice stays: a relay may report the units late, once for each of the container's resources.
     ///
     /// # Errors
     /// The node cannot remove it.
@@ -432,7 +433,8 @@ impl Preparer {
         self.remove_those_of(&BTreeSet::from([cdi_name.alias().to_owned()]), stays).await
     }
 
-    /// Removes the slices that have one of these aliases, but those that are to stay.
+    /// Removes the slices that have one of these aliases, except those for which the given function says that they
+    /// stay.
     async fn remove_those_of(
         &self,
         aliases: &BTreeSet<String>,

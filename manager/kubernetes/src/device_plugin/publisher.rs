@@ -1,6 +1,6 @@
-//! Keeps up to date what the node says of itself beside the units that kubelet hands out: how much it has of what only
-//! the scheduler counts, and its inventory. Kubelet leaves in the node's status what no plugin serves, unless the machine
-//! was started anew, and others may change annotations. So both are written again and again.
+//! Keeps up to date the node's description besides the units that kubelet hands out: the amounts that only the
+//! scheduler counts, and the inventory. Kubelet leaves amounts that no plugin serves in the node's status, unless the
+//! machine was restarted, and other programs may change annotations. So both are written again and again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tracing::warn;
 
 use super::cluster::Cluster;
 
-/// How often what is the same is written again.
+/// Time after which unchanged content is written again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
-/// After the first failure; then twice as long each time, up to the interval.
+/// The pause after the first failure. It doubles with each further failure, up to the interval.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Writes what is new, or was written long ago.
+/// Writes content that is new, or that was written long ago.
 pub(super) struct Publisher {
     cluster: Arc<dyn Cluster>,
     has_seen_devices: bool,
@@ -31,8 +31,8 @@ impl Publisher {
         Publisher { cluster, has_seen_devices: false, amounts: Pacing::new(), inventory: Pacing::new() }
     }
 
-    /// Writes these amounts, which these devices have, and their inventory. Until it has seen a device it writes
-    /// nothing: the driver may not answer yet, and kubelet does not take back pods that run on a node which has nothing.
+    /// Writes these amounts of these devices, and their inventory. Before it has seen a device it writes nothing: the
+    /// driver may not answer yet, and kubelet does not take back pods that run on a node without any.
     pub(super) async fn publish(
         &mut self,
         devices: &Devices,
@@ -54,7 +54,7 @@ impl Publisher {
     }
 }
 
-/// Takes back the inventory of a node that the plugin does not serve any more.
+/// Removes the inventory of a node that the plugin does not serve any more.
 pub(super) async fn withdraw_inventory(cluster: &dyn Cluster) {
     let mut withdrawal = Pacing::new();
     while withdrawal.written.is_none() {
@@ -66,13 +66,13 @@ pub(super) async fn withdraw_inventory(cluster: &dyn Cluster) {
     }
 }
 
-/// When something is written.
+/// Decides when content is written.
 struct Pacing<T> {
-    /// What was written last; `None` if that failed.
+    /// The content written last; `None` if the write failed.
     written: Option<T>,
-    /// When it is written again.
+    /// The time at which the content is written again.
     due: Option<Instant>,
-    /// How long after the next failure.
+    /// The pause after the next failure.
     pause: Duration,
 }
 
@@ -86,7 +86,7 @@ impl<T: PartialEq> Pacing<T> {
         is_new || self.due.is_none_or(|due| Instant::now() >= due)
     }
 
-    /// This came of writing `content`; `what` is what could not be done if it has failed.
+    /// Records the outcome of writing `content`. `what` names the action in the warning about a failure.
     fn note(&mut self, content: T, outcome: Result<(), String>, what: &str) {
         match outcome {
             Ok(()) => {

@@ -1,6 +1,6 @@
-//! Serves one resource, and makes it known to kubelet, again whenever kubelet has lost sight of it.
+//! Serves one resource, and registers it with kubelet, again whenever kubelet has lost it.
 //!
-//! Kubelet keeps one plugin for each resource, the one that registered last. It forgets it
+//! Kubelet keeps one plugin for each resource: the one that registered last. It forgets it
 //!
 //! * when it was restarted: it then empties the directory;
 //! * without Kubernetes PR 135437, when *any* plugin of the resource ends: it disconnects the newest one in its place. A
@@ -33,34 +33,34 @@ use crate::unix_socket::{SocketFile, remove_dead, sockets_in};
 
 const VERSION: &str = "v1beta1";
 const KUBELET_SOCKET: &str = "kubelet.sock";
-/// How often the sockets are looked at, and the shortest time between two registrations. Meanwhile pods can fail.
+/// Time between two looks at the sockets, and the minimum time between two registrations. Pods can fail in between.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Kubelet listens within milliseconds; if it does not for so long, it has given the plugin up.
+/// Kubelet listens within milliseconds. If it does not listen for this long, it has given the plugin up.
 const LISTENING_GRACE: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// When the sockets of a process are gone, kubelet sees within this time that its streams have ended.
+/// The time within which kubelet sees that its streams have ended after a process's sockets are gone.
 const END_MAX: Duration = Duration::from_millis(500);
-/// How often it is looked whether other plugins of a resource are alive.
+/// Time between two checks whether other plugins of a resource are alive.
 const DEAD_INTERVAL: Duration = Duration::from_secs(1);
-/// As many as the last group of a UID has, which are random.
+/// The length of the last group of a UID, which is random.
 const INSTANCE_CHARACTERS: usize = 12;
-/// All ids of a container come in one message.
+/// Maximum size of a message, which can contain all ids of a container.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// The plugin of one resource, as kubelet is told of it.
+/// The plugin of one resource, as it is described to kubelet.
 #[derive(Debug)]
 pub(crate) struct Plugin<P> {
     pub(crate) resource: String,
-    /// Tells its socket from those of other processes that serve the same resource: by the last characters, because the
-    /// socket's path has at most 107 bytes.
+    /// Distinguishes its socket from those of other processes that serve the same resource. Only the last characters
+    /// are used, because a socket's path has at most 107 bytes.
     pub(crate) instance: Option<String>,
     pub(crate) service: Arc<P>,
-    /// Who listens to the service.
+    /// The streams of the service.
     pub(crate) listeners: Listeners,
 }
 
 impl<P> Plugin<P> {
-    /// What the names of all sockets of this resource begin with.
+    /// The common beginning of the names of all sockets of this resource.
     fn socket_prefix(&self) -> String {
         format!("{SOCKET_PREFIX}{}", self.resource.replace(['/', '.'], "-"))
     }
@@ -70,7 +70,7 @@ impl<P> Plugin<P> {
         self.named('@')
     }
 
-    /// The name of a socket that siblings do not take for a plugin's.
+    /// The name of a socket that other processes do not take for a plugin's.
     fn mute_socket_name(&self) -> String {
         self.named('!')
     }
@@ -95,7 +95,7 @@ impl<P> Plugin<P> {
     }
 }
 
-/// What the names of all sockets for kubelet begin with.
+/// The common beginning of the names of all sockets for kubelet.
 pub(crate) const SOCKET_PREFIX: &str = "aliquot-";
 
 /// Serves a resource until this is dropped.
@@ -114,7 +114,7 @@ pub(crate) async fn keep_serving<P: DevicePlugin>(plugin: Plugin<P>, dir: PathBu
     }
 }
 
-/// Serves a resource on this socket, of which relays tell kubelet, until this is dropped.
+/// Serves a resource on this socket until this is dropped. Relays tell kubelet about it.
 pub(crate) async fn keep_serving_unregistered<P: DevicePlugin>(service: Arc<P>, socket: PathBuf) {
     loop {
         let problem = match SocketFile::listen(&socket) {
@@ -137,32 +137,32 @@ pub(crate) async fn keep_serving_unregistered<P: DevicePlugin>(service: Arc<P>, 
     }
 }
 
-/// Serves, and returns why it has ended.
+/// Serves until an error, and returns its description.
 async fn serve_on<P: DevicePlugin>(service: Arc<P>, listener: UnixListener) -> String {
     let service = DevicePluginServer::from_arc(service).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let ended = Transport::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(listener)).await;
     ended.err().map_or("serving has ended".into(), |error| error.to_string())
 }
 
-/// Serves and registers, and returns when that has to be done with a new socket.
+/// Serves and registers. Returns when both must be done again with a new socket.
 async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(), String> {
     let kubelet = dir.join(KUBELET_SOCKET);
     let listening = connect(&kubelet).await.map_err(|error| {
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         format!("cannot connect to {}: {cause}", kubelet.display())
     })?;
-    // Of the kubelet that was reached, or of a later one: it is not told again of what it knows.
+    // The identity of the kubelet that was reached, or of a later one: no kubelet is told the same again.
     let before = identity(&kubelet).map_err(|error| format!("{}: {error}", kubelet.display()))?;
     let (file, listener) = SocketFile::listen(&dir.join(plugin.socket_name())).map_err(|error| error.to_string())?;
     let watched = async {
-        // Kubelet empties the directory before it listens: a socket that is made once it was reached stays, unless
-        // another kubelet was started since.
+        // Kubelet empties the directory before it listens. So a socket that was made after kubelet was reached stays,
+        // unless another kubelet was started since.
         let is_known = || file.is_there() && identity(&kubelet).is_ok_and(|now| now == before);
         let mut can_detach = true;
         while is_known() {
             let pause = Instant::now() + LOOK_INTERVAL;
             let siblings = plugin.siblings(dir);
-            // A stream from before is none that this registration has led to.
+            // A stream that was open before does not come from this registration.
             let before = plugin.listeners.watch().borrow().number;
             let registered = register(listening.clone(), plugin.socket_name(), &plugin.resource).await;
             registered.map_err(|status| status.message().to_owned())?;
@@ -191,12 +191,13 @@ async fn serve_once<P: DevicePlugin>(plugin: &Plugin<P>, dir: &Path) -> Result<(
 /// Registers a second, mute plugin of the resource, so that kubelet forgets which client is the newest.
 ///
 /// Without Kubernetes PR 135437 kubelet keeps the newest client of each resource. When the stream of any client of the
-/// resource ends, kubelet disconnects the newest one, and all units are gone until it has registered again. A client that
-/// does not say its options becomes the newest and is dropped at once. Then there is none to disconnect, but the units,
-/// the stream and the endpoint of the plugin before stay. So nothing happens when another process that serves the resource
-/// ends. With that change each client disconnects only itself, and the mute plugin changes nothing.
+/// resource ends, kubelet disconnects the newest client, and all units are gone until it has registered again. A client
+/// that does not answer the question for its options becomes the newest and is dropped at once. After that there is no
+/// newest client to disconnect, but the units, the stream and the endpoint of the earlier plugin stay. So nothing
+/// happens when another process that serves the resource ends. With that change each client disconnects only itself,
+/// and the mute plugin changes nothing.
 ///
-/// False: kubelet has accepted the mute plugin, and the one before must register again.
+/// Returns false if kubelet has accepted the mute plugin: then the earlier one must register again.
 async fn is_detached<P>(plugin: &Plugin<P>, dir: &Path, kubelet: Channel) -> Result<bool, String> {
     let name = plugin.mute_socket_name();
     let (_file, listener) = SocketFile::listen(&dir.join(&name)).map_err(|error| error.to_string())?;
@@ -211,9 +212,9 @@ async fn is_detached<P>(plugin: &Plugin<P>, dir: &Path, kubelet: Channel) -> Res
     Ok(is_refused)
 }
 
-/// Returns when a plugin that has registered beside these others must register again: kubelet no longer listens to it, or
-/// the last of the others has gone, and kubelet is to know this one as the newest again. `before` is the number of the
-/// newest stream before the registration.
+/// Returns when a plugin that has registered beside these others must register again. That is so when kubelet no longer
+/// listens to it, or when the last of the others has gone, so that kubelet knows this one as the newest again. `before`
+/// is the number of the newest stream before the registration.
 async fn while_listened_to<P>(
     plugin: &Plugin<P>,
     dir: &Path,
@@ -226,7 +227,7 @@ async fn while_listened_to<P>(
     let mut looked = registered;
     loop {
         if !siblings.is_empty() && looked.elapsed() >= DEAD_INTERVAL {
-            // One that was killed has left its socket behind.
+            // A killed process has left its socket behind.
             remove_dead(dir, &plugin.socket_prefix());
             looked = Instant::now();
         }
@@ -243,7 +244,7 @@ async fn while_listened_to<P>(
         siblings = now;
         tokio::select! {
             () = sleep(LOOK_INTERVAL) => {}
-            // The plugin, which is borrowed here, holds the sender.
+            // The sender cannot be gone: the plugin, which is borrowed here, holds it.
             _ = listeners.changed() => {}
         }
     }
@@ -255,7 +256,7 @@ async fn connect(kubelet: &Path) -> Result<Channel, tonic::transport::Error> {
         let path = path.clone();
         async move { io::Result::Ok(TokioIo::new(UnixStream::connect(path).await?)) }
     });
-    // The address is only the authority that is sent; where the connection goes is the connector's business.
+    // The address is sent only as the authority. The connector decides where the connection goes.
     let endpoint = Endpoint::from_static("http://localhost").connect_timeout(ANSWER_TIMEOUT).timeout(ANSWER_TIMEOUT);
     endpoint.connect_with_connector(connector).await
 }
@@ -270,7 +271,7 @@ async fn register(kubelet: Channel, endpoint: String, resource: &str) -> Result<
     RegistrationClient::new(kubelet).register(request).await.map(drop)
 }
 
-/// Tells one run of kubelet's from the next: inode numbers are used again, times are not.
+/// Distinguishes one run of kubelet from the next: inode numbers are used again, times are not.
 fn identity(path: &Path) -> io::Result<(u64, u64, i64, i64)> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))

@@ -1,9 +1,9 @@
-//! The resources that are served: which, and how many units a device has of each.
+//! The resources that are served, and a device's number of units of each.
 
 use aliquot_dialects::{NodeFacts, Spoken, Unit};
 use aliquot_node::{Device, Devices, Slice};
 
-/// Less memory is of no use, unless the device is small.
+/// The least memory that is of use to a container, except on a small device.
 const MEMORY_MIN_BYTES: u64 = 256 << 20;
 
 /// A resource that kubelet knows.
@@ -11,30 +11,31 @@ const MEMORY_MIN_BYTES: u64 = 256 << 20;
 pub(super) struct Resource {
     /// Its name, for example `aliquot.dev/gpu-core`.
     pub(super) name: String,
-    /// What one of it is.
+    /// The amount that one unit stands for.
     pub(super) unit: Unit,
     /// The MIG profile, where a unit is an instance of it.
     profile: Option<String>,
-    /// The percent of a device's memory that are kept for who asks for its time alone: time that is left keeps its part.
+    /// The percentage of a device's memory that is kept for containers that request time alone, so that free time has
+    /// memory with it.
     kept_percent: u32,
 }
 
-/// What of a device is not given out.
+/// The part of a device that is not given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) core_percent: u32,
     pub(super) memory_bytes: u64,
     /// All of its memory.
     device_memory_bytes: u64,
-    /// Somebody could still do something with its memory.
+    /// Whether the free memory is enough for a container.
     has_memory: bool,
     /// No slice has a part of it.
     pub(super) is_untouched: bool,
 }
 
 impl Resource {
-    /// What a node that speaks these dialects serves: all that does not depend on the devices, and the profiles of
-    /// those MIG instances that there are.
+    /// The resources of a node that speaks these dialects: all that do not depend on the devices, and one for each
+    /// profile of the existing MIG instances.
     #[must_use]
     pub(super) fn all(spoken: &Spoken, facts: &NodeFacts, devices: &Devices) -> Vec<Resource> {
         let advertised = spoken.iter().flat_map(|dialect| dialect.advertised(facts));
@@ -49,7 +50,7 @@ impl Resource {
             let mut profiles: Vec<&str> = devices.usable().filter_map(profile).collect();
             profiles.sort_unstable();
             profiles.dedup();
-            // A plus sign cannot stand in a resource's name.
+            // A plus sign is not allowed in a resource's name.
             found.extend(profiles.into_iter().map(|profile| Resource {
                 name: format!("{}{}", advertised.resource, profile.replace('+', ".")),
                 unit,
@@ -60,7 +61,7 @@ impl Resource {
         found
     }
 
-    /// How many units a device has.
+    /// The number of a device's units.
     #[must_use]
     pub(super) fn units_of(&self, device: &Device) -> u64 {
         if device.is_partitioned {
@@ -75,8 +76,9 @@ impl Resource {
         }
     }
 
-    /// How many units fit into what is left of a device. Every slice has a part of both time and memory, and kubelet
-    /// counts one of them for who has named no other: where one is used up, the other is of no use to anybody.
+    /// How many units fit into the rest of a device. Every slice has a part of both time and memory, and kubelet counts
+    /// only one of them for a container that has named no other. So where one of the two is used up, the other is of no
+    /// use.
     #[must_use]
     pub(super) fn units_in(&self, room: Room) -> u64 {
         match self.unit {
@@ -97,13 +99,13 @@ impl Resource {
         }
     }
 
-    /// Whether a unit is an amount, of which a container takes some from one device.
+    /// Whether a unit is an amount, so that a container takes several units of one device.
     #[must_use]
     pub(super) fn is_share(&self) -> bool {
         matches!(self.unit, Unit::CorePercent | Unit::MemoryBytes(_) | Unit::Part { .. })
     }
 
-    /// Whether the units say which devices a container gets. Of other resources they only count, and the node chooses.
+    /// Whether the units say which devices a container gets. Units of other resources only count, and the node chooses.
     #[must_use]
     pub(super) fn is_of_whole_devices(&self) -> bool {
         matches!(self.unit, Unit::Device | Unit::MigInstance)
@@ -111,12 +113,12 @@ impl Resource {
 }
 
 impl Room {
-    /// Its memory without what is kept for the time that is left.
+    /// The free memory without the part that is kept for the free time.
     fn memory_beside(self, kept_percent: u32) -> u64 {
         self.memory_bytes.saturating_sub(kept_bytes(self.device_memory_bytes, self.core_percent, kept_percent))
     }
 
-    /// What these slices leave of a device.
+    /// The part of a device that these slices leave free.
     #[must_use]
     pub(super) fn of(device: &Device, slices: &[Slice]) -> Room {
         let mut room = Room {
@@ -132,18 +134,19 @@ impl Room {
             room.memory_bytes = room.memory_bytes.saturating_sub(part.memory_limit_bytes);
             room.is_untouched = false;
         }
-        // One percent of the time alone has so much, and who asks for less finds no program that starts with it.
+        // One percent of the time alone comes with this much memory, and no program can start with less.
         room.has_memory = room.memory_bytes >= MEMORY_MIN_BYTES.min(device.memory_bytes / 100).max(1);
         room
     }
 }
 
-/// The percent of a device's memory that a node keeps for who asks for all of its time alone.
+/// The percentage of a device's memory that a node keeps for containers that request all of its time alone.
 pub(super) fn kept_percent(facts: &NodeFacts) -> u32 {
     facts.core_memory_percent.unwrap_or(0).min(100)
 }
 
-/// What is kept of a device's memory for so much of its time: so many percent of it for all of the time.
+/// The memory that is kept for `core_percent` of a device's time; for all of its time it is `kept_percent` of its
+/// memory.
 pub(super) fn kept_bytes(device_memory_bytes: u64, core_percent: u32, kept_percent: u32) -> u64 {
     let parts = u128::from(core_percent) * u128::from(kept_percent);
     u64::try_from(u128::from(device_memory_bytes) * parts / 10_000).unwrap_or(u64::MAX)
@@ -203,7 +206,7 @@ mod tests {
             all.iter().map(|resource| resource.units_in(room)).collect()
         };
         assert_eq!(counts(10, 15 * GIB), [90, 4]);
-        // Memory that no unit stands for is left of most devices.
+        // On most devices some memory is left over that no unit stands for.
         assert_eq!(counts(10, 16 * GIB - (100 << 20)), [0, 0]);
         assert_eq!(counts(10, 16 * GIB), [0, 0]);
         assert_eq!(counts(100, GIB), [0, 0]);

@@ -1,4 +1,4 @@
-//! What kubelet asks about one resource.
+//! Kubelet's requests about one resource.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::units::Unit;
 const HEALTHY: &str = "Healthy";
 pub(crate) const UNHEALTHY: &str = "Unhealthy";
 
-/// The units of a resource, as kubelet is told of them.
+/// The units of a resource, in the form for kubelet.
 pub(super) type Units = Arc<Vec<Unit>>;
 
 /// The plugin of one resource.
@@ -32,15 +32,16 @@ pub(super) struct Server {
     pub(super) node: Arc<dyn Node>,
     pub(super) units: watch::Receiver<Units>,
     pub(super) preparer: Arc<Preparer>,
-    /// Rung when slices have changed.
+    /// Notified when slices have changed.
     pub(super) changed: Arc<Notify>,
-    /// How many times kubelet, or a relay for it, is listening.
+    /// The streams of kubelet, or of relays for it.
     pub(super) listeners: Listeners,
-    /// Served to kubelet itself. A relay waits with what was given until the container starts, and tells it then.
+    /// Set if kubelet itself is served. A relay keeps such notes itself until the container starts, and then tells the
+    /// plugin.
     pub(super) given: Option<Given>,
 }
 
-/// What the plugin can do.
+/// The options of the plugin.
 pub(crate) fn options() -> proto::DevicePluginOptions {
     proto::DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true }
 }
@@ -114,7 +115,7 @@ impl DevicePlugin for Server {
         let outcome = self.preparer.prepare(&self.resource, &ids).await.inspect_err(|error| {
             warn!(resource = self.resource.name, "a container cannot start: {error}");
         });
-        // Also that it found no room changes what is on offer.
+        // A refusal for want of room changes the offer, too.
         self.changed.notify_one();
         outcome?;
         Ok(Response::new(proto::PreStartContainerResponse {}))

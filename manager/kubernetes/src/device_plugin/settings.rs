@@ -1,4 +1,4 @@
-//! What a person writes about the device plugin.
+//! Settings of the device plugin.
 
 use std::time::Duration;
 
@@ -8,32 +8,33 @@ use serde::Deserialize;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The settings as they are written, with their defaults.
+/// The settings as a person writes them, with their defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Whose words are understood besides Aliquot's own, by the names of [`Dialect`].
+    /// The dialects that are understood besides Aliquot's own, by the names of [`Dialect`].
     pub dialects: Vec<String>,
-    /// How much memory one `aliquot.dev/gpu-memory` is, in whole MiB.
+    /// The memory of one `aliquot.dev/gpu-memory`, in whole MiB.
     pub memory_unit_bytes: u64,
-    /// How many percent of a device's memory are kept for containers that name `aliquot.dev/gpu-core` alone.
+    /// The percentage of a device's memory that is kept for containers that request `aliquot.dev/gpu-core` alone.
     pub core_memory_percent: Option<u32>,
-    /// Whether devices are given out as a whole, too, as `aliquot.dev/gpu`.
+    /// Whether whole devices are given out, too, as `aliquot.dev/gpu`.
     pub whole_devices: bool,
-    /// How much memory one `aliyun.com/gpu-mem` is where `gpushare` is spoken: a GiB or a MiB.
+    /// The memory of one `aliyun.com/gpu-mem` in the dialect `gpushare`: a GiB or a MiB.
     pub gpushare_unit_bytes: u64,
     /// How qGPU shares this node's devices: `best-effort`, `fixed-share` or `burst-share`.
     pub qgpu_policy: String,
-    /// How many containers may be on one device for HAMi and Volcano.
+    /// Maximum containers on one device for HAMi and Volcano.
     pub slots_per_device: u32,
-    /// How many `nvidia.com/gpu.shared` one device is; 1: devices are whole, `nvidia.com/gpu`.
+    /// Number of `nvidia.com/gpu.shared` for each device. With 1, devices are whole: `nvidia.com/gpu`.
     pub nvidia_replicas: u32,
-    /// How many `k8s.amazonaws.com/vgpu` one device is.
+    /// Number of `k8s.amazonaws.com/vgpu` for each device.
     pub aws_vgpus: u32,
-    /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
+    /// How long a slice stays after kubelet has forgotten its container. It goes sooner if its pod is gone for the API
+    /// server, too.
     pub gone_grace_seconds: u64,
-    /// How long a pod waits for room on the node's devices before it is evicted. It is evicted only if it is of a
-    /// `ReplicaSet`, a `StatefulSet` or a `ReplicationController`, and of each of them one in an hour.
+    /// How long a pod waits for room on the node's devices before it is evicted. Only pods of a `ReplicaSet`, a
+    /// `StatefulSet` or a `ReplicationController` are evicted, and of each of these one in an hour.
     pub room_grace_seconds: u64,
 }
 
@@ -55,10 +56,10 @@ impl Default for Settings {
     }
 }
 
-/// Settings that cannot be.
+/// Settings that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A dialect that there is not.
+    /// A dialect that does not exist.
     #[error("device_plugin.dialects: {0}")]
     Dialect(#[from] UnknownDialect),
     /// Two dialects that clash.
@@ -67,30 +68,31 @@ pub enum SettingsError {
     /// A value out of its range.
     #[error("device_plugin.{key} is {found}; it must be {must}")]
     Value {
-        /// Which.
+        /// The key of the setting.
         key: &'static str,
-        /// What it says.
+        /// Its value.
         found: String,
-        /// What it must be.
+        /// The condition that the value must meet.
         must: &'static str,
     },
 }
 
-/// Settings that can be.
+/// Checked settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The dialects that are spoken.
     pub(super) spoken: Spoken,
-    /// What they mean on this node.
+    /// The meaning of the dialects' resources on this node.
     pub(super) facts: NodeFacts,
-    /// How long a slice stays whose container kubelet no longer knows, unless its pod is gone for the API server, too.
+    /// How long a slice stays after kubelet has forgotten its container. It goes sooner if its pod is gone for the API
+    /// server, too.
     pub(super) gone_grace: Duration,
     /// How long a pod waits for room before it is evicted.
     pub(super) room_grace: Duration,
 }
 
 impl Settings {
-    /// These settings, if they can be.
+    /// Checks these settings.
     ///
     /// # Errors
     /// See [`SettingsError`].

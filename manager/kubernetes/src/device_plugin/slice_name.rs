@@ -5,11 +5,11 @@ use sha2::{Digest, Sha256};
 
 const NAME_BYTES_MAX: usize = 63;
 const PREFIX: &str = "pod.";
-/// So many bytes of the hash stand for what does not fit.
+/// Bytes of the hash that replaces the end of a name that is too long.
 const HASH_BYTES: usize = 8;
 
-/// `pod.NAMESPACE.POD.CONTAINER`, which is unique, since only a pod's name can have a dot in it. A name that is too
-/// long ends with a hash of the whole of it.
+/// `pod.NAMESPACE.POD.CONTAINER`, which is unique, because only a pod's name can contain a dot. A name that is too long
+/// ends with a hash of the whole name.
 #[must_use]
 pub(super) fn slice_name(consumer: &Consumer) -> String {
     let name = format!("{PREFIX}{}.{}.{}", consumer.namespace, consumer.pod, consumer.container);
@@ -21,7 +21,7 @@ pub(super) fn slice_name(consumer: &Consumer) -> String {
     format!("{}-{digits}", kept.trim_end_matches(['.', '-']))
 }
 
-/// The container that a slice was made for: its description says so, and its name confirms it.
+/// The container that a slice was made for. The slice's description names it, and the slice's name confirms it.
 #[must_use]
 pub(super) fn made_for(slice: &Slice) -> Option<Consumer> {
     let mut words = slice.content.description.splitn(3, '/').map(str::to_owned);

@@ -1,13 +1,13 @@
 //! Slices whose container is gone.
 //!
-//! A slice goes when three agree:
+//! A slice is removed when three agree:
 //!
 //! 1. Kubelet: no container has the slice's units.
-//! 2. The API server, because kubelet may have forgotten the pod for a moment only: while it starts, it does not know all
-//!    of its pods. The pod is gone, has ended, or there is another one of its name. If the API server has the pod, or
-//!    does not answer, kubelet must not have known it for a while.
-//! 3. The node's kernel: no process has the slice. A pod that was deleted by force, and a static pod whose mirror was,
-//!    may be unknown to both others while its container runs.
+//! 2. The API server, because kubelet may have forgotten the pod only for a moment: while it starts, it does not know
+//! all of its pods. The pod is gone, has ended, or was replaced by another one of its name. If the API server has the
+//! pod, or does not answer, kubelet must not have known it for a while.
+//! 3. The node's kernel: no process has the slice. Both others may not know a pod that was deleted by force, or a
+//! static pod whose mirror was, while its container still runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::starting::RecordedNames;
 use super::unit_id::{CdiName, is_alias_of_units};
 use crate::pod_resources::{Holder, Holders, PodName, PodResources};
 
-/// The containers' slices that no container has, and in which nothing runs.
+/// The slices of containers that no container has any more, and in which no process runs.
 pub(super) fn of_nobody<'a>(slices: &'a [Slice], holders: &Holders) -> Vec<&'a Slice> {
     let units = |holder: &Holder| -> Vec<CdiName> {
         holder.devices.iter().map(|(resource, ids)| CdiName::of_units(resource, ids)).collect()
@@ -41,14 +41,15 @@ pub(super) fn is_of_units(slice: &Slice) -> bool {
     slice.content.aliases.iter().any(|alias| is_alias_of_units(alias))
 }
 
-/// Since when slices are nobody's.
+/// For each slice without a container, the time since when it has had none.
 #[derive(Debug, Default)]
 struct Deserted {
     since: BTreeMap<String, Instant>,
 }
 
 impl Deserted {
-    /// Of those that are nobody's `now`, the ones that have been so for as long as `grace`.
+    /// The names of the slices that have had no container for at least `grace`. `of_nobody` are those without one at
+    /// `now`.
     fn for_long(&mut self, of_nobody: &[&Slice], now: Instant, grace: Duration) -> BTreeSet<String> {
         let names: BTreeSet<&str> = of_nobody.iter().map(|slice| slice.content.name.as_str()).collect();
         self.since.retain(|name, _| names.contains(name.as_str()));
@@ -63,7 +64,7 @@ impl Deserted {
     }
 }
 
-/// Removes slices that have been nobody's for long, or whose pods are gone.
+/// Removes slices that have had no container for long, or whose pods are gone.
 pub(super) struct Sweeper {
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,
@@ -84,7 +85,7 @@ impl Sweeper {
         Sweeper { node, cluster, pod_resources, choice_lock, grace, deserted: Deserted::default() }
     }
 
-    /// Takes in who has what of these slices.
+    /// Takes in which containers have these slices.
     pub(super) async fn sweep(&mut self, slices: &[Slice], holders: &Holders) {
         let of_nobody_now = of_nobody(slices, holders);
         let mut deserted = self.deserted.for_long(&of_nobody_now, Instant::now(), self.grace);
@@ -93,7 +94,7 @@ impl Sweeper {
             return;
         }
         let _held = self.choice_lock.lock().await;
-        // Looked at once more: a pod that came again under its name has a new slice under the old one's.
+        // Looked at again: a new pod of the same name has a new slice under the old slice's name.
         let slices = node::blocking(&self.node, |node| node.list()).await;
         let Ok(holders) = self.pod_resources.list().await else { return };
         for slice in of_nobody(&slices, &holders) {
@@ -110,14 +111,14 @@ impl Sweeper {
         }
     }
 
-    /// Those of these slices, which are nobody's, whose pods are not away for a moment only.
+    /// The slices among these, which have no container, whose pods are gone for more than a moment.
     async fn of_gone_pods(&self, slices: &[&Slice], holders: &Holders) -> BTreeSet<String> {
         let known: BTreeSet<&PodName> = holders.pods().collect();
         let mut found = BTreeSet::new();
         for slice in slices {
             let Some(Consumer { namespace, pod, .. }) = made_for(slice) else { continue };
             let pod_name = (namespace, pod);
-            // Kubelet knows a pod of that name and what it has given to its containers, which is not this slice.
+            // Kubelet knows a pod of that name and the units of its containers, and these are not the slice's.
             if known.contains(&pod_name) && holders.unread().is_none() {
                 found.insert(slice.content.name.clone());
                 continue;
@@ -126,7 +127,7 @@ impl Sweeper {
             match self.cluster.has_gone(&namespace, &pod).await {
                 Some(true) => _ = found.insert(slice.content.name.clone()),
                 Some(false) => {}
-                // It would not answer for the others either.
+                // If the server does not answer for one pod, it would not answer for the others.
                 None => break,
             }
         }

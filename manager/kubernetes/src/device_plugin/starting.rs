@@ -1,8 +1,8 @@
-//! Which container is starting, when kubelet tells no more than the ids of its units.
+//! Finds out which container is starting, when kubelet's request contains only the ids of its units.
 //!
-//! Nearly always one container has them. But an init container's units are given to those that come after it, too:
-//! then both may have the same units of one resource. Kubelet tells the units of all resources of a container one after
-//! the other, and which of the containers it is follows from all of them together.
+//! Nearly always only one container has them. But kubelet gives an init container's units to the later containers, too:
+//! then both may have the same units of one resource. Kubelet sends the units of all resources of a container one after
+//! the other, and all of them together identify the container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,37 +13,39 @@ use super::slice_name::slice_name;
 use super::unit_id::CdiName;
 use crate::pod_resources::{Holders, Recorded};
 
-/// A container that has the units which kubelet told.
+/// A container that has the units in kubelet's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Its name in the pod.
+    /// The container's name in the pod.
     pub(super) container: String,
     /// Its units, by resource that is served here.
     pub(super) devices: BTreeMap<String, BTreeSet<String>>,
-    /// The CDI names that kubelet was told for them.
+    /// The CDI names that kubelet was told for these units.
     pub(super) aliases: BTreeSet<String>,
-    /// Whether `PodResources` lists it: it is no init container that ends before the others start.
+    /// Whether `PodResources` lists the container. If so, it is not an init container that ends before the others
+    /// start.
     pub(super) is_listed: bool,
 }
 
-/// What kubelet has told of the containers that it is starting, by pod.
+/// The requests of kubelet for the containers that it is starting, by pod.
 #[derive(Debug, Default)]
 pub(super) struct Starts(Mutex<BTreeMap<String, Start>>);
 
 /// A start that may not be complete.
 #[derive(Debug, Default)]
 struct Start {
-    /// The CDI names of the units that were told.
+    /// The CDI names of the units in the requests so far.
     told: BTreeSet<String>,
-    /// Who was taken to have them.
+    /// The container that these requests were attributed to.
     taken: Option<Candidate>,
 }
 
 impl Starts {
-    /// Which of a pod's containers that have the units with this CDI name is starting.
+    /// Decides which container of a pod is starting, among those that have the units with this CDI name.
     ///
-    /// It has all units that were told since the last one was complete. Of several the one with the fewest resources is
-    /// taken: another one's further units tell, when they come. Who has the same units of everything gets the same.
+    /// The container has all units that were requested since the last start was complete. Among several candidates the
+    /// one with the fewest resources is taken; requests for further units show if it was another one. Containers with
+    /// the same units of all resources get the same slice.
     pub(super) fn choose(&self, pod_uid: &str, alias: &str, candidates: &[Candidate]) -> Option<Candidate> {
         let mut starts = self.lock();
         let start = starts.entry(pod_uid.to_owned()).or_default();
@@ -51,7 +53,7 @@ impl Starts {
         start.taken.clone()
     }
 
-    /// Forgets what was told of a pod's container: it does not start now.
+    /// Forgets the requests for a pod's container, which does not start now.
     pub(super) fn forget(&self, pod_uid: &str) {
         self.lock().remove(pod_uid);
     }
@@ -74,8 +76,8 @@ impl Start {
         let found = self.fitting(candidates).filter(|_| !is_again);
         let is_next = match (&self.taken, found) {
             (_, None) => true,
-            // What was told before may have been all of another container's. An init container is never the next one
-            // after a container that is listed: then what was told was the init container's as well.
+            // The earlier requests may have been complete for another container. An init container never comes after a
+            // container that is listed: in that case the earlier requests were for the init container as well.
             (Some(taken), Some(found)) => {
                 was_complete && taken.container != found.container && (found.is_listed || !taken.is_listed)
             }
@@ -88,14 +90,14 @@ impl Start {
         self.taken = found.cloned();
     }
 
-    /// Who has all units that were told, with the fewest others.
+    /// The candidate that has all units that were requested, with the fewest others.
     fn fitting<'a>(&self, candidates: &'a [Candidate]) -> Option<&'a Candidate> {
         let fit = candidates.iter().filter(|candidate| candidate.aliases.is_superset(&self.told));
         fit.min_by_key(|candidate| (candidate.aliases.len(), !candidate.is_listed))
     }
 }
 
-/// Whether two containers have a unit in common: one of them ends before the other starts.
+/// Whether two containers have a unit in common: then one of them ends before the other starts.
 #[must_use]
 pub(super) fn have_units_in_common(
     one: &BTreeMap<String, BTreeSet<String>>,
@@ -144,7 +146,7 @@ mod tests {
         Candidate { container: container.into(), devices: BTreeMap::new(), aliases, is_listed }
     }
 
-    /// Who is taken to start as kubelet tells one name after the other.
+    /// The containers that are chosen as kubelet requests one name after the other.
     fn taken(starts: &Starts, containers: &[Candidate], told: &[&str]) -> Vec<String> {
         let choose = |alias: &&str| {
             let candidates: Vec<Candidate> =
@@ -176,7 +178,7 @@ mod tests {
             let starts = Starts::default();
             assert_eq!(taken(&starts, &containers, &init)[1], "init");
             assert_eq!(taken(&starts, &containers, &["core"]), ["main"]);
-            // Once more, after it has failed.
+            // The same again, after a failure.
             assert_eq!(taken(&starts, &containers, &["core"]), ["main"]);
         }
         let containers = [candidate("init", &["core"], false), candidate("main", &["core", "memory"], true)];
@@ -184,7 +186,7 @@ mod tests {
             let starts = Starts::default();
             assert_eq!(taken(&starts, &containers, &["core"]), ["init"]);
             assert_eq!(taken(&starts, &containers, &main)[1], "main");
-            // Once more, in either order.
+            // The same again, in either order.
             for again in [["core", "memory"], ["memory", "core"], ["core", "memory"]] {
                 assert_eq!(taken(&starts, &containers, &again)[1], "main");
             }

@@ -1,4 +1,5 @@
-//! Kubelet's part for the plugin's own tests: sockets in a directory, what is registered there, and who has what.
+//! Kubelet's part in the plugin's own tests: sockets in a directory, the plugins registered there, and the units of
+//! containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,26 +17,26 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 use who::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 
-/// What kubelet knows.
+/// The state of kubelet.
 #[derive(Default)]
 struct Known {
-    /// Sockets by resource, of this run.
+    /// The sockets of plugins by resource, in this run.
     registered: BTreeMap<String, String>,
     /// How often a plugin has registered, by resource.
     registrations: BTreeMap<String, usize>,
     /// Units by pod and resource.
     units: BTreeMap<String, BTreeMap<String, Vec<String>>>,
-    /// How often it was asked who has what.
+    /// How often `PodResources` was asked.
     lists: usize,
-    /// How many of the next questions are too many.
+    /// How many of the next questions are rejected as too many.
     rejected: usize,
     /// How long it takes to answer.
     answer_delay: Duration,
-    /// What happens while it is asked the next time.
+    /// Work to do during the next question.
     meanwhile: Option<Box<dyn FnOnce() + Send>>,
-    /// What happens whenever it is asked.
+    /// Work to do at every question.
     at_questions: Option<Box<dyn FnMut() + Send>>,
-    /// Listens to the plugins, in this run.
+    /// The tasks that listen to the plugins, in this run.
     listening: JoinSet<()>,
 }
 
@@ -44,7 +45,7 @@ struct Known {
 pub(crate) struct Shared(Arc<Mutex<Known>>);
 
 impl Shared {
-    /// Says that the container `main` of a pod has these units.
+    /// Gives these units to the container `main` of a pod.
     pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[String]) {
         let mut known = self.0.lock().unwrap();
         known.units.entry(pod.into()).or_default().insert(resource.into(), ids.to_vec());
@@ -120,12 +121,12 @@ impl TestKubelet {
         self.known.0.lock().unwrap().listening.abort_all();
     }
 
-    /// What it knows, for whoever changes that elsewhere.
+    /// The shared state, for code that changes it elsewhere.
     pub(crate) fn known(&self) -> Shared {
         self.known.clone()
     }
 
-    /// Says that the container `main` of a pod has these units.
+    /// Gives these units to the container `main` of a pod.
     pub(crate) fn give(&self, pod: &str, resource: &str, ids: &[String]) {
         self.known.give(pod, resource, ids);
     }
@@ -146,28 +147,28 @@ impl TestKubelet {
         self.known.0.lock().unwrap().units.remove(pod);
     }
 
-    /// Rejects the next questions: it was asked too often.
+    /// Rejects the next questions, as kubelet does when it is asked too often.
     pub(crate) fn reject(&self, questions: usize) {
         self.known.0.lock().unwrap().rejected = questions;
     }
 
-    /// Takes so long to say who has what.
+    /// Delays each answer of `PodResources`.
     pub(crate) fn answer_after(&self, delay: Duration) {
         self.known.0.lock().unwrap().answer_delay = delay;
     }
 
-    /// Has `work` done while it is asked the next time who has what, after it has looked.
+    /// Does `work` during the next question of `PodResources`, after the state was read.
     pub(crate) fn meanwhile(&self, work: impl FnOnce() + Send + 'static) {
         self.known.0.lock().unwrap().meanwhile = Some(Box::new(work));
     }
 
-    /// Has `work` done whenever it is asked who has what, before it looks. If there is one asker, what the answer before has
-    /// led to is done by then.
+    /// Does `work` at every question of `PodResources`, before the state is read. If only one client asks, it has then
+    /// finished its work on the last answer.
     pub(crate) fn at_questions(&self, work: impl FnMut() + Send + 'static) {
         self.known.0.lock().unwrap().at_questions = Some(Box::new(work));
     }
 
-    /// How often it was asked who has what.
+    /// How often `PodResources` was asked.
     pub(crate) fn lists(&self) -> usize {
         self.known.0.lock().unwrap().lists
     }
@@ -188,7 +189,7 @@ async fn connect(path: PathBuf) -> Result<DevicePluginClient<Channel>, tonic::tr
     endpoint.connect_with_connector(connector).await.map(DevicePluginClient::new)
 }
 
-/// Listens to a plugin until that ends: one that nobody listens to registers again.
+/// Listens to a plugin until it ends: a plugin without a listener registers again.
 async fn listen(path: PathBuf) {
     let Ok(mut plugin) = connect(path).await else { return };
     let Ok(units) = plugin.list_and_watch(plugin::Empty {}).await else { return };
@@ -237,7 +238,7 @@ impl PodResourcesLister for Service {
             return Err(Status::resource_exhausted("rejected by rate limit"));
         }
         let devices = |(resource, ids): (&String, &Vec<String>)| {
-            // Half of them each: kubelet splits by NUMA node.
+            // The units are split in half, because kubelet splits them by NUMA node.
             let (first, second) = ids.split_at(ids.len() / 2);
             [first, second].map(|ids| who::ContainerDevices {
                 resource_name: resource.clone(),

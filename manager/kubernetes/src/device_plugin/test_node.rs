@@ -16,7 +16,7 @@ use crate::pod_resources::Holder;
 
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// Device `number`, with so many GiB.
+/// Device `number`, with `memory_gib` GiB.
 pub(crate) fn device(number: u32, memory_gib: u64) -> Device {
     Device {
         uuid: format!("GPU-00000000-0000-0000-0000-{number:012x}"),
@@ -73,7 +73,7 @@ fn made(content: SliceRequest) -> Slice {
     Slice { content, cdi_device, processes: 0, consumers: BTreeSet::new() }
 }
 
-/// The only container of a pod has these units of one resource.
+/// A holder: the only container of a pod has these units of one resource.
 pub(crate) fn holder(pod: &str, resource: &str, ids: &[&str]) -> Holder {
     let ids = ids.iter().map(|id| (*id).to_owned()).collect();
     Holder {
@@ -92,14 +92,14 @@ pub(crate) fn pod(container: &str, resources: &[(&str, &str)], annotations: &[(&
     Pod { annotations: owned(annotations), containers: vec![container] }
 }
 
-/// A node that gives out what there is, and no more.
+/// A node that gives out the parts that it has, and no more.
 pub(crate) struct TestNode {
     devices: watch::Sender<Arc<Devices>>,
     slices: Mutex<BTreeMap<String, Slice>>,
     refuses_slices: AtomicBool,
     /// Slices of containers that run.
     running: Mutex<BTreeSet<String>>,
-    /// How many slices it has looked at to answer.
+    /// How many slices were read for answers.
     looked_at: AtomicUsize,
 }
 
@@ -115,7 +115,7 @@ impl TestNode {
         })
     }
 
-    /// Has it make no more slices.
+    /// Makes the node refuse all further slices.
     pub(crate) fn refuse_slices(&self) {
         self.refuses_slices.store(true, Ordering::Relaxed);
     }
@@ -125,12 +125,12 @@ impl TestNode {
         self.devices.send_modify(|devices| change(&mut Arc::make_mut(devices).devices[number]));
     }
 
-    /// Says that so many processes run in a slice.
+    /// Sets the number of processes in a slice.
     pub(crate) fn set_processes(&self, name: &str, processes: usize) {
         self.slices().get_mut(name).expect("a slice of that name").processes = processes;
     }
 
-    /// Says whether a container runs that was given a slice, without a process in it.
+    /// Sets whether a container runs that was given a slice, without a process in it.
     pub(crate) fn set_running(&self, name: &str, runs: bool) {
         let mut running = self.running.lock().expect("no test panics while it holds this");
         if runs {
@@ -140,7 +140,7 @@ impl TestNode {
         };
     }
 
-    /// How many slices it has looked at so far to answer.
+    /// How many slices were read for answers so far.
     pub(crate) fn looked_at(&self) -> usize {
         self.looked_at.load(Ordering::Relaxed)
     }

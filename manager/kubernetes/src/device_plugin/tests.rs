@@ -27,13 +27,13 @@ const MEMORY: &str = "aliquot.dev/gpu-memory";
 #[derive(Default)]
 struct TestCluster {
     pods: Mutex<BTreeMap<String, Pod>>,
-    /// What the node's status says, after this was refused once.
+    /// The node's status; the first write is refused.
     counted: Mutex<BTreeMap<&'static str, u64>>,
     refuses_counts: AtomicBool,
-    /// What the node's annotation says, after this was refused once.
+    /// The node's annotation; the first write is refused.
     described: Mutex<Option<Inventory>>,
     refuses_descriptions: AtomicBool,
-    /// What was said of whom.
+    /// The events, each with its subject.
     events: Mutex<Vec<(String, String)>>,
 }
 
@@ -125,7 +125,7 @@ impl World {
         plugin.list_and_watch(proto::Empty {}).await.unwrap().into_inner()
     }
 
-    /// What kubelet does when a pod is admitted: takes units as they are preferred, and asks what they bring along.
+    /// Acts as kubelet when a pod is admitted: takes units as they are preferred, and asks for their devices.
     async fn admit(&self, name: &str, resources: &[(&str, &str)], annotations: &[(&str, &str)]) -> Vec<String> {
         self.cluster.pods.lock().unwrap().insert(name.into(), pod("main", resources, annotations));
         let mut cdi_devices = Vec::new();
@@ -137,7 +137,7 @@ impl World {
         cdi_devices
     }
 
-    /// Gives these units to a pod, and returns the CDI devices that they bring along.
+    /// Gives these units to a pod, and returns their CDI devices.
     async fn allocate(&self, pod: &str, resource: &str, ids: &[String]) -> Vec<String> {
         let mut plugin = self.kubelet.plugin(resource).await;
         let container_requests = vec![proto::ContainerAllocateRequest { device_ids: ids.to_vec() }];
@@ -175,7 +175,7 @@ impl World {
         answer.container_responses[0].device_ids.clone()
     }
 
-    /// What kubelet does before it creates the container.
+    /// Acts as kubelet before it creates the container.
     async fn start(&self, pod: &str) -> Result<(), Status> {
         for (resource, ids) in self.kubelet.units(pod) {
             let mut plugin = self.kubelet.plugin(&resource).await;
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// Waits for an answer of which so many units are healthy.
+/// Waits for an answer with `count` healthy units.
 async fn healthy(units: &mut Streaming<proto::ListAndWatchResponse>, count: usize) {
     loop {
         let listed = units.next().await.unwrap().unwrap();
@@ -248,7 +248,7 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     world.record(&[("a", "uid-1")]);
     world.start("a").await.unwrap();
     let slice = world.slice("a").unwrap();
-    // Told by a relay that is late.
+    // The message of a relay that is late.
     world.allocate("a", MEMORY, &units[MEMORY]).await;
     assert_eq!(world.node.list(), [slice]);
     // The next pod of that name gets the same units.
@@ -262,7 +262,7 @@ async fn a_slice_outlives_what_is_told_late_but_not_its_pod() {
     world.allocate("a", MEMORY, &units[MEMORY]).await;
     world.start("a").await.unwrap();
     assert_eq!(limit(&world), 40);
-    // And the one after that, of which nothing was told before it starts, to a plugin that has not made the slice.
+    // And the pod after that: nothing was told before it starts, and this plugin has not made the slice.
     world.restart().await;
     comes_again(&world, "uid-3", "50");
     world.start("a").await.unwrap();
@@ -276,7 +276,7 @@ async fn a_pod_with_another_one_s_units_waits_and_takes_no_slice() {
     world.record(&[("a", "uid-a")]);
     world.start("a").await.unwrap();
     let slice = world.slice("a").unwrap();
-    // The next process must know for which pod this one has made the slice.
+    // The next process must know which pod this one has made the slice for.
     world.restart().await;
     // Kubelet has forgotten that it gave the memory away.
     world.admit("b", &THIRD, &[]).await;
@@ -313,7 +313,7 @@ async fn many_containers_at_once_share_the_questions_to_kubelet() {
     }
     let asked = world.kubelet.lists();
     world.kubelet.reject(3);
-    // Long enough that others come meanwhile, however slowly they do.
+    // Long enough for the other requests to arrive, even if they are slow.
     world.kubelet.answer_after(Duration::from_millis(100));
     let starts: Vec<_> = names.iter().map(|name| world.start(name)).collect();
     for started in futures_all(starts).await {
@@ -369,10 +369,10 @@ async fn only_who_would_find_room_on_the_empty_node_waits_for_room() {
     assert!(!waits("too-big", &[(CORE, "10"), (MEMORY, "65")], &[]).await);
     let elsewhere = [("nvidia.com/use-gpuuuid", "GPU-of-another-node")];
     assert!(!waits("bound", &[("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1000")], &elsewhere).await);
-    // Who was sent to a device that is full says nothing about the others, which may have room.
+    // A container with a decision for a full device shows nothing about the other devices, which may have room.
     let decided = format!("main={}/800/1", device(0, 16).uuid);
     assert!(!waits("sent", &[(CORE, "80")], &[("aliquot.dev/devices", &decided)]).await);
-    // Who waits for a device to become well waits for room.
+    // A container that waits for a device to recover waits for room.
     world.node.change(0, |device| device.problem = Some("Xid 79".into()));
     assert!(waits("ill", &[(CORE, "10")], &[]).await);
 }
@@ -433,7 +433,7 @@ async fn who_was_sent_to_a_full_device_is_refused_and_told_so() {
     world.admit("a", &[(CORE, "90"), (MEMORY, "16")], &sent).await;
     world.start("a").await.unwrap();
     let part = world.slice("a").unwrap().content.parts[0].clone();
-    // How much it gets, the pod itself says.
+    // The pod itself says how much it gets.
     assert_eq!((part.device_uuid, part.core_request_percent), (device(1, 16).uuid, 90));
     world.admit("b", &THIRD, &sent).await;
     let refusal = world.start("b").await.unwrap_err();
@@ -454,7 +454,7 @@ async fn what_a_scheduler_has_decided_takes_nothing_off_the_offer() {
     healthy(&mut world.watch(MEMORY).await, all).await;
     world.restart().await;
     healthy(&mut world.watch(MEMORY).await, all).await;
-    // On what no scheduler has decided, only the plugin knows that nobody can do anything with the rest of the memory.
+    // Where no scheduler has decided, only the plugin knows that the rest of the memory is of no use.
     world.kubelet.forget("a");
     world.cluster.pods.lock().unwrap().remove("a");
     world.admit("b", &[(CORE, "100"), (MEMORY, "4")], &[]).await;

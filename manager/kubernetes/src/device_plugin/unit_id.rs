@@ -6,13 +6,13 @@ use sha2::{Digest, Sha256};
 
 /// The kind of CDI device that the node publishes slices as.
 const CDI_KIND: &str = "aliquot.dev/slice";
-/// What the CDI names of containers' units begin with; what slices are named by others does not.
+/// The common beginning of the CDI names of containers' units. Slices of other origin have no such names.
 const ALIAS_PREFIX: &str = "container-";
-/// So many bytes of the hash: two containers of a node never meet.
+/// Bytes of the hash, so many that two containers of a node never have the same.
 const HASH_BYTES: usize = 16;
 
-/// The id of unit `number` of a device. Kubelet counts them and nothing more; which resource it is of is known from who
-/// asks.
+/// The id of unit `number` of a device. Kubelet only counts ids. The id need not name the resource, because each
+/// request is about one.
 #[must_use]
 pub(super) fn unit_id(device_uuid: &str, number: u64) -> String {
     format!("{device_uuid}::{number}")
@@ -29,8 +29,8 @@ pub(super) fn device_of(id: &str) -> Option<&str> {
 pub struct CdiName(String);
 
 impl CdiName {
-    /// The device that kubelet is told of for these units: a function of the ids, so that it can be told before it is
-    /// known whose they are.
+    /// The device for these units. It is a function of the ids alone, so kubelet can be told it before the container is
+    /// known.
     #[must_use]
     pub fn of_units(resource: &str, ids: &BTreeSet<String>) -> CdiName {
         let mut hash = Sha256::new();
@@ -42,7 +42,7 @@ impl CdiName {
         CdiName::of_slice(&format!("{ALIAS_PREFIX}{digits}"))
     }
 
-    /// The device of a slice that is called `name`, or has this alias.
+    /// The device of a slice with this name or alias.
     #[must_use]
     pub fn of_slice(name: &str) -> CdiName {
         CdiName(format!("{CDI_KIND}={name}"))
@@ -54,20 +54,20 @@ impl CdiName {
         CdiName(name.to_owned())
     }
 
-    /// Its fully qualified name.
+    /// The fully qualified name of the device.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What the slice's alias is for it: the name without its kind.
+    /// The slice's alias for this device: the name without its kind.
     #[must_use]
     pub fn alias(&self) -> &str {
         self.0.split_once('=').map_or(self.0.as_str(), |(_, alias)| alias)
     }
 }
 
-/// Whether a slice is one of a container's units: only those are taken away when their container is gone.
+/// Whether an alias is of a container's units. Only slices with such an alias are removed when their container is gone.
 #[must_use]
 pub(super) fn is_alias_of_units(alias: &str) -> bool {
     alias.starts_with(ALIAS_PREFIX)

@@ -1,8 +1,8 @@
-//! Which units kubelet may hand out: what it has handed out, and what there is room for.
+//! The units that kubelet may hand out: those that it has handed out, and those for which there is room.
 //!
-//! Several resources stand for the same devices, and slices are made by others, too. So of each resource only as many
-//! free units are healthy as fit into what is left of the devices: what is given out in one way is not on offer in
-//! another one. Which unit that is does not matter where units only count.
+//! Several resources stand for the same devices, and others make slices, too. So for each resource only as many free
+//! units are healthy as fit into the free part of the devices: a part that was given out by one resource is not on
+//! offer by another one. Where units only count, it does not matter which of them are healthy.
 
 use aliquot_node::{Device, Devices, Slice};
 
@@ -10,11 +10,11 @@ use super::held::Held;
 use super::resource::{Resource, Room};
 use super::unit_id::unit_id;
 
-/// Kubelet takes messages of 4 MiB; an id with all that belongs to it has less than 80 bytes.
+/// Kubelet accepts messages of 4 MiB; an entry for one id has less than 80 bytes.
 const UNITS_MAX: u64 = 50_000;
 const MIB: u64 = 1 << 20;
 
-/// A unit as kubelet is told of it.
+/// A unit, in the form for kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unit {
     pub(super) id: String,
@@ -31,15 +31,15 @@ pub(super) struct Unit {
 pub(super) struct TooManyUnits {
     resource: String,
     found: u64,
-    /// For units of memory.
+    /// The least size of a unit that would do, for units of memory.
     unit_min_mib: Option<u64>,
 }
 
-/// All units of a resource. If `is_split`, no more of a share is offered than
-/// one container can have: the room of the device with the most of it, or all devices that are free as a whole.
+/// All units of a resource. If `is_split`, it offers no more of a share than one container can have: the room of the
+/// device with the most of it, or all devices that are free as a whole.
 ///
 /// # Errors
-/// There are too many.
+/// There are more units than kubelet accepts.
 pub(super) fn units_of(
     resource: &Resource,
     devices: &Devices,
@@ -65,8 +65,8 @@ pub(super) fn units_of(
         keep_what_is_together(&mut fits, &rooms);
     }
     let mut units: Vec<Unit> = Vec::new();
-    // How many free units there is room for that none of the device's own stands for. Of whole devices these are the
-    // devices whose unit somebody has who is on another one.
+    // Free units for which there is room, but not on their own device. For whole devices: the number of free devices
+    // whose own unit is held by a container that is on another device.
     let mut spare = 0_u64;
     for ((device, count), fits) in of_devices.iter().zip(&fits) {
         let (mut left, mut only_counts) = (*fits, !resource.is_of_whole_devices());
@@ -95,8 +95,8 @@ pub(super) fn units_of(
     Ok(units)
 }
 
-/// Of what fits on each device, keeps what one container can have: all devices of which everything is free; if there is
-/// none, the device with the most. A device that is ill has no room.
+/// Reduces the room of the devices to the part that one container can have: all devices that are completely free; if
+/// there is none, the device with the most room. An unhealthy device has no room.
 fn keep_what_is_together(fits: &mut [u64], rooms: &[Option<Room>]) {
     let is_whole = |room: &Option<Room>| room.is_some_and(|room| room.is_untouched);
     let has_whole = rooms.iter().any(is_whole);
@@ -167,7 +167,7 @@ mod tests {
         let [_, _, whole] = &resources()[..] else { panic!("there are three") };
         let devices = node(&[0, 1, 2].map(|number| device(number, 4)));
         let ids = devices.devices.iter().map(|device| unit_id(&device.uuid, 0)).collect::<Vec<_>>();
-        // Somebody has the unit of the first device, and nothing yet.
+        // A container has the unit of the first device, and no slice yet.
         let holders: Holders = [holder("a", &whole.name, &[&ids[0]])].into_iter().collect();
         let offered = |slices: &[Slice]| -> Vec<bool> {
             let held = Held::new(whole, &holders, slices);
@@ -212,7 +212,7 @@ mod tests {
         // Half of the time comes with a quarter of the memory.
         assert_eq!(free(&[slice(50, 4)]), [50, 8]);
         assert_eq!(free(&[slice(50, 4), slice(25, 2)]), [25, 8]);
-        // Who names the memory takes it from what is on offer, and leaves what was kept for his time.
+        // A container that names the memory takes it from the offer, and leaves the memory that was kept for its time.
         assert_eq!(free(&[slice(50, 4), slice(25, 8)]), [25, 2]);
     }
 
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!((free(core, &[]), free(memory, &[]), free(whole, &[])), (300, 12, 3));
         let one = [slice(0, 60, 3)];
         assert_eq!((free(core, &one), free(memory, &one), free(whole, &one)), (200, 8, 2));
-        // No device has room for both 40 percent and 3 GiB, but for either.
+        // No device has room for both 40 percent and 3 GiB, but each has room for one of them.
         let each = [slice(0, 60, 1), slice(1, 90, 2), slice(2, 60, 3)];
         assert_eq!((free(core, &each), free(memory, &each), free(whole, &each)), (40, 3, 0));
     }
@@ -238,7 +238,8 @@ mod tests {
         let facts = NodeFacts { memory_unit_bytes: GIB, core_memory_percent: Some(50), ..NodeFacts::default() };
         let all = Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default());
         let devices = node(&[0, 1, 2].map(|number| device(number, 16)));
-        // Who has time alone took what was kept for it, so as much memory as before is free beside the rest of the time.
+        // Containers with time alone took the memory that was kept for it. So the same memory as before is free beside
+        // the rest of the time.
         let slices = [slice_of("a", &devices.devices[1], 60, 16 * GIB * 6 / 20)];
         let free = |resource: &Resource| {
             let units = units_of(resource, &devices, &slices, &Held::default(), true).unwrap();
@@ -253,7 +254,7 @@ mod tests {
             let facts = NodeFacts { memory_unit_bytes: unit_mib * MIB, ..NodeFacts::default() };
             Resource::all(&Spoken::new([]).unwrap(), &facts, &Devices::default()).remove(1)
         };
-        // Eight devices of 141 GiB, the largest node that there is.
+        // Eight devices of 141 GiB, as on the largest known node.
         let devices = node(&(0..8).map(|number| device(number, 141)).collect::<Vec<_>>());
         let units = |unit_mib| units_of(&memory(unit_mib), &devices, &[], &Held::default(), false);
         let error = units(1).unwrap_err().to_string();

@@ -1,16 +1,17 @@
 //! Pods that wait for room on the node.
 //!
 //! Kube-scheduler counts the units of all devices of a node together, so it can send a container to a node where no
-//! device alone has room for it. That pod has its node for good, and would wait until others go. So a pod that waits for
-//! long is evicted if a controller makes another one in its place, which can go to another node. And from the first such
-//! refusal on only what fits on one device is on offer ([`Waits::are_split`]), until something was given back: otherwise
-//! the new pod would be sent here again. It is not so from the beginning, because a pod that kubelet admits when units
-//! have just been taken off the offer fails.
+//! single device has room for it. That pod stays bound to its node, and would wait until others go. So a pod that waits
+//! for long is evicted if a controller makes another one in its place, which can go to another node. From the first
+//! such refusal on, the node offers only as much as fits on one device ([`Waits::are_split`]), until some part was
+//! given back: otherwise the new pod would be sent here again. The node does not do so from the beginning, because a
+//! pod fails if kubelet admits it when units have just been taken off the offer.
 //!
-//! Not every offer becomes smaller by that: HAMi's and Volcano's say only how many containers a device takes. So of each
-//! owner no second pod is evicted for an hour. And a pod that would find no devices on the empty node does not wait for
-//! room: it is not evicted, and nothing is taken off the offer for it. Nor is anything taken off for a pod for which a
-//! scheduler has decided on devices: it says nothing about the others, and its scheduler does not go by the offer.
+//! Not every offer becomes smaller by that: those of HAMi and Volcano say only how many containers a device takes. So
+//! for an hour no second pod of the same owner is evicted. A pod that would find no devices on the empty node does not
+//! wait for room: it is not evicted, and the offer is not reduced for it. The offer is not reduced either for a pod for
+//! which a scheduler has decided on devices: its refusal shows nothing about the other devices, and its scheduler does
+//! not go by the offer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,15 +22,15 @@ use tokio::time::Instant;
 
 use crate::pod_resources::Holders;
 
-/// Who waits for room, and since when.
+/// The pods that wait for room, and since when each does.
 #[derive(Debug, Default)]
 pub(super) struct Waits(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By the pod's UID.
+    /// The waiting pods, by UID.
     pods: BTreeMap<String, Waiting>,
-    /// The slices that took the room when it was found split last.
+    /// The slices that took the room when it was last found split.
     in_the_way: BTreeSet<String>,
 }
 
@@ -38,7 +39,7 @@ struct State {
 pub(super) struct Waiting {
     /// The container that found no room.
     pub(super) container: Consumer,
-    /// Why, when it was tried last.
+    /// The reason for the last refusal.
     pub(super) reason: String,
     since: Instant,
 }
@@ -56,7 +57,7 @@ impl Waits {
         waiting.reason = reason;
     }
 
-    /// No device had room for a container, beside these slices.
+    /// Notes that no device had room for a container, beside these slices.
     pub(super) fn found_split(&self, slices: &[Slice]) {
         self.lock().in_the_way = slices.iter().map(|slice| slice.content.name.clone()).collect();
     }
@@ -66,8 +67,8 @@ impl Waits {
         self.lock().pods.remove(pod_uid);
     }
 
-    /// Those that have waited for as long as `patience`, by their pods' UIDs, once. Pods that kubelet does not know any
-    /// more are forgotten.
+    /// The pods that have waited for at least `patience`, by UID; each is returned once. Pods that kubelet does not
+    /// know any more are forgotten.
     pub(super) fn for_long(&self, patience: Duration, holders: &Holders) -> BTreeMap<String, Waiting> {
         let known: BTreeSet<&str> = holders.recorded().iter().map(|recorded| recorded.pod_uid.as_str()).collect();
         let mut state = self.lock();
@@ -78,7 +79,7 @@ impl Waits {
         long
     }
 
-    /// Whether the devices' room has been found too split for a container, and is no other since.
+    /// Whether the devices' room was found too split for a container, and has not changed since.
     pub(super) fn are_split(&self, slices: &[Slice]) -> bool {
         let mut state = self.lock();
         let names: BTreeSet<&str> = slices.iter().map(|slice| slice.content.name.as_str()).collect();
@@ -136,7 +137,7 @@ mod tests {
         let more = [&slices[..], &[slice_of("c", &device(0, 16), 10, GIB)]].concat();
         assert!(waits.are_split(&more));
         assert!(!waits.are_split(&slices[..1]));
-        // One of that name that comes later is another one.
+        // A later pod of the same name is another pod.
         assert!(!waits.are_split(&slices));
     }
 }

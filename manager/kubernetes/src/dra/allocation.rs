@@ -1,4 +1,4 @@
-//! From what the scheduler has allocated to a claim to the slices that are to be made.
+//! Turns the scheduler's allocation of a claim into the slices to make.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 use super::names::{CORE, ClaimUid, DRIVER, MEMORY, device_of};
 use super::partitions::partition_of;
 
-/// As long as a slice's description may be.
+/// Maximum bytes of a slice's description.
 const DESCRIPTION_BYTES_MAX: usize = 1024;
 
-/// A slice of a claim, and what of the claim it is.
+/// A slice of a claim, with the results and containers that belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClaimSlice {
-    /// The slice to make. Parts that are instances to be made are missing until they are there.
+    /// The slice to make. Parts on instances that are yet to be made are added once the instances exist.
     pub slice: SliceRequest,
-    /// What kubelet is to be told of, in the order of the claim's status.
+    /// The devices to report to kubelet, in the order of the claim's status.
     pub devices: Vec<AllocatedDevice>,
-    /// The pods and their containers that have it, if the claim has other slices besides: kubelet does not tell.
+    /// The pods and their containers that have the slice, if the claim has other slices besides: kubelet does not tell.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub containers: BTreeSet<(String, String)>,
 }
 
 impl ClaimSlice {
-    /// The claim's requests that it answers.
+    /// The claim's requests that the slice answers.
     #[must_use]
     pub(super) fn requests(&self) -> BTreeSet<String> {
         self.devices.iter().map(|device| device.request.clone()).collect()
@@ -39,48 +39,48 @@ impl ClaimSlice {
 /// One result of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AllocatedDevice {
-    /// The claim's request that it answers; of a prioritised list the list's name.
+    /// The claim's request that it answers; for a prioritised list, the list's name.
     pub request: String,
     /// The pool.
     pub pool: String,
     /// The device's name in it.
     pub device: String,
-    /// Which share, of a device that allows several allocations.
+    /// The id of the share, on a device that allows several allocations.
     pub share_id: Option<String>,
-    /// If it is a MIG instance that is made for the claim: which.
+    /// The MIG instance, if one is made for the claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
-    /// Its UUID once it was made.
+    /// The instance's UUID, once it was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_uuid: Option<String>,
 }
 
-/// Why a claim cannot be prepared here.
+/// The reason why a claim cannot be prepared here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AllocationError {
-    /// The claim was deleted, and another one has its name.
+    /// The claim was deleted, and another claim has its name.
     #[error("there is another claim of that name now, with uid {found}")]
     OtherClaim {
-        /// That one's.
+        /// The UID of the other claim.
         found: String,
     },
-    /// No scheduler has decided on it.
+    /// No scheduler has allocated it yet.
     #[error("nothing is allocated to the claim")]
     NotAllocated,
-    /// Nothing of it is ours.
+    /// None of its devices is of this driver.
     #[error("the claim has no device of {DRIVER}")]
     NoDevice,
-    /// It is for another node.
+    /// It was allocated a device of another node.
     #[error("the claim has device {device} of pool {pool}; this node's is {own}")]
     OtherPool {
         /// The device.
         device: String,
         /// Its pool.
         pool: String,
-        /// The node's.
+        /// The pool of this node.
         own: String,
     },
-    /// It does not want a part.
+    /// The request does not ask for a part of a device.
     #[error(
         "request {request} asks for administrative access, which {DRIVER} does not give: a slice is a part of a \
          device, and what others have of it is theirs"
@@ -95,29 +95,29 @@ pub(super) enum AllocationError {
         /// The device.
         device: String,
     },
-    /// The API server says something that no resource slice of ours allows.
+    /// The API server returned a value that none of our resource slices allows.
     #[error("request {request} has {capacity} {found:?} of device {device}; it must be {expected}")]
     Capacity {
         /// The request.
         request: String,
         /// The device.
         device: String,
-        /// Which.
+        /// The capacity's name.
         capacity: &'static str,
         /// Its value.
         found: String,
-        /// What it must be.
+        /// The condition that the value must meet.
         expected: &'static str,
     },
-    /// The requests of a slice have more of a device than there is.
+    /// The requests of a slice add up to more than a whole device.
     #[error("the claim has {found} percent of device {device} in all")]
     WholeExceeded {
         /// The device.
         device: String,
-        /// Their sum.
+        /// The sum, in percent.
         found: u64,
     },
-    /// Less than is guaranteed.
+    /// The limit is below the request.
     #[error(
         "coreLimitPercent is {limit}, below the {request} percent of device {device} that are allocated; give a limit \
          of at least {request}"
@@ -125,31 +125,31 @@ pub(super) enum AllocationError {
     LimitBelowRequest {
         /// The device.
         device: String,
-        /// In percent.
+        /// The limit, in percent.
         limit: u32,
-        /// In percent.
+        /// The request, in percent.
         request: u32,
     },
-    /// A slice has one of each.
+    /// Requests of one slice want different values of a field that a slice has only once.
     #[error(
         "the requests {requests:?} have different values of {field}, and they are one slice: give all of them the \
          same, or make two claims"
     )]
     Conflict {
-        /// Those of the slice.
+        /// The requests of the slice.
         requests: BTreeSet<String>,
-        /// A field of the parameters.
+        /// The field of the parameters.
         field: &'static str,
     },
-    /// Parameters that are not understood.
+    /// The parameters cannot be understood.
     #[error(transparent)]
     Config(#[from] SliceConfigError),
 }
 
-/// The requests of `claim`, which kubelet says has the UID `uid`, that are answered with devices of ours.
+/// The requests of `claim` that are answered with devices of ours. `uid` is the claim's UID in kubelet's request.
 ///
 /// # Errors
-/// There are none, or it is another claim.
+/// There are none, or the claim has another UID.
 pub(super) fn requests(claim: &ResourceClaim, uid: &ClaimUid) -> Result<BTreeSet<String>, AllocationError> {
     let found = claim.metadata.uid.as_deref().unwrap_or_default();
     if found != uid.as_str() {
@@ -200,13 +200,13 @@ fn allocated(claim: &ResourceClaim) -> Option<&DeviceAllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()?.devices.as_ref()
 }
 
-/// What was allocated to the claim of our devices.
+/// The results of the claim's allocation that are devices of ours.
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
     let all = allocated(claim).and_then(|devices| devices.results.as_deref()).unwrap_or_default();
     all.iter().filter(|result| result.driver == DRIVER)
 }
 
-/// The results so far, as one slice.
+/// The results so far, collected for one slice.
 #[derive(Default)]
 struct Merged {
     parts: Vec<Part>,
@@ -267,7 +267,7 @@ impl Merged {
                 aliases: BTreeSet::new(),
                 environment: BTreeMap::new(),
                 parts: self.parts,
-                // Pods can share a claim.
+                // No pod is named, because pods can share a claim.
                 pod_uid: None,
             },
             devices: self.devices,
@@ -275,7 +275,7 @@ impl Merged {
         })
     }
 
-    /// What all configs that say something about a field of the slice say.
+    /// The common value of a slice's field in all configs that set it.
     fn agreed<T: PartialEq>(
         &self,
         field: &'static str,
@@ -308,7 +308,7 @@ fn audit_policy(said: SaidAuditPolicy) -> AuditPolicy {
     }
 }
 
-/// What is said about a request: by its class first, then by the claim, each in its order.
+/// The parameters for a request: first those of its class, then those of the claim, each in its order.
 fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result<SliceConfig, AllocationError> {
     let applies = |config: &&DeviceAllocationConfiguration| {
         let requests = config.requests.as_deref().unwrap_or_default();
@@ -324,7 +324,7 @@ fn config_of(request: &str, configs: &[DeviceAllocationConfiguration]) -> Result
     Ok(merged)
 }
 
-/// What was allocated of one device. One that allows only one allocation is allocated as a whole.
+/// The part of one device that was allocated. A device that allows only one allocation is allocated as a whole.
 fn part(
     result: &DeviceRequestAllocationResult,
     device: &Device,
@@ -351,7 +351,7 @@ fn part(
     Ok(Part { device_uuid: device.uuid.clone(), core_request_percent, core_limit_percent, memory_limit_bytes })
 }
 
-/// The limit that goes with a request of so many percent.
+/// The limit for a guaranteed share of `request` percent.
 fn core_limit_percent(
     result: &DeviceRequestAllocationResult,
     request: u32,
@@ -364,7 +364,7 @@ fn core_limit_percent(
     Ok(limit)
 }
 
-/// Several requests of a claim may be answered by one device: the slice has their sum of it.
+/// Adds `other` to `known`: if one device answers several requests of a claim, the slice has their sum of it.
 fn join(known: &mut Part, other: &Part, device: &str) -> Result<(), AllocationError> {
     let found = u64::from(known.core_request_percent) + u64::from(other.core_request_percent);
     known.core_request_percent = u32::try_from(found)
@@ -376,7 +376,7 @@ fn join(known: &mut Part, other: &Part, device: &str) -> Result<(), AllocationEr
     Ok(())
 }
 
-/// The request's name without that of the alternative that was chosen: containers and kubelet know no alternatives.
+/// The request's name without the name of the chosen alternative: containers and kubelet know no alternatives.
 fn base(request: &str) -> &str {
     request.split_once('/').map_or(request, |(base, _)| base)
 }

@@ -1,14 +1,14 @@
-//! Prepares claims, and gives them up: the one place where the API, the records of prepared claims and the node meet.
+//! Prepares and unprepares claims: the one place where the API, the records of prepared claims and the node meet.
 //!
-//! A claim is prepared in two phases, so that a driver that is killed between any two steps finds what it has begun:
-//! `started` is written before its slice is made, `completed` when it is there; then kubelet is told. What is
-//! completed is answered from the record as long as the machine lives, also while the API server does not answer. In
-//! another life of the machine devices may be others, so everything is looked at again; a slice that is there and has
-//! the right content is kept.
+//! A claim is prepared in two phases, so that a driver that is killed between any two steps finds the work that it has
+//! begun: `started` is written before its slice is made, and `completed` once the slice exists; then kubelet is told. A
+//! completed claim is answered from the record until the machine restarts, even while the API server does not answer.
+//! After a restart the devices may have changed, so everything is checked again; an existing slice with the right
+//! content is kept.
 //!
-//! A claim is divided into slices ([`pods`]) by what the containers have of it that it is reserved for when it is first
-//! prepared. That stays, as long as it is prepared: kubelet keeps the CDI devices of each request, and does not ask
-//! again for a pod that joins later.
+//! A claim is divided into slices ([`pods`]) when it is first prepared. The division depends on the requests that each
+//! container of the pods has for which the claim is reserved then. It stays as long as the claim is prepared: kubelet
+//! keeps the CDI devices of each request, and does not ask again for a pod that joins later.
 
 mod error;
 mod register;
@@ -50,20 +50,20 @@ pub(super) struct ClaimName {
     pub uid: String,
 }
 
-/// A slice of a claim that is there.
+/// A slice of a claim, made and ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prepared {
-    /// What kubelet is told of.
+    /// The devices to report to kubelet.
     pub devices: Vec<AllocatedDevice>,
     /// How containers get the slice.
     pub cdi_device: String,
 }
 
-/// What is remembered of a claim that is to be prepared.
+/// The record of a claim that kubelet wants prepared.
 enum Remembered {
     /// It is prepared.
     Prepared(Vec<Prepared>),
-    /// It is not prepared, or not any more; what was remembered of it, if that can be read.
+    /// It is not prepared, or not any more. Contains its last record, if that can be read.
     Before(Option<Record>),
 }
 
@@ -76,12 +76,12 @@ pub(super) struct Claims {
     boot_id: String,
     prepared: PreparedClaims,
     locks: Locks,
-    /// Those that have a record that can be read.
+    /// The claims that have a readable record.
     known: Mutex<Register>,
 }
 
 impl Claims {
-    /// The claims that `prepared` remembers, on the node whose pool is `pool`.
+    /// The claims that have a record in `prepared`, on the node whose pool is `pool`.
     pub(super) fn new(
         node: Arc<dyn Node>,
         client: kube::Client,
@@ -121,8 +121,8 @@ impl Claims {
         self.known.lock().iter().map(|(uid, known)| (uid.clone(), named(known))).collect()
     }
 
-    /// Whether a container that kubelet says has the claim of this slice has the slice: kubelet names all slices of a
-    /// claim. Of a container of a pod that joined later that is not known.
+    /// Whether a container really has this slice. Kubelet says only that it has the claim, and names all slices of the
+    /// claim. For a container of a pod that joined later this is not known.
     #[must_use]
     pub(super) fn has(&self, slice: &str, consumer: &Consumer) -> bool {
         let known = self.known.lock();
@@ -132,8 +132,8 @@ impl Claims {
         known.holders.get(slice).is_none_or(is_in) || !known.holders.values().any(is_in)
     }
 
-    /// The node's devices, and which of them are claims' own. Both are of one moment: a claim's instances are its own
-    /// before they are there, and until they are not there any more.
+    /// The node's devices, and which of them are claims' own. Both are from the same moment. A claim's instances count
+    /// as its own before they exist, and until they no longer exist.
     #[must_use]
     pub(super) fn view(&self) -> View {
         let known = self.known.lock();
@@ -141,8 +141,8 @@ impl Claims {
         View { devices, own: known.iter().flat_map(|(_, known)| &known.partitions).cloned().collect() }
     }
 
-    /// Has the claim's slices made, if they are not there. `together` are the names of all claims that kubelet
-    /// prepares with it, for one pod.
+    /// Makes the claim's slices, unless they exist. `together` are the names of all claims that kubelet prepares with
+    /// it, for one pod.
     pub(super) async fn prepare(
         self: &Arc<Claims>,
         claim: &ClaimName,
@@ -176,7 +176,7 @@ impl Claims {
         let object = self.read(claim, patience).await?;
         let requests = requests(&object, &uid)?;
         let seen = self.seen(claim, &object, &requests, together, patience).await?;
-        // Kubelet was told which requests are a slice together.
+        // Kubelet was told which requests form a slice together.
         let told = before.as_ref().filter(|before| before.phase == Phase::Completed).map(Record::division);
         let told = told.filter(|told| told.iter().flatten().cloned().collect::<BTreeSet<_>>() == requests);
         let division = told.unwrap_or_else(|| pods::divide(&requests, &seen));
@@ -199,13 +199,13 @@ impl Claims {
         let (record, made) = self.carry_out(before, record, guard).await?;
         let prepared = prepared(&record, &made);
         let client = self.client.clone();
-        // Kubelet does not wait for it.
+        // Kubelet does not wait for the status.
         tokio::spawn(async move { status::publish(&client, &record, &made).await });
         Ok(prepared)
     }
 
-    /// What is remembered of a claim. If it was prepared in this life of the machine, that is the answer; a slice of it is
-    /// made again if somebody has removed it.
+    /// The record of a claim. If the claim was prepared since the machine's last restart, the record is the answer; a
+    /// slice of it that is missing is made again.
     async fn remembered(self: &Arc<Claims>, uid: &ClaimUid) -> Result<Remembered, ClaimError> {
         let (claims, uid) = (Arc::clone(self), uid.clone());
         let look = move |node: &dyn Node| {
@@ -225,7 +225,7 @@ impl Claims {
                 warn!(claim = %uid, "a MIG instance of a claim is gone: prepares the claim from the beginning");
                 return Ok(Remembered::Before(Some(record)));
             }
-            // One that somebody has resized meanwhile is left as it is.
+            // A slice that was resized meanwhile is left as it is.
             let there = |slice: &ClaimSlice| match node.get(&slice.slice.name) {
                 Some(slice) => Ok(slice),
                 None => node.create(&slice.slice),
@@ -236,8 +236,8 @@ impl Claims {
         blocking(&self.node, look).await
     }
 
-    /// Writes the record in place of `before`, makes the instances and the slices, and writes that they are there. It goes
-    /// on to the end even if nobody waits any more.
+    /// Writes the record in place of `before`, makes the instances and the slices, and records that they exist. It
+    /// finishes even if the caller no longer waits.
     async fn carry_out(
         self: &Arc<Claims>,
         before: Option<Record>,
@@ -255,7 +255,7 @@ impl Claims {
             let slices = match made.map_err(ClaimError::from).and_then(|()| create(node, &record)) {
                 Ok(slices) => slices,
                 Err(error) => {
-                    // The next try begins from nothing, unless something could not be removed.
+                    // The next try starts from nothing, unless a slice could not be removed.
                     let is_left = record.slices.iter().any(|slice| node.get(&slice.slice.name).is_some());
                     if !is_left && instances::undo(node, &record).is_ok() {
                         claims.forget(&record.uid)?;
@@ -270,7 +270,7 @@ impl Claims {
         blocking(&self.node, work).await
     }
 
-    /// Removes what was made for a claim before, if MIG instances are among it: they are made where they are wanted
+    /// Removes what was made for a claim before, if MIG instances are part of it: they are made where they are wanted
     /// now.
     fn roll_back(&self, node: &dyn Node, before: &Record) -> Result<(), ClaimError> {
         if instances::partitions(before).next().is_none() {
@@ -281,7 +281,7 @@ impl Claims {
         Ok(self.forget(&before.uid)?)
     }
 
-    /// Keeps others from the places of the claim's MIG instances, if they are free.
+    /// Reserves the places of the claim's MIG instances, if they are free.
     fn reserve(&self, node: &dyn Node, record: &Record) -> Result<(), CreateError> {
         if instances::partitions(record).next().is_some() {
             node.look()?;
@@ -305,7 +305,7 @@ impl Claims {
                 warn!(claim = %uid, %error, "MIG instances that were made for a claim, if any, stay");
                 None
             });
-            // Found by their names: that the record cannot be read is no reason to keep them.
+            // The slices are found by their names, so they are removed even if the record cannot be read.
             of_claim(node, &uid).iter().try_for_each(|slice| node.remove(&slice.content.name))?;
             if let Some(record) = record {
                 instances::destroy(node, &record, &claims.boot_id)?;
@@ -332,8 +332,8 @@ impl Claims {
             .map_err(|error| ClaimError::Api { what: format!("claim {namespace}/{name}"), message: message(&error) })
     }
 
-    /// What the containers have of the claim's `requests` that it is reserved for. Refuses a claim of whose pods a
-    /// container has another claim besides.
+    /// The containers' parts of the claim's `requests`, for all pods that the claim is reserved for. Refuses a claim if
+    /// a container of these pods also has another claim.
     async fn seen(
         &self,
         claim: &ClaimName,
@@ -355,7 +355,7 @@ impl Claims {
             }
             let pod = match patience.ask(|| pods.get(&consumer.name)).await {
                 Ok(pod) if pod.metadata.uid.as_deref() == Some(consumer.uid.as_str()) => pod,
-                // It is on its way out.
+                // The pod is being deleted.
                 Ok(_) => continue,
                 Err(error) if is_not_found(&error) => continue,
                 Err(error) => {
@@ -385,7 +385,7 @@ impl Claims {
     }
 }
 
-/// What kubelet is told of the claim's slices.
+/// The answer to kubelet about the claim's slices.
 fn prepared(record: &Record, made: &[Slice]) -> Vec<Prepared> {
     let slices = record.slices.iter().zip(made);
     let prepared = |(slice, made): (&ClaimSlice, &Slice)| Prepared {

@@ -1,8 +1,8 @@
 //! MIG instances that are made for claims.
 //!
-//! A claim's record names them before they are made, so that whatever a kill leaves is named. They are the driver's own
-//! only in the life of the machine in which the record was written: instances do not outlive it, and what is at
-//! their places after a reboot somebody else has made.
+//! A claim's record names them before they are made, so that all leftovers of a kill are named. They belong to the
+//! driver only until the machine restarts: instances do not outlive a restart, so an instance in the same place after a
+//! restart was made by another program.
 
 use aliquot_node::{CreateError, Devices, Node, NodeError, Part, Partition};
 
@@ -18,7 +18,7 @@ pub(super) fn partitions(record: &Record) -> impl Iterator<Item = &Partition> {
 /// Refuses a claim whose instances have no room beside those of other claims, whether these were made yet or not.
 ///
 /// # Errors
-/// Whose they are.
+/// The place belongs to another claim; the error names it.
 pub(super) fn check_claims<'known>(
     record: &Record,
     known: impl Iterator<Item = (&'known ClaimUid, &'known [Partition])>,
@@ -40,10 +40,10 @@ pub(super) fn check_claims<'known>(
     Ok(())
 }
 
-/// Refuses a claim whose instances have no room beside those that there are.
+/// Refuses a claim whose instances have no room beside the existing ones.
 ///
 /// # Errors
-/// What is in the way.
+/// The place is taken; the error names what is there.
 pub(super) fn check_room(record: &Record, devices: &Devices) -> Result<(), CreateError> {
     for wanted in partitions(record) {
         let partitioning = devices.get(&wanted.gpu_uuid).and_then(|gpu| gpu.partitioning.as_ref());
@@ -60,10 +60,10 @@ pub(super) fn check_room(record: &Record, devices: &Devices) -> Result<(), Creat
     Ok(())
 }
 
-/// Makes the instances of a claim, and has its slices and its record name them.
+/// Makes the instances of a claim, and enters them into its slices and its record.
 ///
 /// # Errors
-/// One cannot be made. Those before it are there, until they are [undone](undo).
+/// An instance cannot be made. Those before it exist until they are [undone](undo).
 pub(super) fn make(node: &dyn Node, record: &mut Record) -> Result<(), NodeError> {
     for ClaimSlice { slice, devices, .. } in &mut record.slices {
         for device in devices {
@@ -81,19 +81,19 @@ pub(super) fn make(node: &dyn Node, record: &mut Record) -> Result<(), NodeError
     Ok(())
 }
 
-/// Destroys the instances of a claim that were just made, and no other that may be where they should have been.
+/// Destroys the instances of a claim that were just made, and no other instance in one of their places.
 ///
 /// # Errors
-/// One cannot be destroyed.
+/// An instance cannot be destroyed.
 pub(super) fn undo(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
     let made = record.devices().filter(|device| device.instance_uuid.is_some());
     made.filter_map(|device| device.partition.as_ref()).try_for_each(|partition| node.destroy_instance(partition))
 }
 
-/// Destroys the instances of a claim, if it was prepared in this life of the machine, `boot_id`.
+/// Destroys the instances of a claim, if it was prepared in the present boot `boot_id` of the machine.
 ///
 /// # Errors
-/// One cannot be destroyed: programs use it.
+/// An instance cannot be destroyed, because programs use it.
 pub(super) fn destroy(node: &dyn Node, record: &Record, boot_id: &str) -> Result<(), NodeError> {
     if record.boot_id != boot_id {
         return Ok(());
@@ -101,7 +101,7 @@ pub(super) fn destroy(node: &dyn Node, record: &Record, boot_id: &str) -> Result
     partitions(record).try_for_each(|partition| node.destroy_instance(partition))
 }
 
-/// Whether all instances of a claim are still there, as far as can be told of GPUs that answer.
+/// Whether all instances of a claim still exist, as far as the GPUs that answer show.
 #[must_use]
 pub(super) fn are_there(record: &Record, devices: &Devices) -> bool {
     record.devices().all(|device| {

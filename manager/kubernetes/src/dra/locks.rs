@@ -1,4 +1,4 @@
-//! One at a time for each claim.
+//! Locks, so that each claim is worked on by one task at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -8,14 +8,14 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::names::ClaimUid;
 
-/// A lock for each claim that somebody works at.
+/// A lock for each claim that a task works on.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     by_uid: Mutex<BTreeMap<ClaimUid, Weak<AsyncMutex<()>>>>,
 }
 
 impl Locks {
-    /// Waits until nobody works at the claim, and keeps others from it while the guard lives.
+    /// Waits until no task works on the claim, and keeps other tasks away while the guard lives.
     pub(super) async fn lock(&self, uid: &ClaimUid) -> OwnedMutexGuard<()> {
         self.of(uid).lock_owned().await
     }

@@ -1,4 +1,4 @@
-//! What things are called: the driver, its devices, claims and their slices.
+//! The names of the driver, its devices, claims and their slices.
 
 use std::fmt;
 
@@ -6,19 +6,20 @@ use aliquot_node::{Device, Devices};
 
 pub use aliquot_api_server::slice_config::DRIVER;
 
-/// The capacity that is a device's time, in percent.
+/// The name of the capacity for a device's time, in percent.
 pub(super) const CORE: &str = "core";
 
-/// The capacity that is a device's memory, in bytes.
+/// The name of the capacity for a device's memory, in bytes.
 pub(super) const MEMORY: &str = "memory";
 
-/// Slices of claims begin with it.
+/// The beginning of the names of claims' slices.
 const SLICE_PREFIX: &str = "claim-";
-/// As long as a slice's name may be.
+/// Maximum length of a slice's name.
 const SLICE_NAME_MAX: usize = 63;
-/// So many bytes say which one it is of a claim's slices: a dot and a number. A claim has at most 32 requests.
+/// Maximum length of the suffix that numbers the slices of a claim: a dot and a number. A claim has at most 32
+/// requests.
 const SLICE_NUMBER_MAX: usize = 3;
-/// As long as a claim's UID may be.
+/// Maximum length of a claim's UID.
 const UID_MAX: usize = SLICE_NAME_MAX - SLICE_PREFIX.len() - SLICE_NUMBER_MAX;
 
 /// A device's name in its pool: its UUID as a DNS label. `None` for a UUID that cannot be written as one.
@@ -34,7 +35,7 @@ pub(super) fn device_of<'node>(devices: &'node Devices, name: &str) -> Option<&'
     devices.devices.iter().find(|device| device_name(&device.uuid).as_deref() == Some(name))
 }
 
-/// A claim's UID. It names files and slices, so not everything can be one.
+/// A claim's UID. It becomes part of file and slice names, so it is checked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClaimUid(String);
@@ -48,10 +49,10 @@ pub struct ClaimUid(String);
 pub struct ClaimUidError(String);
 
 impl ClaimUid {
-    /// The UID that reads `text`.
+    /// Parses a UID.
     ///
     /// # Errors
-    /// It does not look like one.
+    /// The text is not a UID.
     pub fn parse(text: &str) -> Result<ClaimUid, ClaimUidError> {
         if text.len() <= UID_MAX && is_label(text) {
             Ok(ClaimUid(text.into()))
@@ -60,29 +61,29 @@ impl ClaimUid {
         }
     }
 
-    /// As Kubernetes writes it.
+    /// The UID as Kubernetes writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The slice of this claim, if it is one.
+    /// The name of the claim's slice, if the claim has only one.
     #[must_use]
     pub fn slice_name(&self) -> String {
         format!("{SLICE_PREFIX}{}", self.0)
     }
 
-    /// The slice of this number, of a claim that is several.
+    /// The name of the slice of this number, if the claim has several.
     #[must_use]
     pub fn numbered_slice_name(&self, number: usize) -> String {
         format!("{}.{number}", self.slice_name())
     }
 
-    /// Whose slice has this name; `None` if it is no claim's.
+    /// The claim whose slice has this name; `None` if the name is not of a claim's slice.
     #[must_use]
     pub fn of_slice(name: &str) -> Option<ClaimUid> {
         let rest = name.strip_prefix(SLICE_PREFIX)?;
-        // No UID has a dot in it.
+        // A UID contains no dot.
         let (uid, number) = rest.split_once('.').unwrap_or((rest, "0"));
         number.parse::<usize>().ok()?;
         ClaimUid::parse(uid).ok()
@@ -109,7 +110,7 @@ impl From<ClaimUid> for String {
     }
 }
 
-/// Whether a text is a label as DNS has them (RFC 1123).
+/// Whether a text is a DNS label (RFC 1123).
 #[must_use]
 pub(super) fn is_label(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

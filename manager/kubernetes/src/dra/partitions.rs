@@ -1,8 +1,8 @@
 //! Instances of GPUs in MIG mode that could be made for claims: one device for each profile at each of its places.
 //!
-//! Which of them exclude each other the scheduler sees by counters: each GPU has a set with one counter for each of its
-//! memory slices, so that instances that would overlap want the same one, and counters for what else instances take of
-//! their GPU. What an administrator has made stays; what it overlaps with is not offered.
+//! The scheduler sees by counters which of them exclude each other. Each GPU has a set with one counter for each of its
+//! memory slices, so that overlapping instances want the same counter, and with counters for the GPU's other resources
+//! that instances take. Instances of an administrator stay, and instances that would overlap with them are not offered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::{device_name, is_label};
 
-/// The node's devices, and which of the instances among them were made, or are being made, for claims.
+/// The node's devices, and which of their instances were made, or are being made, for claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// The devices.
     pub devices: Arc<Devices>,
-    /// Where the driver's own instances are.
+    /// The places of the driver's own instances.
     pub own: BTreeSet<Partition>,
 }
 
 impl View {
-    /// The devices that are given out in parts: those that slices can be made of, but the driver's own instances, each
-    /// of which is one claim's.
+    /// The devices that are given out in parts: those that slices can be made of, except the driver's own instances,
+    /// each of which belongs to one claim.
     pub(super) fn shared(&self) -> impl Iterator<Item = &Device> {
         self.devices.usable().filter(|device| !self.is_own(device))
     }
@@ -36,7 +36,7 @@ impl View {
         })
     }
 
-    /// The instances that claims can have: those that there is room for beside what others have made.
+    /// The instances that claims can have: those with room beside the instances that others have made.
     pub(super) fn offers(&self) -> Vec<Offer<'_>> {
         possible(&self.devices).filter(|offer| !self.taken_by_others(offer.gpu, offer.placement)).collect()
     }
@@ -55,11 +55,11 @@ pub(super) struct Offer<'node> {
     pub gpu: &'node Device,
     /// The kind of instance.
     pub profile: &'node MigProfile,
-    /// Where.
+    /// The place of the instance on its GPU.
     pub placement: Placement,
 }
 
-/// All that are possible, each by itself.
+/// All possible instances, each as if it were alone.
 fn possible(devices: &Devices) -> impl Iterator<Item = Offer<'_>> {
     let gpus = devices.devices.iter().filter_map(|gpu| Some((gpu, gpu.partitioning.as_ref()?)));
     let profiles = gpus.flat_map(|(gpu, partitioning)| partitioning.profiles.iter().map(move |profile| (gpu, profile)));
@@ -67,7 +67,7 @@ fn possible(devices: &Devices) -> impl Iterator<Item = Offer<'_>> {
         .flat_map(|(gpu, profile)| profile.placements.iter().map(move |&placement| Offer { gpu, profile, placement }))
 }
 
-/// The one of that name, whether there is room for it or not.
+/// The instance of that name, whether there is room for it or not.
 #[must_use]
 pub(super) fn partition_of<'node>(devices: &'node Devices, name: &str) -> Option<Offer<'node>> {
     possible(devices).find(|offer| offer.name().as_deref() == Some(name))
@@ -83,13 +83,13 @@ impl Offer<'_> {
         is_label(&name).then_some(name)
     }
 
-    /// What is to be made.
+    /// The instance to make.
     #[must_use]
     pub(super) fn partition(&self) -> Partition {
         Partition { gpu_uuid: self.gpu.uuid.clone(), profile: self.profile.name.clone(), placement: self.placement }
     }
 
-    /// What it takes of its GPU.
+    /// The counters that it takes of its GPU.
     #[must_use]
     pub(super) fn consumption(&self) -> Option<DeviceCounterConsumption> {
         let counters = counters(self.placement.slices(), &self.profile.units);
@@ -97,7 +97,7 @@ impl Offer<'_> {
     }
 }
 
-/// What there is of each GPU that has offers.
+/// The counters of each GPU that has offers.
 #[must_use]
 pub(super) fn counter_sets(offers: &[Offer<'_>]) -> Vec<CounterSet> {
     let mut gpus: Vec<&Device> = offers.iter().map(|offer| offer.gpu).collect();
@@ -105,7 +105,7 @@ pub(super) fn counter_sets(offers: &[Offer<'_>]) -> Vec<CounterSet> {
     gpus.into_iter().filter_map(counter_set).collect()
 }
 
-/// All of a GPU: as much as its largest instance takes.
+/// All counters of a GPU, with the amounts that its largest instance takes.
 fn counter_set(gpu: &Device) -> Option<CounterSet> {
     let profiles = &gpu.partitioning.as_ref()?.profiles;
     let ends = profiles.iter().flat_map(|profile| &profile.placements).map(|placement| placement.slices().end);

@@ -1,19 +1,19 @@
-//! What the containers of pods have of claims, and into which slices a claim is divided for that.
+//! The parts that containers of pods have of claims, and the division of a claim into slices that follows from them.
 //!
-//! A container has the whole of a claim, or single requests of it: those that it names, and those that kube-scheduler
-//! has made for its extended resources, where all containers of a pod have one claim in common. Kubelet gives it the
-//! CDI devices of these requests. A container is in one slice, so the requests that a container has together are one
-//! slice together, and a request that nobody has with others is a slice of its own. Where containers have requests in
-//! common and not all of them, no division gives each of them exactly its own, and the claim is refused: slices that
-//! overlap would be in one container together. A process has one region: in two slices, it would use the devices of
-//! one of them without limits.
+//! A container has a whole claim, or single requests of it: those that it names, and those that kube-scheduler has made
+//! for its extended resources, where all containers of a pod have one claim in common. Kubelet gives the container the
+//! CDI devices of these requests. A container is in one slice. So the requests that a container has together form one
+//! slice, and a request that no container has together with others is a slice of its own. If two containers have some
+//! requests in common but not all, no division gives each exactly its own, and the claim is refused: slices that
+//! overlap would be in one container together. A process has one region: in two slices, it would use the devices of one
+//! of them without limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_dialects::own_annotations;
 use k8s_openapi::api::core::v1::Pod;
 
-/// What a container has of a claim: never nothing.
+/// A container's part of a claim; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     /// Its pod.
@@ -24,12 +24,12 @@ pub(super) struct Seen {
     pub requests: BTreeSet<String>,
 }
 
-/// A container that cannot be in one slice that is exactly what it has.
+/// A container that cannot be in one slice that has exactly its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Misfit {
     /// Its pod.
     pub pod: String,
-    /// Which container, and why not.
+    /// The container, and the reason.
     pub reason: String,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct Misfit {
 struct Mention<'pod> {
     container: &'pod str,
     claim: &'pod str,
-    /// `None`: all of the claim.
+    /// The request; `None` stands for the whole claim.
     request: Option<&'pod str>,
 }
 
-/// All that the pod's containers, init containers too, have of claims.
+/// All mentions of claims by the pod's containers, including init containers.
 fn mentions(pod: &Pod) -> Vec<Mention<'_>> {
     let generated: BTreeMap<&str, &str> = pod
         .status
@@ -79,7 +79,7 @@ fn mentions(pod: &Pod) -> Vec<Mention<'_>> {
     of_claims.chain(of_extended_resources).collect()
 }
 
-/// What the pod's containers have of the claim `claim`, of whose requests these are answered with our devices.
+/// The parts of the claim `claim` that the pod's containers have. `requests` are those that our devices answer.
 #[must_use]
 pub(super) fn seen(pod: &Pod, claim: &str, requests: &BTreeSet<String>) -> Vec<Seen> {
     let mut by_container: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
@@ -96,8 +96,8 @@ pub(super) fn seen(pod: &Pod, claim: &str, requests: &BTreeSet<String>) -> Vec<S
     seen.filter(|seen| !seen.requests.is_empty()).collect()
 }
 
-/// Why a container of `pod` cannot be in its slices: it has two of the claims that become slices. `is_ours` says whether
-/// the claim of a name does.
+/// The reason why a container of `pod` cannot be in its slices: it has two of the claims that become slices. `is_ours`
+/// says whether the claim of a name becomes one.
 #[must_use]
 pub(super) fn conflict(pod: &Pod, is_ours: impl Fn(&str) -> bool) -> Option<String> {
     let mut by_container: BTreeMap<&str, &str> = BTreeMap::new();
@@ -111,7 +111,7 @@ pub(super) fn conflict(pod: &Pod, is_ours: impl Fn(&str) -> bool) -> Option<Stri
     })
 }
 
-/// Says which annotations of ours the pod has: none is read of pods with claims. `None` if it has none.
+/// Lists the annotations of ours on the pod, which are not read for pods with claims. `None` if it has none.
 #[must_use]
 pub(super) fn unread_annotations(pod: &Pod) -> Option<String> {
     let ours: Vec<&str> = own_annotations(pod.metadata.annotations.iter().flat_map(BTreeMap::keys)).collect();
@@ -125,8 +125,8 @@ pub(super) fn unread_annotations(pod: &Pod) -> Option<String> {
     (!ours.is_empty()).then(listed)
 }
 
-/// Which of the claim's requests are a slice together. A claim of which all have the whole is one slice, and so is one
-/// that nobody has.
+/// Groups the claim's requests into slices. A claim is one slice if all its containers have the whole claim, or if no
+/// container has it.
 #[must_use]
 pub(super) fn divide(requests: &BTreeSet<String>, seen: &[Seen]) -> Vec<BTreeSet<String>> {
     if seen.iter().all(|seen| seen.requests == *requests) {
@@ -144,7 +144,7 @@ pub(super) fn divide(requests: &BTreeSet<String>, seen: &[Seen]) -> Vec<BTreeSet
     division
 }
 
-/// A container that has something else of `claim` than one of these sets of its requests.
+/// A container whose part of `claim` is not one of these sets of requests.
 #[must_use]
 pub(super) fn misfit(claim: &str, division: &[BTreeSet<String>], seen: &[Seen]) -> Option<Misfit> {
     let (misfit, set) = seen.iter().find_map(|seen| {
@@ -223,7 +223,7 @@ mod tests {
         text.split_terminator('|').map(|names| names.split(' ').map(Into::into).collect()).collect()
     }
 
-    /// Containers `c0`, `c1`, ... that have these requests.
+    /// Containers `c0`, `c1`, ... with these requests.
     fn having(text: &str) -> Vec<Seen> {
         let seen = |(number, requests)| Seen { pod: "pod".into(), container: format!("c{number}"), requests };
         sets(text).into_iter().enumerate().map(seen).collect()
@@ -317,7 +317,7 @@ mod tests {
             assert!(misfit.reason.starts_with(&format!("container {container:?} has request ")), "{misfit:?}");
             assert!(misfit.reason.contains("of pod \"pod\" has request"), "{misfit:?}");
         }
-        // It was divided otherwise before.
+        // The claim was divided differently before.
         for (division, has) in [("a b", "b"), ("a|b", "a b")] {
             let (division, having) = (sets(division), having(has));
             let misfit = misfit("claim", &division, &having).unwrap();

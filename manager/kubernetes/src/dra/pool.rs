@@ -7,15 +7,15 @@ use tracing::warn;
 use super::names::DRIVER;
 use super::resource_slices::Content;
 
-/// Devices in one resource slice: the API server takes 128, but of devices with taints or counters only 64.
+/// Maximum devices in one resource slice. The API server accepts 128, but only 64 if they have taints or counters.
 const DEVICES_MAX: usize = 64;
-/// Sets of counters in one resource slice.
+/// Maximum sets of counters in one resource slice.
 const COUNTER_SETS_MAX: usize = 8;
-/// The first minor version of Kubernetes 1 whose schedulers want counters in resource slices of their own. Those before
-/// it want them beside the devices that take of them.
+/// The first minor version of Kubernetes 1 whose schedulers want counters in resource slices of their own. Earlier
+/// schedulers want them beside the devices that take of them.
 const SEPARATE_SINCE_MINOR: u32 = 35;
 
-/// Where counters are told.
+/// The place of counters in resource slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// In resource slices of their own.
@@ -25,10 +25,10 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    /// As an API server of this version wants it.
+    /// The layout for an API server of this version.
     #[must_use]
     pub(super) fn of(version: &Info) -> Layout {
-        // Some builds say for example `34+`.
+        // Some builds report for example `34+`.
         let digits = version.minor.trim_end_matches(|other: char| !other.is_ascii_digit());
         match digits.parse::<u32>() {
             Ok(minor) if version.major == "1" && minor < SEPARATE_SINCE_MINOR => Layout::Together,
@@ -37,14 +37,14 @@ impl Layout {
     }
 }
 
-/// What one resource slice has.
+/// The content of one resource slice.
 #[derive(Default)]
 struct Share {
     devices: Vec<Device>,
     counter_sets: Vec<CounterSet>,
 }
 
-/// The resource slices of the pool; at least one, which says that there is no device.
+/// The resource slices of the pool. There is at least one; without devices it shows that there are none.
 #[must_use]
 pub(super) fn specs(node_name: &str, content: &Content, layout: Layout, generation: i64) -> Vec<ResourceSliceSpec> {
     let mut shares = match layout {
@@ -59,7 +59,7 @@ pub(super) fn specs(node_name: &str, content: &Content, layout: Layout, generati
         driver: DRIVER.into(),
         node_name: Some(node_name.into()),
         pool: ResourcePool { generation, name: node_name.into(), resource_slice_count: count },
-        // Either, but not both, even if it is empty.
+        // One of both, but not both, even if it is empty.
         devices: (counter_sets.is_empty() || !devices.is_empty()).then_some(devices),
         shared_counters: (!counter_sets.is_empty()).then_some(counter_sets),
         ..ResourceSliceSpec::default()
@@ -94,7 +94,7 @@ fn together(content: &Content) -> Vec<Share> {
     spread(&others).chain(of_set).collect()
 }
 
-/// Whether the resource slices are a whole pool that says the same as `wanted`.
+/// Whether these resource slices are a whole pool with the same content as `wanted`.
 #[must_use]
 pub(super) fn is_whole(found: &[ResourceSlice], wanted: &[ResourceSliceSpec]) -> bool {
     let said = |spec: &ResourceSliceSpec| {

@@ -1,20 +1,21 @@
-//! What is remembered of each claim: one file for each, written before anything is done for the claim and until all of
-//! it is undone. So whatever there is of a claim, its record is there as well. With one file for all, each of two
+//! The records of claims: one file for each claim, written before any work for the claim and kept until all of it is
+//! undone. So as long as a part of a claim exists, its record does as well. With one file for all claims, each of two
 //! hundred claims would rewrite it.
 //!
-//! A file is replaced as a whole (written aside, synced, renamed, and the directory synced), carries its format's
-//! version, and a checksum of what it says. Claims that are prepared at once share the syncs of the directory. A claim
-//! that is one slice, as most are, is written in the first format, which knows no others: a program of before can then
-//! be put back in place of this one.
+//! A file is replaced as a whole (written aside, synced, renamed, and the directory synced). It carries the version of
+//! its format, and a checksum of its content. Claims that are prepared at once share the syncs of the directory. A
+//! claim that is one slice, as most are, is written in the first format, which allows only one slice: so an older
+//! program can be put back in place of this one.
 //!
-//! The record of a claim that was only begun must outlive this process, but not the machine: kubelet was told nothing yet,
-//! and the files of a slice end with the machine too. Kubelet, which has noted the claim before it asks, asks again or gives
-//! it up; its slice is then found by the claim's UID. So such a record is not synced, unless it replaces another one or
-//! names MIG instances. A loss of power can leave it empty, and the next start removes it.
+//! The record of a claim that was only begun must outlive this process, but not the machine: kubelet was told nothing
+//! yet, and the files of a slice end with the machine too. Kubelet, which has noted the claim before it asks, asks
+//! again or unprepares it; its slice is then found by the claim's UID. So such a record is not synced, unless it
+//! replaces another one or names MIG instances. A loss of power can leave it empty, and the next start removes it.
 //!
-//! What has no record and no name in the API can be found and removed, but for MIG instances: nothing tells those that
-//! were made for claims from an administrator's. So a record that names some has a copy in a second file, which serves
-//! where the first is damaged. Should both be, the instances stay until somebody destroys them by hand.
+//! A slice without a record and without a claim in the API can be found and removed. MIG instances cannot: nothing
+//! distinguishes those that were made for claims from an administrator's. So a record that names instances has a copy
+//! in a second file, which is used if the first is damaged. If both are damaged, the instances stay until a person
+//! destroys them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,23 +34,23 @@ use super::names::ClaimUid;
 
 /// The newest format of the files.
 const VERSION: u32 = 2;
-/// The format of claims that are one slice.
+/// The format for claims that are one slice.
 const VERSION_OF_ONE: u32 = 1;
 const EXTENSION: &str = "json";
-/// Of the copies.
+/// The extension of copies.
 const COPY_EXTENSION: &str = "copy";
 
 /// How far a claim is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Phase {
-    /// Its slices may be there or not; nobody was told of them.
+    /// The slices may exist or not; kubelet was not told of them.
     Started,
-    /// Its slices are there, and kubelet was told.
+    /// The slices exist, and kubelet was told of them.
     Completed,
 }
 
-/// What is remembered of a claim.
+/// The record of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// The claim.
@@ -58,9 +59,9 @@ pub(super) struct Record {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// How far it is.
+    /// How far the claim is prepared.
     pub phase: Phase,
-    /// In which life of the machine this was written.
+    /// The boot of the machine in which this was written.
     pub boot_id: String,
     /// Its slices.
     #[serde(flatten, with = "written")]
@@ -68,12 +69,12 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What kubelet is told of.
+    /// The devices to report to kubelet.
     pub(super) fn devices(&self) -> impl Iterator<Item = &AllocatedDevice> {
         self.slices.iter().flat_map(|slice| &slice.devices)
     }
 
-    /// Which of the claim's requests are a slice together.
+    /// The division of the claim's requests into slices.
     #[must_use]
     pub(super) fn division(&self) -> Vec<BTreeSet<String>> {
         self.slices.iter().map(ClaimSlice::requests).collect()
@@ -84,7 +85,7 @@ impl Record {
     }
 }
 
-/// How slices stand in a record: one by itself, several as a list.
+/// The form of slices in a record: one slice by itself, several as a list.
 mod written {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -113,28 +114,28 @@ mod written {
     }
 }
 
-/// Why a record is not read or written.
+/// The reason why a record is not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum PreparedClaimsError {
-    /// The file system.
+    /// The file system refuses.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was to be done.
+        /// The action that failed.
         action: &'static str,
-        /// With which file.
+        /// The file that it was for.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is not what was written.
+    /// The content is not what was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// How.
+        /// What is wrong with the content.
         what: String,
     },
-    /// Another version of this program wrote it.
+    /// The file is of another version of this program.
     #[error(
         "{} is of version {found}, and this program knows none after {VERSION}: go back to the one that wrote it",
         path.display()
@@ -161,8 +162,8 @@ pub(super) struct PreparedClaims {
 }
 
 impl PreparedClaims {
-    /// The records in `dir`, which is made if it is not there. What was being written when a former life ended is
-    /// removed, and so are records that a loss of power has left empty.
+    /// The records in `dir`, which is made if it does not exist. Unfinished files of an earlier process are removed,
+    /// and so are records that a loss of power has left empty.
     pub(super) fn open(dir: PathBuf) -> Result<PreparedClaims, PreparedClaimsError> {
         fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
         let prepared = PreparedClaims { files: Directory::new(dir) };
@@ -179,7 +180,7 @@ impl PreparedClaims {
         Ok(prepared)
     }
 
-    /// What is remembered of a claim.
+    /// The record of a claim, if there is one.
     pub(super) fn load(&self, uid: &ClaimUid) -> Result<Option<Record>, PreparedClaimsError> {
         let outcome = read(self.file(uid), uid);
         if !matches!(outcome, Ok(None) | Err(PreparedClaimsError::Damaged { .. })) {
@@ -194,8 +195,8 @@ impl PreparedClaims {
         }
     }
 
-    /// Writes down `record`, in place of what was remembered of its claim. It outlives this process when this returns, and
-    /// a loss of power unless the claim was only begun.
+    /// Writes `record` in place of the claim's former record. When this returns, it outlives this process. It also
+    /// outlives a loss of power, unless the claim was only begun.
     pub(super) fn save(&self, record: &Record) -> Result<(), PreparedClaimsError> {
         let path = self.file(&record.uid);
         let contents = contents(record).map_err(|error| io_error("write", &path)(error.into()))?;
@@ -212,20 +213,20 @@ impl PreparedClaims {
         written.map_err(io_error("write", &path))
     }
 
-    /// Forgets a claim.
+    /// Removes the record of a claim.
     pub(super) fn remove(&self, uid: &ClaimUid) -> Result<(), PreparedClaimsError> {
-        // The copy first: what is there without its record would be taken for a claim.
+        // The copy is removed first, because a copy without its record would be taken for a claim.
         for path in [self.copy(uid), self.file(uid)] {
             self.files.remove(&path).map_err(io_error("remove", &path))?;
         }
         Ok(())
     }
 
-    /// The claims of which something is remembered, whether it can be read or not.
+    /// The claims that have a record, whether it can be read or not.
     pub(super) fn uids(&self) -> Result<Vec<ClaimUid>, PreparedClaimsError> {
         let paths = self.paths()?;
         let stems = paths.iter().filter_map(|path| path.file_stem()?.to_str());
-        // One for a record and its copy.
+        // A record and its copy count once.
         let uids: BTreeSet<ClaimUid> = stems.filter_map(|stem| ClaimUid::parse(stem).ok()).collect();
         Ok(uids.into_iter().collect())
     }
@@ -245,7 +246,7 @@ impl PreparedClaims {
     }
 }
 
-/// What the file of `record` says.
+/// The content of the file for `record`.
 fn contents(record: &Record) -> serde_json::Result<Vec<u8>> {
     let version = record.version();
     let record = serde_json::to_value(record)?;
@@ -272,7 +273,7 @@ fn read(path: PathBuf, uid: &ClaimUid) -> Result<Option<Record>, PreparedClaimsE
 fn parse(text: &str, path: &Path) -> Result<Record, PreparedClaimsError> {
     let damaged = |what: String| PreparedClaimsError::Damaged { path: path.into(), what };
     let value: Value = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
-    // First, so that another version is not called damage.
+    // The version is checked first, so that another version is not reported as damage.
     let known = VERSION_OF_ONE.into()..=VERSION.into();
     if let Some(found) = value.get("version").and_then(Value::as_u64).filter(|found| !known.contains(found)) {
         return Err(PreparedClaimsError::Version {
@@ -287,7 +288,7 @@ fn parse(text: &str, path: &Path) -> Result<Record, PreparedClaimsError> {
     serde_json::from_value(envelope.record).map_err(|error| damaged(error.to_string()))
 }
 
-/// Of the text without spaces that `Value` prints; what is read again prints the same.
+/// The checksum of the text without spaces that `Value` prints, which is the same again after the record is read.
 fn checksum(record: &Value) -> String {
     Sha256::digest(record.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -379,7 +380,8 @@ mod tests {
         assert_eq!(again.uids().unwrap().len(), 1);
     }
 
-    /// A record that was begun is not synced. So after a loss of power its file may be empty; nothing of its claim is there.
+    /// A record that was begun is not synced. So after a loss of power its file may be empty, but then nothing of its
+    /// claim exists.
     #[test]
     fn a_record_that_lost_power_left_empty_is_forgotten() {
         let (dir, prepared) = prepared();
@@ -403,7 +405,7 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 1;
             fs::write(&file, &bad).unwrap();
-            // A space that is another one says the same.
+            // A changed space between the values does not change the content.
             match prepared.load(&saved.uid) {
                 Ok(found) => assert_eq!(found, Some(saved.clone()), "byte {at}"),
                 Err(error) => assert!(!matches!(error, PreparedClaimsError::Io { .. }), "byte {at}: {error}"),
@@ -431,7 +433,7 @@ mod tests {
         }
     }
 
-    /// As a program of before has written it, to the byte.
+    /// The file as an older program has written it, to the byte.
     #[test]
     fn a_record_of_a_running_claim_survives_an_upgrade() {
         let (dir, prepared) = prepared();
@@ -443,7 +445,7 @@ mod tests {
         let [slice] = found.slices.as_slice() else { panic!("the claim is one slice: {found:?}") };
         assert_eq!((slice.slice.qos_class, slice.slice.parts[0].core_limit_percent), (Some(QosClass::Batch), 80));
         assert_eq!(slice.devices[0].share_id.as_deref(), Some("share"));
-        // And the program of before reads what this one writes.
+        // And the older program reads what this one writes.
         prepared.save(&found).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
     }

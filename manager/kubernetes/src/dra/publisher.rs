@@ -1,4 +1,4 @@
-//! Keeps the node's resource slices as the node's devices are.
+//! Keeps the node's resource slices in line with the node's devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::pool::{Layout, is_whole, specs};
 use super::resource_slices::{Content, Support, content};
 use aliquot_api_server::{is_not_found, message};
 
-/// Between two looks at what others may have done to the resource slices.
+/// Time between two looks at the resource slices, which other programs may have changed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(60);
-/// Until the first try after one that failed; each further one waits twice as long, up to the interval above.
+/// Time between a failure and the first new try. It doubles with each further failure, up to the interval above.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// Writes the resource slices of one node.
@@ -30,9 +30,9 @@ pub(super) struct Publisher {
     nodes: Api<NodeObject>,
     node_name: String,
     claims: Arc<Claims>,
-    /// What was written last, and as what the API server keeps it. Fields that it does not know it drops, so what it
-    /// answers is not always what was written. So resource versions are compared, and the content only once after a
-    /// start: comparing it always would make this write for ever.
+    /// The content written last, with the versions under which the API server keeps it. The server drops fields that it
+    /// does not know, so its answer is not always what was written. So resource versions are compared, and the content
+    /// only once after a start: comparing the content always would make this write for ever.
     written: Option<Written>,
     support: Support,
 }
@@ -45,7 +45,7 @@ struct Written {
 }
 
 impl Publisher {
-    /// Of the node with that name and these claims.
+    /// The publisher for the node with that name and these claims.
     #[must_use]
     pub(super) fn new(client: Client, node_name: String, claims: Arc<Claims>) -> Publisher {
         Publisher {
@@ -59,7 +59,8 @@ impl Publisher {
         }
     }
 
-    /// Keeps them until `end` is true. They stay when it ends: kubelet removes those of a driver that stays away.
+    /// Publishes until `end` is true. The resource slices stay after that: kubelet removes them if the driver stays
+    /// away.
     pub(super) async fn run(mut self, mut end: watch::Receiver<bool>) {
         let mut known = self.claims.node().devices();
         let mut retry = RETRY_MIN;
@@ -80,13 +81,13 @@ impl Publisher {
             tokio::select! {
                 changed = known.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(wait) => {}
-                // An error says that the sender is gone, which is the end as well.
+                // An error means that the sender is gone, which is the end as well.
                 _ = end.wait_for(|end| *end) => return,
             }
         }
     }
 
-    /// Has the API server's resource slices say what the node's devices are.
+    /// Makes the API server's resource slices describe the node's devices.
     async fn publish(&mut self) -> Result<(), kube::Error> {
         let mut found = self.list().await?;
         loop {
@@ -112,7 +113,7 @@ impl Publisher {
         }
     }
 
-    /// How the API server wants counters to be told.
+    /// The place where the API server wants counters.
     async fn layout(&self, wanted: &Content) -> Result<Layout, kube::Error> {
         if wanted.counter_sets.is_empty() {
             return Ok(Layout::Separate);
@@ -131,7 +132,7 @@ impl Publisher {
             Some(written) => {
                 written.content == *wanted && written.layout == layout && written.versions == versions(found)
             }
-            // A former life has written them, if anybody.
+            // If they exist, an earlier process has written them.
             None => is_whole(found, &specs(&self.node_name, wanted, layout, generation(found))),
         }
     }
@@ -184,7 +185,7 @@ impl Publisher {
         }
     }
 
-    /// The node's object, with which its resource slices go.
+    /// The node's object, which owns its resource slices.
     async fn owner(&self) -> Result<OwnerReference, kube::Error> {
         let node = self.nodes.get(&self.node_name).await?;
         Ok(OwnerReference {
@@ -203,12 +204,13 @@ fn versions(slices: &[ResourceSlice]) -> BTreeMap<String, Option<String>> {
     metadata.map(|of| (of.name.clone().unwrap_or_default(), of.resource_version.clone())).collect()
 }
 
-/// The newest that is there; 0 if there is none. It never begins anew while there are resource slices.
+/// The newest generation in `found`; 0 if there is none. Generations do not start again while there are resource
+/// slices.
 fn generation(found: &[ResourceSlice]) -> i64 {
     found.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0)
 }
 
-/// Whether no device was kept as `wanted` it to be, in a way that `has` tells.
+/// Whether the API server drops a feature: `has` finds it on devices in `wanted`, but on none that were `written`.
 fn drops(wanted: &Content, written: &[ResourceSlice], has: impl Fn(&Device) -> bool) -> bool {
     let keeps = written.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).any(&has);
     wanted.devices.iter().any(&has) && !keeps

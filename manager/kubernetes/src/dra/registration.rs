@@ -1,4 +1,5 @@
-//! How kubelet finds the driver: by a socket in its directory of plugins, on which it asks what this is.
+//! The driver's registration with kubelet: a socket in kubelet's directory of plugins, on which kubelet asks for the
+//! driver's name and kind.
 
 use aliquot_proto::kubelet::registration::registration_server::Registration;
 use aliquot_proto::kubelet::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
@@ -7,19 +8,19 @@ use tracing::{error, info};
 
 use super::names::DRIVER;
 
-/// What kubelet calls plugins of this kind.
+/// Kubelet's name for plugins of this kind.
 const PLUGIN_TYPE: &str = "DRAPlugin";
-/// The service that the driver serves, of the kubelets that know `resource.k8s.io/v1`.
+/// The service of the driver, for kubelets that know `resource.k8s.io/v1`.
 const SERVICE: &str = "v1.DRAPlugin";
 
-/// Says what this is.
+/// Answers kubelet's questions about the driver.
 #[derive(Clone, Debug)]
 pub(super) struct Registrar {
     endpoint: String,
 }
 
 impl Registrar {
-    /// The driver serves on the socket `endpoint`, a path as kubelet sees it.
+    /// A registrar for the driver that serves on the socket `endpoint`, a path as kubelet sees it.
     #[must_use]
     pub(super) fn new(endpoint: String) -> Registrar {
         Registrar { endpoint }

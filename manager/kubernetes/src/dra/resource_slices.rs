@@ -1,18 +1,18 @@
-//! The node's devices as the API server is told of them, in resource slices.
+//! Describes the node's devices to the API server, in resource slices.
 //!
-//! Every device can be allocated many times: a claim takes so many percent of its time (`core`) and so many bytes of
-//! its memory (`memory`). A claim takes all of what it does not name, so a claim for a device gets the whole device:
-//! the scheduler cannot compute a proportional part, and a default that is too small breaks programs. Where the API
-//! server does not know consumable capacity it drops what is said about it, and each device goes to one claim as a
-//! whole.
+//! Every device can be allocated many times: a claim takes a percentage of its time (`core`) and a number of bytes of
+//! its memory (`memory`). If a claim does not name a capacity, it takes all of it, so a claim for a device gets the
+//! whole device: the scheduler cannot compute a proportional part, and a default that is too small breaks programs. An
+//! API server that does not know consumable capacity drops these fields, and each device goes to one claim as a whole.
 //!
-//! Every device has every attribute of ours, whatever is known of it: an expression on an attribute that one device
-//! does not have fails, and with it the scheduling of whoever wrote it. What is not known is empty, or version 0.0.0;
-//! what devices are compared by (`nvlinkClique`, `parentUUID`) is then a device's own, so that no two are the same for
-//! want of knowledge. Kubernetes' own attributes are compared between drivers and are left out where they are not known.
+//! Every device has every attribute of ours, even if its value is not known: an expression on an attribute that one
+//! device lacks fails, and with it the scheduling of the claim that contains it. An unknown attribute is empty, or
+//! version 0.0.0. Attributes by which devices are compared (`nvlinkClique`, `parentUUID`) are then the device's own
+//! UUID, so that two devices never seem to be the same because of missing knowledge. Kubernetes' own attributes are
+//! compared between drivers, and are left out if they are not known.
 //!
-//! A GPU that is partitioned by MIG stands for nothing that could be allocated; its instances are devices like others.
-//! Instances that could be made ([`partitions`](super::partitions)) are devices that go to one claim as a whole.
+//! A GPU that is partitioned by MIG is not offered itself; its instances are devices like others. Instances that could
+//! be made ([`partitions`](super::partitions)) are devices that go to one claim as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,33 +25,34 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::names::{CORE, MEMORY, device_name};
 use super::partitions::{Offer, View, counter_sets};
 
-/// Bytes of an attribute's text.
+/// Maximum bytes of an attribute's text.
 const TEXT_BYTES_MAX: usize = 64;
-/// Memory is given out in these units.
+/// The unit in which memory is given out.
 const MEMORY_STEP_BYTES: u64 = 1 << 20;
-/// The taint of a device that cannot be given out now. Pods that use it already are left alone: it may recover.
+/// The taint of a device that cannot be given out now. Pods that use it already are left alone, because it may recover.
 const TAINT_UNHEALTHY: &str = "gpu.aliquot.dev/unhealthy";
 
-/// What the API server knows of what it may be told.
+/// The features of resource slices that the API server knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Support {
-    /// Taints. Without them devices that cannot be given out now are left out.
+    /// Taints. Without them, devices that cannot be given out now are left out.
     pub taints: bool,
-    /// Counters. Without them no instances are offered, since the scheduler would not see that they exclude each other.
+    /// Counters. Without them no instances are offered, because the scheduler would not see that they exclude each
+    /// other.
     pub counters: bool,
 }
 
-/// What the API server is told.
+/// The content for the API server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Content {
-    /// The devices: those that are given out in parts, in the order of the inventory, then instances that could be
-    /// made.
+    /// The devices: first those that are given out in parts, in the order of the inventory, then the instances that
+    /// could be made.
     pub devices: Vec<Device>,
-    /// What instances take, GPU by GPU.
+    /// The counters that instances take, GPU by GPU.
     pub counter_sets: Vec<CounterSet>,
 }
 
-/// The node's devices, as the API server is told of them.
+/// The content that describes the node's devices.
 #[must_use]
 pub(super) fn content(view: &View, support: Support) -> Content {
     let node = view.devices.as_ref();
@@ -76,13 +77,13 @@ fn shared_device(node: &Devices, device: &node::Device, clique: Option<&str>) ->
     })
 }
 
-/// One that could be made. It goes to one claim as a whole, as its first user would otherwise decide about it for all
-/// others. A user who wants to share an instance has an administrator make it; such an instance is published as a GPU
-/// is.
+/// The device for an instance that could be made. It goes to one claim as a whole; otherwise its first user would
+/// decide about it for all others. A user who wants to share an instance has an administrator make it; such an instance
+/// is published as a GPU is.
 fn instance(node: &Devices, offer: &Offer<'_>) -> Option<Device> {
     let memory_bytes = offer.profile.memory_bytes / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES;
     let described = node::Device {
-        // It has none before it is made.
+        // An instance has no UUID before it is made.
         uuid: String::new(),
         mig_instance: Some(MigInstance {
             gpu_uuid: offer.gpu.uuid.clone(),
@@ -147,7 +148,7 @@ fn version(semantic: Option<String>) -> DeviceAttribute {
     DeviceAttribute { version: Some(semantic.unwrap_or_else(|| "0.0.0".into())), ..DeviceAttribute::default() }
 }
 
-/// As much of a text as an attribute can be.
+/// A text attribute, cut to the maximum length.
 fn text(text: &str) -> DeviceAttribute {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -157,7 +158,8 @@ fn text(text: &str) -> DeviceAttribute {
     DeviceAttribute { string: Some(string), ..DeviceAttribute::default() }
 }
 
-/// A version of up to three numbers, as semantic versions are written: all three, and none with a leading zero.
+/// A version in the form of semantic versions: three numbers, none with a leading zero. Missing numbers of `version`
+/// are added.
 fn semantic(version: &str) -> Option<String> {
     let mut numbers = [0_u64; 3];
     let parts: Vec<&str> = version.split('.').collect();
@@ -168,7 +170,7 @@ fn semantic(version: &str) -> Option<String> {
     Some(format!("{major}.{minor}.{patch}"))
 }
 
-/// NVIDIA's name for what has that compute capability.
+/// NVIDIA's name for the architecture with this compute capability.
 fn architecture(capability: (u32, u32)) -> Option<&'static str> {
     Some(match capability {
         (5, _) => "Maxwell",
@@ -187,21 +189,21 @@ fn core() -> DeviceCapacity {
     capacity("100", "1", "1", "100")
 }
 
-/// In whole steps, so that the default and the maximum are values that can be asked for.
+/// A capacity of memory in whole steps, so that the default and the maximum are values that can be requested.
 fn memory(bytes: u64) -> DeviceCapacity {
     let whole = binary(bytes / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES);
     let step = binary(MEMORY_STEP_BYTES);
     capacity(&whole, &step, &step, &whole)
 }
 
-/// An amount of bytes as the API server writes it back, so that it can be compared.
+/// A number of bytes in the form that the API server returns, so that the two can be compared.
 fn binary(bytes: u64) -> String {
     let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let whole = suffixes.iter().zip((0..64).step_by(10)).rev().find(|(_, bits)| bytes.trailing_zeros() >= *bits);
     whole.map_or_else(|| bytes.to_string(), |(suffix, bits)| format!("{}{suffix}", bytes >> bits))
 }
 
-/// A capacity that claims take part of; one that does not say how much takes all of it.
+/// A capacity that claims take a part of; a claim that does not name it takes all of it.
 fn capacity(value: &str, min: &str, step: &str, max: &str) -> DeviceCapacity {
     let quantity = |text: &str| Quantity(text.into());
     DeviceCapacity {
@@ -218,8 +220,8 @@ fn capacity(value: &str, min: &str, step: &str, max: &str) -> DeviceCapacity {
     }
 }
 
-/// Which devices NVLink connects, directly or through each other: the smallest UUID among them, for each that is not
-/// alone.
+/// The group of devices that NVLink connects, directly or through each other, for each device that is not alone. A
+/// group is named by its smallest UUID.
 fn nvlink_cliques(devices: &[node::Device]) -> BTreeMap<&str, &str> {
     let mut peers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for device in devices {
@@ -229,7 +231,7 @@ fn nvlink_cliques(devices: &[node::Device]) -> BTreeMap<&str, &str> {
         }
     }
     let mut cliques = BTreeMap::new();
-    // From the smallest on, so that it is the one that is found first.
+    // Starts at the smallest UUID, so that it is found first in each group.
     for &first in peers.keys() {
         let mut open = vec![first];
         while let Some(device) = open.pop() {

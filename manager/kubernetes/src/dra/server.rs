@@ -1,4 +1,4 @@
-//! What kubelet asks of the driver: to prepare claims, to give them up, and how the devices are.
+//! Kubelet's requests to the driver: to prepare claims, to unprepare them, and to watch the devices' health.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
@@ -25,16 +25,16 @@ use super::claims::{ClaimError, ClaimName, Claims, Prepared};
 use super::names::device_name;
 use super::partitions::View;
 
-/// The health is told again at least so often, so that kubelet does not take silence for an illness.
+/// Maximum time between two reports of the health, so that kubelet does not take silence for a problem.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
-/// Kubelet calls the health unknown after so long without an answer.
+/// Time without a report after which kubelet calls the health unknown.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// The driver's services.
 #[derive(Clone)]
 pub(super) struct Driver {
     claims: Arc<Claims>,
-    /// True once the driver is to end: streams that would go on for ever end then.
+    /// True once the driver must end: streams that would go on for ever end then.
     end: watch::Receiver<bool>,
 }
 
@@ -62,7 +62,7 @@ fn answer(outcome: Result<Vec<Prepared>, ClaimError>) -> NodePrepareResourceResp
     }
 }
 
-/// A container gets the CDI devices of the requests that it has.
+/// The devices for kubelet's answer. A container gets the CDI devices of the requests that it has.
 fn devices(Prepared { devices, cdi_device }: Prepared) -> impl Iterator<Item = Device> {
     devices.into_iter().map(move |device| Device {
         request_names: vec![device.request],
@@ -133,7 +133,7 @@ impl DraResourceHealth for Driver {
                 tokio::select! {
                     changed = devices.changed() => if changed.is_err() { return },
                     () = tokio::time::sleep(HEALTH_INTERVAL) => {}
-                    // An error says that the sender is gone, which is the end as well.
+                    // An error means that the sender is gone, which is the end as well.
                     _ = end.wait_for(|end| *end) => return,
                     () = answers.closed() => return,
                 }
@@ -143,7 +143,7 @@ impl DraResourceHealth for Driver {
     }
 }
 
-/// How all devices of the pool are.
+/// The health of all devices of the pool.
 fn health(view: &View, pool: &str, now: SystemTime) -> NodeWatchResourcesResponse {
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
     let offers = view.offers();

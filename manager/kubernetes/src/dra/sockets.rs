@@ -1,4 +1,4 @@
-//! The driver's sockets: one on which it is asked, and one by which kubelet finds that.
+//! The driver's sockets: one for requests to the driver, and one by which kubelet finds the first.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,42 +17,43 @@ use super::names::DRIVER;
 use super::registration::Registrar;
 use crate::unix_socket::{SocketError, SocketFile, remove_dead};
 
-/// Between two looks whether the sockets are still there.
+/// Time between two checks whether the sockets still exist.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// Kubelet connects to the path of the registration socket as if it were a host's name, percent-encoded. HTTP/2 servers
-/// that read the name as an authority refuse percent signs in a host, but not before an `@`: there they belong to a user.
+/// Part of the name of the registration socket. Kubelet connects to the socket's path as if it were a host's name,
+/// percent-encoded. HTTP/2 servers that read the name as an authority refuse percent signs in a host, but not before an
+/// `@`, where they belong to a user.
 const REGISTRATION: &str = "@reg";
 const ENDPOINT: &str = "dra";
 
-/// Where a driver serves.
+/// The paths of a driver's sockets.
 #[derive(Clone, Debug)]
 pub(crate) struct Sockets {
     endpoint: PathBuf,
-    /// `None`: kubelet is not told.
+    /// The registration socket; `None` if kubelet is not told of the driver.
     registration: Option<PathBuf>,
 }
 
-/// The sockets, listened on. The endpoint is there before kubelet is told of it.
+/// The sockets, listened on. The endpoint exists before kubelet is told of it.
 pub(crate) struct Listening {
     endpoint: (SocketFile, UnixListener),
     registration: Option<(SocketFile, UnixListener)>,
 }
 
 impl Sockets {
-    /// Of the only driver on a node.
+    /// The sockets of the only driver on a node.
     #[must_use]
     pub(crate) fn for_kubelet(kubelet_dir: &Path) -> Sockets {
         Sockets::named(kubelet_dir, "")
     }
 
-    /// Of one of several that serve a node while they replace each other. Kubelet asks the one that registered last. It
-    /// tells them apart by the endpoints.
+    /// The sockets of one of several drivers that serve a node while they replace each other. Kubelet uses the one that
+    /// registered last. It tells them apart by the endpoints.
     #[must_use]
     pub(crate) fn of_instance(kubelet_dir: &Path, instance: &str) -> Sockets {
         Sockets::named(kubelet_dir, &format!("-{instance}"))
     }
 
-    /// Of a driver that only relays ask.
+    /// The sockets of a driver that only relays connect to.
     #[must_use]
     pub(crate) fn for_relays(endpoint: PathBuf) -> Sockets {
         Sockets { endpoint, registration: None }
@@ -67,7 +68,7 @@ impl Sockets {
         }
     }
 
-    /// Removes what drivers that were killed have left beside these sockets.
+    /// Removes sockets that killed drivers have left beside these.
     pub(crate) fn clear_up(&self) {
         let beside = |path: &Path, prefix: &str| path.parent().into_iter().for_each(|dir| remove_dead(dir, prefix));
         beside(&self.endpoint, ENDPOINT);
@@ -86,7 +87,7 @@ impl Sockets {
     }
 }
 
-/// Serves until `end` is true, and again with new sockets if somebody has removed one of them.
+/// Serves until `end` is true. If one of the sockets is removed, it serves again with new ones.
 pub(crate) async fn keep_serving<D: DraPlugin + DraResourceHealth + Clone>(
     sockets: &Sockets,
     driver: &D,
@@ -115,7 +116,7 @@ pub(crate) async fn keep_serving<D: DraPlugin + DraResourceHealth + Clone>(
     }
 }
 
-/// Serves until `end` is true, or one of the sockets is not there any more.
+/// Serves until `end` is true, or until one of the sockets no longer exists.
 async fn serve_once<D: DraPlugin + DraResourceHealth + Clone>(
     sockets: &Sockets,
     driver: &D,
@@ -133,7 +134,7 @@ async fn serve_once<D: DraPlugin + DraResourceHealth + Clone>(
             Some(listener) => {
                 let registrar = Server::builder().add_service(RegistrationServer::new(registrar));
                 serve_on(registrar, listener, end.clone()).await?;
-                // It has ended because it was told to. The driver may have questions to answer.
+                // The registrar has ended because `end` is true. The driver may still have requests to answer.
                 std::future::pending().await
             }
             None => std::future::pending().await,
@@ -141,7 +142,7 @@ async fn serve_once<D: DraPlugin + DraResourceHealth + Clone>(
     };
     let removed = async {
         let are_there = || endpoint_file.is_there() && registration_file.as_ref().is_none_or(SocketFile::is_there);
-        // Once it is told to end, it ends with the driver's last answer.
+        // Once `end` is true, the service ends with the driver's last answer, and the sockets are not checked any more.
         while *end.borrow() || are_there() {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
@@ -160,7 +161,7 @@ async fn serve_on(
 ) -> Result<(), tonic::transport::Error> {
     let incoming = UnixListenerStream::new(listener);
     let ended = async move {
-        // An error says that the sender is gone, which is the end as well.
+        // An error means that the sender is gone, which is the end as well.
         let _ = end.wait_for(|end| *end).await;
     };
     router.serve_with_incoming_shutdown(incoming, ended).await
@@ -187,7 +188,7 @@ mod tests {
             let authority: Authority = encoded.parse().unwrap();
             assert_eq!(authority.host(), host);
             assert!(encoded.contains(DRIVER), "{encoded}");
-            // So it would be without the sign.
+            // Without the `@` the name would not be a valid authority.
             assert!(encoded.replace('@', "-").parse::<Authority>().is_err());
         }
     }

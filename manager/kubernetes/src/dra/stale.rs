@@ -1,5 +1,5 @@
-//! Gives up claims that kubelet has forgotten: their objects are gone, and kubelet does not say so, for example
-//! because its state was deleted.
+//! Unprepares claims that kubelet has forgotten: their objects are gone, and kubelet does not unprepare them, for
+//! example because its state was deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +16,26 @@ use super::claims::Claims;
 use super::names::ClaimUid;
 use aliquot_api_server::{is_not_found, message};
 
-/// Between two looks. Kubelet itself gives a claim up within seconds, so one that is found gone twice is forgotten.
+/// Time between two looks. Kubelet itself unprepares a claim within seconds, so a claim whose object is missing at two
+/// looks is forgotten.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Looks until `end` is true, the first time at once: most is missed while nobody runs.
+/// Looks until `end` is true. The first look is at once, because kubelet forgets most while the driver is away.
 pub(super) async fn run(claims: Arc<Claims>, client: Client, mut end: watch::Receiver<bool>) {
     let mut suspects = BTreeSet::new();
     loop {
         suspects = look(&claims, &client, &suspects).await;
         tokio::select! {
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
-            // An error says that the sender is gone, which is the end as well.
+            // An error means that the sender is gone, which is the end as well.
             _ = end.wait_for(|end| *end) => return,
         }
     }
 }
 
-/// Gives up what was a suspect before, and still is. Returns the suspects. A claim of which some container has a slice,
-/// as kubelet says, is none, and the API server is not asked about it. So two hundred running pods cost the API server
-/// nothing.
+/// Unprepares the claims that were suspects `before` and still are. Returns the present suspects. If kubelet says that
+/// a container has a slice of a claim, the claim is no suspect, and the API server is not asked about it. So two
+/// hundred running pods cost the API server nothing.
 pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSet<ClaimUid>) -> BTreeSet<ClaimUid> {
     let slices = blocking(claims.node(), |node| node.list()).await;
     let mut of_claims: BTreeMap<ClaimUid, Vec<&Slice>> = BTreeMap::new();
@@ -54,7 +55,7 @@ pub(super) async fn look(claims: &Arc<Claims>, client: &Client, before: &BTreeSe
             Ok(true) => {}
             Err(error) => {
                 warn!(error = message(&error), "cannot look for claims that are gone");
-                // Nothing more is learnt now.
+                // Without an answer the suspects stay the same.
                 return before.clone();
             }
         }

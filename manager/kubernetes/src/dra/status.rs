@@ -1,4 +1,4 @@
-//! What was prepared, in the claim's status: for people, and for tools that show which slices a pod has.
+//! Writes the prepared slices into the claim's status: for people, and for tools that show which slices a pod has.
 
 use aliquot_node::{Part, Slice, SliceRequest};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -13,8 +13,8 @@ use super::names::{DRIVER, device_name};
 use super::prepared_claims::Record;
 use aliquot_api_server::message;
 
-/// Says in the claim's status what its slices are: `made`, in the record's order. A failure is logged, and nothing
-/// else: the pod runs without it.
+/// Writes the claim's slices into its status: `made`, in the record's order. A failure is only logged, because the pod
+/// runs without it.
 pub(super) async fn publish(client: &kube::Client, record: &Record, made: &[Slice]) {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &record.namespace);
     let status = status(record, made, Time(Timestamp::now()));
@@ -25,7 +25,7 @@ pub(super) async fn publish(client: &kube::Client, record: &Record, made: &[Slic
     }
 }
 
-/// What is applied. It names the claim's UID, so that another claim of the same name does not get it.
+/// The status to apply. It contains the claim's UID, so that another claim of the same name does not get it.
 fn status(record: &Record, made: &[Slice], now: Time) -> Value {
     let slices = record.slices.iter().zip(made);
     let devices = slices.flat_map(|(slice, made)| slice.devices.iter().map(move |device| (device, made)));

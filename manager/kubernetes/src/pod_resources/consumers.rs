@@ -1,4 +1,4 @@
-//! Who runs in which slice: told to the node, for people and metrics to read.
+//! Tells the node which containers run in which slice, for people and metrics to read.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,15 +12,15 @@ use tracing::warn;
 use super::{Holder, Holders, PodResources};
 use crate::device_plugin::{CdiName, RecordedNames};
 
-/// How often kubelet is asked.
+/// Time between two questions to kubelet.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Whether a container has the slice of this name, of which kubelet says that it has the claim: kubelet does not say
-/// which requests of a claim a container has.
+/// Decides whether a container has the slice of this name. Kubelet says only that the container has the claim of the
+/// slice, and not which requests of the claim it has.
 pub type Has = Arc<dyn Fn(&str, &Consumer) -> bool + Send + Sync>;
 
-/// Tells the node who runs in its slices, until this is dropped. That kubelet does not answer is said once, and is no
-/// reason to forget what it said before.
+/// Tells the node which containers run in its slices, until this is dropped. If kubelet does not answer, that is logged
+/// once, and its last answer still counts.
 pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources>, has: Has) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -28,7 +28,7 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
     loop {
         ticks.tick().await;
         let slices = node::blocking(&node, |node| node.list()).await;
-        // Asked for after the slices were looked at: whose slice is among them is among these.
+        // Asked after the slices were read: so the container of each of these slices is in the answer.
         match pod_resources.list().await {
             Ok(holders) => {
                 answered = true;
@@ -44,7 +44,8 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
     }
 }
 
-/// Tells the node what has changed of these slices. One that was made anew meanwhile has another container.
+/// Tells the node the changes for these slices. A slice that was made anew meanwhile has another container, and is left
+/// alone.
 fn tell(node: &dyn Node, slices: &[Slice], holders: &Holders, has: &Has) {
     let mut found = of_slices(slices, holders, has);
     for slice in slices {
@@ -71,7 +72,7 @@ fn of_slices<'a>(slices: &'a [Slice], holders: &Holders, has: &Has) -> BTreeMap<
             found.entry(slice).or_default().insert(holder.consumer.clone());
         }
     }
-    // An init container that ends before the others start is not listed.
+    // `PodResources` does not list an init container that ends before the others start.
     let recorded = RecordedNames::new(holders);
     for slice in slices {
         if let Entry::Vacant(entry) = found.entry(&slice.content.name)
@@ -130,7 +131,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (kubelet, node) = (TestKubelet::start(dir.path()), TestNode::new(vec![device(0, 16)]));
         kubelet.known().give("before", CORE, &["GPU-1::0".to_owned()]);
-        // By their names this one is told last.
+        // In the order of names, this slice is handled last.
         node.create(&slice_with_unit("pod.default.before.main", "GPU-1::0")).unwrap();
         let new = Consumer { namespace: "default".into(), pod: "a".into(), container: "main".into() };
         kubelet.meanwhile({

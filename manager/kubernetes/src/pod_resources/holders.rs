@@ -1,7 +1,7 @@
-//! What kubelet says of who has what, by container.
+//! The containers that have devices, as kubelet tells.
 //!
-//! A unit of a device plugin is one pod's. Of a pod's containers those have it in common of which one ends before the
-//! other starts: an init container, and those that come after it.
+//! A unit of a device plugin belongs to one pod. Several containers of the pod have it if one ends before the others
+//! start: an init container, and the containers after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +23,10 @@ pub struct Holders {
 /// A pod's namespace and name.
 pub type PodName = (String, String);
 
-/// A container, and what it has.
+/// A container with its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Which container.
+    /// The container and its pod.
     pub consumer: Consumer,
     /// Ids of device plugins' units, by resource.
     pub devices: BTreeMap<String, BTreeSet<String>>,
@@ -35,7 +35,7 @@ pub struct Holder {
 }
 
 impl Holders {
-    /// What was listed and what was recorded; the latter may be older.
+    /// Combines the list of `PodResources` and the checkpoint, which may be older.
     #[must_use]
     pub(super) fn new(listed: ListPodResourcesResponse, recorded: Result<Vec<Recorded>, String>) -> Holders {
         let (recorded, unread) = match recorded {
@@ -45,18 +45,18 @@ impl Holders {
         Holders { recorded, unread, ..Holders::from(listed) }
     }
 
-    /// Only these are recorded.
+    /// Holders with only these recorded containers.
     #[cfg(test)]
     pub(crate) fn with_recorded(recorded: Vec<Recorded>) -> Holders {
         Holders { recorded, ..Holders::default() }
     }
 
-    /// All containers that `PodResources` lists: not the init containers that end before the others start.
+    /// All containers that `PodResources` lists. It does not list init containers that end before the others start.
     pub fn iter(&self) -> impl Iterator<Item = &Holder> {
         self.listed.iter()
     }
 
-    /// The pods that have not ended, also those that have no devices.
+    /// The pods that have not ended, including those without devices.
     pub fn pods(&self) -> impl Iterator<Item = &PodName> {
         self.pods.iter()
     }
@@ -67,7 +67,7 @@ impl Holders {
         &self.recorded
     }
 
-    /// Why the checkpoint could not be read, if so.
+    /// The reason why the checkpoint could not be read; `None` if it was.
     #[must_use]
     pub fn unread(&self) -> Option<&str> {
         self.unread.as_deref()

@@ -1,8 +1,8 @@
-//! Which units of device plugins kubelet has given to which container, as its own checkpoint records it.
+//! The units of device plugins that kubelet has given to each container, as recorded in its own checkpoint.
 //!
-//! `PodResources` says nothing of init containers that end before the others start, nor of pods' UIDs. The file does,
-//! in a format that has been the same since Kubernetes 1.20, and it is written before a container with units starts.
-//! Pods that have ended are in it until kubelet gives out units again.
+//! `PodResources` leaves out init containers that end before the others start, and the UIDs of pods. The file contains
+//! both, in a format that has been the same since Kubernetes 1.20, and it is written before a container with units
+//! starts. Ended pods stay in it until kubelet gives out units again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,10 +13,10 @@ use serde::Deserialize;
 /// The checkpoint's name below kubelet's directory.
 pub(super) const FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
-/// What the checkpoint says of one container.
+/// The checkpoint's entry for one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// The pod.
+    /// The UID of the pod.
     pub pod_uid: String,
     /// The container's name in the pod.
     pub container: String,
@@ -44,15 +44,15 @@ struct Entry {
     container: String,
     #[serde(rename = "ResourceName")]
     resource: String,
-    /// By NUMA node.
+    /// The ids, by NUMA node.
     #[serde(rename = "DeviceIDs")]
     ids: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-/// What the checkpoint says; nothing if there is none, because kubelet has given out nothing yet.
+/// Reads the checkpoint. Without a file the result is empty, because kubelet has not given out units yet.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<Recorded>> {
     match std::fs::read(path) {
         Ok(text) => parse(&text),

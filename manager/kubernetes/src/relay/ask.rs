@@ -1,4 +1,4 @@
-//! Questions to a manager that may be away for a moment.
+//! Requests to a manager that may be away for a moment.
 
 use std::error::Error;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tonic::{Response, Status};
 
-/// Between two tries.
+/// Time between two tries.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// The manager's answer to `question`, which is put again while nobody is there to answer it, until `end`. A question that was being answered when the manager ended is put again, too: whatever kubelet asks, it may ask twice.
+/// Returns the manager's answer to `question`. The request is repeated while no manager answers, until `end`. A request
+/// that was under way when the manager ended is repeated, too: kubelet may itself send any request twice.
 ///
 /// # Errors
-/// What the manager answers, or that it is away.
+/// The error is the manager's, or says that the manager is away.
 pub(super) async fn ask<T, F>(end: Instant, question: impl Fn() -> F) -> Result<Response<T>, Status>
 where
     F: Future<Output = Result<Response<T>, Status>>,
@@ -28,7 +29,7 @@ where
     }
 }
 
-/// Whether this is not a manager's answer, but what became of the connection to it.
+/// Whether the status comes from a broken connection, and not from a manager.
 pub(super) fn is_away(status: &Status) -> bool {
     status.source().is_some()
 }

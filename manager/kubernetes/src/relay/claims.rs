@@ -1,4 +1,4 @@
-//! The DRA driver: claims wait for the next manager.
+//! Relays the DRA driver: claims wait for the next manager.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use super::ask::{PAUSE, ask};
 use crate::dra::{Sockets, keep_serving};
 use crate::unix_socket::channel;
 
-/// Kubelet gives up after 45 s, and asks again at its next look at the pod.
+/// The time for a request. Kubelet gives up after 45 s, and asks again at its next look at the pod.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often it is looked whether the manager is still there.
+/// Time between two checks whether the manager still serves.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Relays until `end` is true. Kubelet has the driver unless no manager has been there for `absence_max`: otherwise it
-/// would keep the node's devices on offer.
+/// Relays until `end` is true. While no manager has served for `absence_max`, the driver is withdrawn from kubelet:
+/// otherwise kubelet would keep the node's devices on offer.
 pub(super) async fn relay(manager: PathBuf, sockets: &Sockets, absence_max: Duration, mut end: watch::Receiver<bool>) {
     sockets.clear_up();
     let driver = Relayed { manager: channel(manager.clone()), end: end.clone() };
@@ -42,7 +42,7 @@ pub(super) async fn relay(manager: PathBuf, sockets: &Sockets, absence_max: Dura
         };
         tokio::select! {
             () = came => {}
-            // An error says that the sender is gone, which is the end as well.
+            // An error means that the sender is gone, which is the end as well.
             _ = end.wait_for(|end| *end) => return,
         }
         match sockets.listen() {
@@ -64,7 +64,7 @@ async fn is_there(manager: &PathBuf) -> bool {
     UnixStream::connect(manager).await.is_ok()
 }
 
-/// Returns when no manager has been there for so long.
+/// Returns when no manager has served for `absence_max`.
 async fn gone(manager: &PathBuf, absence_max: Duration) {
     let mut seen = Instant::now();
     while seen.elapsed() < absence_max {
@@ -79,7 +79,7 @@ async fn gone(manager: &PathBuf, absence_max: Duration) {
 #[derive(Clone)]
 struct Relayed {
     manager: Channel,
-    /// True once this is to end: streams that would go on for ever end then.
+    /// True once this must end: streams that would go on for ever end then.
     end: watch::Receiver<bool>,
 }
 
@@ -114,7 +114,7 @@ impl DraPlugin for Relayed {
 impl DraResourceHealth for Relayed {
     type NodeWatchResourcesStream = ReceiverStream<Result<NodeWatchResourcesResponse, Status>>;
 
-    /// What the manager tells. It ends with the manager; kubelet asks again five seconds later.
+    /// Passes on the manager's stream. It ends with the manager; kubelet asks again five seconds later.
     async fn node_watch_resources(
         &self,
         request: Request<NodeWatchResourcesRequest>,
@@ -127,7 +127,7 @@ impl DraResourceHealth for Relayed {
             loop {
                 let health = tokio::select! {
                     health = told.message() => health,
-                    // An error says that the sender is gone, which is the end as well.
+                    // An error means that the sender is gone, which is the end as well.
                     _ = end.wait_for(|end| *end) => return,
                     () = answers.closed() => return,
                 };

@@ -1,4 +1,4 @@
-//! Device plugins: what the manager offers stays on offer while it is away.
+//! Relays device plugins: the units of a manager stay on offer while it is away.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,19 +26,19 @@ use crate::device_plugin::{
 };
 use crate::unix_socket::{channel, remove_dead};
 
-/// How often it is looked whether the manager serves another resource.
+/// Time between two checks whether the manager serves another resource.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// A manager that serves one resource serves its others within this time.
 const START_MAX: Duration = Duration::from_secs(5);
-/// Kubelet admits no other pod while it waits for an answer that it can do without.
+/// The time for a request whose answer kubelet can do without. Kubelet admits no other pod meanwhile.
 const ADMISSION_PATIENCE: Duration = Duration::from_secs(1);
-/// Kubelet gives up after 30 s and then waits for ten seconds and more.
+/// The time for a request to start a container. Kubelet gives up after 30 s, and then waits for at least ten seconds.
 const START_PATIENCE: Duration = Duration::from_secs(25);
 
-/// What kubelet is told; nothing before a manager has told it.
+/// The offer to kubelet; `None` before a manager has sent one.
 type Offer = Option<proto::ListAndWatchResponse>;
 
-/// Relays every resource that a manager serves, until this is dropped. What a manager has offered is withdrawn once it
+/// Relays every resource that a manager serves, until this is dropped. A manager's offer is withdrawn once the manager
 /// has been away for `absence_max`.
 pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str, absence_max: Duration) {
     remove_dead(plugins_dir, SOCKET_PREFIX);
@@ -66,7 +66,7 @@ pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str,
                 RegisteredPlugin { resource, instance: Some(instance.to_owned()), service: service.into(), listeners };
             let dir = plugins_dir.to_owned();
             tasks.spawn(async move {
-                // An error says that nobody follows the manager: this is dropped.
+                // An error means that the task that follows the manager has ended, because this is dropped.
                 if offer.wait_for(Option::is_some).await.is_ok() {
                     keep_serving(plugin, dir).await;
                 }
@@ -75,7 +75,7 @@ pub(super) async fn relay(meeting: &Meeting, plugins_dir: &Path, instance: &str,
     }
 }
 
-/// Takes over what the managers of the node offer, one after the other.
+/// Passes on the offers of the node's managers, one manager after the other.
 async fn follow(
     meeting: Meeting,
     resource: String,
@@ -105,12 +105,12 @@ async fn follow(
     }
 }
 
-/// Whether anything can be had.
+/// Whether any unit is healthy.
 fn has_units(offer: &Offer) -> bool {
     offer.iter().flat_map(|list| &list.devices).any(|device| device.health != UNHEALTHY)
 }
 
-/// Whether a manager is there and serves another resource.
+/// Whether a manager serves now, and serves another resource.
 async fn serves_another(meeting: &Meeting, resource: &str) -> bool {
     for other in meeting.resources().iter().filter(|other| *other != resource) {
         if UnixStream::connect(meeting.plugin(other)).await.is_ok() {
@@ -120,7 +120,7 @@ async fn serves_another(meeting: &Meeting, resource: &str) -> bool {
     false
 }
 
-/// Takes everything off the offer; whether there was anything.
+/// Makes all units of the offer unhealthy. Returns whether any was healthy.
 fn withdraw(offer: &mut Offer) -> bool {
     let devices = offer.iter_mut().flat_map(|list| &mut list.devices).filter(|device| device.health != UNHEALTHY);
     devices.map(|device| device.health = UNHEALTHY.to_owned()).count() > 0
@@ -132,12 +132,12 @@ struct Relayed {
     manager: DevicePluginClient<Channel>,
     offer: watch::Receiver<Offer>,
     listeners: Listeners,
-    /// Units of which the manager has not been told. It is told before it is asked to start their container.
+    /// Units that the manager was not told of. It is told before it is asked to start their container.
     untold: Given,
 }
 
 impl Relayed {
-    /// What kubelet is to do for these units: a function of their ids.
+    /// The answer to kubelet for these units: a function of their ids.
     fn allocated(&self, request: &proto::AllocateRequest) -> proto::AllocateResponse {
         let allocated = |container: &proto::ContainerAllocateRequest| {
             let name = CdiName::of_units(&self.resource, &container.device_ids.iter().cloned().collect());
@@ -149,7 +149,7 @@ impl Relayed {
         proto::AllocateResponse { container_responses: request.container_requests.iter().map(allocated).collect() }
     }
 
-    /// Tells the manager what was given to a container with some of these units.
+    /// Tells the manager which units were given to a container that has some of these.
     async fn catch_up(&self, ids: &Ids, end: Instant) -> Result<(), Status> {
         for units in self.untold.among(ids) {
             let device_ids = units.iter().cloned().collect();
@@ -191,7 +191,7 @@ impl DevicePlugin for Relayed {
         request: Request<proto::PreferredAllocationRequest>,
     ) -> Result<Response<proto::PreferredAllocationResponse>, Status> {
         let (mut manager, request) = (self.manager.clone(), request.into_inner());
-        // Kubelet chooses by itself where nothing is preferred.
+        // Without a preference kubelet chooses by itself.
         let containers = request.container_requests.len();
         let none = proto::PreferredAllocationResponse {
             container_responses: vec![proto::ContainerPreferredAllocationResponse::default(); containers],

@@ -1,4 +1,4 @@
-//! The manager's certificate for reports. It is made anew whenever the manager starts, and is on no disk.
+//! The manager's certificate for reports. It is made anew whenever the manager starts, and is never written to a disk.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use tracing::debug;
 
 use super::{ReportError, Settings};
 
-/// Another replica is tried when one does not take the connection within that time.
+/// Time limit for a connection. After that another replica is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// An answer that takes longer is none.
+/// Time limit for an answer.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// A connection that is cut is noticed after an interval and a timeout.
+/// Time between two probes. A cut connection is noticed after one interval and one timeout.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A certificate is valid for an hour. It is used for so long: a part of a third of it is for clocks that do not agree.
+/// How long a certificate is used, of the hour for which it is valid. The rest allows for clocks that differ.
 const USED_FOR: Duration = Duration::from_secs(40 * 60);
 
 /// The file with the token of the manager's service account, which kubelet renews.
@@ -35,7 +35,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// A new one from the replica at this address.
+    /// Gets a new certificate from the replica at this address.
     pub(super) async fn join(settings: &Settings, address: SocketAddr) -> Result<Identity, ReportError> {
         let token = read(settings, TOKEN).await?.trim().to_owned();
         let key = KeyPair::generate()?;
@@ -55,7 +55,7 @@ impl Identity {
         Ok(Identity { key: key.serialize_pem(), certificate: answer.into_inner().certificate, joined })
     }
 
-    /// How long it is still used.
+    /// How much longer the certificate is used.
     pub(super) fn due_in(&self) -> Duration {
         (self.joined + USED_FOR).saturating_duration_since(Instant::now())
     }
@@ -64,7 +64,7 @@ impl Identity {
         self.due_in().is_zero()
     }
 
-    /// A connection by which the scheduler knows the node.
+    /// A connection that proves to the scheduler which node this is.
     pub(super) async fn connect(&self, settings: &Settings, address: SocketAddr) -> Result<Channel, ReportError> {
         let own = tonic::transport::Identity::from_pem(&self.certificate, &self.key);
         connect(settings, address, ClientTlsConfig::new().identity(own)).await
@@ -87,7 +87,7 @@ async fn connect(settings: &Settings, address: SocketAddr, tls: ClientTlsConfig)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-    // The limit of the endpoint is for TCP alone. A replica that is frozen takes the connection, and says nothing.
+    // The endpoint's own limit is for TCP alone. A replica that is frozen accepts the connection, and sends nothing.
     match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
         Ok(connected) => connected.map_err(unreached),
         Err(_) => {
@@ -97,7 +97,7 @@ async fn connect(settings: &Settings, address: SocketAddr, tls: ClientTlsConfig)
     }
 }
 
-/// An error of the transport, which does not say its causes itself.
+/// An error of the transport with its causes, which its own text leaves out.
 fn with_causes(error: &tonic::transport::Error) -> String {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let texts: Vec<String> = causes.map(ToString::to_string).filter(|cause| !cause.is_empty()).collect();

@@ -1,9 +1,9 @@
-//! What a node uses and how its devices are, in the words of a report.
+//! Converts the use and the devices of a node to a report.
 
 use aliquot_node::{Consumer, Device, Devices, Enforcement, NodeUsage, PartUsage, SliceUsage};
 use aliquot_proto::reports::v1 as proto;
 
-/// What is reported of a node with these devices, of which this is used.
+/// The report of a node with these devices and this use of them.
 pub(super) fn report_of(devices: &Devices, usage: NodeUsage) -> proto::NodeReport {
     let NodeUsage { slices, memory_outside_bytes } = usage;
     let device = |device: &Device| proto::Device {

@@ -1,4 +1,4 @@
-//! What is told of a node, in its status and its inventory.
+//! The node's description, in its status and its inventory.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn of(devices: &node::Devices) -> Inventory {
     inventory::inventory(&Spoken::new([]).unwrap(), &NodeFacts::default(), devices)
 }
 
-/// What the node's status says of `nvidia.com/gpumem`.
+/// The amount of `nvidia.com/gpumem` in the node's status.
 fn counted_memory(cluster: &TestCluster) -> Option<u64> {
     cluster.counted.lock().unwrap().get("nvidia.com/gpumem").copied()
 }
@@ -41,7 +41,7 @@ async fn nothing_is_said_in_the_node_s_status_until_a_device_was_seen() {
     assert_eq!((counted_memory(&cluster), uuids()), (None, None));
     publisher.publish(&one, amounts(16), of(&one)).await;
     assert_eq!((counted_memory(&cluster), uuids()), (Some(16), Some(vec![device(0, 16).uuid])));
-    // All that there were are gone.
+    // All devices are gone.
     publisher.publish(&none, amounts(0), of(&none)).await;
     assert_eq!((counted_memory(&cluster), uuids()), (Some(0), Some(vec![])));
 }
@@ -52,7 +52,7 @@ async fn a_failed_status_is_written_again_after_a_pause_only() {
     let mut publisher = Publisher::new(cluster.clone());
     let devices = node::Devices { devices: vec![device(0, 16)], ..Default::default() };
     let amounts = |count| BTreeMap::from([("nvidia.com/gpumem", count)]);
-    // Each pause is longer than the one before. What could be written meanwhile waits for nothing.
+    // Each pause is longer than the one before. Nothing else waits for it.
     for pause in [2, 4] {
         cluster.refuses_counts.store(true, Ordering::Relaxed);
         publisher.publish(&devices, amounts(16), of(&devices)).await;
@@ -64,7 +64,7 @@ async fn a_failed_status_is_written_again_after_a_pause_only() {
     }
     publisher.publish(&devices, amounts(18), of(&devices)).await;
     assert_eq!(counted_memory(&cluster), Some(18));
-    // What is new is written at once.
+    // New content is written at once.
     publisher.publish(&devices, amounts(19), of(&devices)).await;
     assert_eq!(counted_memory(&cluster), Some(19));
 }

@@ -1,4 +1,4 @@
-//! When slices are removed whose containers are gone.
+//! When slices of ended containers are removed.
 
 use super::*;
 
@@ -10,12 +10,12 @@ async fn units_that_are_given_anew_take_the_old_slice_away() {
     world.start("a").await.unwrap();
     let units = world.kubelet.units("a");
     world.kubelet.forget("a");
-    // Kubelet has not yet heard that there is no room for what these units stand for.
+    // Kubelet does not know yet that there is no room for these units.
     world.cluster.pods.lock().unwrap().insert("b".into(), pod("main", &all, &[]));
     for (resource, ids) in &units {
         world.allocate("b", resource, ids).await;
     }
-    // Kubelet is not kept waiting while the old slice goes.
+    // Kubelet need not wait while the old slice is removed.
     assert!(world.slice("a").is_some());
     world.start("b").await.unwrap();
     assert!(world.slice("a").is_none() && world.slice("b").is_some());
@@ -43,7 +43,7 @@ async fn remains_of_an_old_plugin_go_when_nobody_has_them() {
 #[tokio::test]
 async fn a_pod_that_comes_again_meanwhile_keeps_its_slice() {
     let mut world = World::new(1, &[], LONG);
-    // The one that stays is looked at first.
+    // The slice that stays is looked at first.
     for pod in ["comes-again", "goes"] {
         world.admit(pod, &THIRD, &[]).await;
         world.start(pod).await.unwrap();
@@ -142,11 +142,11 @@ async fn slices_of_a_pod_that_is_gone_for_all_are_removed_at_once() {
     while world.slice("gone").is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Kubelet may know it again in a moment.
+    // Kubelet may know the pod again in a moment.
     assert!(world.slice("forgotten").is_some());
 }
 
-/// A question is put every two seconds, so this bounds how long a slice lingers after its pod.
+/// One question is asked every two seconds, so this bounds how long a slice lingers after its pod.
 #[tokio::test]
 async fn two_answers_of_kubelet_without_a_pod_end_its_slice() {
     let world = World::new(1, &[], LONG);
@@ -159,8 +159,8 @@ async fn two_answers_of_kubelet_without_a_pod_end_its_slice() {
     world.kubelet.at_questions({
         let (node, are_gone, is_late) = (world.node.clone(), are_gone.clone(), is_late.clone());
         let mut questions = 0;
-        // The first answer without the pods says that they are gone, and the second that none has come again. The third
-        // question finds no slice.
+        // The first answer without the pods shows that they are gone, and the second that no new pod has their name.
+        // The third question finds no slice.
         move || {
             questions += usize::from(are_gone.load(Ordering::Relaxed));
             is_late.fetch_or(questions > 2 && !node.list().is_empty(), Ordering::Relaxed);
@@ -182,7 +182,7 @@ async fn the_slice_of_an_earlier_pod_of_the_name_is_removed() {
     let world = World::new(1, &[], LONG);
     world.admit("web-0", &THIRD, &[]).await;
     world.start("web-0").await.unwrap();
-    // The API server has the later one, which has other units and has not started.
+    // The API server has the later pod, which has other units and has not started.
     world.kubelet.forget("web-0");
     world.kubelet.give("web-0", CORE, &[unit_id::unit_id(&device(0, 16).uuid, 99)]);
     while world.slice("web-0").is_some() {
@@ -198,7 +198,7 @@ async fn no_slice_is_removed_under_a_container_that_runs() {
         world.start(pod).await.unwrap();
     }
     world.node.set_running("pod.default.a-runs.main", true);
-    // Neither kubelet nor the API server has them, and both are looked at, in this order.
+    // Neither kubelet nor the API server has these pods. Both slices are looked at, in this order.
     for pod in ["a-runs", "b-ended"] {
         world.cluster.pods.lock().unwrap().remove(pod);
         world.kubelet.forget(pod);
@@ -207,7 +207,7 @@ async fn no_slice_is_removed_under_a_container_that_runs() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(world.slice("a-runs").is_some());
-    // Nor does it make room for others.
+    // Nor is it removed to make room for others.
     world.admit("needs-all", &[(CORE, "100"), (MEMORY, "64")], &[]).await;
     let refusal = world.start("needs-all").await.unwrap_err();
     assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");

@@ -1,4 +1,4 @@
-//! Claims as the scheduler leaves them, and what becomes of them.
+//! Claims as the scheduler leaves them, and the slices that they become.
 
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ fn claim(results: Value, configs: Value) -> ResourceClaim {
     .unwrap()
 }
 
-/// All of the claim as one slice.
+/// The whole claim as one slice.
 fn resolved(results: Value, configs: Value) -> Result<ClaimSlice, AllocationError> {
     resolved_on(&claim(results, configs), &ClaimUid::parse(UID).unwrap(), &devices())
 }
@@ -92,13 +92,13 @@ fn a_share_of_a_device_becomes_a_slice_with_that_part() {
     assert_eq!(allocation.devices, [device]);
 }
 
-/// The scheduler's tests compare what it writes with the same file.
+/// The scheduler's tests compare their output with the same file.
 #[test]
 fn what_aliquots_scheduler_allocates_becomes_a_slice() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../scheduler/kubernetes/tests/claims/allocation.json");
     let mut allocation: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
-    // The writer names the share.
+    // The scheduler adds the share's id when it writes the allocation.
     allocation["devices"]["results"][0]["shareID"] = json!(UID);
     let mut claim = claim(json!([]), json!([]));
     claim.status.get_or_insert_default().allocation = Some(serde_json::from_value(allocation).unwrap());

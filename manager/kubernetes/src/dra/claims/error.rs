@@ -1,4 +1,4 @@
-//! Why a claim is not prepared or given up.
+//! Errors of preparing and unpreparing claims.
 
 use aliquot_node::{CreateError, NodeError};
 
@@ -6,10 +6,10 @@ use crate::dra::allocation::AllocationError;
 use crate::dra::names::ClaimUidError;
 use crate::dra::prepared_claims::PreparedClaimsError;
 
-/// Why a claim is not prepared or given up.
+/// The reason why a claim is not prepared or unprepared.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::dra) enum ClaimError {
-    /// No claim has such a UID.
+    /// The text cannot be a claim's UID.
     #[error(transparent)]
     Uid(#[from] ClaimUidError),
     /// The API server does not answer, or refuses.
@@ -17,29 +17,29 @@ pub(in crate::dra) enum ClaimError {
     Api {
         /// The kind and the name of the object.
         what: String,
-        /// What the API server or the connection said.
+        /// The message of the API server or of the connection.
         message: String,
     },
     /// The claim cannot be prepared on this node.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
-    /// A container would be in two slices, or in one that is not what it has.
+    /// A container would be in two slices, or in a slice with other requests than its own.
     #[error("pod {pod}: {reason}")]
     Pod {
         /// The pod's name.
         pod: String,
-        /// Which container, and why not.
+        /// The container, and the reason.
         reason: String,
     },
-    /// Nobody says which pods use it.
+    /// The claim is reserved for an object that is not a pod, so its pods are not known.
     #[error(
         "the claim has several requests and is reserved for {resource} {name:?}: which of them a container has can be \
          told only of pods; make a claim of each request"
     )]
     Reserved {
-        /// The kind of what it is reserved for.
+        /// The kind of that object.
         resource: String,
-        /// The name of what it is reserved for.
+        /// The name of that object.
         name: String,
     },
     /// The record of prepared claims cannot be read or written.

@@ -1,4 +1,4 @@
-//! What must be known of each claim at any time, found by its UID or by its name.
+//! Facts about each claim that are needed at any time, found by its UID or by its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use crate::dra::instances;
 use crate::dra::names::ClaimUid;
 use crate::dra::prepared_claims::Record;
 
-/// What must be known of a claim at any time.
+/// Facts about a claim that are needed at any time.
 pub(super) struct Known {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// The MIG instances that are its own, or will be.
+    /// The MIG instances that are or will be its own.
     pub(super) partitions: Vec<Partition>,
-    /// The pods and containers that have each of its slices, if it is several.
+    /// The pods and containers that have each of its slices, if it has several.
     pub(super) holders: BTreeMap<String, BTreeSet<(String, String)>>,
 }
 
@@ -28,12 +28,12 @@ impl Known {
     }
 }
 
-/// The claims that have a record that can be read.
+/// The claims that have a readable record.
 #[derive(Default)]
 pub(super) struct Register {
     by_uid: BTreeMap<ClaimUid, Known>,
-    /// By namespace and name. A claim that was made anew under its name has another UID, and kubelet may not have given
-    /// up the former one yet.
+    /// The UIDs by namespace and name. A claim that was made anew under its name has another UID, and kubelet may still
+    /// have the former one prepared.
     by_name: BTreeMap<(String, String), BTreeSet<ClaimUid>>,
 }
 
@@ -51,7 +51,7 @@ impl Register {
         self.by_name.contains_key(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// Enters a claim, in place of what was known of it.
+    /// Adds a claim, or replaces its facts.
     pub(super) fn insert(&mut self, uid: ClaimUid, known: Known) {
         self.remove(&uid);
         let name = (known.namespace.clone(), known.name.clone());

@@ -8,23 +8,23 @@ use crate::dra::allocation::ClaimSlice;
 use crate::dra::names::ClaimUid;
 use crate::dra::prepared_claims::Record;
 
-/// All slices on the node that are called as a claim's are.
+/// All slices on the node with a name of this claim.
 pub(super) fn of_claim(node: &dyn Node, uid: &ClaimUid) -> Vec<Slice> {
     // The UID of another claim can begin with this one.
     let is_its = |slice: &Slice| ClaimUid::of_slice(&slice.content.name).as_ref() == Some(uid);
     node.list_beginning_with(&uid.slice_name()).into_iter().filter(is_its).collect()
 }
 
-/// Removes slices of the claim that it is not divided into any more: they were begun for nobody. One that processes
-/// are in is somebody's, whose record was lost.
+/// Removes slices that do not belong to the claim's division any more: kubelet was never told of them. A slice with
+/// processes in it stays: a container has it, and its record was lost.
 pub(super) fn remove_others(node: &dyn Node, record: &Record) -> Result<(), NodeError> {
     let wanted = |name: &str| record.slices.iter().any(|slice| slice.slice.name == name);
     let others = of_claim(node, &record.uid).into_iter().filter(|slice| !wanted(&slice.content.name));
     others.filter(|slice| slice.processes == 0).try_for_each(|slice| node.remove(&slice.content.name))
 }
 
-/// The slices of a claim that nobody was told of yet: what of them has another content was begun before, for nobody.
-/// If one cannot be made, those go again that were made here.
+/// Makes the slices of a claim that kubelet was not told of yet. Slices of other content are leftovers of an earlier
+/// try, and are replaced. If a slice cannot be made, those that were made here are removed again.
 pub(super) fn create(node: &dyn Node, record: &Record) -> Result<Vec<Slice>, ClaimError> {
     let mut made: Vec<Slice> = Vec::new();
     let mut new = Vec::new();

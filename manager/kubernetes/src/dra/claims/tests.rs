@@ -1,4 +1,4 @@
-//! Claims on a node in memory, beside an API server that has one claim.
+//! Claims on a node in memory, with an API server that has one claim.
 
 mod division;
 mod instances;
@@ -18,13 +18,13 @@ use crate::dra::stale;
 
 const UID: &str = "3f0c1d2e-0000-4000-8000-000000000001";
 
-/// What the API server has, and what it was asked.
+/// The API server's objects, and the requests that it got.
 #[derive(Default)]
 struct ApiServer {
-    /// `None`: it answers that there is none.
+    /// `None`: it answers that there is no claim.
     claim: Option<Value>,
     pod: Option<Value>,
-    /// So many times it answers that it has too much to do.
+    /// How many times it answers that it is too busy.
     busy: u32,
     calls: Vec<String>,
 }
@@ -69,7 +69,7 @@ pub(in crate::dra) struct World {
 }
 
 impl World {
-    /// One device of 80 GiB, of which the claim has `core` percent and 8 GiB.
+    /// A node with one device of 80 GiB, of which the claim has `core` percent and 8 GiB.
     pub(in crate::dra) fn new(core: u32) -> World {
         let node = TestNode::new(vec![device(0, 80)]);
         let server = Arc::new(Mutex::new(ApiServer { claim: Some(claim(core)), ..ApiServer::default() }));
@@ -84,7 +84,7 @@ impl World {
         self.dir.path()
     }
 
-    /// The driver, started in the machine's life `boot_id`.
+    /// The driver, started in the boot `boot_id` of the machine.
     pub(in crate::dra) fn start(&self, boot_id: &str) -> Arc<Claims> {
         let node = Arc::clone(&self.node) as Arc<dyn Node>;
         let client = client(&self.server);
@@ -161,7 +161,7 @@ async fn a_claim_costs_the_same_however_many_slices_there_are() {
         let content = SliceRequest { name: format!("claim-{uid}"), ..SliceRequest::default() };
         world.node.create(&content).unwrap();
     };
-    // Another claim's UID begins as this one's.
+    // The UID of the other claim begins with this one's.
     add(&format!("{UID}9"));
     let mut looked_at = Vec::new();
     for others in [0, 100] {
@@ -179,7 +179,7 @@ async fn a_claim_costs_the_same_however_many_slices_there_are() {
 async fn who_asks_again_while_the_first_answer_is_not_there_gets_the_same() {
     let world = World::new(30);
     let claims = world.start("boot-1");
-    // Kubelet has given up one call, asks again, and another pod joins.
+    // Kubelet has given up one call and asks again, and another pod joins.
     let given_up = tokio::spawn({
         let claims = Arc::clone(&claims);
         async move { prepare(&claims).await }
@@ -219,7 +219,7 @@ async fn what_is_completed_is_answered_without_the_api_server() {
 #[tokio::test]
 async fn what_was_begun_for_nobody_is_made_anew() {
     let world = World::new(40);
-    // Killed after the slice was made, and the claim was allocated otherwise since.
+    // Killed after the slice was made; the claim was allocated differently since.
     let record = world.record(Phase::Started, "boot-1");
     world.prepared().save(&record).unwrap();
     world.node.create(&record.slices[0].slice).unwrap();
@@ -291,7 +291,7 @@ async fn a_pod_whose_container_names_two_slices_is_refused() {
     let refused = claims.prepare(&name(), &BTreeSet::from([name(), other])).await.unwrap_err().to_string();
     assert!(refused.starts_with("pod pod: container \"main\" has the claims"), "{refused}");
     assert!(world.slice().is_none());
-    // Of the other claim nothing is known here.
+    // This driver knows nothing of the other claim.
     prepare(&claims).await.unwrap();
 }
 
@@ -339,7 +339,7 @@ async fn a_claim_of_the_same_name_is_another_one() {
     let world = World::new(30);
     let claims = world.start("boot-1");
     prepare(&claims).await.unwrap();
-    // The claim was deleted and made again, and nobody said so.
+    // The claim was deleted and made again, and the driver was not told.
     let again = "3f0c1d2e-0000-4000-8000-000000000002";
     let mut other = claim(40);
     other["metadata"]["uid"] = again.into();

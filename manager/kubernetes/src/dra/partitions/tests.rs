@@ -1,4 +1,4 @@
-//! What is offered of GPUs in MIG mode.
+//! The offers of GPUs in MIG mode.
 
 use aliquot_node::Node;
 

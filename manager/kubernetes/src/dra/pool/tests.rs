@@ -8,7 +8,7 @@ fn plain(count: usize) -> Vec<Device> {
     (0..count).map(|at| Device { name: format!("gpu-{at:03}"), ..Device::default() }).collect()
 }
 
-/// GPUs that can be divided into so many instances each.
+/// GPUs with this number of possible instances each.
 fn partitioned(gpus: usize, instances: usize) -> Content {
     let taking = |gpu: usize, at: usize| Device {
         name: format!("gpu-{gpu}-{at}"),
@@ -68,7 +68,7 @@ fn counters_are_beside_the_devices_that_take_of_them_where_schedulers_want_it() 
     assert_eq!(sizes(&specs), [(1, 0), (25, 1), (25, 1)]);
     let first = specs[1].devices.iter().flatten().all(|device| device.name.starts_with("gpu-0-"));
     assert!(first && specs[1].shared_counters.as_ref().unwrap()[0].name == "gpu-0");
-    // More than that are not possible in one resource slice, and a set cannot be in two.
+    // More instances do not fit into one resource slice, and a set cannot be split between two.
     assert_eq!(sizes(&super::specs("node-1", &partitioned(1, 70), Layout::Together, 1)), [(64, 1)]);
 }
 
@@ -98,7 +98,7 @@ fn a_pool_is_taken_over_only_if_it_is_whole_and_says_the_same() {
     let mut mixed = found;
     mixed[1].spec.pool.generation = 8;
     assert!(!is_whole(&mixed, &wanted));
-    // An API server that is of another version now.
+    // The API server has another version now.
     let partitioned = partitioned(1, 3);
     let found = slices(specs("node-1", &partitioned, Layout::Together, 7));
     assert!(!is_whole(&found, &specs("node-1", &partitioned, Layout::Separate, 7)));

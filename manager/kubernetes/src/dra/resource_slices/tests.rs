@@ -1,4 +1,4 @@
-//! What the API server is told, within the limits that it sets.
+//! The content for the API server, within the limits that the server sets.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn a_gpu_is_told_with_its_attributes_and_capacities() {
     assert_eq!(attribute(device, "healthy").bool, Some(true));
     assert_eq!(attribute(device, "resource.kubernetes.io/numaNode").int, Some(1));
     assert_eq!(attribute(device, "resource.kubernetes.io/pcieRoot").string.as_deref(), Some("pci0000:3a"));
-    // It is connected with nobody else.
+    // It has no connection to another device.
     assert_eq!(attribute(device, "nvlinkClique").string.as_deref(), Some("GPU-A"));
     let memory = &device.capacity.as_ref().unwrap()[MEMORY];
     assert_eq!(memory.value.0, "81559Mi");
@@ -211,14 +211,15 @@ fn an_instance_that_could_be_made_goes_to_one_claim_as_a_whole() {
     let texts = ["type", "parentUUID", "migProfile", "migPlacement"].map(|name| attribute(device, name).string);
     let expected = ["mig", "GPU-00000000-0000-0000-0000-000000000000", "2g.20gb", "2:2"];
     assert_eq!(texts, expected.map(|text| Some(text.to_owned())));
-    // It has none before it is made.
+    // An instance has no UUID before it is made.
     assert_eq!(attribute(device, "uuid"), text(""));
     let capacity = device.capacity.as_ref().unwrap();
     assert_eq!((capacity[MEMORY].value.0.as_str(), capacity[CORE].value.0.as_str()), ("20Gi", "100"));
     assert!(capacity.values().all(|capacity| capacity.request_policy.is_none()));
     let taken: Vec<&String> = device.consumes_counters.as_ref().unwrap()[0].counters.keys().collect();
     assert_eq!(taken, ["compute-slices", "memory-slice-2", "memory-slice-3"]);
-    // Where the scheduler would not see that they exclude each other, and where it would not see that they are ill.
+    // Without counters the scheduler would not see that they exclude each other, and without taints not that they are
+    // unhealthy.
     for support in [Support { counters: false, ..ALL }, Support { taints: false, ..ALL }] {
         assert_eq!(content(&view, support), Content::default());
     }

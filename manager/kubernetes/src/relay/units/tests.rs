@@ -11,7 +11,7 @@ use crate::unix_socket::SocketFile;
 const CORE: &str = "aliquot.dev/gpu-core";
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What a manager was asked, in order.
+/// The requests that a manager got, in order.
 type Asked = Arc<StdMutex<Vec<String>>>;
 
 /// A manager's plugin of a resource with these healthy units.
@@ -78,7 +78,7 @@ struct World {
     dir: TempDir,
 }
 
-/// Stands for a process: its connections end with it.
+/// Stands for a process: when it is dropped, its connections end.
 struct Running(Option<Runtime>);
 
 impl Running {
@@ -118,7 +118,7 @@ impl World {
         self.kubelet.plugin(CORE).await.list_and_watch(proto::Empty {}).await.unwrap().into_inner()
     }
 
-    /// Waits until so many plugins have registered for the resource, one after the other.
+    /// Waits until `count` plugins have registered for the resource, one after the other.
     async fn registrations(&self, count: usize) {
         while self.kubelet.registrations(CORE) < count {
             sleep(Duration::from_millis(10)).await;
@@ -169,7 +169,7 @@ async fn what_a_manager_was_not_told_it_is_told_before_a_container_starts() {
     waiting.await.unwrap().unwrap();
     assert_eq!(*world.asked.lock().unwrap(), ["Allocate [\"a\"]", "PreStartContainer [\"a\"]"]);
     offered(&mut units, &["b", "c"]).await;
-    // Nothing of it is told twice.
+    // The manager is not told the same twice.
     plugin.pre_start_container(start("a")).await.unwrap();
     assert_eq!(world.asked.lock().unwrap().len(), 3);
 }
@@ -189,7 +189,7 @@ async fn a_container_that_waits_for_the_manager_holds_up_no_other_one() {
     plugin.allocate(allocate("b")).await.unwrap();
     assert!(!waiting.is_finished(), "the container that waits was waited for");
     let _next = world.manager(&["a", "b", "bad"]);
-    // What the manager refuses to one container concerns no other one.
+    // A refusal for one container does not affect another one.
     waiting.await.unwrap().unwrap();
     plugin.pre_start_container(start("b")).await.unwrap();
     assert_eq!(
@@ -268,7 +268,7 @@ async fn who_is_not_listened_to_any_more_registers_again() {
     let _manager = world.manager(&["a"]);
     world.relay("one", LONG);
     world.registrations(1).await;
-    // As kubelets do without Kubernetes PR 135437 when another plugin of the resource ends.
+    // This is what kubelets without Kubernetes PR 135437 do when another plugin of the resource ends.
     world.kubelet.disconnect();
     world.registrations(2).await;
 }

@@ -1,4 +1,4 @@
-//! Claims of which containers have different requests.
+//! Claims whose containers have different requests.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn world(requests: &[&str], pod: Value) -> World {
     World { dir: tempfile::tempdir().unwrap(), node, server: Arc::new(Mutex::new(server)) }
 }
 
-/// What kubelet gives a container that has these requests: each slice once, with what it has of each device.
+/// The devices that kubelet gives a container with these requests: each slice once, with its part of each device.
 fn given(world: &World, prepared: &[Prepared], requests: &[&str]) -> Vec<Vec<(String, u32)>> {
     let has = |prepared: &&Prepared| prepared.devices.iter().any(|device| requests.contains(&device.request.as_str()));
     let slices = prepared.iter().filter(has).map(|prepared| {
@@ -72,7 +72,7 @@ async fn containers_that_name_requests_get_exactly_these_and_may_share_them() {
     let pod = pod(&[("a", &["one", "three"]), ("b", &["two"]), ("c", &["two"]), ("d", &[])]);
     let world = world(&["one", "two", "three"], pod);
     let prepared = prepare(&world.start("boot-1")).await.unwrap();
-    // Both on the first device: they are one part of it.
+    // Both are on the first device, so they are one part of it.
     assert_eq!(given(&world, &prepared, &["one", "three"]), [[of(0, 40)]]);
     assert_eq!(given(&world, &prepared, &["two"]), [[of(1, 20)]]);
     assert_eq!(world.node.list().len(), 2);
@@ -83,20 +83,20 @@ async fn a_division_survives_restarts_and_reboots_and_goes_as_a_whole() {
     let world = world(&["one", "two"], pod(&[("a", &["one"]), ("b", &["two"])]));
     let first = prepare(&world.start("boot-1")).await.unwrap();
     assert_eq!(world.node.list().len(), 2);
-    // The same answer without a question, and with a slice that somebody has removed.
+    // The same answer without a request to the API server, even though a slice was removed meanwhile.
     world.node.remove(&format!("claim-{UID}.1")).unwrap();
-    // What was told of the status before may come in between.
+    // The write of the status may come in between.
     let questions = || world.server.lock().calls.iter().filter(|call| call.starts_with("GET ")).count();
     let before = questions();
     assert_eq!(prepare(&world.start("boot-1")).await.unwrap(), first);
     assert_eq!((world.node.list().len(), questions()), (2, before));
-    // Kubelet remembers what it was told, whatever the pods are by now.
+    // Kubelet keeps its answer, even if the pods have changed.
     world.server.lock().pod = None;
     assert_eq!(prepare(&world.start("boot-2")).await.unwrap(), first);
     world.server.lock().pod = Some(pod(&[("a", &["one", "two"])]));
     let refused = prepare(&world.start("boot-3")).await.unwrap_err().to_string();
     assert!(refused.contains("became a slice when the claim was first prepared"), "{refused}");
-    // Also without the record.
+    // The same without the record.
     std::fs::write(world.path().join(format!("claims/{UID}.json")), "{").unwrap();
     let claims = world.start("boot-3");
     claims.unprepare(UID).await.unwrap();
@@ -105,7 +105,7 @@ async fn a_division_survives_restarts_and_reboots_and_goes_as_a_whole() {
 
 #[tokio::test]
 async fn a_claim_that_was_one_slice_before_stays_so_and_is_not_given_to_who_has_a_part_of_it() {
-    // As a program prepared it that knew nothing of requests.
+    // As an older program prepared it, which did not know requests.
     let world = world(&["one", "two"], pod(&[("a", &["one"]), ("b", &["two"])]));
     let uid = ClaimUid::parse(UID).unwrap();
     let object = object(&claim_of(&["one", "two"]));

@@ -29,14 +29,14 @@ fn device_name(number: u32) -> String {
     device(number, 40).uuid.to_lowercase()
 }
 
-/// A GPU in MIG mode that has no instances, of which a claim has these devices.
+/// A GPU in MIG mode without instances, and a claim that has these devices of it.
 fn world(devices: &[&str]) -> World {
     let server = ApiServer { claim: Some(claim_of(UID, devices)), ..ApiServer::default() };
     let node = TestNode::new(vec![partitionable(0)]);
     World { dir: tempfile::tempdir().unwrap(), node, server: Arc::new(Mutex::new(server)) }
 }
 
-/// The instances that there are, as profiles and places.
+/// The existing instances, as profiles and places.
 fn instances(world: &World) -> Vec<String> {
     let devices = world.node.devices().borrow().clone();
     let instances = devices.devices.iter().filter_map(|device| device.mig_instance.as_ref());
@@ -68,7 +68,7 @@ async fn an_instance_is_made_at_its_place_and_goes_with_its_claim() {
     let part = world.slice().unwrap().content.parts[0].clone();
     assert_eq!((part.core_request_percent, part.memory_limit_bytes), (100, 20 * GIB));
     assert_eq!(first[0].devices[0].instance_uuid, Some(part.device_uuid));
-    // It is the claim's own: nobody else is offered a part of it.
+    // It is the claim's own, so no other claim is offered a part of it.
     assert_eq!((claims.view().shared().count(), claims.view().offers().len()), (0, 7));
     assert_eq!(prepare(&world.start("boot-1")).await.unwrap(), first);
     claims.unprepare(UID).await.unwrap();
@@ -108,7 +108,7 @@ async fn containers_of_a_pod_have_instances_of_their_own() {
         slice.parts.iter().map(|part| part.memory_limit_bytes).collect::<Vec<_>>()
     };
     assert_eq!((memory(0), memory(1)), (vec![10 * GIB], vec![20 * GIB]));
-    // One that is gone is made anew with all of them: where they are, others may be by now.
+    // If one instance is gone, all are made anew, because others may be in their places by now.
     world.node.destroy_instance(&partition("2g.20gb", 2, 2)).unwrap();
     assert_eq!(prepare(&world.start("boot-1")).await.unwrap().len(), first.len());
     assert_eq!((instances(&world).len(), world.node.list().len()), (2, 2));
@@ -119,7 +119,7 @@ async fn containers_of_a_pod_have_instances_of_their_own() {
 #[tokio::test]
 async fn what_a_kill_leaves_between_the_record_and_its_end_is_made_anew_or_removed() {
     let partitions = [partition("1g.10gb", 0, 1), partition("2g.20gb", 2, 2)];
-    // Killed after none, one, and both were made; the claim was allocated otherwise since.
+    // Killed after none, one, and both were made; the claim was allocated differently since.
     for made in 0..=2 {
         for is_given_up in [false, true] {
             let world = world(&["4g-40gb-0"]);
@@ -144,7 +144,7 @@ async fn a_damaged_record_leaves_no_instance_for_ever() {
     let first = prepare(&world.start("boot-1")).await.unwrap();
     std::fs::write(world.path().join(format!("claims/{UID}.json")), "{").unwrap();
     let claims = world.start("boot-1");
-    // It is still the claim's own, which is as prepared as before.
+    // It is still the claim's own, and the claim is still prepared.
     assert_eq!((claims.view().shared().count(), claims.known().len()), (0, 1));
     assert_eq!(prepare(&claims).await.unwrap(), first);
     claims.unprepare(UID).await.unwrap();
@@ -170,7 +170,7 @@ async fn after_a_reboot_instances_are_made_anew_and_those_of_others_are_not_touc
     world.prepared().save(&record_of(UID, Phase::Completed, "boot-1", &[partition("1g.10gb", 0, 1)])).unwrap();
     let other = record_of(OTHER_UID, Phase::Completed, "boot-1", &[partition("2g.20gb", 2, 2)]);
     world.prepared().save(&other).unwrap();
-    // Where a claim's instance was before the reboot.
+    // An instance that was made in the same place after the reboot.
     world.node.create_instance(&partition("2g.20gb", 2, 2)).unwrap();
     let claims = world.start("boot-2");
     prepare(&claims).await.unwrap();
@@ -192,7 +192,7 @@ async fn an_instance_that_somebody_destroyed_is_made_again() {
 #[tokio::test]
 async fn a_place_is_another_claim_s_until_that_is_given_up() {
     let world = world(&["1g-10gb-3"]);
-    // Nothing was made for it yet.
+    // No instance was made for it yet.
     let other = record_of(OTHER_UID, Phase::Started, "boot-1", &[partition("2g.20gb", 2, 2)]);
     world.prepared().save(&other).unwrap();
     let claims = world.start("boot-1");
