@@ -1,4 +1,4 @@
-//! What a user can do who has no access to a daemon's socket.
+//! Advice for a user who has no access to a daemon's socket.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ const GROUP: &str = "aliquot";
 struct Owners {
     user: String,
     is_root: bool,
-    /// The group that may use it, if there is one that a user can join (not root's).
+    /// The group that may use it, unless that is root's, which a user cannot join.
     group: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Where this program was built from, for what it builds when that is first needed.
+//! The checkout that this program was built from, for parts that it builds when they are first needed.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl Checkout {
         Some(Checkout { workspace, target_dir: target_dir.to_owned(), profile: profile.to_owned() })
     }
 
-    /// Builds packages with this program's profile, so that what they make lies beside it. `what` names that.
+    /// Builds packages with this program's profile, so that the results lie beside it. `what` names them in messages.
     pub(crate) fn build(&self, what: &str, packages: &[&str]) -> Result<()> {
         eprintln!("Building {what}, which is not built yet …");
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

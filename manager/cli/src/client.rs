@@ -25,7 +25,8 @@ use crate::server::{NODE_MANAGER, SCHEDULER, Server};
 /// A connection to a node manager.
 pub(crate) type Client = NodeManagerClient<Deadlines>;
 
-/// How long a watching command waits for a daemon that has ended: systemd restarts it, and it goes on where it was.
+/// How long a watching command waits for a daemon that has ended. Systemd restarts the daemon, and the command then
+/// continues where it was.
 pub(crate) const RESTART_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time between two attempts to reach the daemon again.
@@ -48,7 +49,7 @@ pub(crate) fn runtime() -> Result<Runtime> {
 /// Why a daemon cannot be reached.
 #[derive(Debug)]
 pub(crate) enum Absent {
-    /// Nothing listens on any of these sockets.
+    /// No process listens on any of these sockets.
     NotRunning(Vec<PathBuf>),
     /// There is a socket that this user cannot connect to.
     Unreachable(PathBuf, io::Error),
@@ -61,16 +62,16 @@ pub(crate) fn find(socket: Option<&Path>) -> std::result::Result<PathBuf, Absent
     find_server(&NODE_MANAGER, socket)
 }
 
-/// The same of any daemon. For the scheduler it may also be a file of credentials; this user's own goes before the system's
-/// socket.
+/// The socket of a running daemon of any kind. For the scheduler it may also be a file of credentials; this user's own
+/// file is tried before the system's socket.
 pub(crate) fn find_server(server: &Server, socket: Option<&Path>) -> std::result::Result<PathBuf, Absent> {
     let takes_credentials = *server == SCHEDULER;
     let candidates = match socket {
         Some(socket) => vec![socket.to_owned()],
         None => {
             let own = Paths::of_this_user();
-            // The manager decides which library is preloaded, and the scheduler is told what a job's environment holds.
-            // So they must be trusted. In a directory that every user can write to, they could be another user's.
+            // The manager decides which library is preloaded, and the scheduler is told the environment of jobs. So
+            // both must be trusted. In a directory that every user can write to, they could be another user's.
             if matches!(is_of_this_user(&own.runtime_dir), Ok(false)) {
                 return Err(Absent::Foreign(own.runtime_dir));
             }
@@ -88,7 +89,7 @@ pub(crate) fn find_server(server: &Server, socket: Option<&Path>) -> std::result
         }
         match dial(candidate, deadline::of_question()) {
             Ok(_) => return Ok(candidate.clone()),
-            // No socket, or one left behind by a daemon that was killed.
+            // There is no socket, or a killed daemon has left one behind.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
             Err(error) => return Err(Absent::Unreachable(candidate.clone(), error)),
         }
@@ -108,7 +109,7 @@ pub(crate) fn dial(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
 }
 
 impl Absent {
-    /// What to tell the user about `server`.
+    /// The message to the user about `server`.
     pub(crate) fn failure(self, server: &'static Server) -> Failure {
         let name = server.name;
         match self {
@@ -166,7 +167,8 @@ pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<De
     let connector = tower::service_fn(move |_| {
         let path = path.clone();
         async move {
-            // Blocks in the kernel for at most the time limit of an answer; there is nothing else to do here meanwhile.
+            // Blocks in the kernel for at most the time limit of an answer. No other task of this program runs
+            // meanwhile.
             let stream = dial(&path, deadline::of_question())?;
             stream.set_nonblocking(true)?;
             tokio::net::UnixStream::from_std(stream).map(TokioIo::new)

@@ -95,7 +95,7 @@ fn age_human(unix_ms: u64, now_unix_ms: u64) -> String {
     span_human(now_unix_ms.saturating_sub(unix_ms) / 1000)
 }
 
-/// `count` things of a kind, of which a word ends in s if there are several.
+/// `count` with the name of a thing, which gets an s unless there is exactly one.
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
 }

@@ -1,5 +1,5 @@
-//! Completion on the shell's command line: of commands, of options, and of slice names, for which the manager is asked.
-//! Those of jobs are in `cluster/completion.rs`.
+//! Completion on the shell's command line: of commands, of options, and of slice names, with answers from the manager.
+//! Completions of jobs are in `cluster/completion.rs`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -55,8 +55,8 @@ fn names() -> Result<Vec<String>> {
     })
 }
 
-/// The socket to ask for completions: that of `option` on the unfinished command line, else that of `variable`. A daemon
-/// that does not answer does not delay the shell from now on.
+/// The socket to ask for completions: the value of `option` on the unfinished command line, else that of `variable`.
+/// Calling this also sets the short time limit, so that a daemon that does not answer does not delay the shell.
 pub(crate) fn socket(option: &str, variable: &str) -> Option<PathBuf> {
     deadline::set(Some(PATIENCE));
     let socket = socket_among(option, std::env::args_os()).or_else(|| std::env::var_os(variable));

@@ -24,7 +24,8 @@ use crate::error::Failure;
 use crate::server::Server;
 
 const QUESTION: Duration = Duration::from_secs(5);
-/// Longer, because a change writes files, and waits for the threads that carry it out.
+/// The time limit for a change. It is longer, because a change writes files, and waits for the threads that carry it
+/// out.
 const CHANGE: Duration = Duration::from_secs(30);
 
 /// Time limit for finding out which process does not answer.

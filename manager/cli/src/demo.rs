@@ -1,7 +1,7 @@
 //! `aliquot demo`: two programs share one device 30/70, and a third is refused memory beyond its limit.
 //!
-//! The programs are real processes, started in slices as `aliquot run` does it. They count what they get themselves
-//! (completed kernels times a kernel's duration). That is compared with their requests, and with the manager's own
+//! The programs are real processes, started in slices as `aliquot run` does it. They count the device time that they
+//! get (completed kernels times a kernel's duration). That is compared with their requests, and with the manager's own
 //! figures.
 
 mod checks;

@@ -1,7 +1,7 @@
 //! `aliquot dev`: a whole cluster on this machine, with simulated GPUs.
 //!
-//! The scheduler and the node managers are the programs that are shipped, as processes of this one. Only their
-//! directories are their own, and their devices are simulated.
+//! The scheduler and the node managers are the shipped programs, started as children of this process. Only their
+//! directories and their simulated devices differ from a real cluster.
 
 mod cluster;
 mod daemon;

@@ -1,4 +1,4 @@
-//! A node manager inside this process, for a machine on which none runs.
+//! A node manager inside this process, for a machine without a running one.
 
 use std::env;
 use std::fs::{self, Permissions};

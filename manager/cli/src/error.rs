@@ -1,4 +1,4 @@
-//! The failure of a command, as a person reads it: one line with what is wrong, and one with what to do.
+//! The failure of a command, written for people: one line with the problem, and one with the remedy.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -59,12 +59,12 @@ impl Failure {
         self.exit == exit::FAILED || self.exit == exit::USAGE
     }
 
-    /// What is wrong.
+    /// The problem.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// What to do about it, if that is known.
+    /// The remedy, if it is known.
     pub(crate) fn remedy(&self) -> Option<&str> {
         self.hint.as_deref()
     }
@@ -92,7 +92,7 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// On one line, and without control characters: a daemon's message can hold the words of other users.
+/// The text on one line, and without control characters: a daemon's message can contain text of other users.
 fn one_line(text: &str) -> String {
     printable(&text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; "))
 }
@@ -104,8 +104,8 @@ impl From<tonic::Status> for Failure {
     }
 }
 
-/// The failure for an answer of `server`. Its messages already say what is wrong and what to do. A hint is added only if
-/// the daemon itself is the problem.
+/// The failure for an answer of `server`. Its messages already name problem and remedy. A hint is added only if the
+/// daemon itself is the problem.
 pub(crate) fn of_status(status: &tonic::Status, server: &Server) -> Failure {
     if let Some(failure) = deadline::failure(status) {
         return failure;

@@ -1,8 +1,8 @@
 //! `aliquot`: exact parts of a GPU, from the command line.
 //!
-//! A client of the node manager, and in [`cluster`] of the scheduler. [`args`] defines the commands, and each command has
-//! a file. [`client`] connects to [`server`], whichever it is; [`embedded`] is the manager of a run on a machine where none runs. [`quantity`] is the one place where
-//! quantities are parsed.
+//! A client of the node manager, and in [`cluster`] of the scheduler. [`args`] defines the commands, and each command
+//! has a file. [`client`] connects to any [`server`]; [`embedded`] is the manager of a run on a machine without a
+//! running one. [`quantity`] is the one place where quantities are parsed.
 
 mod access;
 mod args;

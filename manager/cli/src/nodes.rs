@@ -1,4 +1,4 @@
-//! `aliquot nodes`: this node's devices, what is given to slices and what is free.
+//! `aliquot nodes`: this node's devices, the parts of them that are given to slices, and the free rest.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn text(node: &Node, look: Look) -> String {
         ("HEALTH", Align::Left),
     ]);
     for device in &node.devices {
-        // Nothing is given of a partitioned GPU itself, only of its instances.
+        // No part of a partitioned GPU itself is given out, only parts of its instances.
         let given = |text: String| if device.mig_enabled { "-".to_owned() } else { text };
         table.row([
             format!("{} {}", device.index, device.uuid).into(),

@@ -23,12 +23,12 @@ pub(crate) enum Reader {
     Gone,
 }
 
-/// The same for endless output: returns whether to continue.
+/// Prints endless output. Returns whether to continue.
 pub(crate) fn print_to_reader(text: &str) -> Result<Reader> {
     write_to_reader(text.as_bytes())
 }
 
-/// The same for output that need not be text, such as that of a job.
+/// Prints endless output that need not be text, such as that of a job. Returns whether to continue.
 pub(crate) fn write_to_reader(bytes: &[u8]) -> Result<Reader> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -56,7 +56,7 @@ pub(crate) fn stdout_has_colours() -> bool {
     colours_wanted() && io::stdout().is_terminal()
 }
 
-/// The same of standard error.
+/// Whether colours are wanted on standard error: it is a terminal and `NO_COLOR` is not set.
 pub(crate) fn stderr_has_colours() -> bool {
     colours_wanted() && io::stderr().is_terminal()
 }

@@ -1,4 +1,4 @@
-//! `aliquot ps --since`: what slices have used over time.
+//! `aliquot ps --since`: the use of slices over time.
 
 use aliquot_proto::node::v1::{GetUsageHistoryRequest, GetUsageHistoryResponse, PartHistory, UsagePoint};
 use prost_types::Duration;

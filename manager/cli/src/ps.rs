@@ -1,4 +1,4 @@
-//! `aliquot ps`: the slices and what they use.
+//! `aliquot ps`: the slices and their use.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use crate::quantity::{bytes_human, duration_human, millipercent_human};
 use crate::table::{Align, Cell, Table, cut};
 use crate::{bar, consumers, findings, json, output, past, priority, waits};
 
-/// By this much a share may exceed its request because of measurement errors.
+/// A share may exceed its request by this much because of measurement errors.
 const CORE_TOLERANCE_MILLIPERCENT: u64 = 2_000;
 
-/// Prints what the slices use.
+/// Prints the use of the slices.
 pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     let mut client = client::connect_to_running(socket).await?;
     if let Some(since) = args.since {
@@ -26,7 +26,7 @@ pub(crate) async fn ps(socket: Option<&Path>, args: &PsArgs) -> Result<()> {
     let usage = client.get_usage(GetUsageRequest { slices: args.names.clone() }).await?.into_inner();
     let found = match client.list_findings(ListFindingsRequest { slices: args.names.clone() }).await {
         Ok(answer) => answer.into_inner().findings,
-        // A manager from before there was an audit.
+        // The manager is from before there was an audit.
         Err(status) if status.code() == Code::Unimplemented => Vec::new(),
         Err(status) => return Err(status.into()),
     };
@@ -91,7 +91,7 @@ pub(crate) fn table(usage: &GetUsageResponse, look: Look) -> String {
     table.render_as(look)
 }
 
-/// Green within the request, yellow above it.
+/// The colour of a share: green within the request, yellow above it.
 fn core_colour(part: &PartUsage) -> Option<Colour> {
     match u64::from(part.core_used_10s_millipercent) {
         0 => None,
@@ -102,7 +102,7 @@ fn core_colour(part: &PartUsage) -> Option<Colour> {
     }
 }
 
-/// Yellow if little is left, red if nothing is.
+/// The colour of memory: yellow if little is left, red if none is.
 fn memory_colour(part: &PartUsage) -> Option<Colour> {
     let permille = u128::from(part.memory_used_bytes) * 1000 / u128::from(part.memory_limit_bytes.max(1));
     match permille {

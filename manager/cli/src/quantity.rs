@@ -23,12 +23,12 @@ pub(crate) use share::CorePercent;
 pub(crate) use span::Span;
 pub(crate) use text::{duration_human, millipercent_human};
 
-/// What is wrong with a quantity.
+/// The problem with a quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QuantityError {
-    /// What was wrong, with the value.
+    /// The problem, with the value.
     problem: String,
-    /// What is accepted.
+    /// The accepted forms.
     accepted: &'static str,
 }
 

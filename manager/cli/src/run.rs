@@ -49,14 +49,14 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    /// The manager that serves `socket` or runs here. If none runs, or for the simulated GPU, a manager in this
-    /// process.
+    /// The manager that serves `socket` or runs on this machine. If none runs, or for the simulated GPU, it is a
+    /// manager in this process.
     pub(crate) fn find_or_embed(socket: Option<&Path>, simulated: Option<&SimulatedGpu>) -> Result<Manager> {
         if simulated.is_none() {
             match client::find(socket) {
                 Ok(running) => return Ok(Manager { socket: running, embedded: None }),
-                // A manager that was named cannot be replaced by another one. Beside a manager that is only closed to
-                // this user, a second one would give out the same devices again.
+                // A manager that the user has named must not be replaced by another one. If a manager runs that only
+                // this user cannot reach, a second one would give out the same devices again.
                 Err(absent @ Absent::NotRunning(_)) if socket.is_some() => return Err(absent.into()),
                 Err(absent @ (Absent::Unreachable(..) | Absent::Foreign(_))) => return Err(absent.into()),
                 Err(Absent::NotRunning(_)) => {}
@@ -66,7 +66,7 @@ impl Manager {
         Ok(Manager { socket: embedded.socket(), embedded: Some(embedded) })
     }
 
-    /// The variable by which an `aliquot` that the command starts finds an embedded manager.
+    /// The variable that tells an `aliquot` started by the command where the embedded manager is.
     fn environment(&self) -> Option<(OsString, OsString)> {
         self.embedded.as_ref().map(|_| ("ALIQUOT_SOCKET".into(), self.socket.clone().into()))
     }

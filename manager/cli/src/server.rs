@@ -1,4 +1,4 @@
-//! The daemons that this program asks: where each listens, and what messages say about it.
+//! The daemons that this program calls: the sockets of each, and the words that messages use for it.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,17 @@ use aliquot_manager::paths::Paths;
 /// A daemon that serves gRPC on a Unix socket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Server {
-    /// As messages name it.
+    /// Its name in messages.
     pub(crate) name: &'static str,
     /// Its program, which is also the name of its systemd unit.
     pub(crate) program: &'static str,
-    /// How a user names its socket.
+    /// The options with which a user names its socket.
     pub(crate) options: &'static str,
-    /// What to do where none runs.
+    /// The advice if none runs.
     pub(crate) start: &'static str,
-    /// What to look at if it answers oddly.
+    /// The advice if its answer makes no sense.
     pub(crate) look: &'static str,
-    /// Which commands tell whether both are of the same version.
+    /// The commands that show whether both have the same version.
     pub(crate) compare: &'static str,
     socket_file: &'static str,
 }
@@ -46,7 +46,7 @@ pub(crate) static SCHEDULER: Server = Server {
     socket_file: "scheduler.sock",
 };
 
-/// Where the system's daemons listen, which ordinary users with access use too.
+/// The directory of the system's daemons' sockets, which ordinary users with access use too.
 const SYSTEM_DIR: &str = "/run/aliquot";
 
 impl Server {
@@ -63,7 +63,7 @@ impl Server {
         format!("journalctl -u {}", self.program)
     }
 
-    /// The command that starts it anew.
+    /// The command that restarts it.
     pub(crate) fn restart(&self) -> String {
         format!("systemctl restart {}", self.program)
     }

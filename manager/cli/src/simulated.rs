@@ -17,7 +17,7 @@ use crate::error::{Failure, Result};
 
 const CUDA_LIBRARY: &str = "libaliquot_fake_cuda.so";
 const NVML_LIBRARY: &str = "libaliquot_fake_nvml.so";
-/// The packages that they are made from.
+/// The packages that contain them.
 const PACKAGES: [&str; 2] = ["aliquot-fake-cuda", "aliquot-fake-nvml"];
 /// The variable by which the simulated libraries find their machine.
 const CONFIG_VARIABLE: &str = "ALIQUOT_FAKE_GPU";
@@ -38,7 +38,7 @@ impl SimulatedGpu {
         Ok(gpu)
     }
 
-    /// Makes a machine with so many GPUs, for other processes. Its files are in `base`.
+    /// Makes a machine with `devices` GPUs, for other processes. Its files are in `base`.
     pub(crate) fn make_in(base: &Path, devices: u8) -> Result<SimulatedGpu> {
         let libraries = libraries()?;
         let failed = |error: std::io::Error| {

@@ -104,7 +104,7 @@ async fn list(client: &mut Client, args: &SliceLsArgs) -> Result<()> {
     output::print(&table(&slices, Look::of_stdout()))
 }
 
-/// The parts of a slice, in a sentence each.
+/// Describes the parts of a slice, in one sentence each.
 fn said(slice: &Slice, node: &Node) -> String {
     let parts = slice.parts.iter().map(|part| {
         let memory = format!("{} of {}", bytes_human(part.memory_limit_bytes), part.device_uuid);

@@ -1,4 +1,4 @@
-//! `aliquot top`: the slices and what they use, over time.
+//! `aliquot top`: the slices and their use over time.
 
 mod chart;
 mod history;
@@ -23,7 +23,7 @@ use crate::{client, deadline, json, moment, output, ps};
 use history::History;
 use screen::Screen;
 
-/// How often the keyboard and the stream are checked.
+/// Time between two checks of the keyboard and the stream.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An answer counts as missing when it is later than its interval plus this.
@@ -129,7 +129,7 @@ fn screen_ends_with(screen: &mut Screen, key: KeyEvent) -> bool {
     false
 }
 
-/// What is watched, and how.
+/// The request of the watching thread, and its options.
 struct Watched {
     socket: PathBuf,
     slices: Vec<String>,
@@ -174,7 +174,7 @@ async fn stream(watched: &Watched, sender: &Sender<Result<Said>>) -> Result<()> 
     }
 }
 
-/// Why a stream of answers has ended.
+/// The reason why a stream of answers has ended.
 enum Relayed {
     ManagerEnded,
     NobodyListens,

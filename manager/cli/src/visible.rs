@@ -7,9 +7,9 @@ use aliquot_proto::node::v1::{Device, Node};
 
 use crate::error::{Failure, Result};
 
-/// Chooses `count` devices of `node`, among those that `variable`, from this program's environment, shows: those of
-/// which the least is given to slices. A user to whom a job scheduler such as Slurm has assigned devices means only
-/// these.
+/// Chooses `count` devices of `node`, among those that `variable`, from this program's environment, shows. It takes the
+/// devices with the smallest parts given to slices. A user to whom a job scheduler such as Slurm has assigned devices
+/// means only these.
 pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node Node) -> Result<Vec<&'node Device>> {
     let variable = variable.to_string_lossy();
     let mut shown: Vec<&Device> = Vec::new();

@@ -1,4 +1,4 @@
-//! `aliquot attach`: what a job writes from now on, and how it ends.
+//! `aliquot attach`: the output of a job from now on, and its end.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ pub(crate) fn attach(socket: Option<&Path>, args: &AttachArgs) -> Result<ExitCod
     })
 }
 
-/// How the task has ended; a job that goes on although nobody reads what it writes has no status yet.
+/// The exit code for the task's end. If the output has no reader and the job goes on, it is 0.
 async fn status(socket: &Path, wanted: &Wanted) -> Result<ExitCode> {
     let mut watch = Watch::new(socket, wanted.task.job).await?;
     let (task, _) = wanted.find(watch.next().await?)?;

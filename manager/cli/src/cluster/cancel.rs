@@ -12,7 +12,7 @@ use crate::args::CancelArgs;
 use crate::error::{Failure, Result};
 use crate::output;
 
-/// Ends jobs and tasks. Those that can be ended are ended, even if others cannot.
+/// Ends jobs and tasks. If some of them cannot be ended, the others are ended all the same.
 pub(crate) async fn cancel(socket: Option<&Path>, args: &CancelArgs) -> Result<()> {
     let mut client = connect_to_running(socket).await?;
     let (mut cancelled, mut failures): (Vec<serde_json::Value>, Vec<Failure>) = (Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ fn what(request: &CancelJobRequest) -> String {
     }
 }
 
-/// The states that what was asked for is in now.
+/// The present states of the tasks in the request.
 fn outcome(request: &CancelJobRequest, job: &Job) -> String {
     if request.tasks.is_empty() {
         return state::word(job.state()).to_owned();

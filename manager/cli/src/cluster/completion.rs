@@ -1,4 +1,4 @@
-//! Completion of jobs, queues, nodes, users and secrets on the shell's command line, for which the scheduler is asked.
+//! Completion of jobs, queues, nodes, users and secrets on the shell's command line, with answers from the scheduler.
 
 use std::ffi::OsStr;
 
@@ -13,7 +13,7 @@ use crate::completion;
 use crate::error::Result;
 use crate::table::printable;
 
-/// More are of no help to whoever completes a number.
+/// Maximum jobs offered. More do not help a user to complete a number.
 const JOBS_MAX: u32 = 100;
 
 /// Numbers of jobs that have not ended, with their names.

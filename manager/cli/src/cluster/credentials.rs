@@ -17,25 +17,25 @@ use crate::deadline::{self, Deadlines};
 use crate::error::{Failure, Result, with_causes};
 use crate::server::SCHEDULER;
 
-/// Where a user keeps the credentials, beside other files of this program.
+/// The file name of a user's credentials, in the directory of this program's other files.
 const FILE: &str = "credentials.toml";
-/// The name in the certificate of every scheduler, wherever it listens.
+/// The name in the certificate of every scheduler, whatever its address.
 const SERVER_NAME: &str = "scheduler.aliquot.internal";
 /// How long one address may take before the next is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two checks that the scheduler is there, and how long it may take to answer.
 const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a user needs to call a scheduler from another machine. Certificates and the key are PEM texts, or the paths of such
-/// files, relative to this one.
+/// The data that a user needs to call a scheduler from another machine. Certificates and the key are PEM texts, or
+/// paths of PEM files, relative to this file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Credentials {
     /// The user's name, for people.
     pub(crate) user: String,
-    /// Where the schedulers are reached, each HOST:PORT.
+    /// The addresses of the schedulers, each HOST:PORT.
     pub(crate) schedulers: Vec<String>,
-    /// Who signs the scheduler's certificate.
+    /// The authority that signs the scheduler's certificate.
     pub(crate) authority: String,
     pub(crate) certificate: String,
     pub(crate) key: String,
@@ -47,12 +47,12 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Where this user's credentials are, if nobody says otherwise.
+/// The default file of this user's credentials.
 pub(crate) fn default_file() -> PathBuf {
     Paths::of_this_user().config_file.with_file_name(FILE)
 }
 
-/// Whether this is a file of credentials, and no socket.
+/// Whether this is a file of credentials and not a socket.
 pub(crate) fn is_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
@@ -92,7 +92,7 @@ impl Credentials {
     }
 }
 
-/// Says once if others can read the file.
+/// Warns once if other users can read the file.
 fn warn_if_open(path: &Path) {
     static TOLD: Once = Once::new();
     let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
@@ -122,7 +122,7 @@ pub(crate) fn write(mut file: &File, path: &Path, text: &str) -> Result<()> {
     written.map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
 }
 
-/// A channel to the first scheduler in the file `path` that can be reached. Those that stand by hand calls on.
+/// A channel to the first scheduler in the file `path` that can be reached. A scheduler that stands by passes calls on.
 pub(crate) async fn channel(path: &Path) -> Result<Deadlines> {
     let credentials = Credentials::read(path)?;
     let tls = ClientTlsConfig::new()
@@ -154,7 +154,7 @@ pub(crate) async fn channel(path: &Path) -> Result<Deadlines> {
         .hint("check the network, and the addresses in that file; `aliquot users add` writes it anew"))
 }
 
-/// The failure of a call whose certificate the scheduler's machine did not accept; `None`: it is another failure.
+/// The failure of a call whose certificate the scheduler's machine did not accept; `None` for any other failure.
 pub(crate) fn expired(status: &Status) -> Option<Failure> {
     let cause = std::error::Error::source(status)?;
     let has_expired = with_causes(cause).contains("CertificateExpired");

@@ -1,4 +1,4 @@
-//! What a job asks for, for people.
+//! The request of a job, written for people.
 
 use aliquot_proto::scheduler::v1::JobSpec;
 

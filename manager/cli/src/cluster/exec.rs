@@ -19,9 +19,9 @@ use crate::args::ExecArgs;
 use crate::client;
 use crate::error::{Failure, Result, exit};
 
-/// So much is read of standard input at once.
+/// How many bytes of standard input are read at once.
 const READ_BYTES: usize = 32 << 10;
-/// Pieces of output that wait until they are printed.
+/// Maximum pieces of output that wait to be printed.
 const PIECES_MAX: usize = 2;
 
 /// Runs the command, and returns its exit status.
@@ -48,7 +48,7 @@ pub(crate) fn exec(socket: Option<&Path>, task: TaskId, args: &ExecArgs) -> Resu
         if args.terminal || args.interactive {
             type_in(to_job.clone());
         } else {
-            // There is room for it: the frame before was taken.
+            // The channel has room for it: the last frame was taken.
             let _ = to_job.send(frame(from_user::Frame::End(End {}))).await;
         }
         let ended = tokio::select! {
@@ -61,7 +61,7 @@ pub(crate) fn exec(socket: Option<&Path>, task: TaskId, args: &ExecArgs) -> Resu
     })
 }
 
-/// A word of the command. The node gets it as text.
+/// A word of the command. It must be text, because the node gets it as text.
 fn word(word: &OsString) -> Result<String> {
     word.to_str().map(str::to_owned).ok_or_else(|| {
         Failure::new(format!("{} is not UTF-8, as the words of a job's command must be", word.display()))
@@ -69,7 +69,7 @@ fn word(word: &OsString) -> Result<String> {
     })
 }
 
-/// Carries what the command writes until it has ended.
+/// Carries the command's output until the command has ended.
 async fn follow(
     mut from_job: Streaming<FromJob>,
     pieces: mpsc::Sender<Piece>,
@@ -80,7 +80,7 @@ async fn follow(
             Some(Some(Frame::Data(data))) => Piece::Output(data),
             Some(Some(Frame::Errors(data))) => Piece::Errors(data),
             Some(Some(Frame::Exit(exit))) => break Some(exit),
-            // What a newer node may say besides.
+            // A frame of a newer node that this version does not know.
             Some(_) => continue,
             None => {
                 return Err(Failure::new("the connection with the command has ended before the command")
@@ -111,20 +111,20 @@ fn exit_code(Exit { code, signal, with_job }: Exit) -> ExitCode {
     }
 }
 
-/// A piece of what the command writes.
+/// A piece of the command's output.
 enum Piece {
     Output(Vec<u8>),
     Errors(Vec<u8>),
 }
 
-/// What has become of the pieces.
+/// The outcome of printing.
 enum Printed {
     All,
     ReaderGone,
     Failed(io::Error),
 }
 
-/// A thread that prints, so that a reader who does not read holds up nothing but the command.
+/// Starts a thread that prints, so that a slow reader of the output delays only the command.
 fn print() -> (mpsc::Sender<Piece>, oneshot::Receiver<Printed>) {
     let (sender, mut pieces) = mpsc::channel(PIECES_MAX);
     let (printed, result) = oneshot::channel();
@@ -147,7 +147,7 @@ fn print() -> (mpsc::Sender<Piece>, oneshot::Receiver<Printed>) {
                 }
             }
         }
-        // An error means that this program ends.
+        // An error means that this program is ending.
         let _ = printed.send(outcome);
     });
     (sender, result)
@@ -158,7 +158,8 @@ fn write_to(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// A thread that hands standard input to the command. Nobody waits for it: a read may never return.
+/// Starts a thread that hands standard input to the command. No task waits for the thread, because a read may never
+/// return.
 fn type_in(to_job: ToJob) {
     thread::spawn(move || {
         let mut bytes = vec![0; READ_BYTES];
@@ -179,7 +180,7 @@ fn type_in(to_job: ToJob) {
     });
 }
 
-/// Tells the command each new size of the terminal. Never returns a success.
+/// Sends the command each new size of the terminal. Never returns a success.
 async fn resize(to_job: &ToJob) -> Result<ExitCode> {
     let mut changes = listen(SignalKind::window_change())?;
     while changes.recv().await.is_some() {
@@ -194,7 +195,7 @@ fn listen(kind: SignalKind) -> Result<Signal> {
     signal(kind).map_err(|error| Failure::new(format!("cannot receive signals: {error}")))
 }
 
-/// The signals that end this program, and the command with it.
+/// The signals that end this program and the command.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -212,7 +213,7 @@ impl Signals {
         })
     }
 
-    /// Waits for one, and returns its number.
+    /// Waits for such a signal, and returns its number.
     async fn end(&mut self) -> u8 {
         use nix::sys::signal::Signal as Number;
         let number = tokio::select! {

@@ -54,7 +54,7 @@ fn spec_lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     if !spec.image.is_empty() {
         lines.push(("Image:", spec.image.clone()));
     }
-    // Others' jobs are shown without their commands.
+    // Jobs of other users are shown without their commands.
     if !spec.command.is_empty() {
         lines.push(("Command:", spec.command.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")));
     }
@@ -130,19 +130,19 @@ fn times(count: u32) -> String {
     if count == 1 { "once".to_owned() } else { format!("{count} times") }
 }
 
-/// A mount as `--mount` takes it.
+/// A mount in the form of the option `--mount`.
 fn mount(mount: &Mount) -> String {
     let target = if mount.target.is_empty() { String::new() } else { format!(":{}", mount.target) };
     format!("{}{target}{}", mount.source, if mount.read_only { ":ro" } else { "" })
 }
 
-/// A secret as `--secret` takes it.
+/// A secret in the form of the option `--secret`.
 fn secret(of: &SecretUse) -> String {
     let variable = if of.variable.is_empty() { String::new() } else { format!(":{}", of.variable) };
     of.name.clone() + &variable
 }
 
-/// A word of a command line, in quotes if a shell would take it apart.
+/// A word of a command line, in quotes if a shell would split it.
 fn shell_word(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_=+./,:@%".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -173,7 +173,7 @@ fn tasks(job: &Job, look: Look, now_unix_ms: u64) -> String {
         };
         for (index, member) in members.into_iter().enumerate() {
             let rank = member.map_or_else(String::new, |member| member.rank.to_string());
-            // Of a task with several members, what concerns all of them is told once.
+            // For a task with several members, the facts that concern all of them are shown once.
             let reason = if index == 0 { reason(task, now_unix_ms) } else { String::new() };
             let state = member.map_or(task.state(), Member::state);
             let started = member.map_or(0, |member| member.started_unix_ms);
@@ -196,7 +196,7 @@ fn tasks(job: &Job, look: Look, now_unix_ms: u64) -> String {
             );
         }
     }
-    // The table stands two columns further right.
+    // The table is indented by two columns.
     let look = Look { width: look.width.map(|width| width.saturating_sub(2)), ..look };
     table.render_narrowed(look, &["ATTEMPT", "STARTED", "DEVICES"])
 }
@@ -217,7 +217,7 @@ fn took(started_unix_ms: u64, ended_unix_ms: u64, now_unix_ms: u64) -> String {
     }
 }
 
-/// Devices with what is had of each: `GPU-7d3c91f2 30 % 8 GiB`.
+/// Devices with the member's part of each: `GPU-7d3c91f2 30 % 8 GiB`.
 fn devices(devices: &[MemberDevice]) -> String {
     if devices.is_empty() {
         return "-".to_owned();

@@ -12,10 +12,10 @@ use crate::error::Result;
 use crate::output::{self, Look};
 use crate::table::{Align, Cell, Table, cut};
 
-/// Names and queues are not shown wider than this, so that the reason has room.
+/// Maximum width of names and queues, so that the reason has room.
 const NAME_WIDTH_MAX: usize = 24;
 
-/// What a narrow terminal does not show, the most dispensable first.
+/// The columns that a narrow terminal does not show, the most dispensable first.
 const OPTIONAL: [&str; 4] = ["QUEUE", "USER", "GPU", "RUN/WAIT/DONE"];
 
 /// Prints the jobs, the newest first.
@@ -28,7 +28,7 @@ pub(crate) async fn jobs(socket: Option<&Path>, args: &JobsArgs) -> Result<()> {
     output::print(&text(&answer, args, Look::of_stdout(), now_unix_ms()))
 }
 
-/// Asks as often as it takes: an answer has only so many jobs.
+/// Asks until all jobs are listed, because an answer contains only a limited number.
 async fn list(client: &mut Client, args: &JobsArgs) -> Result<ListJobsResponse> {
     let mut listed = ListJobsResponse::default();
     loop {

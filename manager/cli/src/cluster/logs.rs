@@ -1,4 +1,4 @@
-//! `aliquot logs`: what a task has written.
+//! `aliquot logs`: the output of a task.
 
 use std::path::Path;
 use std::time::Duration;
@@ -36,14 +36,14 @@ pub(crate) async fn logs(socket: Option<&Path>, args: &LogsArgs) -> Result<()> {
     printer.finish()
 }
 
-/// Which log is wanted.
+/// The log that is wanted, and the form of its lines.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) task: TaskId,
     pub(crate) rank: u32,
-    /// 0: all.
+    /// Number of last lines to print; 0 stands for all.
     pub(crate) last_lines: u32,
-    /// A JSON object for each line.
+    /// Print a JSON object for each line.
     pub(crate) json: bool,
 }
 
@@ -90,7 +90,7 @@ impl Wanted {
     }
 }
 
-/// Where the log ends now; `None`: there is none yet.
+/// The offset of the log's present end; `None` if there is no log yet.
 pub(crate) async fn end_of(socket: &Path, wanted: &Wanted) -> Result<Option<u64>> {
     let request = ReadLogRequest { last_lines: 1, ..wanted.request(0, false) };
     let mut chunks = match connect(socket).await?.read_log(request).await {
@@ -110,7 +110,7 @@ pub(crate) async fn follow(socket: &Path, wanted: &Wanted) -> Result<()> {
     follow_from(socket, wanted, None).await
 }
 
-/// The same from this byte of the log where the task runs now.
+/// Prints the log from this offset, in the log of the node where the task runs now, until the task has ended.
 pub(crate) async fn follow_from(socket: &Path, wanted: &Wanted, offset: Option<u64>) -> Result<()> {
     let mut reading = Reading { printer: Printer::new(wanted), node: String::new(), offset, told: String::new() };
     let mut patience = Patience::default();
@@ -155,11 +155,11 @@ fn has_begun(member: &Member) -> bool {
 /// A log that is read in several pieces.
 struct Reading<'wanted> {
     printer: Printer<'wanted>,
-    /// Where the log lies. A task that starts elsewhere has another one there.
+    /// The node that has the log. A task that starts on another node has another log there.
     node: String,
-    /// Where to go on; `None` before the first piece.
+    /// The offset to continue at; `None` before the first piece.
     offset: Option<u64>,
-    /// What was told last about a log that does not come.
+    /// The last message about a log that cannot be read.
     told: String,
 }
 
@@ -211,10 +211,10 @@ impl Reading<'_> {
     }
 }
 
-/// Prints pieces of a log as they are, or as JSON, line by line.
+/// Prints pieces of a log unchanged, or line by line as JSON.
 struct Printer<'wanted> {
     wanted: &'wanted Wanted,
-    /// The beginning of a line whose end has not come yet; only for JSON.
+    /// The beginning of a line without its end yet; only for JSON.
     line: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! `aliquot nodes` where a scheduler is in reach: the nodes of the cluster.
+//! `aliquot nodes` if a scheduler can be reached: the nodes of the cluster.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use crate::quantity::{bytes_human, thousandths_human};
 use crate::server::SCHEDULER;
 use crate::table::{Align, Cell, Table};
 
-/// What a narrow terminal does not show, the most dispensable first.
+/// The columns that a narrow terminal does not show, the most dispensable first.
 const OPTIONAL: [&str; 3] = ["VERSION", "INSTANCES", "DEVICES"];
 
-/// Prints the cluster's nodes, or this one if there is no cluster, or removes a node from the cluster. Whoever names a
-/// node manager and no scheduler means this node.
+/// Prints the cluster's nodes, or this node if there is no cluster, or removes a node from the cluster. If the user
+/// names a node manager and no scheduler, this node is meant.
 pub(crate) async fn nodes(manager: Option<&Path>, scheduler: Option<&Path>, args: &NodesArgs) -> Result<()> {
     if let Some(NodesCommand::Remove(args)) = &args.command {
         return remove(scheduler, args).await;

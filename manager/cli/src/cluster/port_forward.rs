@@ -22,15 +22,15 @@ use crate::args::PortForwardArgs;
 use crate::error::{Failure, Result};
 use crate::output;
 
-/// So much is read of a connection at once.
+/// How many bytes of a connection are read at once.
 const READ_BYTES: usize = 32 << 10;
-/// The wait after a connection that could not be taken, for example because too many files are open.
+/// The pause after a connection could not be accepted, for example because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A port here and one of the job.
+/// A port of this machine and a port of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// 0: one that is free.
+    /// The port of this machine; 0 stands for any free port.
     local: u16,
     remote: u16,
 }
@@ -52,7 +52,7 @@ impl FromStr for Ports {
     }
 }
 
-/// The member of a job whose ports are meant.
+/// The member of a job that the ports belong to.
 #[derive(Debug, Clone, Copy)]
 struct Meant {
     task: TaskId,
@@ -117,7 +117,7 @@ pub(crate) async fn port_forward(socket: Option<&Path>, args: &PortForwardArgs) 
     }
 }
 
-/// Listens on both loopback addresses; where the second one is not to be had, on the first.
+/// Listens on both loopback addresses; if the second one is not available, only on the first.
 async fn listen(ports: Ports) -> Result<Vec<TcpListener>> {
     let first = TcpListener::bind((Ipv4Addr::LOCALHOST, ports.local)).await.map_err(|error| {
         Failure::new(format!("cannot listen on 127.0.0.1:{}: {error}", ports.local))
@@ -128,7 +128,7 @@ async fn listen(ports: Ports) -> Result<Vec<TcpListener>> {
     Ok([Some(first), second.ok()].into_iter().flatten().collect())
 }
 
-/// Takes connections, and says why one of them comes to nothing.
+/// Accepts connections, and reports why one of them cannot be forwarded.
 async fn accept(listener: TcpListener, client: Client, open: Open, fatal: mpsc::Sender<Failure>) {
     let address = listener.local_addr().map_or_else(|_| String::new(), |address| address.to_string());
     loop {
@@ -147,10 +147,10 @@ async fn accept(listener: TcpListener, client: Client, open: Open, fatal: mpsc::
                 Err(not_opened) => {
                     let is_fatal = not_opened.concerns_all();
                     let failure = not_opened.failure();
-                    // Whoever has connected sees that it was refused, and not that nothing was said.
+                    // The client must see that it was refused, and not an empty answer.
                     let _ = connection.set_zero_linger();
                     match is_fatal {
-                        // An error means that this program ends already.
+                        // An error means that this program is ending already.
                         true => _ = fatal.send(failure).await,
                         false => eprintln!("a connection to {address} is refused: {}", failure.message()),
                     }
@@ -163,7 +163,7 @@ async fn accept(listener: TcpListener, client: Client, open: Open, fatal: mpsc::
 /// Carries data until both sides have ended, or one has broken.
 async fn carry(stream: Stream, mut connection: TcpStream) {
     let Stream { to_job, mut from_job } = stream;
-    // If it cannot be set, small pieces come a little later.
+    // If this fails, small pieces arrive a little later.
     let _ = connection.set_nodelay(true);
     let is_whole = {
         let (mut reader, mut writer) = connection.split();
@@ -198,10 +198,10 @@ async fn carry(stream: Stream, mut connection: TcpStream) {
     };
     if is_whole {
         drop(to_job);
-        // What was sent last is still on the way: the node ends the stream when it has got it.
+        // The last data is still on the way: the node ends the stream when it has received it.
         while let Ok(Some(_)) = from_job.message().await {}
     } else {
-        // So that who reads here takes a part for no whole.
+        // The client must see a broken connection, not an end of the data.
         let _ = connection.set_zero_linger();
     }
 }

@@ -34,7 +34,7 @@ async fn list(client: &mut Client, as_json: bool) -> Result<()> {
     output::print(&text(&queues, Look::of_stdout()))
 }
 
-/// Makes a queue, or changes what the options say of one.
+/// Makes a queue, or changes the settings of one that the options name.
 async fn set(client: &mut Client, args: &QueueSetArgs) -> Result<()> {
     let name = args.name.as_str();
     let before = known(client).await?.into_iter().find(|queue| queue.name == name);
@@ -102,7 +102,7 @@ fn text(queues: &[Queue], look: Look) -> String {
     table.render_as(look)
 }
 
-/// Each queue below its parent, by name, with its depth. A queue whose parent is not among them stands at the top.
+/// Each queue below its parent, by name, with its depth. A queue whose parent is not listed stands at the top.
 fn as_tree(queues: &[Queue]) -> Vec<(usize, &Queue)> {
     let mut sorted: Vec<&Queue> = queues.iter().collect();
     sorted.sort_by(|a, b| a.name.cmp(&b.name));
@@ -114,7 +114,7 @@ fn as_tree(queues: &[Queue]) -> Vec<(usize, &Queue)> {
         tree.push((depth, queue));
         ahead.extend(sorted.iter().rev().filter(|child| child.parent == queue.name).map(|&child| (depth + 1, child)));
     }
-    // Queues that are each other's parents hang on nothing; they are shown all the same.
+    // Queues that are each other's parents are below no top queue. They are shown all the same.
     let missing = sorted.iter().filter(|queue| !tree.iter().any(|(_, shown)| shown.name == queue.name));
     let missing: Vec<_> = missing.map(|&queue| (0, queue)).collect();
     tree.extend(missing);
@@ -122,7 +122,7 @@ fn as_tree(queues: &[Queue]) -> Vec<(usize, &Queue)> {
 }
 
 impl QueueSetArgs {
-    /// Only a name, for tests.
+    /// A queue with only a name, for tests.
     #[cfg(test)]
     fn of(name: &str) -> QueueSetArgs {
         let name: super::Text = name.parse().unwrap();

@@ -1,4 +1,4 @@
-//! `aliquot secrets`: what jobs are given as files that only their user can read.
+//! `aliquot secrets`: values that jobs get as files that only their user can read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use crate::table::{Align, Table, printable};
 
 /// Prints the secrets, or changes one.
 pub(crate) async fn secrets(socket: Option<&Path>, args: &SecretsArgs) -> Result<()> {
-    // What is wrong with a file is said before anybody is asked.
+    // A problem with the file is reported before the scheduler is asked.
     let value = match &args.command {
         Some(SecretsCommand::Set(args)) => read(&args.from_file)?,
         _ => Vec::new(),
@@ -69,7 +69,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
         false => (file.display().to_string(), File::open(file).map(|file| Box::new(file) as Box<dyn Read>)),
     };
     let mut value = Vec::new();
-    // A byte more tells that it is too long.
+    // One byte more than the maximum, so that a longer value is noticed.
     let read = source.and_then(|source| source.take(SECRET_BYTES_MAX as u64 + 1).read_to_end(&mut value));
     read.map_err(|error| Failure::new(format!("cannot read {name}: {error}")).exit(exit::USAGE))?;
     if value.len() > SECRET_BYTES_MAX {

@@ -5,7 +5,7 @@ use aliquot_proto::scheduler::v1::{Job, JobState, Member, Task};
 use crate::error::exit;
 use crate::output::Colour;
 
-/// A state in one word, which is also that of the JSON output.
+/// A state in one word, which is also used in the JSON output.
 pub(crate) fn word(state: JobState) -> &'static str {
     match state {
         JobState::Unspecified => "unknown",
@@ -27,7 +27,7 @@ pub(crate) fn colour(state: JobState) -> Option<Colour> {
     }
 }
 
-/// Whether nothing changes any more.
+/// Whether the state is final.
 pub(crate) fn has_ended(state: JobState) -> bool {
     match state {
         JobState::Succeeded | JobState::Failed | JobState::Cancelled => true,
@@ -35,13 +35,13 @@ pub(crate) fn has_ended(state: JobState) -> bool {
     }
 }
 
-/// How many of a job's tasks are in which state.
+/// The number of a job's tasks in each state.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) running: usize,
     pub(crate) pending: usize,
     pub(crate) done: usize,
-    /// Of those that are done.
+    /// The tasks that have failed, among those that are done.
     pub(crate) failed: usize,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn ending(member: &Member) -> String {
     }
 }
 
-/// The exit code for a shell that waits for `job`: that of its first member that failed, as a shell would have it.
+/// The exit code for a shell that waits for `job`: that of its first member that failed, in the form that a shell uses.
 pub(crate) fn exit_code(job: &Job) -> u8 {
     if job.state() == JobState::Succeeded {
         return 0;

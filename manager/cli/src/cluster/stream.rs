@@ -9,10 +9,10 @@ use tonic::{Code, Status, Streaming};
 use super::{Client, failed};
 use crate::error::Failure;
 
-/// Frames that wait until the connection takes them.
+/// Maximum frames that wait for the connection.
 const FRAMES_MAX: usize = 2;
 
-/// Where frames for the job go.
+/// The channel of frames for the job.
 pub(super) type ToJob = mpsc::Sender<FromUser>;
 
 /// A stream that is open. It ends when both are dropped.
@@ -22,12 +22,12 @@ pub(super) struct Stream {
     pub(super) from_job: Streaming<FromJob>,
 }
 
-/// Why there is no stream.
+/// The reason why there is no stream.
 #[derive(Debug)]
 pub(super) enum NotOpened {
-    /// The scheduler says so.
+    /// The scheduler refuses, or cannot be reached.
     Scheduler(Status),
-    /// The node could not do what was asked for.
+    /// The node could not carry out the request.
     Node(Refused),
 }
 
@@ -38,7 +38,7 @@ impl From<Status> for NotOpened {
 }
 
 impl NotOpened {
-    /// Whether another attempt comes to the same.
+    /// Whether every further attempt would fail in the same way.
     pub(super) fn concerns_all(&self) -> bool {
         let lasts = [Code::PermissionDenied, Code::NotFound, Code::InvalidArgument, Code::Unimplemented];
         matches!(self, NotOpened::Scheduler(status) if lasts.contains(&status.code()))
@@ -57,10 +57,10 @@ impl NotOpened {
 }
 
 impl Stream {
-    /// Opens a stream, and waits until the node has done what was asked for.
+    /// Opens a stream, and waits until the node has carried out the request.
     pub(super) async fn open(client: &mut Client, open: Open) -> Result<Stream, NotOpened> {
         let (to_job, frames) = mpsc::channel(FRAMES_MAX);
-        // There is room for the first one.
+        // The channel has room for the first frame.
         let _ = to_job.try_send(FromUser { frame: Some(from_user::Frame::Open(open)) });
         let mut from_job = client.open_stream(ReceiverStream::new(frames)).await?.into_inner();
         match from_job.message().await?.and_then(|first| first.frame) {

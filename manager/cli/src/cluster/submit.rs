@@ -35,7 +35,7 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
     client::runtime()?.block_on(async {
         let socket = find(socket)?;
         if credentials::is_file(&socket) && !names_dir {
-            // The directory is one of this machine, and not of the nodes.
+            // The current directory is one of this machine, and not of the nodes.
             spec.work_dir.clear();
         }
         if !spec.secrets.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn submit(socket: Option<&Path>, args: &SubmitArgs) -> Result<ExitCod
         match (args.json, args.follow) {
             (true, _) => output::print_json(&json::job(&job))?,
             (false, false) => output::print(&format!("{}\n", job.id))?,
-            // Standard output is the job's.
+            // Standard output is for the job's output.
             (false, true) => eprintln!("job {}", job.id),
         }
         if !args.wait {
@@ -74,12 +74,12 @@ fn read(file: &Path) -> Result<JobWords> {
     words::read(&text, &name)
 }
 
-/// Says so if the scheduler is too old for secrets: it would run the job without them.
+/// Fails if the scheduler is too old for secrets: it would run the job without them.
 async fn check_secrets(socket: &Path) -> Result<()> {
     connect(socket).await?.list_secrets(ListSecretsRequest {}).await.map(drop).map_err(failed)
 }
 
-/// Sends the request, and the same again if the scheduler ends before it has answered.
+/// Sends the request. Sends it again if the scheduler ends before it has answered.
 async fn send(socket: &Path, request: SubmitJobRequest) -> Result<Job> {
     let (mut client, mut patience) = (connect(socket).await?, Patience::default());
     loop {
@@ -95,7 +95,7 @@ async fn send(socket: &Path, request: SubmitJobRequest) -> Result<Job> {
     }
 }
 
-/// A name for a request that no other one has: 128 random bits.
+/// A name for a request, different from all others: 128 random bits.
 fn request_id() -> Result<String> {
     let bytes = getrandom::u64().and_then(|high| Ok((high, getrandom::u64()?)));
     let (high, low) = bytes.map_err(|error| Failure::new(format!("the kernel gives no random numbers: {error}")))?;

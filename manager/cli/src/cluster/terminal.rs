@@ -1,4 +1,4 @@
-//! This program's terminal, while a command elsewhere has it.
+//! This program's terminal, while a remote command uses it.
 
 use std::panic;
 
@@ -7,12 +7,13 @@ use ratatui::crossterm::terminal;
 
 use crate::error::{Failure, Result};
 
-/// The terminal hands on each key as it is, and prints nothing by itself. Ends when this is dropped, and at a panic.
+/// While this lives, the terminal passes on each key unchanged and echoes nothing. It ends when this is dropped, and at
+/// a panic.
 #[derive(Debug)]
 pub(super) struct Raw(());
 
 impl Raw {
-    /// Begins to hand on keys.
+    /// Puts the terminal into this mode.
     pub(super) fn enter() -> Result<Raw> {
         terminal::enable_raw_mode()
             .map_err(|error| Failure::new(format!("the terminal cannot hand on keys as they are: {error}")))?;
@@ -32,13 +33,13 @@ impl Drop for Raw {
     }
 }
 
-/// The size of the terminal now; 0 where it does not say it.
+/// The present size of the terminal; 0 if the terminal does not tell it.
 pub(super) fn size() -> TerminalSize {
     let (columns, rows) = terminal::size().unwrap_or_default();
     TerminalSize { rows: rows.into(), columns: columns.into() }
 }
 
-/// What the node is told to make a terminal like this one.
+/// The description from which the node makes a terminal like this one.
 pub(super) fn like_this() -> Terminal {
     Terminal { size: Some(size()), kind: std::env::var("TERM").unwrap_or_default() }
 }

@@ -1,4 +1,4 @@
-//! `aliquot users`: who may call the scheduler from other machines, and what they may do.
+//! `aliquot users`: the users who may call the scheduler from other machines, and their rights.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ async fn list(client: &mut Client, as_json: bool) -> Result<()> {
     output::print(&text(&users, Look::of_stdout(), now_unix_ms()))
 }
 
-/// Adds a user, and writes the file with which that user calls.
+/// Adds a user, and writes the user's file of credentials.
 async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
     let name = args.name.as_str();
     let user = User { name: name.to_owned(), ..given(&args.rights) };
@@ -53,12 +53,12 @@ async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
         let answer = client.add_user(request).await.map_err(failed)?.into_inner();
         return output::print(&of_answer(name, &key, &answer).text()?);
     }
-    // Before anything is changed it is certain that the file can be made.
+    // The file is made first, so that nothing is changed if it cannot be made.
     let file = credentials::create(&to)?;
     let answer = match client.add_user(request).await {
         Ok(answer) => answer.into_inner(),
         Err(status) => {
-            // It is empty, and of no use to anybody.
+            // The file is still empty.
             _ = fs::remove_file(&to);
             return Err(failed(status));
         }
@@ -73,7 +73,7 @@ async fn add(client: &mut Client, args: &UserAddArgs) -> Result<()> {
     Ok(())
 }
 
-/// What to do with the file, and what is missing.
+/// What to do with the file, and what the user still lacks.
 fn advice(user: &User, file: &Path, is_from_elsewhere: bool) -> String {
     let (name, file) = (&user.name, file.display());
     let mut advice = if is_from_elsewhere {
@@ -116,7 +116,7 @@ fn of_answer(name: &str, key: &KeyPair, answer: &AddUserResponse) -> Credentials
     }
 }
 
-/// Changes what the options say of a user, who keeps the certificate.
+/// Changes the rights of a user that the options name. The certificate stays valid.
 async fn set(client: &mut Client, args: &UserSetArgs) -> Result<()> {
     let name = args.name.as_str();
     let before = known(client).await?.into_iter().find(|user| user.name == name && !user.is_local);
@@ -136,7 +136,7 @@ fn changed(before: User, args: &UserSetArgs) -> User {
     let given = given(&args.rights);
     let role = if args.rights.role.is_some() { given.role } else { before.role };
     let queues = match given.queues.as_slice() {
-        // The others have none.
+        // Users of other roles have no list of queues.
         _ if role != i32::from(Role::User) => Vec::new(),
         [] if args.all_queues => Vec::new(),
         [] => before.queues,

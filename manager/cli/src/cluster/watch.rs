@@ -12,14 +12,14 @@ use crate::client::{self, RESTART_PATIENCE, RETRY_INTERVAL};
 use crate::error::Result;
 use crate::server::SCHEDULER;
 
-/// How long a scheduler that has ended is waited for.
+/// How long to wait for a scheduler that has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     lost_since: Option<Instant>,
 }
 
 impl Patience {
-    /// The scheduler has answered.
+    /// Starts the time again, because the scheduler has answered.
     pub(crate) fn renew(&mut self) {
         self.lost_since = None;
     }
@@ -39,8 +39,8 @@ impl Patience {
     }
 }
 
-/// Whether the scheduler has ended or is about to. A broken connection has a source; an answer has none. A scheduler that
-/// takes no connection with a certificate that has ended does not come back.
+/// Whether the scheduler has ended or is about to. A broken connection has a source; an answer has none. If a scheduler
+/// refuses the connection because the certificate has expired, waiting does not help, so that is no loss.
 pub(crate) fn is_loss(status: &Status) -> bool {
     (status.source().is_some() || status.code() == Code::Unavailable) && credentials::expired(status).is_none()
 }
@@ -52,7 +52,7 @@ pub(crate) struct Watch {
     id: u64,
     client: Client,
     changes: Option<Streaming<Job>>,
-    /// The job as it was last. Later answers of a stream are changes of it.
+    /// The job's last known state. Later answers of a stream are changes of it.
     job: Job,
     patience: Patience,
 }
@@ -71,7 +71,7 @@ impl Watch {
         })
     }
 
-    /// The same, also while the scheduler starts anew.
+    /// Does the same, and waits while the scheduler restarts.
     pub(crate) async fn new_patiently(socket: &Path, id: u64, patience: &mut Patience) -> Result<Watch> {
         loop {
             match Watch::new(socket, id).await {
@@ -82,7 +82,8 @@ impl Watch {
         }
     }
 
-    /// The job as it is now, then at each further change. Whoever sees that it has ended asks no more.
+    /// The job's present state at the first call, and its state after the next change at each further call. It must not
+    /// be called after the job has ended.
     pub(crate) async fn next(&mut self) -> Result<&Job> {
         loop {
             match self.try_next().await {

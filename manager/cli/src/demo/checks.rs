@@ -91,7 +91,7 @@ pub(super) fn of(shown: &Shown) -> Vec<Check> {
     checks
 }
 
-/// What the sharers requested, used and were charged together, in thousandths of a percent of the device's time.
+/// The requested, used and charged shares of all sharers together, in thousandths of a percent of the device's time.
 ///
 /// On a machine that is busy with other work, programs cannot always launch, and all of them lose device time. How the
 /// device is shared then shows in the parts of the time that was used.
@@ -154,7 +154,7 @@ fn device_used(together: &Together) -> Check {
     Check { topic: Topic::Time, text, holds: together.kept_it_busy() }
 }
 
-/// At most the limit; and of the used time the part that was requested.
+/// Checks two things: the share is at most the limit, and the sharer got the requested part of the time that was used.
 fn share(sharer: &Sharer, together: &Together) -> Check {
     let (asked, got) = (asked_millipercent(sharer), used_millipercent(sharer));
     let of_used = share_millipercent(got, together.used);
@@ -171,8 +171,8 @@ fn share(sharer: &Sharer, together: &Together) -> Check {
     }
 }
 
-/// The manager charges at least what was used, and each program its part. It may charge more: a lease whose holder
-/// launches late keeps the device from others.
+/// Checks that the manager charges at least the time that was used, and charges each program its part. It may charge
+/// more: a lease whose holder launches late keeps the device from others.
 fn books(sharer: &Sharer, together: &Together) -> Check {
     let (measured, charged) = (used_millipercent(sharer), charged_millipercent(sharer));
     let of_charged = share_millipercent(charged, together.charged);
@@ -190,7 +190,8 @@ fn books(sharer: &Sharer, together: &Together) -> Check {
     }
 }
 
-/// The whole limit is given, one byte more is refused as frameworks expect it, and the program sees these figures.
+/// Checks that the whole limit is given, that one byte more is refused in the way that frameworks expect, and that the
+/// program sees these figures.
 fn memory(cast: Cast, filled: &Filled, used_bytes: u64) -> Check {
     let exact = used_bytes.abs_diff(cast.memory_bytes) < MEMORY_PIECE_BYTES && filled.allocated_bytes <= used_bytes;
     let context_bytes = used_bytes.saturating_sub(filled.allocated_bytes);
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_never_exceeded_whatever_the_other_gets() {
-        // Together they use more than there is: the proportion is right, but it is too much.
+        // Together they use more than the device has: the proportion is right, but the sum is too much.
         assert_eq!(shares_hold([32_500, 75_000]), [false, false]);
     }
 

@@ -13,7 +13,7 @@ use crate::run::{OwnSlice, Supervisor, command_in};
 /// Time limit for a worker's answer. Long, because the driver may compile the kernel first, and time in a slice may be
 /// short.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the demonstration checks whether it is asked to end.
+/// Time between two checks whether the demonstration is asked to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A worker. When this is dropped, it is killed, and then its slice is removed.

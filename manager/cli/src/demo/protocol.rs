@@ -11,7 +11,7 @@ pub(super) enum Order {
     Launch,
     /// Allocate this many bytes in one piece, and free them.
     Take {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// Allocate memory until not one byte more is given, and keep it.
@@ -31,7 +31,7 @@ pub(super) enum Event {
     Progress(Progress),
     /// The answer to [`Order::Take`]: the driver's result.
     Taken {
-        /// How much was asked for.
+        /// The number of bytes that were requested.
         bytes: u64,
         /// `None` if it was given, else the driver's name for the refusal.
         refusal: Option<String>,
@@ -50,7 +50,7 @@ pub(super) enum Event {
 pub(super) struct Progress {
     /// `CLOCK_MONOTONIC` in nanoseconds when the last of them was seen to be complete.
     pub(super) at_ns: u64,
-    /// How many.
+    /// The number of kernels.
     pub(super) kernels: u64,
 }
 

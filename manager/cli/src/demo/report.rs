@@ -69,7 +69,7 @@ fn percent(used_ns: u64, window_ns: u64) -> String {
     format!("{} %", millipercent_human(share_millipercent(used_ns, window_ns)))
 }
 
-/// The same with exact figures, as JSON.
+/// The same report as JSON, with exact figures.
 pub(super) fn json(shown: &Shown, checks: &[Check], simulated: bool) -> Value {
     let sharer = |sharer: &Sharer| {
         json!({

@@ -23,9 +23,9 @@ use crate::error::{Failure, Result};
 use crate::run::{Supervisor, reap_adopted};
 use crate::simulated::SimulatedGpu;
 
-/// How long the cluster may take to be up.
+/// How long the cluster may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long the daemons may take to end, before they are killed.
+/// How long the daemons may take to end before they are killed.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
@@ -47,13 +47,13 @@ impl Drop for Cluster<'_> {
         {
             thread::sleep(LOOK_INTERVAL);
         }
-        // Jobs outlive their node manager. They, and what has not ended, are descendants of this process.
+        // Jobs outlive their node manager. They, and daemons that have not ended, are descendants of this process.
         kill_descendants();
     }
 }
 
 impl<'run> Cluster<'run> {
-    /// A cluster of which nothing runs yet.
+    /// A cluster without running processes yet.
     pub(super) fn new(supervisor: &'run Supervisor, programs: &'run Programs) -> Result<Cluster<'run>> {
         set_child_subreaper(true)
             .map_err(|error| Failure::new(format!("cannot adopt what jobs leave behind: {error}")))?;
@@ -61,7 +61,7 @@ impl<'run> Cluster<'run> {
         Ok(Cluster { supervisor, programs, daemons: Vec::new(), machines: Vec::new(), dir })
     }
 
-    /// Where the files of the cluster are.
+    /// The directory of the cluster's files.
     pub(super) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -96,7 +96,7 @@ impl<'run> Cluster<'run> {
         })
     }
 
-    /// Starts again what has ended.
+    /// Starts the daemons again that have ended.
     pub(super) fn restart_ended(&mut self) -> Result<()> {
         for daemon in &mut self.daemons {
             daemon.restart_ended(self.supervisor)?;
@@ -106,9 +106,9 @@ impl<'run> Cluster<'run> {
         Ok(())
     }
 
-    /// Starts the scheduler, and returns where it listens for nodes.
+    /// Starts the scheduler, and returns the address where it listens for nodes.
     fn start_scheduler(&mut self) -> Result<SocketAddr> {
-        // The kernel gives a port that was free a moment ago to nobody else so soon.
+        // The kernel does not give a port that was free a moment ago to another process so soon.
         let address = TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| listener.local_addr())
             .map_err(|error| Failure::new(format!("cannot find a free port of 127.0.0.1: {error}")))?;
@@ -162,7 +162,7 @@ impl<'run> Cluster<'run> {
         Ok(())
     }
 
-    /// Waits until something is true. Returns false if a signal has asked for the end before.
+    /// Waits until `is_true` returns true. Returns false if a signal asks for the end first.
     fn wait(&mut self, what: &str, mut is_true: impl FnMut() -> bool) -> Result<bool> {
         let begun = Instant::now();
         while !is_true() {

@@ -14,19 +14,19 @@ use nix::unistd::Pid;
 use crate::error::{Failure, Result};
 use crate::run::Supervisor;
 
-/// A daemon that ends so soon after its start cannot work, and is not started again.
+/// A daemon that ends sooner than this after its start cannot work, and is not started again.
 const LIFE_MIN: Duration = Duration::from_secs(1);
-/// So many of the last lines of a log are shown when a daemon ends.
+/// Number of last lines of the log that are shown when a daemon ends.
 const LINES_SHOWN: usize = 5;
 
-/// A program, and how it is started.
+/// A program, with its arguments, environment and log.
 pub(super) struct Start {
-    /// As messages name it: node-1.
+    /// The daemon's name in messages, for example node-1.
     pub(super) name: String,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
-    /// What it says is added here.
+    /// The file to which its output is appended.
     pub(super) log: PathBuf,
 }
 
@@ -43,10 +43,10 @@ impl Daemon {
         Ok(Daemon { start, child, begun: Instant::now() })
     }
 
-    /// Starts it again if it has ended.
+    /// Starts the daemon again if it has ended.
     ///
     /// # Errors
-    /// If it has ended at once, or cannot be started.
+    /// The daemon has ended at once, or cannot be started.
     pub(super) fn restart_ended(&mut self, supervisor: &Supervisor) -> Result<()> {
         let Some(status) = self.ended()? else { return Ok(()) };
         if self.begun.elapsed() < LIFE_MIN {
@@ -57,12 +57,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Fails if it has ended.
+    /// Fails if the daemon has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.ended()?.map_or(Ok(()), |status| Err(self.failed(status)))
     }
 
-    /// Whether it has ended, with its status.
+    /// The daemon's status if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let name = &self.start.name;
         self.child.try_wait().map_err(|error| Failure::new(format!("cannot find out whether {name} lives: {error}")))
@@ -72,9 +72,9 @@ impl Daemon {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Asks it to end.
+    /// Asks the daemon to end.
     pub(super) fn terminate(&self) {
-        // It may have ended.
+        // The daemon may have ended already.
         let _ = kill(self.pid(), Signal::SIGTERM);
     }
 

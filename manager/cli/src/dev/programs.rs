@@ -1,4 +1,4 @@
-//! Where the programs of the cluster are.
+//! Finds the programs of the cluster.
 
 use std::env;
 use std::path::{Path, PathBuf};

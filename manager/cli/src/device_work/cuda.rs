@@ -109,7 +109,7 @@ impl Cuda {
         std::mem::forget(library);
         let (mut device, mut context, mut stream) = (0, CUcontext::NULL, CUstream::NULL);
         // SAFETY: each pointer refers to a live local of the type that the call writes. The calls come in the order
-        // that the driver requires: initialise, device, context, make it current, then what needs a context.
+        // that the driver requires: initialise, device, context, make it current, then the calls that need a context.
         unsafe {
             check("cuInit", (driver.init)(0))?;
             check("cuDeviceGet", (driver.device_get)(&mut device, 0))?;

@@ -33,7 +33,7 @@ const CDI_DIRS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 const CDI: &str = "CDI";
 
-/// Findings about containers. In a pod kubelet's runtime gives slices to containers, and nothing of it is to be seen.
+/// Findings about containers. In a pod, kubelet's runtime gives slices to containers, and it cannot be seen from here.
 pub(super) fn findings(manager: &Manager, in_pod: bool) -> Vec<Finding> {
     let mut findings: Vec<Finding> = TOOLS.iter().filter(|_| !in_pod).filter_map(tool).collect();
     if findings.is_empty() && !in_pod {

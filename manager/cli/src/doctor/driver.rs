@@ -45,8 +45,8 @@ fn nvidia_gpu_on_bus() -> bool {
     })
 }
 
-/// The kind of GPUs, and findings about driver and devices. What the manager says of its devices counts where nothing is
-/// seen of them here: in a pod the driver's libraries may be the manager's alone.
+/// The kind of GPUs, and findings about driver and devices. If no device is seen here, the manager's answer counts: in
+/// a pod, only the manager may have the driver's libraries.
 pub(super) fn findings(manager: &Manager, in_pod: bool) -> (Gpus, Vec<Finding>) {
     let node = manager.node().filter(|node| !node.devices.is_empty());
     if let Some(node) = node.filter(|_| in_pod) {
@@ -61,7 +61,7 @@ pub(super) fn findings(manager: &Manager, in_pod: bool) -> (Gpus, Vec<Finding>) 
     (gpus, findings)
 }
 
-/// What the manager says of driver and devices.
+/// Findings from the manager's description of driver and devices.
 fn of_manager(node: &Node) -> Vec<Finding> {
     let version = format!("{}, CUDA {}, as the manager sees it", node.driver_version, node.cuda_version);
     let device = |device: &proto::Device| {
@@ -76,7 +76,8 @@ fn of_manager(node: &Node) -> Vec<Finding> {
     [driver].into_iter().chain(node.devices.iter().map(device)).collect()
 }
 
-/// What is wrong with a device, as the manager sees it; it gives out nothing more of it.
+/// The finding about a device with a problem, as the manager sees it. The manager gives out no more parts of such a
+/// device.
 fn ill(device: &proto::Device) -> Option<Finding> {
     let remedy = "nothing new gets a part of it until it has been well for 30 seconds; the driver's messages say more: \
                   dmesg | grep -i xid";
@@ -84,7 +85,7 @@ fn ill(device: &proto::Device) -> Option<Finding> {
     is_ill.then(|| Finding::fail(format!("{} health", name_of(device)), device.health_reason.clone(), remedy))
 }
 
-/// As NVML numbers it; instances have their GPU's number.
+/// The device's name with its NVML index; instances have their GPU's index.
 fn name_of(device: &proto::Device) -> String {
     match device.mig_profile.as_str() {
         "" => format!("GPU {}", device.index),

@@ -58,7 +58,7 @@ impl FromStr for Thousandths {
     }
 }
 
-/// What a queue is guaranteed or may have at most: a number of devices, which may be 0, or nothing said.
+/// The quota or limit of a queue: a number of devices, which may be 0, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeviceLimit(Option<u64>);
 

@@ -11,7 +11,7 @@ impl Decimal {
     /// Maximum digits after the point: enough for a billionth of a device.
     const DECIMALS_MAX: usize = 9;
 
-    /// The number that `text` is, if it can be read exactly.
+    /// Parses a number, if its value is exact.
     pub(super) fn parse(text: &str) -> Option<Decimal> {
         let (whole, fraction) = match text.split_once('.') {
             Some((whole, fraction)) if !whole.is_empty() && !fraction.is_empty() => (whole, fraction),

@@ -121,8 +121,8 @@ impl Supervisor {
                         }
                         reap_adopted(&[pid]);
                     }
-                    // From the terminal, so the whole group has got it. A change of the window size may also come from
-                    // another process; losing that one is harmless.
+                    // The signal comes from the terminal, so the whole group has got it. A change of the window size
+                    // may also come from another process; it does no harm to lose that one.
                     Some(_) if info.ssi_code == libc::SI_KERNEL => {}
                     // If the command has just ended, the signal goes nowhere, and SIGCHLD follows.
                     Some(signal) => drop(kill(pid, signal)),
@@ -149,8 +149,8 @@ fn signal_of(info: &siginfo) -> Option<Signal> {
     Signal::try_from(info.ssi_signo as i32).ok()
 }
 
-/// Reaps adopted children that have ended. Stops at the first one that it cannot reap, which may be one of its `own`:
-/// who follows that one reaps it, at the next signal.
+/// Reaps adopted children that have ended. It stops at the first one that it cannot reap, which may be one of its
+/// `own`: the code that follows that child reaps it, at the next signal.
 pub(crate) fn reap_adopted(own: &[Pid]) {
     while let Ok(Some(ended)) =
         waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT).map(|status| status.pid())

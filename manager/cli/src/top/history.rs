@@ -1,4 +1,4 @@
-//! What the slices used over time, for as many points as a wide terminal can show.
+//! The use of the slices over time, with as many points as a wide terminal can show.
 
 use std::collections::{HashMap, VecDeque};
 

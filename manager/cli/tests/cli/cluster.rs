@@ -1,4 +1,4 @@
-//! The commands for a cluster, with a scheduler that plays what a test has written.
+//! The commands for a cluster, with a scheduler that gives the answers of a test.
 
 mod scheduler;
 mod secrets;
@@ -368,7 +368,7 @@ fn without_a_scheduler_every_command_says_so() {
 fn a_silent_scheduler_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("scheduler.sock");
-    // Nobody accepts its connections, and the kernel takes some all the same.
+    // No process accepts connections at this socket, but the kernel takes some all the same.
     let _listener = UnixListener::bind(&socket).unwrap();
     for args in [&["jobs"][..], &["submit", "--", "x"], &["logs", "-f", "17"]] {
         let common = ["--scheduler", socket.to_str().unwrap(), "--timeout", "0.2"];
@@ -396,7 +396,7 @@ fn a_shell_completes_jobs_queues_and_nodes() {
         (&["aliquot", "queues", "remove", "ot"], "other"),
         (&["aliquot", "nodes", "remove", "gp"], "gpu-1"),
     ] {
-        // As the script for bash asks.
+        // The words are passed as the script for bash passes them.
         let mut command = scheduler.aliquot(&[&["--"][..], words].concat());
         command
             .env("COMPLETE", "bash")

@@ -17,7 +17,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// If a busy machine held up one process, the others have had its time. Over a longer measurement that matters less.
+/// If a busy machine has delayed one process, the others have had its time. Over a longer measurement that matters
+/// less.
 #[test]
 fn it_shares_limits_and_leaves_nothing_behind() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! `aliquot run`: its command notices nothing of it except its slice.
+//! `aliquot run`: the command in it notices only its slice.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -68,7 +68,7 @@ fn an_installed_program_finds_the_simulated_gpu() {
         lines.filter(|line| line.starts_with("install ") && line.contains("/usr/local")).collect();
     assert_eq!(installs.len(), 2, "{installs:?}");
     for install in installs {
-        // The others are not built for this test.
+        // The other files are not built for this test.
         let own =
             install.replace("target/release/aliquot-manager ", "").replace("target/release/aliquot-scheduler ", "");
         let own = own.replace("target/release", program.parent().unwrap().to_str().unwrap());

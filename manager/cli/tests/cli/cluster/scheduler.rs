@@ -1,4 +1,4 @@
-//! A scheduler that plays what a test has written, on a Unix socket.
+//! A scheduler that gives the answers of a test, on a Unix socket.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -25,26 +25,26 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::support::aliquot;
 
-/// What the scheduler knows.
+/// The state of the scheduler.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scene {
     pub(crate) job: Job,
-    /// Jobs that are listed behind it.
+    /// Older jobs, listed after the newest one.
     pub(crate) older: Vec<Job>,
     pub(crate) log: Vec<u8>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) users: Vec<User>,
-    /// `None`: the scheduler knows none.
+    /// The secrets; `None` stands for a scheduler that does not know secrets.
     pub(crate) secrets: Option<Vec<Secret>>,
     pub(crate) explanation: ExplainResponse,
-    /// What comes of a stream; `None`: it is refused.
+    /// The frames of a stream; `None` means that streams are refused.
     pub(crate) stream: Option<Vec<from_job::Frame>>,
-    /// It takes jobs, and never says so.
+    /// It takes jobs, and its answers are lost.
     pub(crate) loses_answers: bool,
 }
 
-/// A question, as the scheduler has got it.
+/// A request that the scheduler has got.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Asked {
     Submit(Box<SubmitJobRequest>),
@@ -59,7 +59,7 @@ pub(crate) enum Asked {
     Token(CreateJoinTokenRequest),
     AddUser(AddUserRequest),
     RemoveUser(String),
-    /// Its name, its queue and its value.
+    /// The name, the queue and the value of the secret.
     SetSecret(String, String, Vec<u8>),
     RemoveSecret(RemoveSecretRequest),
 }
@@ -85,7 +85,7 @@ pub(crate) fn job(state: JobState) -> Job {
     Job { id: 17, spec: Some(spec), user: "ada".to_owned(), state: state.into(), tasks: vec![task], ..Job::default() }
 }
 
-/// The same after its command has ended like this.
+/// The job 17 after its command has ended like this.
 pub(crate) fn ended(state: JobState, exit_code: Option<i32>, signal: u32) -> Job {
     let mut job = job(state);
     job.tasks[0].members[0].exit_code = exit_code;
@@ -134,7 +134,7 @@ impl Played {
         self.player.asked.lock().unwrap().clone()
     }
 
-    /// Waits until there are so many questions of a kind.
+    /// Waits until there were `count` requests for which `is_meant` is true.
     pub(crate) fn wait_for(&self, count: usize, is_meant: impl Fn(&Asked) -> bool) {
         while self.asked().iter().filter(|asked| is_meant(asked)).count() < count {
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -186,7 +186,7 @@ impl Scheduler for Player {
             jobs.filter(|job| request.before == 0 || job.id < request.before).cloned().collect()
         };
         self.note(Asked::List(request));
-        // A real one has more than one in an answer, but not always all.
+        // A real scheduler puts more than one job into an answer, but not always all.
         let truncated = jobs.len() > 1;
         jobs.truncate(1);
         Ok(Response::new(ListJobsResponse { jobs, truncated }))

@@ -27,7 +27,7 @@ fn a_new_user_gets_a_file_that_nobody_else_can_read() {
     let user = User { name: "ada".into(), queues: vec!["team-a".into()], runs_as: "bob".into(), ..User::default() };
     assert_eq!((request.user.as_ref(), request.valid_ms, request.replace), (Some(&user), 172_800_000, false));
 
-    // The file is not replaced, and nobody is asked before that is known.
+    // The file is not replaced, and this is checked before the scheduler is asked.
     let again = output(command.current_dir(dir.path()));
     assert!(stderr(&again).contains("--output"), "{}", stderr(&again));
     assert_eq!(scheduler.asked().len(), 1);
