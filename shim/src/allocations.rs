@@ -1,4 +1,5 @@
-//! What this process was charged for each address and handle, so that a free gives back exactly that.
+//! The charge of each address and handle of this process, so that a free gives back exactly the bytes that were
+//! charged.
 
 use crate::radix::Radix;
 use crate::{pools, vmm};
@@ -86,8 +87,8 @@ pub(crate) fn remember(key: Key, charge: Charge) -> bool {
 
 #[inline]
 fn set(entry: &AtomicU64, word: u64) {
-    // The driver gave this number again, so what stood here is gone although no call said so: it was in a context that
-    // another thread has ended meanwhile.
+    // The driver gave this number again, so the former entry's memory is gone although no call freed it: it was in a
+    // context that another thread has ended meanwhile.
     if entry.load(Ordering::Relaxed) != 0 {
         displace(entry);
     }
@@ -106,7 +107,7 @@ fn displace(entry: &AtomicU64) {
     }
 }
 
-/// Removes and returns what `key` was charged. If several threads try, only one of them gets it.
+/// Removes and returns the charge of `key`. If several threads try, only one of them gets it.
 #[inline]
 pub(crate) fn forget(key: Key) -> Option<Charge> {
     take(key.existing()?)
@@ -152,7 +153,7 @@ impl Pooled {
         true
     }
 
-    /// Removes and returns what is remembered at `address`.
+    /// Removes and returns the entry at `address`.
     pub(crate) fn forget(address: u64) -> Option<Pooled> {
         let entry = ADDRESSES.existing(address)?;
         let word = entry.load(Ordering::Relaxed);
@@ -211,8 +212,8 @@ impl Mapping {
         });
     }
 
-    /// Ends what [`begin_unmapping`](Self::begin_unmapping) began: if the mappings `were_unmapped`, removes those that
-    /// it marked and passes them to `gone`; otherwise removes the marks. A mapping that was made at the same place
+    /// Ends what [`begin_unmapping`](Self::begin_unmapping) began. If the mappings `were_unmapped`, it removes the
+    /// marked ones and passes them to `gone`; otherwise it removes the marks. A mapping that was made at the same place
     /// meanwhile has no mark and is left alone.
     pub(crate) fn finish_unmapping(address: u64, bytes: u64, were_unmapped: bool, mut gone: impl FnMut(Mapping)) {
         Self::walk(address, bytes, |entry| {
@@ -237,7 +238,7 @@ impl Mapping {
     /// in bytes.
     fn walk(address: u64, bytes: u64, mut step: impl FnMut(&'static AtomicU64) -> u64) {
         // There are no addresses beyond this. For a range that covers all of them the driver returns the error, and the
-        // host is not kept waiting here.
+        // program must not wait here.
         let end = address.saturating_add(bytes).min(1 << 49);
         let mut place = address & !(Self::UNIT_BYTES - 1);
         while place < end {

@@ -1,5 +1,5 @@
-//! The begin of a context, which is charged ([`live_contexts`]), its end, which frees all that was allocated in it, and
-//! the end of a stream, which frees nothing.
+//! The beginning of a context, which is charged ([`live_contexts`]), its end, which frees everything that was allocated
+//! in it, and the end of a stream, which frees nothing.
 //!
 //! A green context holds no memory: memory that is allocated while it is current belongs to the primary context of its
 //! device. But a green context keeps the primary context alive, so its end can be the end of the primary context.
@@ -341,12 +341,13 @@ impl Subject {
         Subject { context, is_primary: false, account: None }
     }
 
-    /// Makes a call that can end the context; `ended` tells whether it did. Then refunds what was allocated in it.
+    /// Makes a call that can end the context; `ended` tells whether it did. Then refunds the memory that was allocated
+    /// in it.
     ///
     /// The driver is asked for the context of each address while the context lives. So an allocation needs no note of
-    /// its context, and memory of other contexts is left alone. What other threads allocate in the context between
-    /// these questions and its end is unknown to the driver afterwards, and is refunded then. This takes time in
-    /// proportion to the number of allocations, but contexts end rarely.
+    /// its context, and memory of other contexts is left alone. Other threads may allocate in the context between these
+    /// questions and its end. The driver does not know that memory afterwards, and it is refunded then. This takes time
+    /// in proportion to the number of allocations, but contexts end rarely.
     fn ending(&self, call: &dyn Fn() -> CUresult, ended: &dyn Fn(CUresult) -> bool) -> CUresult {
         if let Some(process) = Process::if_attached() {
             gate::forget_all_streams(process);

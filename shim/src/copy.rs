@@ -5,8 +5,8 @@
 //! are only displayed.
 //!
 //! A copy counts for the calling thread's device, a prefetch for its target device. A copy that is recorded in a stream
-//! capture has not moved anything: its bytes belong to the graph. Discarding moves nothing. The forms from before CUDA
-//! 3.2, with addresses of 32 bits, are not counted: no address of a 64-bit program fits into them.
+//! capture has not moved anything yet: its bytes belong to the graph. Discarding moves nothing. The forms from before
+//! CUDA 3.2, with addresses of 32 bits, are not counted: no address of a 64-bit program fits into them.
 
 use crate::gate;
 use crate::hooks::types;

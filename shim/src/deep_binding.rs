@@ -1,14 +1,14 @@
-//! Opening of libraries: before it, the shim checks what it knows of the driver. Libraries that are opened with
-//! `RTLD_DEEPBIND` are bound to the hooks.
+//! Opening of libraries. Before a library is opened, the shim checks whether its knowledge of the driver still holds.
+//! Libraries that are opened with `RTLD_DEEPBIND` are bound to the hooks.
 //!
 //! Such a library, with all libraries that it brings along, looks for functions among the libraries that it needs
 //! before it comes to the preloaded ones. So it is bound to the driver itself, and to the C library's own `dlsym`. Once
-//! it is open, the shim goes through the references of all objects that were loaded since the last time, and binds
-//! those that bypass a hook to the hook, as the loader would have done without the flag. This happens before the
+//! it is open, the shim goes through the references of all objects that were loaded since the last time. References
+//! that bypass a hook are bound to the hook, as the loader would have done without the flag. This happens before the
 //! program gets the library. There is one exception: if the name leads to different files for different callers, the C
 //! library must be entered by a jump and does not return here. Then the references are bound at the next call of the
 //! shim, such as the `dlsym` by which the program finds its plugin's functions. The flag itself stays set, which
-//! preserves the host's own binding order: only references to the driver or to the C library's look-up functions
+//! preserves the program's own binding order: only references to the driver or to the C library's look-up functions
 //! change.
 //!
 //! A reference is left alone if the object defines the function itself, or if the reference is bound to another
@@ -17,7 +17,7 @@
 //!
 //! Not covered:
 //!
-//! * what a library does in its constructors, before it is open;
+//! * calls that a library makes in its constructors, before it is open;
 //! * references that are not bound yet, in a program that interposes the same function itself, or from a linker whose
 //!   binding code is not known (mold);
 //! * references in RELRO pages that always stay writable, or that may not be made writable.
@@ -45,7 +45,7 @@ const RTLD_DEEPBIND: c_int = 8;
 static IS_USED: AtomicU32 = AtomicU32::new(0);
 /// The number of objects that had ever been loaded when all of them were last found to be bound correctly.
 static LOADS_SEEN: AtomicU64 = AtomicU64::new(0);
-/// How often an object has been found that was still loading, since then.
+/// How often since then an object was found that was still loading.
 static RETRIES: AtomicU32 = AtomicU32::new(0);
 /// More retries than happen during a load while other threads look functions up. A reference that is still not bound
 /// then never will be.

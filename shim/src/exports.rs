@@ -54,7 +54,7 @@ macro_rules! cuda_exports {
             $(cuda_export!($class $per_thread $arguments);)?
         )*
 
-        /// What the exports of the same names do.
+        /// The hooks behind the exports of the same names.
         mod hooks_of_cuda {
             #[allow(clippy::wildcard_imports, reason = "the table uses all of the types")]
             use super::*;
@@ -66,9 +66,10 @@ macro_rules! cuda_exports {
     };
 }
 
-/// The export jumps to the hook. On x86-64 it begins with 15 bytes that do nothing and mean the same at any address: UCX
-/// writes a jump of its own over the first 12 bytes of the functions that allocate, and runs a copy of them elsewhere to
-/// reach the function. It can copy few instructions, and for the first function that has others it gives up on all.
+/// The export jumps to the hook. On x86-64 it begins with 15 bytes that do nothing and mean the same at any address.
+/// UCX writes its own jump over the first 12 bytes of the functions that allocate, and runs a copy of these bytes
+/// elsewhere to reach the function. It can copy only few kinds of instructions. At the first function that begins with
+/// others, it gives up on all.
 ///
 /// There is no unwind information, which would be larger than the code: nothing here is called or on the stack.
 macro_rules! cuda_export {
@@ -83,7 +84,7 @@ macro_rules! cuda_export {
         pub(crate) unsafe extern "C" fn $symbol($($argument: $type),*) -> CUresult {
             #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
-                // A caller expects nothing of this register.
+                // A caller expects no value in this register.
                 "mov eax, 0",
                 "mov eax, 0",
                 "mov eax, 0",

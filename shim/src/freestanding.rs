@@ -1,8 +1,8 @@
 //! The functions that the compiler calls by itself, and that a freestanding library must provide.
 //!
-//! The host may interpose the C library's functions, and its versions may look the real ones up at their first call, by
-//! the shim's `dlsym`, which would call them again. So the shim has its own, which no other object sees. They are
-//! written in assembly, because the compiler would compile equivalent Rust into calls of themselves. They are short
+//! The program may interpose the C library's functions. Its versions may look up the real ones at their first call, by
+//! the shim's `dlsym`, which would call them again. So the shim has its own functions, which no other object sees. They
+//! are written in assembly, because the compiler would compile equivalent Rust into calls of themselves. They are short
 //! rather than fast: nothing large is copied here.
 
 #[cfg(target_arch = "x86_64")]

@@ -46,13 +46,13 @@ pub(crate) struct Marked {
 
 /// A waiting thread reads the heartbeat, and may ring again, at this interval.
 const RING_INTERVAL_NS: u64 = 50_000_000;
-/// At every so many of these intervals a waiting thread rings even if the manager is awake. So whatever has become of
-/// the ledger, the manager learns of a waiting thread within some seconds.
+/// After this many intervals a waiting thread rings even if the manager is awake. So whatever the state of the ledger,
+/// the manager learns of a waiting thread within some seconds.
 const WAITS_PER_RING: u32 = 64;
 /// The interval at which a waiting thread queries events, while its own work is marked by events.
 const EVENT_INTERVAL_NS: u64 = 200_000;
-/// After so many rings in a row that could not be sent, a thread paces itself as if there were no manager: it may be in
-/// a root directory from which the socket cannot be reached.
+/// After this many rings in a row that could not be sent, a thread paces itself as if there were no manager: it may be
+/// in a root directory from which the socket cannot be reached.
 const UNHEARD_MAX: u32 = 20;
 
 /// Whether the calling thread may launch at once; then the launch has been counted. `false` means only that [`pass`]
@@ -60,7 +60,7 @@ const UNHEARD_MAX: u32 = 20;
 #[inline]
 pub(crate) fn passes_at_once(stream: CUstream, heavy: bool) -> bool {
     let Some((process, limits)) = Process::with_one_device() else { return false };
-    // Pairs with the manager's store: what the manager wrote before it opened the gate is seen.
+    // Pairs with the manager's store: everything that the manager wrote before it opened the gate is seen.
     let word = limits.gate.load(Ordering::Acquire);
     is_free(word) || (!heavy && process.only_shard(shard_of(stream)).is_some_and(|shard| shard.takes_one(word)))
 }

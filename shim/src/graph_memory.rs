@@ -1,5 +1,5 @@
 //! Memory of graphs. Allocation nodes take it from a pool of the device that only graphs use. This pool grows when a
-//! graph is launched or uploaded, and is charged for what it has in reserve (see `reserve`).
+//! graph is launched or uploaded, and is charged for its reserve, used or not (see `reserve`).
 //!
 //! The needs of a graph are read from its nodes when it is instantiated (`graph_needs`). Before each launch the part of
 //! them that the unused reserve does not cover is charged; after the launch the charge is settled. The pool keeps its
@@ -104,7 +104,7 @@ pub(crate) fn expect_nodes(process: &'static Process) {
     process.graph_memory.expects_nodes.store(1, Ordering::Release);
 }
 
-/// Sets the charges to what the driver has in reserve.
+/// Sets the charges to the driver's present reserves.
 pub(crate) fn settle_all(process: &'static Process) {
     if process.graph_memory.expects_nodes() {
         for part in process.all_parts() {

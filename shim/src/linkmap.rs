@@ -222,7 +222,8 @@ pub(crate) fn is_loaded(image: Image) -> bool {
         || containing_elsewhere(headers.addr()) == Some(image)
 }
 
-/// As [`containing`], for other namespaces: the loader's list covers only the shim's own, but `dladdr` covers all.
+/// Does the same as [`containing`] for other namespaces: the loader's list covers only the shim's own, but `dladdr`
+/// covers all.
 fn containing_elsewhere(address: usize) -> Option<Image> {
     static DLADDR: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     // Before glibc 2.34 it is in libdl, and the shim is not linked to that.

@@ -1,10 +1,10 @@
-//! The contexts of this process: which live, and what each was charged at its beginning.
+//! The contexts of this process: those that live, and the charge of each from its beginning.
 //!
 //! A context takes hundreds of megabytes of its device, and the manager sees them only when it looks. So they are
 //! reserved before the driver makes the context, by the size that contexts of the device were last seen to have, and
-//! stay reserved while the context lives. Nothing is counted twice: the manager's overhead is what the driver lists
-//! minus what the ledger holds, so it includes only what a context takes beyond its charge. A charge is never moved to
-//! the overhead, so no such move can be interrupted.
+//! stay reserved while the context lives. Nothing is counted twice: the manager's overhead is the driver's figure minus
+//! the ledger's, so it includes only the part of a context beyond its charge. A charge is never moved to the overhead,
+//! so no such move can be interrupted.
 //!
 //! The calls that begin and end contexts tell whether a context lives. The driver is not asked, because it must not be
 //! given a stale handle.
@@ -16,7 +16,7 @@ use aliquot_abi::cuda::CUcontext;
 use aliquot_abi::ledger::BYTES_MASK;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A word for each handle. 0: nothing is known of it.
+/// A word for each handle; 0 means that the handle is not known.
 ///
 /// Bits 0 to 47: the bytes that were charged. Bits 48 to 52: the account. Bits 53 to 60: number of attachments beyond
 /// the first. Bits 61 to 63: kind and state.

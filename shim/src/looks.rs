@@ -1,8 +1,9 @@
 //! The manager's looks at the use of a device's memory, and the waits of this process for them.
 //!
-//! From the driver's figures the manager learns what no call of this process shows: how large a context is, how much
-//! the driver takes beyond what it was asked for, and when it has back the memory of a process that has ended. It looks
-//! at once when it is asked or when a process ends. All waits here are bounded, and end at once if no manager lives.
+//! From the driver's figures the manager learns three things that no call of this process shows: the size of a context,
+//! the memory that the driver takes beyond the requests, and when the driver has back the memory of an ended process.
+//! It looks at once when a process asks for a look or ends. All waits here are bounded, and end at once if no manager
+//! lives.
 
 use crate::clock;
 use crate::process::{self, Part, Process};
@@ -13,22 +14,23 @@ use aliquot_abi::rounding::MOVING_BYTES_MIN;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// A look takes some milliseconds, and begins within 20 ms. The driver can need seconds to free what a killed process
-/// held.
+/// A look takes some milliseconds, and begins within 20 ms. The driver can need seconds to free the memory of a killed
+/// process.
 const WAIT_NS: u64 = 5_000_000_000;
 /// Pauses while waiting. They grow, because hundreds of processes that wait must leave the processors to the manager.
 const STEP_NS_MIN: u64 = 1_000_000;
 const STEP_NS_MAX: u64 = 16_000_000;
 
 impl Process {
-    /// Whether the manager has not written its heartbeat for so long.
+    /// Whether the manager has written no heartbeat for `silence_ns`.
     fn has_silent_manager(&self, silence_ns: u64) -> bool {
         clock::now_ns().saturating_sub(self.heartbeat_ns()) > silence_ns
     }
 }
 
 impl Part {
-    /// Asks the manager for a look at the use of the device's memory. If it cannot be told, it looks a little later.
+    /// Asks the manager for a look at the use of the device's memory. If the message cannot be sent, the manager looks
+    /// a little later.
     pub(crate) fn ask_for_look(&self) {
         let _ = self.process.send(AttachMessage::LOOK, self.index);
     }
@@ -43,19 +45,20 @@ impl Part {
     }
 }
 
-/// So many looks are waited for by one request. The first one shows all that was allocated and freed before the request;
-/// what other threads do meanwhile may stay unseen.
+/// Maximum looks that one request waits for. The first one shows everything that was allocated and freed before the
+/// request; it may miss changes that other threads make meanwhile.
 const LOOKS_MAX: u32 = 2;
 /// For each device, the number of looks, plus one, at which a look was last waited for in vain. It is not waited for
 /// again: the driver does not answer the manager.
 static IN_VAIN_AT: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 
-/// Before a refusal of a request that takes at least `bytes`: repeats `attempt` with the limit, and has the manager look
-/// if it may not have seen all. Returns whether it has succeeded.
+/// Called before a refusal of a request that takes at least `bytes`. Repeats `attempt` with the limit, and has the
+/// manager look if it may not have seen everything. Returns whether the attempt has succeeded.
 ///
-/// A request is refused only for overhead that a look has seen which began after the request, or nothing has changed the
-/// overhead since the last look. If no manager looks, or other threads disturb the looks, the request is granted by what
-/// was seen: a slice that is exceeded for a moment is better than a program that fails for nothing.
+/// A request is refused only for overhead that was found by a look which began after the request, or if nothing has
+/// changed the overhead since the last look. If no manager looks, or other threads disturb the looks, the request is
+/// granted by the last figures: a slice that exceeds its limit for a moment is better than a program that fails for
+/// nothing.
 #[cold]
 pub(crate) fn overhead_was_less(
     process: &'static Process,
@@ -74,7 +77,7 @@ pub(crate) fn overhead_was_less(
     }
     let looks = || part.limits.memory_looks.load(Ordering::Acquire);
     for _ in 0..LOOKS_MAX {
-        // In this order: what a look has found that is known here is in the limit below.
+        // The order matters: the limit below includes the findings of every look that is known here.
         let is_exact = part.unseen().is_nothing();
         if attempt(process.limit_bytes_until_look(account)) {
             return true;
@@ -85,7 +88,7 @@ pub(crate) fn overhead_was_less(
         if process.has_silent_manager(WAIT_NS) || in_vain_at.load(Ordering::Relaxed) == looks().wrapping_add(1) {
             break;
         }
-        // Meanwhile its own bytes do not move.
+        // While this thread waits, its own bytes do not move.
         let moving = if bytes >= MOVING_BYTES_MIN { part.work().map(|work| &work.moving_bytes) } else { None };
         moving.inspect(|moving| _ = moving.fetch_sub(bytes, Ordering::Release));
         let has_looked = part.await_look();
@@ -98,20 +101,20 @@ pub(crate) fn overhead_was_less(
     attempt(process.limit_bytes(account))
 }
 
-/// Before a refusal: repeats `attempt` while the books hold memory of processes that have ended. Returns whether it has
+/// Called before a refusal. Repeats `attempt` while the ledger holds memory of ended processes. Returns whether it has
 /// succeeded.
 ///
-/// A program that is started after another one has ended must find that one's memory free: the parent of both may learn
-/// of the end before the manager does.
+/// A program that is started after another one has ended must find that program's memory free, although the parent of
+/// both may learn of the end before the manager does.
 #[cold]
 pub(crate) fn ended_make_room(process: &'static Process, account: usize, attempt: &dyn Fn() -> bool) -> bool {
     let has_succeeded = Cell::new(false);
     wait(process, HEARTBEAT_STALE_NS, &|| {
-        // Asking for every process is dear, so the manager's word comes first. It comes last, too: the manager says that
-        // memory settles before it gives back the slot of the ended process.
+        // Asking about every process takes long, so the manager's flag is read first. It is also read last: the manager
+        // sets the flag before it gives back the slot of the ended process.
         let settles = || is_settling(process, account);
         let lasts = settles() || ended_hold_some(process, account) || settles();
-        // What was given back before these two loads is available to this attempt.
+        // Memory that was given back before these two loads is available to this attempt.
         has_succeeded.set(attempt());
         lasts && !has_succeeded.get()
     });

@@ -96,7 +96,7 @@ impl Wanted {
         hooks::by_symbol(name).map(Wanted::Hook)
     }
 
-    /// The shim's function.
+    /// The address of the shim's function.
     pub(crate) fn ours(&self) -> *mut c_void {
         match self {
             Wanted::Hook(hook) => hook.export(),
@@ -136,7 +136,7 @@ impl Wanted {
 
     /// `RTLD_NEXT` means the objects behind the caller's, but the C library would take the shim for the caller. So the
     /// order of objects decides: if the next object that defines the name is the shim or the hooked library, the answer
-    /// is the hook. Otherwise the C library answers, called as the host called it.
+    /// is the hook. Otherwise the C library answers, called in the way that the program called it.
     fn answer_next(&self, caller: usize, real: &Ask<'_>) -> *mut c_void {
         let mut behind_caller = false;
         let next = linkmap::find(|object| {

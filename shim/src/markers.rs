@@ -34,7 +34,7 @@ pub(crate) struct Flight {
     launched: AtomicU64,
     /// The value of [`Flight::launched`] when marker `n` was put into its stream, at `n % MARKERS_MAX`.
     launched_at: [AtomicU64; MARKERS_MAX],
-    /// The newest marker of which it is known that it and all before it are done.
+    /// The newest marker that is known to be done together with all before it.
     done: AtomicU64,
     /// When that was seen.
     done_ns: AtomicU64,
@@ -162,7 +162,7 @@ pub(crate) fn is_told_by_events(part: &Part) -> bool {
     uses_events && matches!(look_now(part, Look::Anytime), Some(Seen::InFlight { .. }))
 }
 
-/// To be called when the host is about to wait for work on some device.
+/// To be called when the program is about to wait for work on some device.
 #[inline(never)]
 pub(crate) fn look_at_all(process: &'static Process) {
     for part in shared_parts(process) {
@@ -170,7 +170,7 @@ pub(crate) fn look_at_all(process: &'static Process) {
     }
 }
 
-/// To be called when the host has waited for something on some device.
+/// To be called when the program has waited for something on some device.
 #[inline(never)]
 pub(crate) fn note_progress(process: &'static Process, when: Look) {
     for part in shared_parts(process) {
@@ -187,9 +187,9 @@ fn shared_parts(process: &'static Process) -> impl Iterator<Item = Part> {
 /// When a look takes place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// At any time: what is found done may have been done since any moment after the last look.
+    /// At any time: work that is found done may have been done at any moment since the last look.
     Anytime,
-    /// Just after the host has waited for work: what was not done at the last look has just been done.
+    /// Just after the program has waited for work: work that was not done at the last look has just been done.
     AfterWait,
 }
 
@@ -201,7 +201,7 @@ pub(crate) enum Seen {
     Drained { since_ns: u64, until_ns: u64 },
 }
 
-/// Finds out which work is done.
+/// Finds out which work is done by now.
 pub(crate) fn look_now(part: &Part, when: Look) -> Option<Seen> {
     let (slot, flight) = (part.work()?, part.flight()?);
     let newest = slot.marker_submitted.load(Ordering::Acquire);
@@ -225,7 +225,7 @@ impl Flight {
     /// Records that the markers after `before`, up to `done`, have now been seen done.
     fn note_done(&self, slot: &SlotDevice, before: u64, done: u64, when: Look, now_ns: u64) {
         let undone_ns = if when == Look::AfterWait { now_ns } else { self.looked_ns.load(Ordering::Relaxed) };
-        // The device has worked since the earlier of these markers was done, or since work came after an idle time.
+        // The device has worked since the earlier of these markers was done, or since work arrived after an idle time.
         let busy_since_ns = slot.busy_since_ns.load(Ordering::Relaxed);
         let began_last_ns = self.done_ns.swap(now_ns, Ordering::Relaxed).max(busy_since_ns);
         // The marker may have been put long after the launch, by a thread that did not run meanwhile.
@@ -246,7 +246,7 @@ impl Flight {
 }
 
 /// Finds out which markers up to `newest` are done, and learns from that how long launches take. Returns the newest
-/// marker of which it is known that it and all before it are done.
+/// marker that is known to be done together with all before it.
 fn look(part: &Part, slot: &SlotDevice, flight: &Flight, newest: u64, when: Look, now_ns: u64) -> u64 {
     let Some(row) = part.row() else { return newest };
     if flight.uses_events.load(Ordering::Relaxed) != 0 {
@@ -367,7 +367,7 @@ pub(crate) fn context_of(stream: CUstream) -> CUcontext {
     context
 }
 
-/// One of the markers that were put last, with what is recorded of it.
+/// One of the newest markers, with its record.
 struct Marker<'a> {
     number: u64,
     cell: &'a AtomicU64,

@@ -1,9 +1,9 @@
 //! Device memory: reserve in the container's ledger, call the driver, then remember the charge or roll back.
 //!
 //! Memory that is shared between processes (`cuIpcOpenMemHandle`, imported pools and physical memory, external memory)
-//! is charged to the process that made it, and free to a process that opens it: the opener's addresses are not
+//! is charged to the process that made it. It is free for a process that opens it: the opener's addresses are not
 //! recorded, and closing gives nothing back. If the maker frees it while others have it open, no process is charged.
-//! The driver then counts it to the openers, and the manager adds it to the overhead. A free of an unknown address
+//! The driver then counts it for the openers, and the manager adds it to the overhead. A free of an unknown address
 //! passes through.
 
 pub(crate) use crate::arrays::{array_create, array_destroy, array3d_create, mipmap_create, mipmap_destroy};
@@ -35,7 +35,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The account that pays for a request.
 pub(crate) enum Payer {
-    /// None: the shim is passive, or the driver will refuse the call. The call goes to the driver unchanged.
+    /// No account: the shim is passive, or the driver will refuse the call. The call goes to the driver unchanged.
     Nobody,
     /// A part of the slice.
     Part(Part),
@@ -111,7 +111,8 @@ impl Payer {
         }
     }
 
-    /// To be called before `bytes` are charged and the driver is asked for them: they move until this is dropped.
+    /// To be called before `bytes` are charged and requested from the driver: they count as moving until this is
+    /// dropped.
     #[inline]
     pub(crate) fn moving(&self, bytes: u64) -> Moving {
         // The account of the host has no part in this, and no device has its number.
@@ -192,7 +193,7 @@ impl Charge {
         }
     }
 
-    /// Gives the bytes back when the driver has back the memory that it had [given](Charge::given).
+    /// Gives the bytes back once the driver has back the memory that it had [given](Charge::given).
     #[inline(never)]
     pub(crate) fn freed(self) {
         self.freed_inline();
@@ -239,7 +240,7 @@ impl Drop for Moving {
     #[inline]
     fn drop(&mut self) {
         if let Some(moving) = self.moving {
-            // After all that was done meanwhile.
+            // Done after all changes in the meantime.
             moving.fetch_sub(self.bytes, Ordering::Release);
         }
     }
@@ -312,7 +313,7 @@ fn freed_inline(key: Key, call: impl Fn() -> CUresult) -> CUresult {
 
 /// A device address of 32 or 64 bits.
 pub(crate) trait Address: Copy {
-    /// Whether programs of today use such addresses. For others no time is saved.
+    /// Whether present programs use such addresses. For others no time is saved.
     const IS_OF_TODAY: bool;
     fn wide(self) -> CUdeviceptr;
 }

@@ -11,8 +11,8 @@ use crate::lookup::Wanted;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::Ordering;
 
-/// If `path` leads to the driver or NVML: binds libraries' references to hooked names to their own variables of these
-/// names, where they have any.
+/// If `path` leads to the driver or NVML, binds references of libraries to hooked names to the libraries' own variables
+/// of these names, if they have any.
 ///
 /// # Safety
 /// `path` must be null or NUL-terminated.

@@ -20,8 +20,8 @@ use core::sync::atomic::Ordering;
 /// With a heartbeat older than this, an open gate counts as unwatched. A few intervals: on a busy machine a heartbeat
 /// can be late. A container that keeps to its limit meanwhile loses nothing.
 const UNWATCHED_NS: u64 = 3 * HEARTBEAT_INTERVAL_NS;
-/// Another process's work is taken to be in flight for at most this long after its last launch: that process may have
-/// died, with no manager to free its slot, and its pid may mean nothing in this namespace.
+/// Another process's work is assumed to be in flight for at most this long after its last launch. That process may have
+/// died, with no manager to free its slot, and its pid may have no meaning in this namespace.
 const BELIEVED_NS: u64 = 1_000_000_000;
 /// A waiting thread looks again after this time at the latest: the container's debt grows while other processes' work
 /// goes on, and the manager may be back.
@@ -107,7 +107,7 @@ impl<'a> Pacing<'a> {
         charge(self.account, since_ns.max(self.since_ns), until_ns.min(now_ns), now_ns, self.limit_percent);
     }
 
-    /// Since when other processes of the container have had work in flight.
+    /// The time since which other processes of the container have had work in flight.
     fn others_at_work(&self) -> Option<u64> {
         let (ledger, own, now_ns) = (self.part.process.ledger(), self.part.slot(), clock::now_ns());
         let attached = ledger.owners.iter().zip(&ledger.slots).filter(|(word, slot)| {

@@ -12,5 +12,5 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 // Without link-time optimisation, as in the dev profile, parts of libcore that never run refer to Rust's unwinding
-// routine. Hidden, so that a host keeps its real one.
+// routine. The symbol is hidden, so that the program keeps its real one.
 core::arch::global_asm!(".hidden rust_eh_personality", ".weak rust_eh_personality", "rust_eh_personality:");

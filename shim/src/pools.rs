@@ -1,9 +1,8 @@
-//! Pools of stream-ordered memory: charged for what they have in reserve (see `reserve`), not for the sizes that are
-//! requested.
+//! Pools of stream-ordered memory: charged for their reserve (see `reserve`), not for the sizes that are requested.
 //!
-//! A pool is charged to the device or host for which it was made, whichever device is current when it is used. The
-//! driver's default pools become known at their first use. A pool that another process shares is free here: nothing can
-//! be allocated from it.
+//! A pool is charged to the device or host that it was made for, whichever device is current when it is used. The
+//! driver's default pools become known at their first use. A pool that another process shares is free here, because
+//! nothing can be allocated from it.
 //!
 //! A pool shrinks when it is trimmed, when it is destroyed and, if something was freed before, at synchronisations. All
 //! these calls are hooked and settle the pool. In a process without pools, the hooks of synchronisations cost one load.
@@ -132,7 +131,7 @@ impl Pool {
         self.settle(process, Settler::Observer);
     }
 
-    /// Frees the entry of a destroyed pool of which nothing is in use any more.
+    /// Frees the entry of a destroyed pool whose memory is no longer in use.
     fn retire(&self, process: &'static Process) {
         let unused = self.live_bytes.load(Ordering::Acquire) == 0;
         if unused
@@ -302,7 +301,7 @@ pub(crate) fn gone(pooled: Pooled) {
     process.pools.watched.store(1, Ordering::Release);
 }
 
-/// Sets the charges to what the driver has in reserve.
+/// Sets the charges to the driver's present reserves.
 pub(crate) fn settle_all(process: &'static Process) {
     for pool in process.pools.all() {
         pool.settle(process, Settler::Observer);
@@ -333,10 +332,10 @@ fn settle_watched(process: &'static Process) {
     }
 }
 
-/// Before a refusal of a request that takes at least `bytes`: has the manager look, if it may not have seen all. Then
-/// does what the driver does before it reports that there is no memory: settles pools that have shrunk, and trims the
-/// pools. Repeats `attempt` with the limit after each step that may help it, and while memory of processes that have
-/// ended is still in the books.
+/// Called before a refusal of a request that takes at least `bytes`. First has the manager look, if it may not have
+/// seen everything. Then does what the driver does before it reports that there is no memory: settles pools that have
+/// shrunk, and trims the pools. Repeats `attempt` with the limit after each step that may help, and while the ledger
+/// holds memory of ended processes.
 #[cold]
 pub(crate) fn try_again(process: &'static Process, account: usize, bytes: u64, attempt: &dyn Fn(u64) -> bool) -> bool {
     if looks::overhead_was_less(process, account, bytes, attempt) {

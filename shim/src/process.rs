@@ -33,7 +33,7 @@ pub(crate) const SHARDS: usize = 128;
 /// The longest time for which a process waits for a slot when it attaches. After that, its requests are refused while
 /// it has none.
 const SLOT_WAIT_NS_MAX: u64 = 5_000_000_000;
-/// Interval at which it looks for a slot meanwhile.
+/// The interval at which the process looks for a free slot meanwhile.
 const SLOT_INTERVAL_NS: u64 = 50_000_000;
 
 const OFF: u32 = 0;
@@ -60,7 +60,7 @@ pub(crate) struct Process {
     slot_generation: AtomicU32,
     /// Not zero while a thread searches for a slot.
     seeks_slot: AtomicU32,
-    /// For each device that the process sees, the index of its part in the region plus one; 0: it has no part.
+    /// For each device that the process sees, the index of its part in the region plus one; 0 if it has no part.
     parts: [AtomicU32; ORDINALS_MAX],
     /// The counted references to the primary context of each device.
     primary_references: [References; ORDINALS_MAX],
@@ -76,7 +76,7 @@ pub(crate) struct Process {
     pub(crate) pools: Pools,
     pub(crate) graph_memory: GraphMemory,
     shards: [[Shard; SHARDS]; DEVICES_MAX],
-    /// Takes the place of the slot while the process has none. Nothing is ever reserved in it.
+    /// Takes the place of the slot while the process has none. No bytes are ever reserved in it.
     no_slot: Slot,
 }
 
@@ -234,8 +234,8 @@ impl Process {
         );
     }
 
-    /// Whether this process has a slot, perhaps since this call. Without a slot nothing that the process does can be
-    /// counted, so it is refused memory and launches.
+    /// Whether this process has a slot, perhaps since this call. Without a slot no use of the process can be counted,
+    /// so memory and launches are refused.
     #[inline]
     pub(crate) fn has_slot(&'static self) -> bool {
         self.slot_index.load(Ordering::Acquire) as usize != NO_SLOT || self.seek_slot()
@@ -339,7 +339,7 @@ impl Process {
 
     /// To be called before launches without a marker may be made.
     pub(crate) fn note_unmarked(&self) {
-        // A read-modify-write, so that a thread that resets several such notes at once sees what was done before each.
+        // A read-modify-write, so that a thread that resets several such notes at once sees all changes before each.
         self.unmarked.fetch_or(1, Ordering::Release);
     }
 
@@ -419,7 +419,7 @@ impl Process {
         self.part_of_account(account).map_or_else(|| self.host_memory_limit_bytes(), |part| part.memory_limit_bytes())
     }
 
-    /// So many of them may be reserved before the manager looks again.
+    /// The bytes of them that may be reserved before the manager looks again.
     #[inline(never)]
     pub(crate) fn limit_bytes_until_look(&'static self, account: usize) -> u64 {
         // In this order: see `memory_limit_bytes_until_look`.
@@ -553,7 +553,7 @@ impl Part {
         self.limits.memory_limit_bytes.load(Ordering::Relaxed).saturating_sub(overhead)
     }
 
-    /// So many of them may be reserved before the manager looks again: the rest may be overhead already.
+    /// The bytes of them that may be reserved before the manager looks again. The rest may be overhead already.
     #[inline]
     pub(crate) fn memory_limit_bytes_until_look(&self) -> u64 {
         // In this order: the manager stores the overhead first, so nothing is missing from both.
@@ -561,7 +561,7 @@ impl Part {
         self.memory_limit_bytes().saturating_sub(unseen_bytes)
     }
 
-    /// What the manager's last look has not seen of the device's memory.
+    /// The device's memory that the manager's last look has not seen.
     #[inline]
     pub(crate) fn unseen(&self) -> Unseen {
         let seen = self.limits.rounding_seen.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! A table from 48-bit numbers to words, for what addresses and handles were charged.
+//! A table from 48-bit numbers to words, for the charges of addresses and handles.
 //!
 //! A tree of fixed depth whose nodes are never moved or freed. Look-up, insertion and removal are a few dependent
 //! loads, whether the table has one entry or a million, and need no lock. A number outside the table's range is not

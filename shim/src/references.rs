@@ -1,8 +1,8 @@
 //! References to a device's primary context that this process is known to hold.
 //!
 //! Libraries take and give up a reference around each operation. Only the release of the last reference ends the
-//! context, and the other releases must not pay the cost of an end. So references are counted, and never too many of
-//! them. References of green contexts, and those from before this process's attachment, are not counted.
+//! context, and the other releases must not pay the cost of an end. So references are counted, and the count is never
+//! too high. References of green contexts, and those from before this process's attachment, are not counted.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

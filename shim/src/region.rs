@@ -1,11 +1,11 @@
 //! The region of this process's container: found beside the library itself, mapped once.
 //!
-//! The region is in the directory from which this library was loaded, so the host cannot choose another one. A tenant
-//! could change an environment variable, and a fixed path would need a mount namespace.
+//! The region is in the directory from which this library was loaded, so the program cannot choose another one. A
+//! tenant could change an environment variable, and a fixed path would need a mount namespace.
 //!
 //! If there is a region and it cannot be used, the process is refused the device, whatever the reason: otherwise a
-//! tenant who damages one of its files would be rid of the limits. If there is no region beside the library, calls pass
-//! unchanged.
+//! tenant could get rid of the limits by damaging one of its files. If there is no region beside the library, calls
+//! pass unchanged.
 
 use crate::linkmap;
 use crate::sys::{self, Access, Errno, File};
@@ -26,16 +26,16 @@ pub(crate) struct Region {
 
 static LIMITS: AtomicPtr<Limits> = AtomicPtr::new(core::ptr::null_mut());
 static LEDGER: AtomicPtr<Ledger> = AtomicPtr::new(core::ptr::null_mut());
-/// Not zero: the final finding, also for children, that there is no region or that it cannot be used.
+/// Not zero once it is final, also for children, that there is no region or that it cannot be used.
 static VERDICT: AtomicU32 = AtomicU32::new(0);
 
 /// How the calls of a process without a region are answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Unattached {
-    /// They go to the driver unchanged: the driver is not initialised, or the library has no region beside it.
+    /// The calls go to the driver unchanged: the driver is not initialised, or the library has no region beside it.
     Free = 1,
-    /// They are refused: there is a region, but it cannot be used.
+    /// The calls are refused: there is a region, but it cannot be used.
     Refused,
 }
 
@@ -66,8 +66,8 @@ impl Region {
         unsafe { Some(Region { limits: limits.as_ref()?, ledger: LEDGER.load(Ordering::Relaxed).as_ref()? }) }
     }
 
-    /// Maps the region while its files can be found, for a process that may never use it. Errors are reported only when
-    /// it does.
+    /// Maps the region while its files can be found, for a process that may never use it. Errors are reported only if
+    /// the process uses it.
     pub(crate) fn map_ahead() {
         if Region::mapped().is_none() && VERDICT.load(Ordering::Relaxed) == 0 {
             let _ = Region::try_map();
@@ -114,8 +114,8 @@ impl Region {
     }
 
     /// Sends `message` to the manager, if it is there. Never waits. Returns whether it was sent. Each message uses a
-    /// new socket: hosts close descriptors that they do not know, and a number that is used again would be another file
-    /// of the host.
+    /// new socket: programs close descriptors that they do not know, and the number may then belong to another file of
+    /// the program.
     pub(crate) fn send(message: AttachMessage) -> bool {
         let path = Path::beside_this_library(ATTACH_SOCKET);
         File::connect(path.as_c_str()).is_ok_and(|socket| socket.send(&message.to_bytes()).is_ok())
@@ -167,7 +167,7 @@ impl Unusable {
         }
     }
 
-    /// The same if there is a region: then none of its files may be missing.
+    /// The same reason for a file of a region that exists: none of its files may be missing.
     fn of_a_region(self) -> Unusable {
         if let Unusable::Missing = self { Unusable::Closed } else { self }
     }

@@ -8,8 +8,8 @@
 //!
 //! Threads do this concurrently, without a lock. A count of changes stands beside the charge: a figure that was read
 //! before another thread's request never replaces one that was read after it. While another thread's request is under
-//! way a charge only grows, because the driver may not have taken yet what was charged ahead. The last request to end
-//! settles the rest.
+//! way, a charge only grows, because the driver may not have taken the memory yet that was charged ahead. The last
+//! request to end settles the rest.
 
 use crate::allocations::Charge;
 use crate::process::Process;
@@ -107,8 +107,8 @@ impl Reserve {
                 return settled;
             }
             if reserved > charged {
-                // If another request changed the charge after it was read, the growth may be its own, and charged
-                // already. Then the same bytes would be in the books twice until the exchange below failed.
+                // If another request changed the charge after it was read, the growth may belong to that request, and
+                // be charged already. Then the same bytes would be charged twice until the exchange below failed.
                 if self.charged.load(Ordering::Acquire) != before {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Synchronisations: the host has waited for the device, so the work for which it waited has just been done.
+//! Synchronisations: the program has waited for the device, so the work for which it waited has just been done.
 //!
 //! Only then is the end of work known exactly without a query. Pools may also have shrunk. If the device is not shared
 //! in time and no pool is used, a synchronisation costs a few more loads.
@@ -28,10 +28,10 @@ fn synchronize(call: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
-/// A copy of at most this size takes next to no time: the host has waited for the work before it.
+/// A copy of at most this size takes almost no time: the program has waited for the work before it.
 const QUICK_COPY_BYTES: u64 = 256 << 10;
 
-/// A wait of the host for the device, at least for a copy.
+/// A wait of the program for the device, at least for a copy.
 pub(crate) struct Wait {
     start_ns: u64,
 }

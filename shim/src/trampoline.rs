@@ -2,7 +2,7 @@
 //!
 //! The meaning of `RTLD_NEXT`, the search path and the namespace depend on the calling library, which the C library
 //! finds by the return address. So a stand-in ends with a jump to the real function. Registers, stack and return
-//! address are as the host made them, and there is no return without a call, so that shadow stacks stay consistent.
+//! address are as the program made them, and there is no return without a call, so that shadow stacks stay consistent.
 
 use crate::lookup;
 use core::ffi::{CStr, c_void};

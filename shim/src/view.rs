@@ -1,4 +1,4 @@
-//! What a container sees of a device: its slice.
+//! The view that a container has of a device: its slice.
 //!
 //! The real library answers first. If it refuses, that is the answer and nothing is replaced. Views are computed from
 //! the region alone. So all views agree, and a process that has never used CUDA sees the same as others.

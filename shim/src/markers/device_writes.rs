@@ -31,7 +31,7 @@ pub(crate) struct MarkerPage {
 
 /// The bits of [`MarkerPage::address`] that count how often it was forgotten.
 const FORGOTTEN: u64 = 0xfff;
-/// After so many failures, events take the place of markers for good.
+/// After this many failures, events take the place of markers for good.
 const FAILURES_MAX: u32 = 4;
 
 impl MarkerPage {
@@ -140,8 +140,8 @@ pub(crate) struct DeviceWrites {
 }
 
 impl DeviceWrites {
-    /// To be called before `ending` (null: unknown which context) ends. New markers are events from now on, and markers
-    /// that devices have still to write in other contexts are waited for.
+    /// To be called before `ending` ends (null stands for an unknown context). New markers are events from now on. It
+    /// waits for the markers that devices have still to write in other contexts.
     pub(crate) fn pause(process: &'static Process, ending: CUcontext, is_primary: bool) -> DeviceWrites {
         let page = process.marker_page();
         let registered_in = page.context.load(Ordering::Relaxed);

@@ -4,7 +4,8 @@ use super::launches::Launches;
 use core::num::NonZeroU32;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Upper bound of the first estimate if nobody looked while the launch ran: the launch may have been done long before.
+/// Upper bound of the first estimate if no thread looked while the launch ran: the launch may have been done long
+/// before.
 const FIRST_NS_MAX: u64 = 10_000_000;
 /// If a marker took less than the typical time, the typical time falls by this fraction of the difference. It rises by
 /// half of the difference.
@@ -62,8 +63,8 @@ impl Estimates {
         left_ns.saturating_sub(room_ns)
     }
 
-    /// Learns from the time that these launches took together. If both kinds are among them, the graphs took what the
-    /// estimate for the kernels leaves.
+    /// Learns from the time that these launches took together. If both kinds are among them, the graphs' time is the
+    /// rest that the estimate for the kernels leaves.
     pub(super) fn learn(&self, launches: Launches, at_least_ns: u64, at_most_ns: u64) {
         if launches.graphs() == 0 {
             return self.kernels.learn(launches.kernels(), at_least_ns, at_most_ns);
@@ -88,8 +89,8 @@ impl Estimate {
         Some((typical.into(), self.longest_ns.load(Ordering::Relaxed).max(typical).into()))
     }
 
-    /// Learns from the time that so many launches took together. It lies between the two bounds, because nobody looks
-    /// all the time.
+    /// Learns from the time that `launches` launches took together. It is known only to lie between the two bounds,
+    /// because no thread looks all the time.
     fn learn(&self, launches: u64, at_least_ns: u64, at_most_ns: u64) {
         let of_one = |ns: u64| ns.checked_div(launches).map(|ns| ns.clamp(1, 1 << 31) as u32);
         let (Some(least), Some(most)) = (of_one(at_least_ns), of_one(at_most_ns)) else { return };

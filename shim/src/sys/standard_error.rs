@@ -1,8 +1,8 @@
 //! A line on standard error that never kills or disturbs the host.
 //!
-//! Descriptor 2 need not be standard error: hosts close it, and the next file that they open gets its number. So the
-//! shim writes only to a terminal or a pipe, which is what standard error is in a container, and only if the descriptor
-//! survives an `exec`, as one has that was there at the program's start. A regular file or a socket may hold a
+//! Descriptor 2 need not be standard error: programs close it, and the next file that they open gets its number. So the
+//! shim writes only to a terminal or a pipe, which is what standard error is in a container. And it writes only if the
+//! descriptor survives an `exec`, as a descriptor from the program's start does. A regular file or a socket may hold a
 //! program's data, and a line in it does more harm than a missing line.
 
 use super::{AT_EMPTY_PATH, Errno, Timespec, nr, statx, syscall};

@@ -1,8 +1,8 @@
-//! How busy the device is with the container's own work, relative to what the container may have at most.
+//! How busy the device is with the container's own work, relative to the container's limit.
 //!
 //! 100 percent is the slice's core limit: a container that is held back by its limit sees a fully busy device, whatever
-//! other containers do. The device does not tell for each user how much of the time memory was read or written, so a
-//! running kernel is taken to do so all the time.
+//! other containers do. The device does not tell each user's share of the time in which memory was read or written, so
+//! a running kernel is assumed to do so all the time.
 
 use super::processes::for_each_own_process;
 use super::{Listing, Share, Sight, is_answered};
