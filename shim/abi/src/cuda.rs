@@ -56,7 +56,7 @@ impl CUresult {
     /// Errors after which a context does no work any more. For most of them the driver's documentation says that the
     /// context must be destroyed or the process must end. For three it does not, but after a hardware error, or after
     /// its end, a context does no work either. `EXTERNAL_DEVICE` is not in the list: it can also mean that a single
-    /// call failed. Taking running work for done is worse than a bounded wait for work that never ends.
+    /// call failed. To count running work as done is worse than a bounded wait for work that never ends.
     pub const FATAL: [CUresult; 15] = [
         CUresult::ECC_UNCORRECTABLE,
         CUresult::NVLINK_UNCORRECTABLE,

@@ -45,7 +45,7 @@ use reclaim::{clear, settle_soon};
 /// The bits of an account's and of a slot's word that count bytes.
 pub const BYTES_MASK: u64 = (1 << 48) - 1;
 /// The most bytes that an account can hold. A greater number means that more was given back than the account held, so
-/// that it wrapped.
+/// that the number wrapped.
 pub const BYTES_MAX: u64 = BYTES_MASK >> 1;
 /// One operation under way, in a slot's word.
 pub const OPERATION: u64 = 1 << 48;
@@ -120,8 +120,8 @@ fn give_back(account: &Account, bytes: u64) {
     }
 }
 
-/// Sets an account to zero from which more was given back than it held. Only a forged ledger, which the container can
-/// write, leads here. Until then the account shows more than the limit of any slice, so that nothing can be reserved.
+/// Sets an account to zero if more was given back than it held. Only a forged ledger leads here, because the container
+/// can write it. Until then the account shows more than the limit of any slice, so that nothing can be reserved.
 #[cold]
 fn empty_overdrawn(account: &Account) {
     let mut used = account.used.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the shim, the node manager and the simulated GPU agree on.
+//! The contracts between the shim, the node manager and the simulated GPU.
 //!
 //! Each of these contracts is defined here once:
 //!

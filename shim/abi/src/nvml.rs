@@ -100,7 +100,7 @@ pub struct nvmlMemory_v2_t {
     pub used: u64,
 }
 
-/// `nvmlMemory_v2`: what [`nvmlMemory_v2_t::version`] must hold.
+/// `nvmlMemory_v2`: the required value of [`nvmlMemory_v2_t::version`].
 pub const NVML_MEMORY_V2: c_uint = size_of::<nvmlMemory_v2_t>() as c_uint | 2 << 24;
 
 /// BAR1 memory of a device.
@@ -217,7 +217,7 @@ pub struct nvmlProcessDetailList_v1_t {
     pub proc_array: *mut nvmlProcessDetail_v1_t,
 }
 
-/// `nvmlProcessDetailList_v1`: what [`nvmlProcessDetailList_v1_t::version`] must hold.
+/// `nvmlProcessDetailList_v1`: the required value of [`nvmlProcessDetailList_v1_t::version`].
 pub const NVML_PROCESS_DETAIL_LIST_V1: c_uint = size_of::<nvmlProcessDetailList_v1_t>() as c_uint | 1 << 24;
 /// `NVML_PROCESS_MODE_COMPUTE`: processes that compute.
 pub const NVML_PROCESS_MODE_COMPUTE: c_uint = 0;
@@ -264,7 +264,7 @@ pub struct nvmlProcessesUtilizationInfo_v1_t {
     pub proc_util_array: *mut nvmlProcessUtilizationInfo_v1_t,
 }
 
-/// `nvmlProcessesUtilizationInfo_v1`: what [`nvmlProcessesUtilizationInfo_v1_t::version`] must hold.
+/// `nvmlProcessesUtilizationInfo_v1`: the required value of [`nvmlProcessesUtilizationInfo_v1_t::version`].
 pub const NVML_PROCESSES_UTILIZATION_INFO_V1: c_uint =
     size_of::<nvmlProcessesUtilizationInfo_v1_t>() as c_uint | 1 << 24;
 
@@ -325,7 +325,7 @@ pub struct nvmlDeviceAttributes_t {
     pub memory_size_mib: u64,
 }
 
-/// What NVML's accounting has recorded of a process.
+/// NVML's accounting record of a process.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct nvmlAccountingStats_t {
@@ -373,7 +373,7 @@ pub struct nvmlFieldValue_t {
     pub timestamp: i64,
     /// How long the measurement took, in microseconds.
     pub latency_usec: i64,
-    /// What `value` is: 1 stands for `unsigned int`.
+    /// The type of `value`: 1 stands for `unsigned int`.
     pub value_type: c_uint,
     /// `SUCCESS` if there is a value.
     pub nvml_return: nvmlReturn_t,

@@ -8,10 +8,10 @@
 //!
 //! * [`Account::charged_until_ns`]: time up to here has been paid for. A paying process moves this word forward first,
 //!   so that time in which several processes had work on the device, or which several of them saw, is paid once.
-//! * [`Account::paced_until_ns`]: the time at which the container has earned what it used, at the rate of its limit.
-//!   Each nanosecond used moves it forward by 100 / `limit_percent` nanoseconds. Nothing is launched before it: what a
-//!   long kernel takes beyond the container's share is a debt, and the container waits for it afterwards, however long
-//!   the kernel was.
+//! * [`Account::paced_until_ns`]: the time at which the container has earned the time that it used, at the rate of its
+//!   limit. Each nanosecond used moves it forward by 100 / `limit_percent` nanoseconds. Nothing is launched before that
+//!   time. If a long kernel takes more than the container's share, the excess is a debt, and the container waits for it
+//!   afterwards, however long the kernel was.
 //!
 //! There is no lock. A process that is killed between its writes to the two words leaves one payment out. A process
 //! that is killed while it [holds](hold) the others back leaves them held back for a moment. The container can write
@@ -23,7 +23,7 @@ use crate::region::Account;
 
 /// The most device time that can be owed.
 pub const DEBT_MAX_NS: u64 = 2_000_000_000;
-/// A container keeps what it earns in this much time without work, which makes up for threads that wake up late.
+/// Time without work whose earnings a container keeps, which makes up for threads that wake up late.
 pub const SAVED_MAX_NS: u64 = 5_000_000;
 /// Device time that a launch takes in advance, for the time from its admission until other processes can see it.
 pub const HELD_NS: u64 = 100_000;
@@ -93,7 +93,7 @@ pub fn hold(account: &Account, now_ns: u64, limit_percent: u32) -> Result<u64, u
     }
 }
 
-/// Gives back what [`hold`] took. From now on the launch pays as its work is seen.
+/// Gives back the time that [`hold`] took. From now on the launch pays as its work is seen.
 pub fn release(account: &Account, held_ns: u64) {
     let mut paced_ns = account.paced_until_ns.load(Ordering::Relaxed);
     while let Err(now) = replace(&account.paced_until_ns, paced_ns, paced_ns.saturating_sub(held_ns)) {

@@ -2,10 +2,11 @@
 //!
 //! A region is a directory that the manager makes before the container starts. It holds
 //!
-//! | file | who writes | what |
+//! | file | writers | content |
 //! | --- | --- | --- |
 //! | [`LIMITS_FILE`] | the manager only; read-only in the container | [`Limits`]: what the container may use, and its leases |
-//! | [`LEDGER_FILE`] | the container's processes and the manager | [`Ledger`]: what is used, one slot per process |
+//! | [`LEDGER_FILE`] | the container's processes and the manager | [`Ledger`]: the use of the container, one slot per
+//! process |
 //! | [`ATTACH_SOCKET`] | | a Unix seqpacket socket: a process sends one [`AttachMessage`] and closes |
 //! | the shim | the manager only | the library that is preloaded; it finds the other files beside itself |
 //!
@@ -54,8 +55,8 @@ pub const MARKERS_MAX: usize = if cfg!(loom) { 2 } else { 64 };
 pub const LIMITS_FILE_BYTES: usize = 16 * 1024;
 /// Size of the ledger file in bytes: address space, of which only a small part is backed by memory.
 pub const LEDGER_FILE_BYTES: usize = 20 * 1024 * 1024;
-/// So many bytes at the start of the ledger file are backed when it is made. The rest is backed as slots are taken. A
-/// slot without an owner is not read: on a memory file system even a read allocates a page.
+/// Bytes at the start of the ledger file that are backed when it is made. The rest is backed as slots are taken. A slot
+/// without an owner is not read: on a memory file system even a read allocates a page.
 pub const LEDGER_BACKED_BYTES: usize = core::mem::offset_of!(Ledger, slots) + SLOTS_BACKED * size_of::<Slot>();
 
 /// Version of the layout and protocols in this crate: reader and file must have the same.
@@ -68,7 +69,7 @@ pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
 /// [`Header::magic`] of a ledger file: `ALIQLEDG`, read as a little-endian number.
 pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLEDG");
 
-/// What each of the two files begins with.
+/// The beginning of each of the two files.
 #[repr(C)]
 pub struct Header {
     /// Says which file this is. Zero until the rest of the file is complete.
@@ -182,7 +183,7 @@ pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
 /// a dead manager.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
 
-/// What a container may use of one device. Each field is read on its own: no two fields need to agree.
+/// The limits of a container on one device. Each field is read on its own: no two fields need to agree.
 #[repr(C, align(128))]
 pub struct DeviceLimits {
     /// The gate to the device: see [`gate`]. It shares a cache line only with other fields that a launch reads.
@@ -203,8 +204,8 @@ pub struct DeviceLimits {
     pub memory_overhead_bytes: AtomicU64,
     /// The device's UUID, as `cuDeviceGetUuid` gives it. Never changes.
     pub uuid: [u8; 16],
-    /// Bytes that a context takes, by what the manager has seen of other contexts on the device. So much is reserved
-    /// when a context is made. 0: unknown; [`CONTEXT_NEGLIGIBLE`]: nothing is reserved.
+    /// Bytes that a context takes, by the manager's last figures for other contexts on the device. This many are
+    /// reserved when a context is made. 0: unknown; [`CONTEXT_NEGLIGIBLE`]: nothing is reserved.
     pub context_bytes: AtomicU64,
     /// Counts the manager's looks at the use of the device's memory: one more at the start of each look and one more at
     /// its end. So the number is odd while a look is under way.
@@ -214,17 +215,16 @@ pub struct DeviceLimits {
     pub memory_settling: AtomicU32,
     /// Reserved, zero.
     pub reserved1: u32,
-    /// How much of [`Account::rounding_bytes`] the manager's last look has seen, so that
-    /// [`DeviceLimits::memory_overhead_bytes`] has it as far as the driver has taken it: see
+    /// The part of [`Account::rounding_bytes`] that the manager's last look has seen.
+    /// [`DeviceLimits::memory_overhead_bytes`] includes it as far as the driver has taken it: see
     /// [`rounding::Looked`](crate::rounding::Looked). 0: no manager looks.
     pub rounding_seen: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 5],
 }
 
-/// What a container has used of one device since its slice was made. It is in this file because a container cannot
-/// write it, and because the manager has no other place for it that outlives the manager. No launch reads these cache
-/// lines.
+/// A container's use of one device since its slice was made. It is in this file because a container cannot write it,
+/// and because the manager has no other place for it that outlives the manager. No launch reads these cache lines.
 #[repr(C, align(128))]
 pub struct DeviceCounters {
     /// Device time that was charged for leases, in nanoseconds.
@@ -304,7 +304,7 @@ pub struct Ledger {
     pub host: Account,
     /// Fills the first page.
     pub reserved_page: [u64; 224],
-    /// Who owns each slot: see [`owner`].
+    /// The owner of each slot: see [`owner`].
     pub owners: [AtomicU64; SLOTS_MAX],
     /// When each owner was started: field 22 of `/proc/PID/stat`, in clock ticks since boot.
     pub start_times: [AtomicU64; SLOTS_MAX],
@@ -323,15 +323,15 @@ pub struct Account {
     pub peak_bytes: AtomicU64,
     /// Requests for memory that were refused because of the limit.
     pub refused: AtomicU64,
-    /// While the container paces itself: it has paid for its device time up to here (`CLOCK_MONOTONIC` in nanoseconds).
-    /// See [`pacing`](crate::pacing).
+    /// While the container paces itself: the time up to which it has paid for its device time (`CLOCK_MONOTONIC` in
+    /// nanoseconds). See [`pacing`](crate::pacing).
     pub charged_until_ns: AtomicU64,
-    /// While the container paces itself: it has earned what it used at this time (`CLOCK_MONOTONIC` in nanoseconds),
-    /// and launches nothing before.
+    /// While the container paces itself: the time at which it has earned the time that it used (`CLOCK_MONOTONIC` in
+    /// nanoseconds). It launches nothing before.
     pub paced_until_ns: AtomicU64,
     /// The most that the driver may have taken beyond the allocations of the ledger because it gives out whole blocks:
-    /// see [`rounding`](crate::rounding). Only its growth since a look of the manager has a meaning: what processes
-    /// held that were killed stays in it.
+    /// see [`rounding`](crate::rounding). Only its growth since a look of the manager has a meaning, because the part
+    /// of killed processes stays in it.
     pub rounding_bytes: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 10],
@@ -437,7 +437,7 @@ pub struct SlotDevice {
     pub reserved: u64,
 }
 
-/// Who owns a slot: one word in [`Ledger::owners`].
+/// The owner of a slot: one word in [`Ledger::owners`].
 ///
 /// Bits 0 to 31 hold a pid in the owner's pid namespace: the owner's or, while the slot is given back, that of the
 /// reclaiming process (0: the manager). Bits 32 to 55 hold a generation that grows with each owner, bits 56 to 63 the
@@ -449,7 +449,7 @@ pub mod owner {
     pub const CLAIMED: u64 = 1;
     /// The slot belongs to a process.
     pub const ATTACHED: u64 = 2;
-    /// The owner is dead, and what it held is being given back.
+    /// The owner is dead, and its memory is being given back.
     pub const RECLAIMING: u64 = 3;
 
     /// The word for `state`, `generation` (its low 24 bits) and `pid`.
@@ -478,7 +478,7 @@ pub mod owner {
 }
 
 /// A message on the attach socket. A process sends one when it has taken a slot, when it waits at a gate and the
-/// manager may be asleep, and when it has made the driver take or give back memory that its ledger does not know. The
+/// manager may be asleep, and when it has made the driver take or give back memory that is not in its ledger. The
 /// manager takes the sender's identity from the socket, not from the message.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

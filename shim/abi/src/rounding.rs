@@ -1,38 +1,41 @@
-//! What the driver takes of a device beyond what it was asked for, because it gives out whole blocks.
+//! The memory that the driver takes of a device beyond the requests, because it gives out whole blocks.
 //!
-//! The ledger counts what was asked for: a driver may round less, and then all of a slice's limit can be used. What the
-//! driver really took shows only when the manager looks at the device. Until then, the most that it may have taken is
-//! known:
+//! The ledger counts the requested bytes: a driver may round less than assumed here, and then all of a slice's limit
+//! can be used. The bytes that the driver really took are known only when the manager looks at the device. Until then,
+//! an upper bound is known:
 //!
 //! ```text
 //! unseen = rounding_bytes now - rounding_bytes when the last look began
 //! room   = limit - overhead by the last look - unseen - used
 //! ```
 //!
-//! [`Account::rounding_bytes`] grows when the driver has given memory, and falls when it has it back and the ledger has
-//! released it. So of each allocation that a look has found in it, the driver had given all before the look asked.
+//! [`Account::rounding_bytes`] grows when the driver has given memory, and falls when the driver has it back and the
+//! ledger has released it. So if a look finds an allocation in it, the driver had given all of that allocation before
+//! the look asked.
 //!
-//! A look computes the overhead as the driver's figure minus the ledger's. Bytes that the ledger has and the driver has
-//! not, because it has not given them yet or has them back already, hide as much of the overhead. They are the look's
-//! *doubt*: bytes by which the ledger changed during the look, and those of which processes say that they move
-//! ([`SlotDevice::moving_bytes`]). They stay unseen. What is freed while as much is allocated during a look can hide
-//! overhead until the next one.
+//! A look computes the overhead as the driver's figure minus the ledger's. Some bytes are in the ledger but not with
+//! the driver, because the driver has not given them yet or has them back already. They hide the same number of bytes
+//! of overhead. These are the look's *doubt*: bytes by which the ledger changed during the look, and bytes that
+//! processes mark as moving ([`SlotDevice::moving_bytes`]). They stay unseen. If memory is freed while the same amount
+//! is allocated during a look, overhead can stay hidden until the next one.
 
 use crate::atomic::Ordering;
 use crate::ledger::{BYTES_MASK, BYTES_MAX};
 use crate::region::{Account, SlotDevice};
 
-/// Blocks in which drivers give out device memory.
+/// The size of the blocks in which drivers give out device memory.
 const BLOCK_BYTES: u64 = 2 << 20;
-/// A process says that bytes move if they are at least so many. For fewer it would cost more than it is worth: what they
-/// hide is hidden until the next look.
+/// A process marks bytes as moving if there are at least this many. For fewer it would cost more than it is worth; they
+/// may hide overhead until the next look.
 pub const MOVING_BYTES_MIN: u64 = 16 << 20;
 
-/// Of blocks full of equal allocations of at most so many bytes, less than a hundredth is to spare. They cost nothing.
+/// Blocks full of equal allocations of at most this size have less than a hundredth of their bytes to spare. Such
+/// allocations count as taking nothing extra.
 const NEGLIGIBLE_BYTES: u64 = 16 << 10;
 
-/// The most that the driver may take of a device beyond an allocation of `bytes`: the rest of the last block. Allocations
-/// of up to half a block share blocks; blocks full of equal ones have at most half of their bytes to spare.
+/// The most that the driver may take of a device beyond an allocation of `bytes`: the rest of the last block.
+/// Allocations of up to half a block share blocks; blocks full of equal allocations have at most half of their bytes to
+/// spare.
 #[inline]
 #[must_use]
 pub const fn rounding_bytes(bytes: u64) -> u64 {
@@ -50,12 +53,13 @@ pub const fn rounding_bytes(bytes: u64) -> u64 {
 pub fn note_given(account: &Account, bytes: u64) {
     let rounding = rounding_bytes(bytes);
     if rounding != 0 {
-        // Release: a look that finds it here finds the memory in the driver's figure.
+        // Release: a look that reads the new value here also finds the memory in the driver's figure.
         account.rounding_bytes.fetch_add(rounding, Ordering::Release);
     }
 }
 
-/// Notes that the driver has back `bytes` that [`note_given`] has noted. To be called when the ledger has released them.
+/// Notes that the driver has back `bytes` that [`note_given`] has noted. To be called after the ledger has released
+/// them.
 #[inline]
 pub fn note_taken_back(account: &Account, bytes: u64) {
     let rounding = rounding_bytes(bytes);
@@ -84,21 +88,21 @@ pub struct Looked {
 }
 
 impl Look {
-    /// Begins a look at the memory of `account`. `parts` are those of the processes that use it.
+    /// Begins a look at the memory of `account`. `parts` belong to the processes that use it.
     pub fn begin<'a>(account: &Account, parts: impl Iterator<Item = &'a SlotDevice>) -> Look {
-        // Acquire: the driver is asked afterwards. A process says that bytes move before it reserves them.
+        // Acquire: the driver is asked afterwards. A process marks bytes as moving before it reserves them.
         let rounding_bytes = account.rounding_bytes.load(Ordering::Acquire);
         let used = account.used.load(Ordering::Acquire);
         Look { rounding_bytes, used, moving_bytes: moving_bytes(parts) }
     }
 
-    /// Ends it. The driver has answered. `parts` are those of the processes that use the account now.
+    /// Ends the look, after the driver has answered. `parts` belong to the processes that use the account now.
     pub fn end<'a>(self, account: &Account, parts: impl Iterator<Item = &'a SlotDevice>) -> Looked {
-        // In this order: a process says that bytes move no longer when it has released them.
+        // The order matters: a process removes its mark from moving bytes only after it has released them.
         let moving_bytes = moving_bytes(parts);
         let after = account.used.load(Ordering::Acquire);
         let (before_bytes, after_bytes) = (self.used & BYTES_MASK, after & BYTES_MASK);
-        // If as much was freed as allocated, the driver may have been asked in between.
+        // If as much was freed as was allocated, the driver may have been asked in between.
         let changed_bytes = before_bytes.abs_diff(after_bytes).max(u64::from(self.used != after));
         // Other bytes may move at the end than at the beginning.
         let doubt_bytes = changed_bytes.wrapping_add(self.moving_bytes).wrapping_add(moving_bytes);
@@ -110,12 +114,12 @@ fn moving_bytes<'a>(parts: impl Iterator<Item = &'a SlotDevice>) -> u64 {
     parts.map(|part| part.moving_bytes.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
 }
 
-/// What a look writes that began when [`Account::rounding_bytes`] was `rounding_bytes`. Never 0.
+/// The value that a look writes if it began when [`Account::rounding_bytes`] was `rounding_bytes`. Never 0.
 const fn seen(rounding_bytes: u64, doubt_bytes: u64) -> u64 {
     rounding_bytes.wrapping_sub(doubt_bytes).saturating_add(1)
 }
 
-/// What the last look has not seen, if it has written `seen`.
+/// The bytes that the last look has not seen, if it has written `seen`.
 #[derive(Clone, Copy)]
 pub struct Unseen {
     /// Growth of [`Account::rounding_bytes`] since the look began, plus the doubt.
@@ -123,10 +127,11 @@ pub struct Unseen {
 }
 
 impl Unseen {
-    /// The state of what is not looked at: the last look has seen all of it.
+    /// The state without looks: nothing counts as unseen.
     pub const NOTHING: Unseen = Unseen { growth_bytes: 0 };
 
-    /// The state of `account` if the last look has written `seen`; 0: nobody looks, and so nothing is unseen.
+    /// The state of `account` if the last look has written `seen`. 0 means that no manager looks, and then nothing
+    /// counts as unseen.
     #[inline]
     #[must_use]
     pub fn of(account: &Account, seen: u64) -> Unseen {
@@ -138,7 +143,7 @@ impl Unseen {
     #[inline]
     #[must_use]
     pub const fn bytes(self) -> u64 {
-        // Since the look, more was freed than allocated, if it is negative.
+        // If the growth is negative, more was freed than allocated since the look.
         if self.growth_bytes > BYTES_MAX { 0 } else { self.growth_bytes }
     }
 
@@ -194,7 +199,8 @@ mod tests {
         assert_eq!(unseen(account, seen(0, 0)), (rounding, false));
         let looked = seen(account.rounding_bytes.load(Ordering::Relaxed), 0);
         assert_eq!(unseen(account, looked), (0, true));
-        // What was freed again after the look is gone, but the overhead that the look has found is no longer right.
+        // The memory that was freed after the look is gone, but the overhead that the look has found is no longer
+        // right.
         note_given(account, 2 * bytes);
         note_taken_back(account, bytes);
         note_taken_back(account, 2 * bytes);

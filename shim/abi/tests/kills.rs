@@ -1,8 +1,8 @@
 //! Real processes work on one ledger and are killed at random moments; no byte is lost and none is left over.
 //!
 //! The parent plays the manager: it kills, reclaims and settles while the children go on. The children reserve and
-//! release as fast as they can. Now and then one claims a slot again, as a process does that has called `exec`. Each
-//! child records beside the ledger what it holds. When all children pause, the ledger must say the same.
+//! release as fast as they can. Now and then one claims a slot again, as a process does after `exec`. Each child
+//! records beside the ledger how much it holds. When all children pause, the ledger must show the same.
 
 #![cfg(not(loom))]
 
@@ -40,7 +40,7 @@ struct Shared {
     ledger: Ledger,
     /// Not zero: the children must pause.
     pause: AtomicU32,
-    /// What each child has recorded that it holds; exact while the child pauses.
+    /// The bytes that each child has recorded for itself; exact while the child pauses.
     children: [Child; CHILDREN],
 }
 
@@ -129,7 +129,7 @@ fn live(shared: &Shared, number: usize, birth: u64, parent: Pid) -> ! {
                 let (of_all, part) = books(shared, slot, account);
                 ledger::release(of_all, part, bytes);
             }
-            // A program also does other things.
+            // A program also does other work.
             _ => (0..random.below(20)).for_each(|_| std::hint::spin_loop()),
         }
     }

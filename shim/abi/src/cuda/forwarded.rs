@@ -1,12 +1,12 @@
-//! The functions of the driver of which the shim and the simulated GPU know only the name.
+//! The driver's functions that the shim and the simulated GPU know only by name.
 //!
-//! Nothing expands from this list: a program that looks such a function up gets the driver's own. The list exists so
-//! that *every* function of the driver is in one of two places. A test that reads NVIDIA's headers finds a function
-//! that is in neither: somebody must examine a new function before it is forwarded.
+//! Nothing expands from this list: a program that looks up such a function gets the driver's own. The list exists so
+//! that *every* function of the driver is in one of two places. A test that reads NVIDIA's headers reports a function
+//! that is in neither, because a new function must be examined before it is forwarded.
 
-/// Functions that are forwarded, with the reason why none of them can get around a slice.
+/// A family of forwarded functions, with the reason why none of them can get around a slice.
 pub struct Family {
-    /// Why they may be forwarded.
+    /// The reason why they may be forwarded.
     pub why: &'static str,
     /// Their symbols.
     pub symbols: &'static [&'static str],

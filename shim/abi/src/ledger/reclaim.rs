@@ -1,4 +1,4 @@
-//! Gives back what dead processes held, and makes accounts the sum of the slots again.
+//! Gives back the memory of dead processes, and corrects accounts to the sum of the slots.
 
 use super::{BYTES_MASK, BYTES_MAX, CHANGE, Identity, OPERATION, give_back, identity};
 use crate::atomic::Ordering;
@@ -18,7 +18,7 @@ pub enum Reclaimed {
     },
 }
 
-/// Gives back all that the dead process `dead` held, and frees its slot. `reclaimer_pid` is the caller's pid in the
+/// Gives back all memory of the dead process `dead`, and frees its slot. `reclaimer_pid` is the caller's pid in the
 /// dead process's namespace, or [`MANAGER_PID`].
 ///
 /// If several callers try at once, exactly one of them does it.
@@ -48,8 +48,8 @@ fn give_back_all(ledger: &Ledger, slot: &Slot) -> u32 {
     let mut in_doubt = 0;
     for number in 0..ACCOUNTS {
         let (Some(account), Some(part)) = (ledger.account(number), slot.memory(number)) else { continue };
-        // The slot shows an operation under way until its bytes are given back: a concurrent `settle` must not take
-        // them for gone already.
+        // The slot shows an operation under way until its bytes are given back: a concurrent `settle` must not assume
+        // that they are gone already.
         let word = part.fetch_or(OPERATION, Ordering::AcqRel);
         if word & !BYTES_MASK == 0 {
             give_back(account, word);
@@ -125,7 +125,7 @@ pub(super) fn settle_soon(ledger: &Ledger, accounts: u32) {
 }
 
 /// Sets account number `number` to the sum of the slots again. Returns whether it could: it cannot while an operation
-/// is under way anywhere in the container. The caller tries again later, and calls [`bound`] if that goes on for long.
+/// is under way anywhere in the container. The caller tries again later, and calls [`bound`] if it fails for long.
 pub fn settle(ledger: &Ledger, number: usize) -> bool {
     make_sum(ledger, number, &|word| (word & !BYTES_MASK == 0).then_some(word))
 }
@@ -155,7 +155,7 @@ fn make_sum(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64
 fn sum_of_slots(ledger: &Ledger, number: usize, bytes_of: &dyn Fn(u64) -> Option<u64>) -> Option<u64> {
     let mut sum: u64 = 0;
     for (word, slot) in ledger.owners.iter().zip(&ledger.slots).skip(NO_SLOT + 1) {
-        // A process that has taken a slot and is not attached yet has reserved nothing; what its slot holds is from
+        // A process that has taken a slot and is not attached yet has reserved nothing; the slot's contents are from
         // earlier owners.
         if matches!(owner::state(word.load(Ordering::Acquire)), owner::ATTACHED | owner::RECLAIMING) {
             sum = sum.saturating_add(bytes_of(slot.memory(number)?.load(Ordering::Acquire))?);

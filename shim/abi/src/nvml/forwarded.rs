@@ -1,7 +1,6 @@
-//! The functions of NVML of which the shim and the simulated GPU know only the name.
+//! NVML's functions that the shim and the simulated GPU know only by name.
 //!
-//! As for [the driver's functions](crate::cuda::FORWARDED), somebody must examine a new function before it is
-//! forwarded.
+//! As for [the driver's functions](crate::cuda::FORWARDED), a new function must be examined before it is forwarded.
 
 use crate::cuda::Family;
 

@@ -64,7 +64,7 @@ pub struct nvmlGpuInstanceProfileInfo_v2_t {
     pub name: [u8; 96],
 }
 
-/// `nvmlGpuInstanceProfileInfo_v2`: what [`nvmlGpuInstanceProfileInfo_v2_t::version`] must hold.
+/// `nvmlGpuInstanceProfileInfo_v2`: the required value of [`nvmlGpuInstanceProfileInfo_v2_t::version`].
 pub const NVML_GPU_INSTANCE_PROFILE_INFO_V2: c_uint = size_of::<nvmlGpuInstanceProfileInfo_v2_t>() as c_uint | 2 << 24;
 
 /// A GPU instance.
