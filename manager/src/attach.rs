@@ -123,7 +123,7 @@ impl Attach {
         &self.shared.counters
     }
 
-    /// Ends the thread.
+    /// Ends the thread, and waits for its end.
     pub(crate) fn stop(&self) {
         if let Some(thread) = self.thread.lock().take() {
             self.tell(Command::Stop);

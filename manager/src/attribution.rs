@@ -42,7 +42,7 @@ pub(crate) struct ProcessId {
 pub(crate) enum Place {
     /// The process belongs to a slice.
     Inside {
-        /// The slice.
+        /// The slice that the process belongs to.
         slice: Arc<LiveSlice>,
         /// The process as it attached; `None` if it has not.
         attached: Option<Attached>,
@@ -193,7 +193,7 @@ impl Census<'_> {
 
 /// The slice that a process was found to belong to.
 struct Belonging {
-    /// The slice's number.
+    /// The number of the slice.
     number: u64,
     /// Whether the result may be cached. An owner found among the ancestors is not cached: it can come to own another
     /// slice, or the process can be reparented.

@@ -47,17 +47,17 @@ pub enum CdiError {
     /// The file cannot be written or removed.
     #[error("cannot change the CDI specification {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// The file that containers get as `/etc/ld.so.preload` cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Preload {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
 }

@@ -47,7 +47,7 @@ pub(crate) enum Phase {
 pub(crate) struct Entry {
     /// How far the making or the removal has got.
     pub phase: Phase,
-    /// The slice.
+    /// The slice that is made, promised or removed.
     #[serde(flatten)]
     pub slice: Slice,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Contents {
     version: u32,
     /// The boot during which it was written. After another boot the regions are gone.
     pub boot_id: String,
-    /// The slices.
+    /// All slices, each with its phase.
     pub slices: Vec<Entry>,
 }
 
@@ -76,9 +76,9 @@ pub enum CheckpointError {
     /// The file cannot be read.
     #[error("cannot read the checkpoint {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the checkpoint.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// The file was written by a newer manager, in a version that this one cannot read.
@@ -87,17 +87,17 @@ pub enum CheckpointError {
          again, or remove the slices with it first", path.display()
     )]
     Version {
-        /// The file.
+        /// The path of the checkpoint.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file's format.
         found: u32,
     },
     /// The file cannot be written.
     #[error("cannot write the checkpoint {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// The path of the checkpoint.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
 }

@@ -50,9 +50,9 @@ pub enum StartError {
     /// The address for metrics cannot be bound.
     #[error("cannot serve metrics on {address}: {source}; choose another address with --metrics-address")]
     Metrics {
-        /// The address.
+        /// The address from the configuration.
         address: SocketAddr,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// Its Kubernetes side cannot start.

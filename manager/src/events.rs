@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::clock::monotonic_ns;
 use crate::inventory::DeviceUuid;
 
-/// Maximum events kept.
+/// Maximum number of events kept.
 const KEPT_MAX: usize = 4096;
 /// Maximum bytes of an event's text. Command lines and driver messages can be long, and all events must fit into one
 /// answer.
@@ -30,9 +30,9 @@ pub(crate) struct Event {
     pub monotonic_ns: u64,
     /// The kind of event.
     pub kind: Kind,
-    /// The slice concerned.
+    /// The slice that the event is about.
     pub slice: Option<String>,
-    /// The device.
+    /// The device that the event is about.
     pub device: Option<DeviceUuid>,
     /// The pid of the process, in the manager's pid namespace.
     pub pid: Option<u32>,
@@ -75,14 +75,14 @@ impl Event {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The oldest first.
+    /// The events, the oldest first.
     events: VecDeque<Event>,
     recorded: u64,
     /// How many events each slice has; events without a slice count under the empty name.
     by_slice: BTreeMap<String, usize>,
 }
 
-/// The recent events.
+/// The recent events of this node.
 #[derive(Debug)]
 pub(crate) struct Events {
     kept: Mutex<Kept>,
@@ -97,7 +97,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Records an event.
+    /// Records an event, and wakes the readers of streams.
     pub(crate) fn record(&self, event: Event) {
         let mut kept = self.kept.lock();
         kept.recorded += 1;

@@ -28,7 +28,7 @@ const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// Events buffered for the reader of a stream.
 const EVENTS_AHEAD: usize = 64;
 
-/// The gRPC service.
+/// The service of the node's contract.
 #[derive(Clone)]
 pub(crate) struct Service {
     manager: Arc<Manager>,

@@ -86,7 +86,7 @@ pub enum SharingMode {
 /// The GPU, the profile and the place of a device that is a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigInstance {
-    /// The GPU.
+    /// The UUID of the GPU.
     pub gpu: DeviceUuid,
     /// For example `3g.40gb`; empty if the driver does not say.
     pub profile: String,
@@ -107,9 +107,9 @@ pub struct Device {
     pub index: u32,
     /// For example `NVIDIA H100 80GB HBM3`.
     pub model: String,
-    /// Its total memory.
+    /// Its total memory, in bytes.
     pub memory_bytes: u64,
-    /// For example `00000000:3B:00.0`.
+    /// The PCI bus id in NVML's form, for example `00000000:3B:00.0`.
     pub pci_bus_id: String,
     /// Minor number of `/dev/nvidiaN`, if there is one.
     pub minor: Option<u32>,
@@ -140,7 +140,7 @@ pub struct Inventory {
     pub driver_version: String,
     /// The CUDA version of the driver, for example `13.0`; empty if there is no driver.
     pub cuda_version: String,
-    /// In NVML's order.
+    /// All devices, in NVML's order.
     pub devices: Vec<Device>,
 }
 

@@ -30,18 +30,18 @@ pub(crate) struct Attached {
     pub slot: AttachedSlot,
     /// Its command line, as the kernel gave it when the process attached.
     pub command: CommandLine,
-    /// When it attached.
+    /// When the process attached to the slice.
     pub since: SystemTime,
 }
 
 /// A process's slot in the ledger, as it was verified when the process attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttachedSlot {
-    /// Its number.
+    /// The number of the slot.
     pub index: usize,
     /// The generation with which it was taken.
     pub generation: u32,
-    /// Its owner.
+    /// The process that owns the slot.
     pub identity: Identity,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct MemorySeen {
     pub holds_ended: bool,
     /// Memory that a context takes on the device; `None`: not known yet.
     pub context_bytes: Option<u64>,
-    /// For [`DeviceLimits::rounding_seen`].
+    /// The value to write to [`DeviceLimits::rounding_seen`].
     pub rounding_seen: u64,
 }
 
@@ -100,16 +100,16 @@ impl Members {
 pub(crate) struct LiveSlice {
     /// Identifies the slice within this run of the manager.
     pub number: u64,
-    /// Its id.
+    /// The permanent id of the slice.
     pub id: SliceId,
-    /// Its name.
+    /// The name of the slice.
     pub name: String,
     /// The process with whose end the slice is removed.
     pub owner: Option<Owner>,
     users: RwLock<BTreeSet<u32>>,
     /// The policy for processes that get past the slice; `None` stands for the node's policy.
     pub audit_policy: Option<AuditPolicy>,
-    /// Its region.
+    /// The slice's region, mapped.
     pub region: Region,
     /// Whether the gate stands open permanently, for each part.
     free: Vec<AtomicBool>,
@@ -405,12 +405,12 @@ impl LiveSlices {
         self.by_name.read().values().cloned().collect()
     }
 
-    /// Adds a slice.
+    /// Adds a slice, so that the threads find it.
     pub(crate) fn put(&self, slice: Arc<LiveSlice>) {
         self.by_name.write().insert(slice.name.clone(), slice);
     }
 
-    /// Removes a slice.
+    /// Removes the slice of that name, and returns it.
     pub(crate) fn take(&self, name: &str) -> Option<Arc<LiveSlice>> {
         self.by_name.write().remove(name)
     }

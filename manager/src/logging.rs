@@ -23,7 +23,7 @@ pub enum LogLevelError {
     NoFilter {
         /// The filter as it was given.
         level: String,
-        /// Why.
+        /// The parser's error, which names the wrong part.
         source: ParseError,
     },
 }

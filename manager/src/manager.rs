@@ -65,7 +65,7 @@ pub(crate) struct Manager {
     dirs: RegionDirs,
     cdi: Cdi,
     checkpoint: Checkpoint,
-    /// Writes the checkpoint.
+    /// Gathers changes of the checkpoint, and writes them.
     journal: Journal,
     boot_id: String,
     live: Arc<LiveSlices>,
@@ -116,7 +116,7 @@ pub enum CreateSliceError {
     /// The request is not allowed.
     #[error(transparent)]
     Refused(#[from] CreateError),
-    /// A step failed.
+    /// A step of the change failed.
     #[error(transparent)]
     Failed(#[from] StepError),
 }
@@ -130,12 +130,12 @@ pub enum ResizeSliceError {
     /// Its region is damaged.
     #[error("slice {name:?} cannot be changed: {problem}")]
     Damaged {
-        /// Its name.
+        /// The name of the slice.
         name: String,
         /// What is wrong, and what to do about it.
         problem: String,
     },
-    /// A step failed.
+    /// A step of the change failed.
     #[error(transparent)]
     Failed(#[from] StepError),
 }
@@ -146,7 +146,7 @@ pub enum RemoveSliceError {
     /// The request is not allowed.
     #[error(transparent)]
     Refused(#[from] RemoveError),
-    /// A step failed.
+    /// A step of the change failed.
     #[error(transparent)]
     Failed(#[from] StepError),
 }
@@ -154,7 +154,7 @@ pub enum RemoveSliceError {
 /// A slice as clients see it.
 #[derive(Clone, Debug)]
 pub(crate) struct SliceView {
-    /// The slice.
+    /// The slice, as the manager knows it.
     pub slice: Slice,
     /// The directory of its region.
     pub region_path: PathBuf,
@@ -201,7 +201,7 @@ impl Manager {
         &self.live
     }
 
-    /// The recent events.
+    /// The recent events of this node.
     #[must_use]
     pub(crate) fn events(&self) -> &Arc<Events> {
         &self.events

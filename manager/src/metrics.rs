@@ -72,7 +72,7 @@ type Seconds = Counter<f64, AtomicU64>;
 type Level = Gauge<i64, AtomicI64>;
 type Ratio = Gauge<f64, AtomicU64>;
 
-/// The current metrics.
+/// The current metrics, in the OpenMetrics text format.
 #[must_use]
 pub(crate) fn text(manager: &Manager) -> String {
     let mut registry = Registry::with_prefix("aliquot");

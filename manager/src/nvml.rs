@@ -325,7 +325,7 @@ impl Loaded {
 
 /// The devices that the driver lists.
 struct Listed {
-    /// Devices that answer.
+    /// Handles of the devices that answer.
     handles: Vec<NvmlDevice>,
     /// Why each device that is listed does not answer, by index.
     silent: BTreeMap<u32, String>,

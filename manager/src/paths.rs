@@ -61,7 +61,7 @@ impl Paths {
         }
     }
 
-    /// The gRPC socket.
+    /// The default path of the gRPC socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.runtime_dir.join(SOCKET_FILE)

@@ -80,7 +80,7 @@ impl Periodic {
     }
 }
 
-/// Wakes the thread.
+/// A handle that wakes the thread.
 pub(crate) struct Waker(Arc<Shared>);
 
 impl Waker {

@@ -325,7 +325,7 @@ pub(crate) fn mapped_in(mut maps: impl BufRead, path_end: &str) -> io::Result<Ma
     Ok(find_line(maps, is_it)?.map_or(Mapped::No, |()| Mapped::Yes))
 }
 
-/// This machine's name.
+/// This machine's host name, from the kernel.
 #[must_use]
 pub(crate) fn host_name() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().into()).unwrap_or_default()

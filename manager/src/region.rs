@@ -43,7 +43,7 @@ pub(crate) mod view;
 use damage::Files;
 use map::Mapping;
 
-/// A region, mapped.
+/// The files of a region, mapped.
 pub(crate) struct Region {
     id: SliceId,
     dir: PathBuf,
@@ -63,17 +63,17 @@ pub enum OpenRegionError {
     /// A file cannot be opened or mapped.
     #[error("cannot use {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// A file is too short.
     #[error("{} has {found_bytes} bytes instead of {expected_bytes}: it was truncated", path.display())]
     Size {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Its size.
+        /// Its present size, in bytes.
         found_bytes: u64,
         /// The size that it must have.
         expected_bytes: u64,
@@ -81,15 +81,15 @@ pub enum OpenRegionError {
     /// A file has another version, or is not such a file at all.
     #[error("{} cannot be understood: {}", path.display(), header(.error))]
     Header {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Why.
+        /// The part of the header that is wrong.
         error: HeaderError,
     },
     /// The files belong to another slice.
     #[error("{} belongs to another slice", path.display())]
     Foreign {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
     },
     /// The region lies in a directory that every user can reach.
@@ -101,7 +101,7 @@ pub enum OpenRegionError {
     /// The directory holds no shim.
     #[error("{} holds no shim", path.display())]
     NoShim {
-        /// The directory.
+        /// The directory that should hold the shim.
         path: PathBuf,
     },
 }
@@ -172,7 +172,7 @@ impl Region {
         Ok(Region { id, dir: dir.into(), shim_path, stand_in, limits, ledger, ledger_file, files, device_count })
     }
 
-    /// Its directory.
+    /// The directory that holds the region's files.
     #[must_use]
     pub(crate) fn dir(&self) -> &Path {
         &self.dir

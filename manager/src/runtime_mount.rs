@@ -17,17 +17,17 @@ pub enum MountError {
     /// The directory cannot be made or looked at.
     #[error("cannot use the runtime directory {}: {source}", path.display())]
     Directory {
-        /// The directory.
+        /// The path of the runtime directory.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
-    /// The kernel refuses.
+    /// The kernel refuses the mount.
     #[error("cannot mount a memory file system on {}: {source}; it takes CAP_SYS_ADMIN", path.display())]
     Refused {
-        /// The directory.
+        /// The path of the runtime directory.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 
-/// The library's bytes.
+/// The content of the library's file.
 #[must_use]
 pub fn bytes() -> &'static [u8] {
     include_bytes!(env!("ALIQUOT_SHIM_PATH"))

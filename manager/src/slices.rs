@@ -33,7 +33,7 @@ pub(crate) use published::{Published, VariableError};
 /// A slice's part of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
-    /// The device.
+    /// The UUID of the device.
     pub device: DeviceUuid,
     /// Guaranteed share of the device's time.
     pub core_request_percent: u32,
@@ -204,7 +204,7 @@ impl Slices {
         self.by_name.insert(slice.name.clone(), slice);
     }
 
-    /// Removes a slice.
+    /// Removes the slice of that name, and returns it.
     pub(crate) fn take(&mut self, name: &str) -> Option<Slice> {
         self.by_name.remove(name)
     }

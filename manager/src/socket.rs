@@ -32,21 +32,21 @@ pub enum SocketError {
     /// A process listens on it.
     #[error("another manager serves {}; stop it, or choose another socket with --socket", path.display())]
     InUse {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
     /// Another kind of file has the socket's name.
     #[error("{} exists and is no socket; move it away, or choose another socket with --socket", path.display())]
     NoSocket {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
     },
     /// The socket cannot be made.
     #[error("cannot serve the socket {}: {source}", path.display())]
     Io {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
 }

@@ -20,7 +20,7 @@ static HOST: Radix<0, 12, 4> = Radix::new();
 pub(crate) struct Charge {
     /// Number of the account in the region.
     pub(crate) account: usize,
-    /// Bytes.
+    /// The number of bytes.
     pub(crate) bytes: u64,
 }
 
@@ -47,9 +47,9 @@ impl Charge {
 /// Which table a number belongs to.
 #[derive(Clone, Copy)]
 pub(crate) enum Key {
-    /// A device address.
+    /// An address of device memory.
     Address(u64),
-    /// A handle.
+    /// A handle of an array.
     Handle(u64),
     /// An address of the host.
     Host(u64),

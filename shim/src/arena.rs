@@ -11,7 +11,7 @@ const PIECE_BYTES: usize = 16 << 20;
 
 /// A supply of zeroed memory.
 pub(crate) struct Arena {
-    /// Next free address.
+    /// The next free address.
     next: AtomicUsize,
 }
 

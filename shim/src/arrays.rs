@@ -34,9 +34,9 @@ struct Extents {
 const LAYERED: c_uint = 1;
 /// `CUDA_ARRAY3D_CUBEMAP`: the depth is a number of faces.
 const CUBEMAP: c_uint = 4;
-/// `CUDA_ARRAY3D_SPARSE`.
+/// `CUDA_ARRAY3D_SPARSE`: the array has no memory of its own.
 const SPARSE: c_uint = 0x40;
-/// `CUDA_ARRAY3D_DEFERRED_MAPPING`.
+/// `CUDA_ARRAY3D_DEFERRED_MAPPING`: the array has no memory of its own.
 const DEFERRED_MAPPING: c_uint = 0x80;
 
 impl Extents {

@@ -110,7 +110,7 @@ pub(crate) struct Image {
 pub(crate) struct Reference<'a> {
     /// The symbol's name, which is NUL-terminated.
     pub(crate) name: *const c_char,
-    /// The word.
+    /// The word that the loader writes.
     pub(crate) slot: &'a AtomicPtr<c_void>,
     /// Whether the object itself defines the symbol.
     is_defined_here: bool,
@@ -294,7 +294,7 @@ impl Image {
         })
     }
 
-    /// The object's DT_SONAME.
+    /// The object's name for linking (DT_SONAME).
     pub(crate) fn soname(&self) -> Option<&CStr> {
         let tables = self.tables()?;
         // SAFETY: an offset of the dynamic section lies in the string table, whose strings are NUL-terminated.

@@ -21,10 +21,10 @@ use shard::shard_of;
 pub(crate) use shard::{Shard, forget_all_streams, forget_stream};
 pub(crate) use shard::{about_to_wait, mark_all, unmarked_of_thread};
 
-/// What a launch must do in addition.
+/// Whether a launch may be made, and what it must do besides.
 #[derive(Clone, Copy)]
 pub(crate) enum Pass {
-    /// Nothing.
+    /// The launch goes on unmarked.
     Free,
     /// Put a marker behind itself.
     Mark(Marked),
@@ -114,7 +114,7 @@ pub(crate) fn is_taken_away(part: &Part) -> bool {
 
 /// The permission to launch.
 struct Granted {
-    /// The gate's word.
+    /// The gate's word at the time.
     word: u32,
     /// Whether the container granted it to itself, because no manager did.
     is_paced: bool,

@@ -75,7 +75,7 @@ impl Hook {
         self.symbol().to_bytes().get(..usize::from(self.name_bytes)).unwrap_or_default()
     }
 
-    /// The exported symbol.
+    /// The symbol that the shim exports.
     pub(crate) fn symbol(&self) -> &'static CStr {
         self.slot.symbol()
     }
@@ -104,7 +104,7 @@ const fn begins_with(bytes: &[u8], start: &[u8]) -> bool {
     }
 }
 
-/// FNV-1a.
+/// The hash FNV-1a of `bytes`.
 const fn hash(bytes: &[u8]) -> u32 {
     let mut hash = 0x811c_9dc5_u32;
     let mut rest = bytes;

@@ -53,7 +53,7 @@ struct Link {
 pub(crate) struct Object<'a> {
     /// The path by which it was loaded; empty for the program itself.
     pub(crate) path: &'a CStr,
-    /// Its mapped contents.
+    /// Its contents, as they are mapped.
     pub(crate) image: Image,
     /// How many objects the process had ever loaded.
     loads: u64,

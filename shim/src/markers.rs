@@ -44,7 +44,7 @@ pub(crate) struct Flight {
     began_ns: AtomicU64,
     /// When work was last seen in flight.
     looked_ns: AtomicU64,
-    /// When all work was done, if none is in flight: the time at which it was seen or, if nobody looked then, an
+    /// When all work was done, if none is in flight: the time at which it was seen or, if no thread looked then, an
     /// estimate from the number of launches.
     drained_ns: AtomicU64,
     estimates: Estimates,
@@ -54,7 +54,7 @@ pub(crate) struct Flight {
     recorded: [AtomicU64; MARKERS_MAX],
     /// The context of the stream that marker `n` was put into, at `n % MARKERS_MAX`; null: unknown.
     contexts: [AtomicPtr<c_void>; MARKERS_MAX],
-    /// That stream, at the same place.
+    /// The stream of marker `n`, at the same place.
     streams: [AtomicPtr<c_void>; MARKERS_MAX],
     /// The [`Launches`] that marker `n` stands for, at `n % MARKERS_MAX`.
     stands_for: [AtomicU64; MARKERS_MAX],

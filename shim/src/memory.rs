@@ -120,7 +120,7 @@ impl Payer {
         Charge::moving(account, bytes)
     }
 
-    /// Reserves `bytes`.
+    /// Reserves `bytes` for this payer in the ledger.
     #[inline(never)]
     pub(crate) fn charge(&self, bytes: u64) -> Grant {
         self.charge_with(bytes, Part::charge)

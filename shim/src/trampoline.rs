@@ -29,7 +29,7 @@ impl StandIn {
         self.name
     }
 
-    /// The shim's function.
+    /// The address of the shim's function.
     pub(crate) fn export(&self) -> *mut c_void {
         (self.export as *const ()).cast_mut().cast()
     }

@@ -22,7 +22,7 @@ use aliquot_abi::nvml::{nvmlDevice_t, nvmlReturn_t};
 use aliquot_abi::region::{Account, DeviceLimits, Ledger};
 use core::sync::atomic::Ordering;
 
-/// What the container may see of an NVML device.
+/// The part of an NVML device that the container may see.
 enum Sight {
     /// All of it: the shim is passive, or NVML does not tell which device the handle means and will refuse the call as
     /// well.
@@ -44,9 +44,9 @@ struct Share {
 }
 
 impl Sight {
-    /// What the container may see of `device`. The UUID is queried each time; NVML knows it without access to the
-    /// device. So a handle is never taken for an old one if it means another device since NVML was started or loaded
-    /// again.
+    /// The part of `device` that the container may see. The UUID is queried each time; NVML knows it without access to
+    /// the device. So a handle is never taken for an old one if it means another device since NVML was started or
+    /// loaded again.
     #[cold]
     #[inline(never)]
     fn of(device: nvmlDevice_t) -> Sight {

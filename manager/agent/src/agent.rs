@@ -115,7 +115,7 @@ enum News {
     RunsImages,
 }
 
-/// The agent.
+/// The agent's task, with all that it knows.
 struct Agent {
     config: Arc<Config>,
     machine: Machine,

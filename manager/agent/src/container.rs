@@ -72,7 +72,7 @@ impl fmt::Display for Name {
 /// A container for a job's command.
 pub(crate) struct Container<'a> {
     pub(crate) name: Name,
-    /// The job's process.
+    /// The process to run, as the job requests it.
     pub(crate) process: &'a Process,
     /// The image to run it in.
     pub(crate) image: &'a Image,

@@ -163,7 +163,7 @@ impl InstanceDir {
         Start::decode(fs::read(self.0.join("command")).ok()?.as_slice()).ok()
     }
 
-    /// Forgets the instance.
+    /// Removes the directory, and with it the instance.
     pub(crate) fn remove(&self) {
         // Without the command the directory is not taken for an instance any more, even if the rest of it stays.
         let _ = fs::remove_file(self.0.join("command"));

@@ -41,7 +41,7 @@ impl Manager {
         Ok(self.0.get_node(GetNodeRequest {}).await?.into_inner())
     }
 
-    /// Makes a slice.
+    /// Makes a slice, and returns it as the manager describes it.
     pub(crate) async fn create(&mut self, request: CreateSliceRequest) -> Result<Slice, Status> {
         Ok(self.0.create_slice(Request::new(request)).await?.into_inner())
     }

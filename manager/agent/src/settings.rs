@@ -60,9 +60,9 @@ pub struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Taint {
-    /// The taint's name.
+    /// The name of the taint.
     pub key: String,
-    /// The taint's value.
+    /// The value of the taint; empty if it has none.
     #[serde(default)]
     pub value: String,
 }

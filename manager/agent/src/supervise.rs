@@ -58,7 +58,7 @@ const LOG_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct LaunchSpec {
     /// The program and its arguments.
     pub(crate) command: Vec<String>,
-    /// The complete environment.
+    /// All variables of the command, as names and values.
     pub(crate) environment: Vec<(String, String)>,
     /// The container's variables; set if the command is podman.
     pub(crate) container_variables: Option<ContainerVariables>,

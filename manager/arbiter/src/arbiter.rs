@@ -27,7 +27,7 @@ pub enum GateCommand {
         /// The container with the gate.
         container: ContainerId,
     },
-    /// Close the gate.
+    /// Close the gate: launches wait from now on.
     Close {
         /// The container with the gate.
         container: ContainerId,

@@ -35,7 +35,7 @@ impl Share {
     }
 }
 
-/// What a container's region shows at a poll.
+/// The state of a container's region at a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Observation {
     /// The container with the region.
@@ -356,7 +356,7 @@ impl Container {
         ns.saturating_mul(800) / self.weight()
     }
 
-    /// Begins a lease.
+    /// Grants a lease: it begins now, with a new quantum.
     pub(crate) fn grant(&mut self, now_ns: u64) {
         self.phase = Phase::Open { since_ns: now_ns, ticked_ns: now_ns };
         self.usage.leases += 1;

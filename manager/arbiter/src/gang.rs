@@ -111,7 +111,7 @@ pub(crate) enum Precedence {
         /// When the session began.
         since_ns: u64,
     },
-    /// No precedence.
+    /// The container goes by virtual time alone.
     None,
 }
 

@@ -178,7 +178,7 @@ pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<De
     Ok(Deadlines::new(channel, server, socket))
 }
 
-/// The failure for a user who was watching a daemon that has ended.
+/// The failure of a watching command after the daemon has ended.
 pub(crate) fn gone(server: &Server) -> Failure {
     let (name, seconds) = (server.name, RESTART_PATIENCE.as_secs());
     Failure::new(format!("the {name} has ended, and there is no other one for {seconds} s"))

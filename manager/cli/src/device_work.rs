@@ -19,7 +19,7 @@ const IN_FLIGHT: usize = 4;
 
 /// A plain driver-API program that launches kernels of one duration, and knows nothing about slices.
 pub(crate) struct DeviceWork {
-    /// The device.
+    /// The device, and the driver's functions.
     pub(crate) cuda: Cuda,
     kernel: Kernel,
     kernel_ns: u64,

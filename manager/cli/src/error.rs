@@ -10,7 +10,7 @@ use crate::table::printable;
 
 /// Exit codes, for scripts.
 pub(crate) mod exit {
-    /// The command failed.
+    /// The exit code of a command that failed.
     pub(crate) const FAILED: u8 = 1;
     /// The command line is wrong.
     pub(crate) const USAGE: u8 = 2;
@@ -69,7 +69,7 @@ impl Failure {
         self.hint.as_deref()
     }
 
-    /// The exit code.
+    /// The exit code of this program.
     pub(crate) fn code(&self) -> ExitCode {
         self.exit.into()
     }

@@ -97,7 +97,7 @@ async fn relay(
     }
 }
 
-/// Formats consecutive events.
+/// Formats consecutive events, with notes about missing ones.
 struct Printer<'args> {
     args: &'args EventsArgs,
     colours: bool,

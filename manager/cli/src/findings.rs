@@ -14,7 +14,7 @@ pub(crate) fn lines(findings: &[Finding]) -> String {
     findings.iter().filter(|finding| finding.kind() != FindingKind::DamagedRegion).map(line).collect()
 }
 
-/// The same, with all processes outside of slices in one line: on a machine with other users there may be many.
+/// Formats findings, with all processes outside of slices in one line: on a machine with other users there may be many.
 pub(crate) fn summary(findings: &[Finding]) -> String {
     let is_outside = |finding: &&Finding| finding.kind() == FindingKind::OutsideSlices;
     let outside: Vec<&Finding> = findings.iter().filter(is_outside).collect();

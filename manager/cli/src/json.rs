@@ -55,7 +55,7 @@ fn device(device: &Device) -> Value {
     })
 }
 
-/// A slice.
+/// A slice with its parts and settings.
 pub(crate) fn slice(slice: &Slice) -> Value {
     json!({
         "name": slice.name,
@@ -182,7 +182,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
     })
 }
 
-/// An event.
+/// An event with its kind and its subjects.
 pub(crate) fn event(event: &Event) -> Value {
     json!({
         "sequence": event.sequence,

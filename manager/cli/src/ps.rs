@@ -113,7 +113,7 @@ fn memory_colour(part: &PartUsage) -> Option<Colour> {
     }
 }
 
-/// The same with all figures on time.
+/// The table with all figures on time.
 fn wide_table(usage: &GetUsageResponse, look: Look) -> String {
     if usage.slices.is_empty() {
         return table(usage, look);

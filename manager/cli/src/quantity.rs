@@ -28,7 +28,7 @@ pub(crate) use text::{duration_human, millipercent_human};
 pub(crate) struct QuantityError {
     /// The problem, with the value.
     problem: String,
-    /// The accepted forms.
+    /// The forms that are accepted.
     accepted: &'static str,
 }
 

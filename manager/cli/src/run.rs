@@ -80,7 +80,7 @@ impl Manager {
 /// A slice that is removed when this is dropped. It is also removed when this process is killed, because the manager
 /// watches the process.
 pub(crate) struct OwnSlice<'manager> {
-    /// The slice.
+    /// The slice, as the manager has made it.
     pub(crate) slice: Slice,
     /// The node that it is on.
     pub(crate) node: Node,

@@ -17,7 +17,7 @@ use crate::quantity::{HostMemory, bytes_human};
 use crate::table::{Align, Table, printable};
 use crate::{json, output, parts, priority, user};
 
-/// Runs `command`.
+/// Runs one of the commands of `aliquot slice`.
 pub(crate) async fn slice(socket: Option<&Path>, command: &SliceCommand) -> Result<()> {
     let mut client = client::connect_to_running(socket).await?;
     match command {

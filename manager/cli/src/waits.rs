@@ -7,7 +7,7 @@ use crate::quantity::duration_human;
 /// Width of the longest bar in characters.
 const BAR_WIDTH: u64 = 32;
 
-/// Number of waits.
+/// The number of all waits.
 pub(crate) fn count(waits: &WaitHistogram) -> u64 {
     waits.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
 }

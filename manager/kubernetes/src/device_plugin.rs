@@ -189,7 +189,7 @@ struct Plugin {
     /// The units that kubelet is told of, by resource. A resource that no longer exists stays, with no units.
     served: BTreeMap<String, watch::Sender<Units>>,
     tasks: JoinSet<()>,
-    /// Kubelet's last answer.
+    /// The last answer of kubelet.
     holders: Arc<Holders>,
     sweeper: Sweeper,
     publisher: Publisher,

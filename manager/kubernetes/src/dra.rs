@@ -52,7 +52,7 @@ use crate::unix_socket::SocketError;
 use aliquot_api_server::Events;
 pub use aliquot_api_server::slice_config::SliceConfig;
 
-/// The driver's settings.
+/// The settings of the driver.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The node's name in the cluster, which is its pool's as well.

@@ -45,7 +45,7 @@ pub struct ListError {
     reason: String,
 }
 
-/// Kubelet's `PodResources`.
+/// A client of kubelet's service `PodResources`.
 #[derive(Debug)]
 pub struct PodResources {
     path: PathBuf,

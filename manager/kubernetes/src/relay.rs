@@ -74,14 +74,14 @@ impl Meeting {
 const SLASH: &str = "@";
 const SUFFIX: &str = ".sock";
 
-/// The relay's settings.
+/// The settings of a relay.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Whether the manager serves a DRA driver, and not a device plugin.
     pub is_dra: bool,
     /// The place where the manager is found.
     pub meeting: Meeting,
-    /// Kubelet's directory, `/var/lib/kubelet`.
+    /// The directory of kubelet, `/var/lib/kubelet`.
     pub kubelet_dir: PathBuf,
     /// Distinguishes this relay's sockets from those of others on the node: its pod's UID.
     pub instance: String,

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Consumer {
     /// The namespace of the pod.
     pub namespace: String,
-    /// The pod's name.
+    /// The name of the pod.
     pub pod: String,
     /// The container's name in the pod.
     pub container: String,

@@ -8,7 +8,7 @@ pub enum CreateError {
     Differs {
         /// The name of both slices.
         name: String,
-        /// What differs, and how.
+        /// The difference, in words.
         difference: String,
     },
     /// No node could ever make such a slice.

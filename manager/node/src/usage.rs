@@ -19,7 +19,7 @@ pub struct NodeUsage {
 /// The present use of a slice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SliceUsage {
-    /// The slice's name.
+    /// The slice's name, unique on the node.
     pub name: String,
     /// Its id, which is never reused.
     pub id: String,
@@ -63,9 +63,9 @@ pub struct PartUsage {
     pub core_limit_percent: u32,
     /// Share of the device's time in the last second, in thousandths of a percent.
     pub core_used_1s_millipercent: u32,
-    /// The same, in the last 10 seconds.
+    /// Share of the device's time in the last 10 seconds, in thousandths of a percent.
     pub core_used_10s_millipercent: u32,
-    /// The same, in the last 60 seconds.
+    /// Share of the device's time in the last 60 seconds, in thousandths of a percent.
     pub core_used_60s_millipercent: u32,
     /// Device time used, in nanoseconds.
     pub core_used_ns: u64,
@@ -128,7 +128,7 @@ pub struct ProcessUsage {
 /// The use of a slice over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SliceHistory {
-    /// The slice's name.
+    /// The slice's name, unique on the node.
     pub name: String,
     /// The slice's id, which is never reused.
     pub id: String,

@@ -41,7 +41,7 @@ const FLOOD_CONNECTIONS: usize = 2 * SLOTS_MAX;
 /// The window in which connections are counted. A flooding socket is ignored for the rest of it.
 const FLOOD_WINDOW: Duration = Duration::from_millis(100);
 
-/// What a descriptor in the epoll set stands for. Its key is never reused.
+/// The object behind a descriptor in the epoll set. Its key is never reused.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Wake,

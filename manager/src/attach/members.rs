@@ -21,7 +21,7 @@ const SETTLE_ATTEMPTS: u32 = 100;
 /// Minimum attempts left whenever an account newly comes into doubt.
 const SETTLE_ATTEMPTS_ANEW: u32 = 10;
 
-/// An attached process.
+/// A process that is attached to the slice.
 pub(super) struct Member {
     attached: Attached,
     /// Readable when the process has ended. `None`: no descriptor was left for it, and a sweep finds its end.
@@ -162,7 +162,7 @@ impl Members {
     fn restore(&mut self, AttachedSlot { index, generation, identity }: AttachedSlot) -> bool {
         let restored = ledger::restore(self.live.region.ledger(), index, generation, identity);
         if restored {
-            // What the slot holds was not counted while its state word was wrong.
+            // The slot's bytes were not counted while its state word was wrong.
             self.doubt_all();
         }
         restored

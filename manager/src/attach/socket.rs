@@ -41,7 +41,7 @@ pub(super) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// The result of reading from a connection.
 pub(super) enum Received {
-    /// A message.
+    /// A complete and well-formed message.
     Message(AttachMessage),
     /// Not a message, or the connection closed without one.
     Garbage,

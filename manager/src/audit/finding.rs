@@ -92,11 +92,11 @@ pub(crate) struct Finding {
     pub kind: Kind,
     /// The slice's name; `None`: outside of all slices.
     pub slice: Option<String>,
-    /// The device.
+    /// The UUID of the device.
     pub device: DeviceUuid,
     /// The pid in the manager's pid namespace; 0 if the finding is about no single process.
     pub pid: u32,
-    /// Its command line.
+    /// The command line of the process.
     pub command: String,
     /// Device memory that it uses; `None` if the driver does not say.
     pub memory_bytes: Option<u64>,

@@ -2,7 +2,7 @@
 
 use crate::audit::finding::Kind;
 
-/// What one look showed about a process on a device.
+/// The facts about a process on a device from one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     /// The process runs the program of this machine's MPS server. Judged by its file, because a process can choose its
@@ -27,7 +27,7 @@ pub(super) struct Facts {
     pub(super) works_unseen: bool,
 }
 
-/// What one look showed about the slice of a process.
+/// The facts about the slice of a process from one look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SliceFacts {
     /// The slice has a part of the device.

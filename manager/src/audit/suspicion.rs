@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use crate::audit::finding::Subject;
 
-/// What the last look showed, and since when.
+/// The suspicions of the last look, and since when each has been seen.
 #[derive(Debug, Default)]
 pub(super) struct Suspicions {
     suspects: BTreeMap<Subject, Suspect>,

@@ -53,7 +53,7 @@ const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 /// The parts of the driver that exist on the node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostDriver {
-    /// Device nodes.
+    /// The device nodes, by their paths.
     pub(super) device_nodes: Vec<PathBuf>,
     /// Libraries, programs and sockets: the file on the node, and its place in the container.
     pub(super) files: Vec<(PathBuf, PathBuf)>,
@@ -67,7 +67,7 @@ pub(super) struct HostDriver {
 pub(super) enum Finder {
     /// A program on the node that updates the cache before the container starts.
     Hook {
-        /// The program.
+        /// The path of the program on the node.
         path: PathBuf,
         /// Its arguments, its name first.
         arguments: Vec<String>,

@@ -20,7 +20,7 @@ pub(crate) struct Journal {
     changes: GroupCommit<Change, Result<(), CheckpointError>>,
 }
 
-/// The checkpoint's entries.
+/// The entries of the checkpoint, by slice.
 pub(crate) type Entries = BTreeMap<SliceId, Entry>;
 
 struct Change {

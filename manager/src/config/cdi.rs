@@ -53,7 +53,7 @@ impl TryFrom<String> for CdiDir {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CdiSettings {
-    /// What makes the processes of a container load the shim.
+    /// How the processes of a container come to load the shim.
     #[serde(default)]
     pub preload: Preload,
     /// Files or directories that every slice's container gets.

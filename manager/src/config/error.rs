@@ -17,7 +17,7 @@ pub enum ConfigError {
     Read {
         /// The configuration file, as it was named.
         path: PathBuf,
-        /// The system's error.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// The file's contents are wrong; the parser names the key and the place.
@@ -25,7 +25,7 @@ pub enum ConfigError {
     Parse {
         /// The configuration file, as it was named.
         path: PathBuf,
-        /// The parser's error.
+        /// The parser's error, with the key and the place.
         source: Box<toml::de::Error>,
     },
     /// A path that must be absolute is not.
@@ -97,7 +97,7 @@ pub enum ConfigError {
         path.display()
     )]
     NotPreloadable {
-        /// The runtime directory.
+        /// The path of the runtime directory.
         path: PathBuf,
     },
 }

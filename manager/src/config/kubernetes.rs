@@ -20,11 +20,11 @@ const NODE_NAME_VARIABLE: &str = "NODE_NAME";
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesSettings {
-    /// In which way pods get slices.
+    /// How pods get slices.
     pub mode: KubernetesMode,
     /// The node's name in the cluster [default: `$NODE_NAME`, or the host's name].
     pub node_name: Option<String>,
-    /// Kubelet's directory.
+    /// The directory where kubelet keeps its sockets and files.
     #[serde(default = "default_kubelet_dir")]
     pub kubelet_dir: PathBuf,
     /// How to reach the API server [default: as a pod does].
@@ -43,7 +43,7 @@ pub struct KubernetesSettings {
     /// The directory with the token and the authority for reports.
     #[serde(default = "default_reports_dir")]
     pub reports_dir: PathBuf,
-    /// What the device plugin offers, in that mode.
+    /// The offer of the device plugin, in that mode.
     #[serde(default)]
     pub device_plugin: DevicePluginSettings,
 }
@@ -60,7 +60,7 @@ pub enum MigMode {
     Dynamic,
 }
 
-/// In which way pods get slices. Both ways give out the same devices, so a node uses only one of them.
+/// How pods get slices. Both ways give out the same devices, so a node uses only one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KubernetesMode {
@@ -74,11 +74,11 @@ pub enum KubernetesMode {
 /// The complete Kubernetes configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesConfig {
-    /// In which way pods get slices.
+    /// How pods get slices.
     pub mode: KubernetesMode,
     /// The node's name in the cluster.
     pub node_name: String,
-    /// Kubelet's directory.
+    /// The directory where kubelet keeps its sockets and files.
     pub kubelet_dir: PathBuf,
     /// How to reach the API server; `None`: as a pod does.
     pub kubeconfig: Option<PathBuf>,
@@ -92,7 +92,7 @@ pub struct KubernetesConfig {
     pub relay: bool,
     /// How the manager reports to the cluster's scheduler; `None`: it does not.
     pub reports: Option<reports::Settings>,
-    /// What the device plugin offers, in that mode.
+    /// The offer of the device plugin, in that mode.
     pub device_plugin: device_plugin::Config,
 }
 

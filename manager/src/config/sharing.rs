@@ -23,7 +23,7 @@ pub struct SharingSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSharing {
-    /// The device.
+    /// The UUID of the device.
     pub uuid: DeviceUuid,
     /// How it is shared.
     pub mode: SharingMode,
@@ -52,7 +52,7 @@ impl Default for MpsSettings {
 }
 
 impl SharingSettings {
-    /// Checks these settings.
+    /// Checks these settings, and returns them.
     pub(super) fn validated(self) -> Result<SharingSettings, ConfigError> {
         if let Some(device) = self.devices.iter().find(|device| device.uuid.bytes().is_none()) {
             return Err(ConfigError::SharedDevice { uuid: device.uuid.clone() });

@@ -21,7 +21,7 @@ use crate::region::view::{self, ContextView};
 
 /// A slice's part of a device at the time of a look.
 pub(crate) struct PartLook {
-    /// The slice.
+    /// The slice that the part belongs to.
     pub slice: Arc<LiveSlice>,
     /// The part's number in the slice.
     pub number: usize,
@@ -29,9 +29,9 @@ pub(crate) struct PartLook {
     pub limit_bytes: u64,
     /// The highest memory limit that the slice ever had: after a resize it keeps what it had taken before.
     pub limit_max_bytes: u64,
-    /// [`Looked::used_bytes`].
+    /// The memory in use by the ledger: [`Looked::used_bytes`].
     pub ledger_bytes: u64,
-    /// [`Looked::seen`].
+    /// The value to publish with the overhead: [`Looked::seen`].
     rounding_seen: u64,
     /// [`LiveSlice::ends`] before the driver was asked.
     ends: u64,
@@ -41,7 +41,7 @@ pub(crate) struct PartLook {
 
 /// A process on a device at the time of a look.
 pub(crate) struct ProcessLook {
-    /// The process.
+    /// The pid and the start time of the process.
     pub id: ProcessId,
     /// Its slice, if it has one.
     pub place: Place,
@@ -55,7 +55,7 @@ pub(crate) struct ProcessLook {
 
 /// A device at the time of a look.
 pub(crate) struct DeviceLook {
-    /// The device.
+    /// The UUID of the device.
     pub device: DeviceUuid,
     /// How it is shared.
     pub sharing: SharingMode,

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::slices::{Part, Slice, SliceId, Slices};
 
-/// The books.
+/// The slices of this node and the changes under way, behind one lock.
 pub(super) struct Books {
     state: Mutex<State>,
     /// A change has ended.
@@ -184,7 +184,7 @@ pub(super) struct Ongoing<'a> {
 }
 
 impl Ongoing<'_> {
-    /// What changes.
+    /// The change, as it was decided.
     pub(super) fn change(&self) -> &Change {
         &self.change
     }

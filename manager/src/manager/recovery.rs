@@ -44,9 +44,9 @@ pub enum OpenError {
     /// A directory cannot be made or locked.
     #[error("cannot use the directory {}: {source}", path.display())]
     Dir {
-        /// The directory.
+        /// The path of that directory.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// A directory belongs to another user, or others can write to it.
@@ -55,7 +55,7 @@ pub enum OpenError {
          mode 0755", path.display()
     )]
     Unsafe {
-        /// The directory.
+        /// The path of that directory.
         path: PathBuf,
         /// The uid of its owner.
         owner: u32,
@@ -66,7 +66,7 @@ pub enum OpenError {
         path.display(), holder.as_ref().map(|holder| format!(": {holder}")).unwrap_or_default()
     )]
     Locked {
-        /// The directory.
+        /// The path of that directory.
         path: PathBuf,
         /// The process, if the lock's file names a live one.
         holder: Option<String>,
@@ -77,13 +77,13 @@ pub enum OpenError {
          a tmpfs there (the unit run-aliquot.mount does, and --mount-runtime-dir), or choose another with --runtime-dir", path.display()
     )]
     NoExec {
-        /// The directory.
+        /// The path of the runtime directory.
         path: PathBuf,
     },
     /// The runtime directory's path cannot be used.
     #[error("the path of the runtime directory {} {what}; choose another with --runtime-dir", path.display())]
     Path {
-        /// The directory.
+        /// The path of the runtime directory.
         path: PathBuf,
         /// What is wrong with it.
         what: &'static str,

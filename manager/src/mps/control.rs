@@ -27,9 +27,9 @@ pub enum MpsError {
     /// Its program cannot be run.
     #[error("cannot run {}, which speaks to the MPS control daemon: {source}; set sharing.mps.control", program.display())]
     Run {
-        /// The program.
+        /// The path of the program.
         program: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// The daemon does not answer.
@@ -51,11 +51,11 @@ pub enum MpsError {
     Refused {
         /// The daemon's pipe directory.
         pipe_directory: PathBuf,
-        /// The command.
+        /// The command that was sent.
         command: String,
         /// The exit status of the program.
         status: ExitStatus,
-        /// The answer.
+        /// The daemon's answer to it.
         answer: String,
     },
     /// The answer cannot be parsed.
@@ -63,9 +63,9 @@ pub enum MpsError {
         "the MPS control daemon answers {answer:?} to {command:?}; its version may be too old: use a driver of R515 or later"
     )]
     Unclear {
-        /// The command.
+        /// The command that was sent.
         command: String,
-        /// The answer.
+        /// The daemon's answer to it.
         answer: String,
     },
 }
@@ -82,7 +82,7 @@ fn beginning(answer: &str) -> String {
     answer.chars().take(QUOTED_CHARS_MAX).collect()
 }
 
-/// The control daemon.
+/// A client of the MPS control daemon.
 #[derive(Debug)]
 pub(super) struct Control {
     settings: MpsSettings,

@@ -23,12 +23,12 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// A critical error that the driver has reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    /// The GPU.
+    /// The UUID of the GPU.
     pub gpu: DeviceUuid,
     /// The GPU instance that has the error; `None` if the error is the GPU's and concerns all its instances. An error
     /// of one instance does not affect the others.
     pub gpu_instance: Option<u32>,
-    /// NVIDIA's error number.
+    /// NVIDIA's number of the error.
     pub xid: u64,
 }
 

@@ -86,7 +86,7 @@ fn placement(told: nvmlGpuInstancePlacement_t) -> Placement {
 /// A profile as NVML describes it.
 struct Profile {
     info: nvmlGpuInstanceProfileInfo_v2_t,
-    /// For example `1g.10gb`.
+    /// The name without NVML's prefix, for example `1g.10gb`.
     name: String,
 }
 

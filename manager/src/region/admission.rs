@@ -21,17 +21,17 @@ pub enum AdmissionError {
          kept out; mount a tmpfs on the manager's runtime_dir, choose another with --runtime-dir, or run a manager as user {user}", path.display()
     )]
     Unsupported {
-        /// The directory.
+        /// The path of the directory around the region.
         path: PathBuf,
-        /// The first user.
+        /// The uid of the first of these users.
         user: u32,
     },
     /// The list cannot be written.
     #[error("cannot write the access control list of {}: {source}", path.display())]
     Io {
-        /// The directory.
+        /// The path of the directory around the region.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
 }

@@ -76,9 +76,9 @@ pub enum CreateRegionError {
     /// A file cannot be made.
     #[error("cannot make {}: {source}", path.display())]
     Io {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Why.
+        /// The error that the system gave as the reason.
         source: io::Error,
     },
     /// The region was made, but cannot be opened.

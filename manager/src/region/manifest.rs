@@ -18,7 +18,7 @@ const NEW_FILE: &str = ".slice.new";
 pub(crate) struct Manifest {
     /// The boot during which the manifest was written: after another boot the region's ledger is meaningless.
     pub boot_id: String,
-    /// The slice.
+    /// The slice, with all that its limits do not contain.
     pub slice: Slice,
 }
 

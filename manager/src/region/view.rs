@@ -10,7 +10,7 @@ use aliquot_abi::rounding::{Look, Looked};
 /// A container's use of one memory, by its ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AccountView {
-    /// Bytes in use.
+    /// The bytes in use now.
     pub used_bytes: u64,
     /// The greatest value so far.
     pub peak_bytes: u64,
@@ -158,7 +158,7 @@ pub(crate) fn held_bytes(ledger: &Ledger, index: usize, device_count: usize) -> 
 /// A slot's information on its owner's contexts on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextView {
-    /// Number of contexts.
+    /// The number of contexts.
     pub count: u64,
     /// Bytes that its owner holds, minus those reserved for contexts.
     pub other_bytes: u64,

@@ -33,35 +33,35 @@ pub enum PartError {
     /// There is no such device.
     #[error("there is no device {device}; {}", list(known))]
     Unknown {
-        /// The requested device.
+        /// The UUID of the requested device.
         device: DeviceUuid,
-        /// The node's devices.
+        /// The UUIDs of the node's devices.
         known: Vec<DeviceUuid>,
     },
     /// No new slice may use the device now.
     #[error("device {device} is unhealthy: {reason}; use another device, or this one when it has recovered")]
     Unhealthy {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
-        /// Why.
+        /// The reason why it is unhealthy.
         reason: String,
     },
     /// The device is partitioned.
     #[error("device {device} is partitioned by MIG; use one of its instances")]
     Partitioned {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
     },
     /// The device's UUID has an unknown form.
     #[error("device {device} has a UUID that is not 16 bytes; the driver is too old or too new for this version")]
     Unnameable {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
     },
     /// The request exceeds the device's memory.
     #[error("gpu-memory is {}; device {device} has {}", Bytes(*.asked), Bytes(*.has))]
     MemoryMax {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
         /// The requested memory, in bytes.
         asked: u64,
@@ -73,7 +73,7 @@ pub enum PartError {
         "gpu-core {asked} does not fit on device {device}: {free} percent are not given out; ask for less, or remove or resize a slice"
     )]
     CoreRoom {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
         /// The requested share, in percent.
         asked: u32,
@@ -83,7 +83,7 @@ pub enum PartError {
     /// Too little of the device's memory is left.
     #[error("gpu-memory {} does not fit on device {device}: {} are not given out; ask for less, or remove or resize a slice", Bytes(*.asked), Bytes(*.free))]
     MemoryRoom {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
         /// The requested memory, in bytes.
         asked: u64,
@@ -129,7 +129,7 @@ pub enum CreateError {
     /// The name is taken.
     #[error("a slice named {} exists; choose another name, or remove it", Quoted(name))]
     Exists {
-        /// The name.
+        /// The name that was requested.
         name: String,
     },
     /// A variable for its containers is invalid.
@@ -138,7 +138,7 @@ pub enum CreateError {
     /// The description is too long.
     #[error("the description has {found_bytes} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed")]
     Description {
-        /// Its length.
+        /// The length of the description, in bytes.
         found_bytes: usize,
     },
     /// The limit on host memory is too great.
@@ -153,7 +153,7 @@ pub enum CreateError {
     /// Two parts on one device.
     #[error("device {device} is named twice; each part must be of another device")]
     DeviceTwice {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
     },
     /// Some devices of the slice are shared in time, and others by MPS.
@@ -161,7 +161,7 @@ pub enum CreateError {
         "device {device} is not shared in the same way as the slice's other devices (in time, or by MPS); `aliquot nodes` shows how each is"
     )]
     SharedOtherwise {
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
     },
     /// A part cannot be provided.
@@ -214,7 +214,7 @@ pub enum ResizeError {
     /// There is no slice of that name.
     #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
     NotFound {
-        /// The name.
+        /// The name that was requested.
         name: String,
     },
     /// The request is empty.
@@ -222,15 +222,15 @@ pub enum ResizeError {
         "nothing to change in slice {name:?}; give gpu-core, gpu-core-limit, gpu-memory, host-memory, a priority class or a user to let in"
     )]
     NoChange {
-        /// The name.
+        /// The name of the slice.
         name: String,
     },
     /// The slice has no part of that device.
     #[error("slice {name:?} has no part of device {device}; the devices of a slice cannot be changed")]
     NotItsDevice {
-        /// The name.
+        /// The name of the slice.
         name: String,
-        /// The device.
+        /// The UUID of the device.
         device: DeviceUuid,
     },
     /// The limit on host memory is too great.
@@ -247,15 +247,15 @@ pub enum RemoveError {
     /// There is no slice of that name.
     #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
     NotFound {
-        /// The name.
+        /// The name that was requested.
         name: String,
     },
-    /// Processes use it.
+    /// Processes use the slice, and the removal is not forced.
     #[error(
         "slice {name:?} is in use by {attached} processes; end them, or force the removal: they can then use nothing more"
     )]
     InUse {
-        /// The name.
+        /// The name of the slice.
         name: String,
         /// The number of processes.
         attached: usize,

@@ -23,9 +23,9 @@ pub enum NameError {
     /// It is too long.
     #[error("the slice name {} has {found} characters; at most {NAME_CHARS_MAX} are allowed", Quoted(name))]
     TooLong {
-        /// The name.
+        /// The name that was requested.
         name: String,
-        /// Its length.
+        /// Its length, in characters.
         found: usize,
     },
     /// It contains invalid characters, or an invalid label.
@@ -35,12 +35,12 @@ pub enum NameError {
         Quoted(name)
     )]
     Malformed {
-        /// The name.
+        /// The name that was requested.
         name: String,
     },
 }
 
-/// Checks a name.
+/// Checks the length and the characters of a name.
 pub(super) fn check(name: &str) -> Result<(), NameError> {
     let found = name.chars().count();
     if found > NAME_CHARS_MAX {

@@ -15,7 +15,7 @@ const POINTS_MAX: usize = 360;
 /// Totals of a part of a slice at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Device time.
+    /// Device time used, in nanoseconds.
     pub core_used_ns: u64,
     /// Time that threads waited in launches.
     pub throttled_ns: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Totals {
     pub waited_ns: u64,
     /// Requests for memory that were refused.
     pub memory_refused: u64,
-    /// Memory in use.
+    /// Memory in use now, with that beyond the ledger.
     pub memory_used_bytes: u64,
     /// The greatest memory in its ledger since the slice was made.
     pub ledger_peak_bytes: u64,

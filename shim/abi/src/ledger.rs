@@ -156,9 +156,9 @@ pub struct Identity {
 /// A slot, and the generation with which it was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotId {
-    /// Index in [`Ledger::slots`].
+    /// The slot's index in [`Ledger::slots`].
     pub index: usize,
-    /// Generation in [`Ledger::owners`].
+    /// The slot's generation in [`Ledger::owners`].
     pub generation: u32,
 }
 

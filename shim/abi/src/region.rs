@@ -91,12 +91,12 @@ pub enum HeaderError {
     NotReady,
     /// This is some other file.
     WrongMagic {
-        /// The number found.
+        /// The number in the header.
         found: u64,
     },
     /// The file was made by a manager with another major version.
     WrongMajor {
-        /// The version found.
+        /// The version in the header.
         found: u32,
     },
     /// The size in the header is not the size that this version maps.
@@ -140,7 +140,7 @@ impl Header {
     }
 }
 
-/// The limits file.
+/// The content of the limits file.
 #[repr(C)]
 pub struct Limits {
     /// See [`Header`], with [`LIMITS_MAGIC`].
@@ -149,15 +149,15 @@ pub struct Limits {
     pub heartbeat_ns: AtomicU64,
     /// Number of valid entries at the start of [`Limits::devices`]. At most [`DEVICES_MAX`]; never changes.
     pub device_count: AtomicU32,
-    /// [`FLAG_EVENTS`].
+    /// A set of flags: [`FLAG_EVENTS`].
     pub flags: AtomicU32,
     /// Limit of page-locked host memory in bytes; 0: no limit.
     pub host_memory_limit_bytes: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 9],
-    /// What the container may use of each device.
+    /// The limits of the container on each device.
     pub devices: [DeviceLimits; DEVICES_MAX],
-    /// What the container has used of each device. Kept here so that it outlives the manager.
+    /// The container's use of each device so far. Kept here so that it outlives the manager.
     pub counters: [DeviceCounters; DEVICES_MAX],
     /// How the container has waited for each device.
     pub waits: [DeviceWaits; DEVICES_MAX],
@@ -248,7 +248,7 @@ pub struct DeviceCounters {
     /// Device time that the container used in the last second, in thousandths of the device's time. In the container,
     /// NVML's utilisation is computed from it.
     pub used_permille: AtomicU64,
-    /// Leases granted.
+    /// Leases granted; a renewal does not count.
     pub leases: AtomicU64,
     /// Reserved, zero.
     pub reserved: [u64; 5],
@@ -291,16 +291,16 @@ pub mod gate {
     pub const TICK: u32 = 4;
 }
 
-/// The ledger file.
+/// The content of the ledger file.
 #[repr(C)]
 pub struct Ledger {
     /// See [`Header`], with [`LEDGER_MAGIC`].
     pub header: Header,
     /// Reserved, zero.
     pub reserved: [u64; 12],
-    /// What the container uses of each device's memory, in the order of [`Limits::devices`].
+    /// The container's use of each device's memory, in the order of [`Limits::devices`].
     pub devices: [Account; DEVICES_MAX],
-    /// What the container uses of the host's page-locked memory.
+    /// The container's use of the host's page-locked memory.
     pub host: Account,
     /// Fills the first page.
     pub reserved_page: [u64; 224],
@@ -313,7 +313,7 @@ pub struct Ledger {
     pub slots: [Slot; SLOTS_MAX],
 }
 
-/// What a container uses of one memory: a device's, or the host's page-locked memory.
+/// A container's use of one memory: a device's, or the host's page-locked memory.
 #[repr(C, align(128))]
 pub struct Account {
     /// Bytes in use by all slots together, in the low 48 bits; above them a count of changes: see
@@ -377,7 +377,7 @@ impl Slot {
 #[repr(C)]
 #[cfg_attr(not(loom), repr(align(4096)))]
 pub struct Slot {
-    /// What the process uses of each device.
+    /// The process's use of each device.
     pub devices: [SlotDevice; DEVICES_MAX],
     /// Inode number of the process's pid namespace: a pid has no meaning outside it.
     pub pid_namespace: AtomicU64,
@@ -392,7 +392,7 @@ pub struct Slot {
     pub markers: [AtomicU64; MARKER_CELLS],
 }
 
-/// What a process uses of one device.
+/// A process's use of one device.
 #[repr(C, align(128))]
 pub struct SlotDevice {
     /// Bytes in use and operations under way: see [`ledger`](crate::ledger).
@@ -414,7 +414,7 @@ pub struct SlotDevice {
     pub launches: AtomicU64,
     /// Nanoseconds for which launches of all threads have waited, at the gate or because the container paces itself.
     pub throttled_ns: AtomicU64,
-    /// Copies and memsets.
+    /// Number of copies and memsets.
     pub copies: AtomicU64,
     /// Bytes that these copies and memsets moved.
     pub copied_bytes: AtomicU64,
@@ -483,11 +483,11 @@ pub mod owner {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachMessage {
-    /// [`AttachMessage::MAGIC`].
+    /// Always [`AttachMessage::MAGIC`].
     pub magic: u32,
     /// [`AttachMessage::ATTACH`], [`AttachMessage::RING`] or [`AttachMessage::LOOK`].
     pub kind: u32,
-    /// The sender's slot.
+    /// The index of the sender's slot.
     pub slot: u32,
     /// The generation with which it took the slot.
     pub generation: u32,

@@ -72,7 +72,7 @@ pub fn note_taken_back(account: &Account, bytes: u64) {
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     rounding_bytes: u64,
-    /// [`Account::used`].
+    /// [`Account::used`] when the look began.
     used: u64,
     moving_bytes: u64,
 }
@@ -83,7 +83,7 @@ pub struct Looked {
     /// Memory used according to the ledger: the greater of the values before and after the driver was asked, so that an
     /// allocation between the two does not count as overhead.
     pub used_bytes: u64,
-    /// For [`DeviceLimits::rounding_seen`](crate::region::DeviceLimits::rounding_seen).
+    /// The value to store in [`DeviceLimits::rounding_seen`](crate::region::DeviceLimits::rounding_seen).
     pub seen: u64,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Estimates {
 /// How long launches of one kind take. All zero: unknown.
 #[repr(C)]
 struct Estimate {
-    /// The typical time.
+    /// The typical time of one launch.
     typical_ns: AtomicU32,
     /// The longest time that is not forgotten yet; at least the typical time.
     longest_ns: AtomicU32,

@@ -10,7 +10,7 @@ pub(crate) struct Launches(pub(super) u64);
 impl Launches {
     const GRAPH: u64 = 1 << 48;
 
-    /// No launch.
+    /// No launch of either kind.
     pub(super) const NONE: Launches = Launches(0);
 
     pub(crate) fn new(kernels: u32, graphs: u32) -> Launches {

@@ -13,7 +13,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// The only device.
+/// The UUID of the only device.
 pub(crate) const DEVICE: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
 #[derive(Default)]

@@ -84,7 +84,7 @@ pub(crate) struct Process {
     submitted: u64,
     done: u64,
     busy_since_ns: u64,
-    /// Finished kernels.
+    /// Number of finished kernels.
     pub(crate) kernels_done: u64,
 }
 

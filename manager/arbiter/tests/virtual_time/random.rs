@@ -1,6 +1,6 @@
 //! Pseudo-random numbers from a seed, the same on every machine.
 
-/// SplitMix64.
+/// Numbers of the algorithm SplitMix64.
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -207,7 +207,7 @@ impl World {
         self.devices[device].polls
     }
 
-    /// Runs until `end_ns`.
+    /// Runs the world in virtual time until `end_ns`.
     pub(crate) fn run_until(&mut self, end_ns: u64) {
         while self.now_ns < end_ns {
             let rates = self.rates();

@@ -25,7 +25,7 @@ pub(crate) fn jobs(begun: &OsStr) -> Vec<CompletionCandidate> {
     candidates(described, begun)
 }
 
-/// Names of queues.
+/// Names of queues that begin with `begun`.
 pub(crate) fn queues(begun: &OsStr) -> Vec<CompletionCandidate> {
     let queues = asked(async |mut client| {
         Ok(client.list_queues(ListQueuesRequest {}).await.map_err(failed)?.into_inner().queues)
@@ -33,7 +33,7 @@ pub(crate) fn queues(begun: &OsStr) -> Vec<CompletionCandidate> {
     candidates(queues.into_iter().map(|queue| (queue.name, String::new())), begun)
 }
 
-/// Names of nodes.
+/// Names of nodes that begin with `begun`.
 pub(crate) fn nodes(begun: &OsStr) -> Vec<CompletionCandidate> {
     let nodes =
         asked(async |mut client| Ok(client.list_nodes(ListNodesRequest {}).await.map_err(failed)?.into_inner().nodes));

@@ -101,7 +101,7 @@ fn tasks(job: &Job) -> String {
     format!("{running}/{pending}/{done}")
 }
 
-/// Where the job's members are or were: the first node, and how many more there are.
+/// The nodes where the job's members are or were: the first one, and the number of the others.
 fn nodes(job: &Job) -> String {
     let members = job.tasks.iter().flat_map(|task| &task.members);
     let mut nodes: Vec<&str> = members.map(|member| member.node.as_str()).filter(|node| !node.is_empty()).collect();

@@ -100,7 +100,7 @@ fn member_device(device: &MemberDevice) -> Value {
     json!({ "uuid": device.uuid, "core_millis": device.core_millis, "memory_bytes": device.memory_bytes })
 }
 
-/// A queue.
+/// A queue with its quota and its use.
 pub(crate) fn queue(queue: &Queue) -> Value {
     json!({
         "name": queue.name,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A job, or one of its tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskId {
-    /// The job.
+    /// The number of the job.
     pub(crate) job: u64,
     /// The task's index in the array, if one is named.
     pub(crate) task: Option<u32>,

@@ -42,18 +42,18 @@ impl Topic {
     }
 }
 
-/// A promise.
+/// A promise and whether it held.
 #[derive(Debug)]
 pub(super) struct Check {
-    /// Its subject.
+    /// The subject of the promise.
     pub(super) topic: Topic,
     /// The promise, with what was observed.
     pub(super) text: String,
-    /// Whether it held.
+    /// Whether the promise held.
     pub(super) holds: bool,
 }
 
-/// All promises, checked.
+/// All promises, checked against the results.
 pub(super) fn of(shown: &Shown) -> Vec<Check> {
     let together = Together::of(&shown.sharers);
     let mut checks = vec![device_used(&together)];

@@ -22,7 +22,7 @@ pub(super) struct Program<'stage> {
     orders: ChildStdin,
     events: Receiver<Event>,
     supervisor: &'stage Supervisor,
-    /// The newest report.
+    /// The newest report of the worker.
     pub(super) progress: Progress,
     /// The worker's slice. Declared after `child`, because the process must end first.
     pub(super) slice: OwnSlice<'stage>,

@@ -18,7 +18,7 @@ pub(super) enum Order {
     Fill,
 }
 
-/// A worker's report.
+/// A report of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(super) enum Event {
@@ -40,7 +40,7 @@ pub(super) enum Event {
     Filled(Filled),
     /// The worker cannot continue.
     Failed {
-        /// Why.
+        /// The reason, for people to read.
         message: String,
     },
 }

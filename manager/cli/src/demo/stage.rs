@@ -32,17 +32,17 @@ const FOURTH_PERCENT: u32 = 10;
 /// The request of a slice of the demonstration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cast {
-    /// Its name.
+    /// The name of the slice.
     pub(super) name: &'static str,
     /// Share of the device's time in percent: request and limit.
     pub(super) core_percent: u32,
-    /// Memory limit.
+    /// The memory limit, in bytes.
     pub(super) memory_bytes: u64,
 }
 
 /// The result of one of the two slices that share the device.
 pub(super) struct Sharer {
-    /// The request.
+    /// The request of the slice.
     pub(super) cast: Cast,
     /// Kernels completed in the window, times their duration.
     pub(super) kernel_ns: u64,
@@ -60,7 +60,7 @@ pub(super) struct Sharer {
 
 /// The result of the third slice.
 pub(super) struct Third {
-    /// The request.
+    /// The request of the slice.
     pub(super) cast: Cast,
     /// Memory that it requested in one piece: beyond its limit, although the device has it.
     pub(super) grab_bytes: u64,
@@ -70,13 +70,13 @@ pub(super) struct Third {
     pub(super) seen_total_bytes: u64,
     /// The memory that it got.
     pub(super) filled: Filled,
-    /// The manager's figures.
+    /// The manager's figures for the slice.
     pub(super) usage: PartUsage,
 }
 
 /// The results of the demonstration.
 pub(super) struct Shown {
-    /// The device.
+    /// The device that the slices share.
     pub(super) device: Device,
     /// Duration of the measurement.
     pub(super) seconds: u64,
@@ -136,7 +136,7 @@ impl<'run> Stage<'run> {
         }
     }
 
-    /// Runs all steps.
+    /// Runs all steps, and returns the results.
     pub(super) fn show(&self) -> Result<Shown> {
         let [small, large, third] = casts(self.device.memory_bytes);
         let mut programs = [self.start(small)?.0, self.start(large)?.0];

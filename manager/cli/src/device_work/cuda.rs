@@ -20,7 +20,7 @@ pub(crate) enum CudaError {
     Library(libloading::Error),
     /// The driver lacks a function.
     Function(&'static str),
-    /// A call failed.
+    /// A call of this function failed with this result.
     Call(&'static str, CUresult),
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn result_name(result: CUresult) -> String {
 
 macro_rules! driver {
     ($($name:ident: $symbol:literal ($($argument:ty),*);)*) => {
-        /// The driver's functions.
+        /// The functions of the driver's library.
         struct Driver {
             $($name: unsafe extern "C" fn($($argument),*) -> CUresult,)*
         }
@@ -172,7 +172,7 @@ impl Cuda {
         }
     }
 
-    /// Frees device memory.
+    /// Frees memory that [`Cuda::allocate`] has allocated.
     pub(crate) fn free(&self, pointer: CUdeviceptr) -> Result<(), CudaError> {
         // SAFETY: the pointer came from `allocate`, and nothing uses the memory: the kernels here access none.
         check("cuMemFree", unsafe { (self.driver.mem_free)(pointer) })

@@ -27,11 +27,11 @@ const CUDA_WANTED: c_int = 11_070;
 /// The kind of GPUs on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gpus {
-    /// NVIDIA GPUs.
+    /// At least one NVIDIA GPU.
     Real,
     /// The simulated GPU of `aliquot run --simulated`.
     Simulated,
-    /// No GPU.
+    /// No GPU of either kind.
     None,
 }
 

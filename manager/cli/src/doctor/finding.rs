@@ -8,7 +8,7 @@ use crate::table::printable;
 /// The state of something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
-    /// It works.
+    /// It works as it should.
     Ok,
     /// It works in part, or is not needed for everything.
     Warn,
@@ -19,26 +19,26 @@ pub(super) enum Status {
 /// The result of one check.
 #[derive(Debug)]
 pub(super) struct Finding {
-    /// What was checked.
+    /// The name of the check.
     pub(super) what: String,
-    /// Its state.
+    /// The state that was found.
     pub(super) status: Status,
     value: String,
     remedy: Option<String>,
 }
 
 impl Finding {
-    /// It works.
+    /// A finding that it works.
     pub(super) fn ok(what: impl Into<String>, value: impl Into<String>) -> Finding {
         Finding { what: what.into(), status: Status::Ok, value: value.into(), remedy: None }
     }
 
-    /// It should be looked at.
+    /// A finding that it should be looked at.
     pub(super) fn warn(what: impl Into<String>, value: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { what: what.into(), status: Status::Warn, value: value.into(), remedy: Some(remedy.into()) }
     }
 
-    /// It does not work.
+    /// A finding that it does not work.
     pub(super) fn fail(what: impl Into<String>, value: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { what: what.into(), status: Status::Fail, value: value.into(), remedy: Some(remedy.into()) }
     }

@@ -14,7 +14,7 @@ use crate::access::remedy;
 use crate::embedded::runtime_base;
 use crate::server::NODE_MANAGER;
 
-/// Findings about permissions.
+/// Findings about directories and device nodes that need permissions.
 pub(super) fn findings(manager: &Manager) -> Vec<Finding> {
     // A manager of another version does not report where it keeps regions.
     let in_use = manager.node().map(|node| node.runtime_dir.as_str()).filter(|dir| !dir.is_empty());

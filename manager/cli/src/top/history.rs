@@ -17,7 +17,7 @@ type PartKey = (String, String);
 /// The manager's answers so far.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// The newest answer.
+    /// The newest answer of the manager.
     pub(super) newest: GetUsageResponse,
     parts: HashMap<PartKey, Past>,
 }

@@ -36,7 +36,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// The next order.
+    /// The order that follows when the key is pressed.
     pub(super) fn next(self) -> Order {
         match self {
             Order::Name => Order::Share,

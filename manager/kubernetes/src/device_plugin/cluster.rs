@@ -72,7 +72,7 @@ pub trait Cluster: Send + Sync + 'static {
 /// A pod of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownPod {
-    /// Its UID.
+    /// The UID of the pod.
     pub uid: String,
     /// Its annotations and requests.
     pub pod: Pod,

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listeners(Arc<watch::Sender<Newest>>);
 
-/// The newest stream.
+/// The newest stream, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Newest {
     /// The number of streams opened so far, including this one.
@@ -24,7 +24,7 @@ pub(crate) struct Listener {
 }
 
 impl Listeners {
-    /// Opens a stream.
+    /// Opens a stream, which is the newest from now on.
     #[must_use]
     pub(crate) fn listen(&self) -> Listener {
         let mut number = 0;

@@ -37,7 +37,7 @@ struct Starting {
     replaced: BTreeSet<String>,
 }
 
-/// Makes containers' slices.
+/// Makes the slices of containers that start.
 pub(super) struct Preparer {
     node: Arc<dyn Node>,
     cluster: Arc<dyn Cluster>,

@@ -70,14 +70,14 @@ pub enum SettingsError {
     Value {
         /// The key of the setting.
         key: &'static str,
-        /// Its value.
+        /// The value of the setting.
         found: String,
         /// The condition that the value must meet.
         must: &'static str,
     },
 }
 
-/// Checked settings.
+/// Settings that were checked and can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The dialects that are spoken.

@@ -40,7 +40,7 @@ struct Known {
     listening: JoinSet<()>,
 }
 
-/// What all parts of a kubelet share.
+/// The state that all parts of a kubelet share.
 #[derive(Clone, Default)]
 pub(crate) struct Shared(Arc<Mutex<Known>>);
 
@@ -142,7 +142,7 @@ impl TestKubelet {
         known.units.values().filter_map(|units| units.get(resource)).flatten().cloned().collect()
     }
 
-    /// Forgets a pod.
+    /// Makes kubelet forget a pod and its units.
     pub(crate) fn forget(&self, pod: &str) {
         self.known.0.lock().unwrap().units.remove(pod);
     }

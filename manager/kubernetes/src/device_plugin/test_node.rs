@@ -120,7 +120,7 @@ impl TestNode {
         self.refuses_slices.store(true, Ordering::Relaxed);
     }
 
-    /// Changes a device.
+    /// Changes a device, and publishes the devices.
     pub(crate) fn change(&self, number: usize, change: impl FnOnce(&mut Device)) {
         self.devices.send_modify(|devices| change(&mut Arc::make_mut(devices).devices[number]));
     }

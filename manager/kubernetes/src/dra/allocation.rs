@@ -41,7 +41,7 @@ impl ClaimSlice {
 pub(super) struct AllocatedDevice {
     /// The claim's request that it answers; for a prioritised list, the list's name.
     pub request: String,
-    /// The pool.
+    /// The name of the pool that the device is in.
     pub pool: String,
     /// The device's name in it.
     pub device: String,
@@ -73,9 +73,9 @@ pub(super) enum AllocationError {
     /// It was allocated a device of another node.
     #[error("the claim has device {device} of pool {pool}; this node's is {own}")]
     OtherPool {
-        /// The device.
+        /// The device's name in its pool.
         device: String,
-        /// Its pool.
+        /// The name of the device's pool.
         pool: String,
         /// The pool of this node.
         own: String,
@@ -86,25 +86,25 @@ pub(super) enum AllocationError {
          device, and what others have of it is theirs"
     )]
     AdminAccess {
-        /// The request.
+        /// The name of the claim's request.
         request: String,
     },
     /// The device is gone, or was partitioned.
     #[error("device {device} is not there any more; delete the pod and the claim, so that another one is chosen")]
     Gone {
-        /// The device.
+        /// The device's name in its pool.
         device: String,
     },
     /// The API server returned a value that none of our resource slices allows.
     #[error("request {request} has {capacity} {found:?} of device {device}; it must be {expected}")]
     Capacity {
-        /// The request.
+        /// The name of the claim's request.
         request: String,
-        /// The device.
+        /// The device's name in its pool.
         device: String,
-        /// The capacity's name.
+        /// The name of the capacity.
         capacity: &'static str,
-        /// Its value.
+        /// The value that was returned.
         found: String,
         /// The condition that the value must meet.
         expected: &'static str,
@@ -112,7 +112,7 @@ pub(super) enum AllocationError {
     /// The requests of a slice add up to more than a whole device.
     #[error("the claim has {found} percent of device {device} in all")]
     WholeExceeded {
-        /// The device.
+        /// The device's name in its pool.
         device: String,
         /// The sum, in percent.
         found: u64,
@@ -123,7 +123,7 @@ pub(super) enum AllocationError {
          of at least {request}"
     )]
     LimitBelowRequest {
-        /// The device.
+        /// The device's name in its pool.
         device: String,
         /// The limit, in percent.
         limit: u32,

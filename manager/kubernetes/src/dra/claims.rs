@@ -42,9 +42,9 @@ use slices::{create, of_claim, remove_others};
 /// A claim as kubelet names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClaimName {
-    /// Its namespace.
+    /// The namespace of the claim.
     pub namespace: String,
-    /// Its name.
+    /// The name of the claim.
     pub name: String,
     /// Its UID, not checked.
     pub uid: String,
@@ -61,7 +61,7 @@ pub(super) struct Prepared {
 
 /// The record of a claim that kubelet wants prepared.
 enum Remembered {
-    /// It is prepared.
+    /// It is prepared, with these slices.
     Prepared(Vec<Prepared>),
     /// It is not prepared, or not any more. Contains its last record, if that can be read.
     Before(Option<Record>),
@@ -102,13 +102,13 @@ impl Claims {
         Ok(Claims { node, client, events, pool, boot_id, prepared, locks: Locks::default(), known })
     }
 
-    /// The node's pool.
+    /// The name of the node's pool.
     #[must_use]
     pub(super) fn pool(&self) -> &str {
         &self.pool
     }
 
-    /// The node.
+    /// The node that makes the slices.
     #[must_use]
     pub(super) fn node(&self) -> &Arc<dyn Node> {
         &self.node

@@ -16,7 +16,7 @@ use super::names::{device_name, is_label};
 /// The node's devices, and which of their instances were made, or are being made, for claims.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// The devices.
+    /// All devices of the node.
     pub devices: Arc<Devices>,
     /// The places of the driver's own instances.
     pub own: BTreeSet<Partition>,
@@ -51,7 +51,7 @@ impl View {
 /// An instance that could be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer<'node> {
-    /// The GPU.
+    /// The GPU that the instance would be on.
     pub gpu: &'node Device,
     /// The kind of instance.
     pub profile: &'node MigProfile,

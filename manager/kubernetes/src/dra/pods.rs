@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 /// A container's part of a claim; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Its pod.
+    /// The name of its pod.
     pub pod: String,
     /// Its name in the pod.
     pub container: String,
@@ -27,7 +27,7 @@ pub(super) struct Seen {
 /// A container that cannot be in one slice that has exactly its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Misfit {
-    /// Its pod.
+    /// The name of its pod.
     pub pod: String,
     /// The container, and the reason.
     pub reason: String,

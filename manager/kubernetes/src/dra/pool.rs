@@ -59,7 +59,7 @@ pub(super) fn specs(node_name: &str, content: &Content, layout: Layout, generati
         driver: DRIVER.into(),
         node_name: Some(node_name.into()),
         pool: ResourcePool { generation, name: node_name.into(), resource_slice_count: count },
-        // One of both, but not both, even if it is empty.
+        // A resource slice has devices or counters, but not both, even if the list of devices is empty.
         devices: (counter_sets.is_empty() || !devices.is_empty()).then_some(devices),
         shared_counters: (!counter_sets.is_empty()).then_some(counter_sets),
         ..ResourceSliceSpec::default()

@@ -53,17 +53,17 @@ pub(super) enum Phase {
 /// The record of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The claim.
+    /// The UID of the claim.
     pub uid: ClaimUid,
-    /// Its namespace.
+    /// The namespace of the claim.
     pub namespace: String,
-    /// Its name.
+    /// The name of the claim.
     pub name: String,
     /// How far the claim is prepared.
     pub phase: Phase,
     /// The boot of the machine in which this was written.
     pub boot_id: String,
-    /// Its slices.
+    /// The slices that the claim is divided into.
     #[serde(flatten, with = "written")]
     pub slices: Vec<ClaimSlice>,
 }
@@ -130,7 +130,7 @@ pub enum PreparedClaimsError {
     /// The content is not what was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
         /// What is wrong with the content.
         what: String,
@@ -141,9 +141,9 @@ pub enum PreparedClaimsError {
         path.display()
     )]
     Version {
-        /// The file.
+        /// The path of that file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file's format.
         found: u32,
     },
 }

@@ -30,7 +30,7 @@ const HEALTH_INTERVAL: Duration = Duration::from_secs(30);
 /// Time without a report after which kubelet calls the health unknown.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// The driver's services.
+/// The services that kubelet calls.
 #[derive(Clone)]
 pub(super) struct Driver {
     claims: Arc<Claims>,

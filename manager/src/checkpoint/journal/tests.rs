@@ -13,7 +13,7 @@ fn full() -> CheckpointError {
     CheckpointError::Write { path: "file".into(), source: std::io::ErrorKind::StorageFull.into() }
 }
 
-/// What was written last, as the slices' ids.
+/// The slices that were written last, by their ids.
 type Written = Arc<Mutex<Vec<SliceId>>>;
 
 /// A journal whose writes `fails` refuses.

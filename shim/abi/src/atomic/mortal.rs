@@ -21,7 +21,7 @@ struct Killed;
 pub enum End {
     /// It ran to its end.
     Natural,
-    /// It was killed.
+    /// It was killed at an access.
     Killed,
 }
 

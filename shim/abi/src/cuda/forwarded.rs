@@ -8,7 +8,7 @@
 pub struct Family {
     /// The reason why they may be forwarded.
     pub why: &'static str,
-    /// Their symbols.
+    /// The symbols of the functions.
     pub symbols: &'static [&'static str],
 }
 

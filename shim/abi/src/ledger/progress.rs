@@ -1,4 +1,4 @@
-//! Which of a process's progress markers the device has written.
+//! Finds out which of a process's progress markers the device has written.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::region::SlotDevice;

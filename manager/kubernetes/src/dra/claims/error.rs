@@ -26,7 +26,7 @@ pub(in crate::dra) enum ClaimError {
     /// A container would be in two slices, or in a slice with other requests than its own.
     #[error("pod {pod}: {reason}")]
     Pod {
-        /// The pod's name.
+        /// The name of the pod.
         pod: String,
         /// The container, and the reason.
         reason: String,
