@@ -5,11 +5,11 @@
 //! id:
 //!
 //! 1. *Allocate*, when a pod is admitted, does not name the container. The answer is the name of a CDI device that
-//! follows from the ids alone; that device does not exist yet.
+//!    follows from the ids alone; that device does not exist yet.
 //! 2. *PreStartContainer*, before the container is created, comes with the same ids. Kubelet's `PodResources` names the
-//! container that has them; for init containers its checkpoint does. The pod says what that container requests
-//! ([`aliquot_dialects`]). The slice is then made once for all of the container's resources, and published under the
-//! names that kubelet was told for each.
+//!    container that has them; for init containers its checkpoint does. The pod says what that container requests
+//!    ([`aliquot_dialects`]). The slice is then made once for all of the container's resources, and published under the
+//!    names that kubelet was told for each.
 //!
 //! So a container is never found by matching amounts, and its device is decided when the container is known: units of
 //! shares only count. Units of whole devices are the devices, unless a scheduler has decided on others. If the plugin
@@ -215,7 +215,7 @@ impl Plugin {
         // A set keeps ended tasks until they are joined.
         while self.tasks.try_join_next().is_some() {}
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        // Asked after the slices were read: so the container of each of these slices is in the answer.
+        // Asked after the slices were read: so each container that has one of these is in the answer.
         match self.pod_resources.list().await {
             Ok(holders) => {
                 self.sweeper.sweep(&slices, &holders).await;

@@ -56,6 +56,7 @@ impl Kind {
     }
 
     /// Whether a process with this finding may be stopped at all; the [judgement](super::judgement) decides each case.
+    ///
     /// Time alone is not enough evidence: a kernel that was launched before the device was shared, or shortly before a
     /// lease ended, can run on with no marker behind it. The manager must not end processes outside of slices.
     #[must_use]

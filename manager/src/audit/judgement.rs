@@ -159,8 +159,7 @@ mod tests {
 
     #[test]
     fn a_process_that_keeps_the_rules_has_no_finding() {
-        // The contexts and modules of other processes lift the slice's use above the limit, which is not this process's
-        // fault.
+        // The slice's contexts and modules lift its use above the limit, which is no fault of the process.
         assert_eq!(judge(&of(honest()), GIB), None);
         // Loads more modules than usual, within its limit.
         let large = SliceFacts { used_bytes: 3 * GIB, ledger_bytes: 0, ..honest() };

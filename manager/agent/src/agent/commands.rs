@@ -123,7 +123,7 @@ impl Agent {
             self.stop_instance(number, Reason::Stopped);
             self.tell_end(number);
         } else if is_handled {
-            // The start command of this instance will never arrive, because a later command was handled.
+            // The instance will never start here, because a later command was handled.
             self.tell(stop.claim.clone(), number, stop.generation, ended(&End::unknown(Reason::Stopped)));
         }
     }

@@ -408,7 +408,7 @@ impl Preparer {
     /// Removes the slices that no container has, to make room. Returns whether there were any.
     async fn clear(&self) -> Result<bool, PrepareError> {
         let slices = node::blocking(&self.node, |node| node.list()).await;
-        // Asked after the slices were read: so the container of each of these slices is in the answer.
+        // Asked after the slices were read: so each container that has one of these is in the answer.
         let holders = self.pod_resources.list().await?;
         let mut is_any_gone = false;
         for slice in of_nobody(&slices, &holders) {

@@ -134,7 +134,7 @@ impl Room {
             room.memory_bytes = room.memory_bytes.saturating_sub(part.memory_limit_bytes);
             room.is_untouched = false;
         }
-        // One percent of the time alone comes with this much memory, and no program can start with less.
+        // One percent of the time alone gets a hundredth of the memory. Below the minimum no program can start.
         room.has_memory = room.memory_bytes >= MEMORY_MIN_BYTES.min(device.memory_bytes / 100).max(1);
         room
     }

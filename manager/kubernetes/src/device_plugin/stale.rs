@@ -4,10 +4,10 @@
 //!
 //! 1. Kubelet: no container has the slice's units.
 //! 2. The API server, because kubelet may have forgotten the pod only for a moment: while it starts, it does not know
-//! all of its pods. The pod is gone, has ended, or was replaced by another one of its name. If the API server has the
-//! pod, or does not answer, kubelet must not have known it for a while.
+//!    all of its pods. The pod is gone, has ended, or was replaced by another one of its name. If the API server has
+//!    the pod, or does not answer, kubelet must not have known it for a while.
 //! 3. The node's kernel: no process has the slice. Both others may not know a pod that was deleted by force, or a
-//! static pod whose mirror was, while its container still runs.
+//!    static pod whose mirror was, while its container still runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -228,7 +228,7 @@ mod tests {
         assert_eq!((free(core, &[]), free(memory, &[]), free(whole, &[])), (300, 12, 3));
         let one = [slice(0, 60, 3)];
         assert_eq!((free(core, &one), free(memory, &one), free(whole, &one)), (200, 8, 2));
-        // No device has room for both 40 percent and 3 GiB, but each has room for one of them.
+        // No device has room for 40 percent and 3 GiB together, but there is room for either by itself.
         let each = [slice(0, 60, 1), slice(1, 90, 2), slice(2, 60, 3)];
         assert_eq!((free(core, &each), free(memory, &each), free(whole, &each)), (40, 3, 0));
     }

@@ -80,7 +80,7 @@ pub(super) enum AllocationError {
         /// The pool of this node.
         own: String,
     },
-    /// The request does not ask for a part of a device.
+    /// The request asks for administrative access, and not for a part of a device.
     #[error(
         "request {request} asks for administrative access, which {DRIVER} does not give: a slice is a part of a \
          device, and what others have of it is theirs"

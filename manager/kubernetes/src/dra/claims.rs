@@ -333,7 +333,7 @@ impl Claims {
     }
 
     /// The containers' parts of the claim's `requests`, for all pods that the claim is reserved for. Refuses a claim if
-    /// a container of these pods also has another claim.
+    /// a container of these pods also has another claim that becomes a slice.
     async fn seen(
         &self,
         claim: &ClaimName,
@@ -355,7 +355,7 @@ impl Claims {
             }
             let pod = match patience.ask(|| pods.get(&consumer.name)).await {
                 Ok(pod) if pod.metadata.uid.as_deref() == Some(consumer.uid.as_str()) => pod,
-                // The pod is being deleted.
+                // The pod with this UID is gone, and another one has its name.
                 Ok(_) => continue,
                 Err(error) if is_not_found(&error) => continue,
                 Err(error) => {

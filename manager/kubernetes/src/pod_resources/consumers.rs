@@ -28,7 +28,7 @@ pub async fn keep_consumers(node: Arc<dyn Node>, pod_resources: Arc<PodResources
     loop {
         ticks.tick().await;
         let slices = node::blocking(&node, |node| node.list()).await;
-        // Asked after the slices were read: so the container of each of these slices is in the answer.
+        // Asked after the slices were read: so each container that has one of these is in the answer.
         match pod_resources.list().await {
             Ok(holders) => {
                 answered = true;
