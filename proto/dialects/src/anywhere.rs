@@ -5,6 +5,7 @@ use crate::dialect::{Count, Dialect, Unit};
 use crate::pod::{NodeFacts, Pod};
 use crate::refusal::Refusal;
 use crate::request::Request;
+use crate::systems::elastic_gpu::ELASTIC_GPU;
 use crate::systems::own;
 use crate::translate::{Spoken, asks};
 
@@ -19,7 +20,7 @@ impl Pod {
             // Aliquot's own dialect never clashes with another one.
             let Ok(spoken) = Spoken::new([dialect]) else { continue };
             match spoken.translate(self, index, &facts) {
-                Ok(_) => return None,
+                Ok(_) | Err(Refusal::Undecided { .. }) => return None,
                 Err(refusal) if telling.as_ref().is_none_or(|before| rank(&refusal) < rank(before)) => {
                     telling = Some(refusal);
                 }
@@ -45,11 +46,15 @@ impl Pod {
         own::annotated(self).map(drop)
     }
 
-    /// The resource of which the container with this index must also ask for 1, because its request has amounts for
-    /// each device but no number of devices, so that kubelet would hand out nothing. `None`: the request is complete.
+    /// The resource of which the container with this index must also ask for 1, because kubelet hands out nothing for its
+    /// request: that has amounts for each device but no number of devices, or only names a claim. `None`: the request is
+    /// complete.
     #[must_use]
     pub fn left_out(&self, index: usize) -> Option<&'static str> {
         let asked = |name: &str| self.containers.get(index).is_some_and(|of| of.resources.contains_key(name));
+        if self.elastic_gpu_claim(index).is_some() {
+            return (!asked(ELASTIC_GPU)).then_some(ELASTIC_GPU);
+        }
         let facts = most_generous();
         Dialect::ALL.into_iter().find_map(|dialect| {
             let advertised = dialect.advertised(&facts);
@@ -82,7 +87,7 @@ fn most_generous() -> NodeFacts {
 /// the right one.
 fn rank(refusal: &Refusal) -> u8 {
     match refusal {
-        Refusal::Value { .. } | Refusal::Together { .. } | Refusal::Alone { .. } => 0,
+        Refusal::Value { .. } | Refusal::Together { .. } | Refusal::Alone { .. } | Refusal::Undecided { .. } => 0,
         Refusal::Mixed { .. } => 1,
         Refusal::NotSpoken { .. } => 2,
     }

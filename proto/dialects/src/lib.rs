@@ -17,6 +17,7 @@
 //! | `volcano` | `volcano.sh/vgpu-number` and its kind, `/gpu-memory`, `/gpu-number` | Volcano, or see below |
 //! | `kai` | annotations `gpu-fraction`, `gpu-memory`, and those of NvFractions | Aliquot's scheduler: such pods request nothing from kubelet |
 //! | `elastic-gpu` | `gpu-core`, `gpu-memory` in three spellings | its extender, if it has decided; else as `aliquot` |
+//! | | `aliquot.dev/elastic-gpu`, for what an `ElasticGPUClaim` says | Aliquot's scheduler alone |
 //! | `aws-vgpu` | `k8s.amazonaws.com/vgpu` | as `aliquot` |
 //!
 //! Requests of HAMi and Volcano are per device, which kube-scheduler cannot count. Where kube-scheduler decides alone,
@@ -55,5 +56,6 @@ pub use dialect::{Advertised, Count, Counted, Dialect, Placement, Unit, UnknownD
 pub use environment::Placed;
 pub use pod::{Container, NodeFacts, Pod, QgpuPolicy, own_annotations};
 pub use refusal::Refusal;
+pub use systems::elastic_gpu::{ELASTIC_GPU, ELASTIC_GPU_CLAIM};
 pub use translate::{Clash, Spoken};
 pub use wish::{Core, MILLION, Memory, Part, Priority, Share, Wish};

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::decision::{GANG, GANG_SIZE, OF_THE_SCHEDULER};
 use crate::refusal::Refusal;
+use crate::systems::elastic_gpu::ELASTIC_GPU_CLAIM;
 use crate::systems::own::ANNOTATIONS;
 
 /// The domain of Aliquot's own names.
@@ -26,12 +27,19 @@ impl Pod {
     /// and go unnoticed. `None` if the pod has none.
     #[must_use]
     pub fn unknown_annotations(&self) -> Option<String> {
-        let is_known = |key: &&str| ANNOTATIONS.contains(key) || OF_THE_SCHEDULER.contains(key);
+        let is_of_claim = |key: &str| {
+            let container = key.strip_prefix(ELASTIC_GPU_CLAIM);
+            container.is_some_and(|name| self.containers.iter().any(|container| container.name == name))
+        };
+        let is_known = |key: &&str| ANNOTATIONS.contains(key) || OF_THE_SCHEDULER.contains(key) || is_of_claim(key);
         let unknown = own_annotations(self.annotations.keys()).filter(|key| !is_known(key));
         let unknown: Vec<&str> = unknown.collect();
         let listed = || {
             let known = ANNOTATIONS.join(", ");
-            format!("{} changes nothing; there are {known}, {GANG} and {GANG_SIZE}", unknown.join(", "))
+            format!(
+                "{} changes nothing; there are {known}, {GANG}, {GANG_SIZE} and {ELASTIC_GPU_CLAIM}CONTAINER",
+                unknown.join(", ")
+            )
         };
         (!unknown.is_empty()).then(listed)
     }
@@ -160,8 +168,13 @@ mod tests {
             pod(&wrong).unknown_annotations().as_deref(),
             Some(
                 "aliquot.dev/gpu-core-limt, gpu.aliquot.dev/x changes nothing; there are aliquot.dev/gpu-core-limit, \
-                 aliquot.dev/priority-class, aliquot.dev/gang and aliquot.dev/gang-size"
+                 aliquot.dev/priority-class, aliquot.dev/gang, aliquot.dev/gang-size and \
+                 elastic-gpu-claim.aliquot.dev/CONTAINER"
             )
         );
+        let mut of_claim = pod(&["elastic-gpu-claim.aliquot.dev/main"]);
+        assert!(of_claim.unknown_annotations().unwrap().starts_with("elastic-gpu-claim.aliquot.dev/main changes"));
+        of_claim.containers.push(Container { name: "main".into(), ..Container::default() });
+        assert_eq!(of_claim.unknown_annotations(), None);
     }
 }

@@ -51,6 +51,14 @@ pub enum Refusal {
         /// The system of the second one.
         second_dialect: Dialect,
     },
+    /// A request whose amounts Aliquot's scheduler alone knows, and that it has not decided about.
+    #[error(
+        "{key} is given by Aliquot's scheduler alone, which has not bound the pod; let the pod name it: schedulerName"
+    )]
+    Undecided {
+        /// The resource.
+        key: String,
+    },
     /// A request of a system that the node does not speak.
     #[error(
         "{key} is a request in the words of {}, which this node does not speak; add {:?} to the node's dialects, \

@@ -88,14 +88,20 @@ impl Spoken {
 
 /// The devices that Aliquot's scheduler has chosen for the container, whatever the dialect of the request.
 fn decided(request: &Request<'_>) -> Result<Option<Decided>, Refusal> {
+    let decision = decision_of(request)?;
+    let parts = decision.as_ref().and_then(|decision| decision.containers.get(&request.container.name));
+    Ok(parts.map(|parts| Decided::Uuids(parts.iter().map(|part| part.uuid.clone()).collect())))
+}
+
+/// What Aliquot's scheduler has decided for the pod, if it has.
+pub(crate) fn decision_of(request: &Request<'_>) -> Result<Option<Decision>, Refusal> {
     let Some(text) = request.annotation(DECISION) else { return Ok(None) };
-    let decision: Decision = text.parse().map_err(|error: NoDecision| Refusal::Value {
+    let decision = text.parse().map_err(|error: NoDecision| Refusal::Value {
         key: DECISION.to_owned(),
         value: text.to_owned(),
         must: format!("what Aliquot's scheduler writes there ({error}); leave it out"),
     })?;
-    let parts = decision.containers.get(&request.container.name);
-    Ok(parts.map(|parts| Decided::Uuids(parts.iter().map(|part| part.uuid.clone()).collect())))
+    Ok(Some(decision))
 }
 
 /// A resource or annotation that asks for devices, and the dialects that it belongs to: at least one.

@@ -66,18 +66,37 @@ pub(crate) fn annotated(pod: &Pod) -> Result<Annotated, Refusal> {
     Ok(Annotated { limit, priority })
 }
 
+/// What is guaranteed, with the limit and the priority that a pod's annotations name.
+pub(crate) fn annotated_core(pod: &Pod, request_percent: u32) -> Result<(Core, Option<Priority>), Refusal> {
+    let Annotated { limit, priority } = annotated(pod)?;
+    Ok((limited(request_percent, limit)?, priority))
+}
+
+fn limited(request_percent: u32, limit: Option<u32>) -> Result<Core, Refusal> {
+    match limit {
+        Some(limit) if limit < request_percent => {
+            Err(Refusal::value(CORE_LIMIT, limit, format!("at least {CORE}, which is {request_percent}")))
+        }
+        limit => Ok(Core { request_percent, limit_percent: limit.unwrap_or(request_percent) }),
+    }
+}
+
+/// The share that this much is, with the limit that the pod's annotations name.
+pub(crate) fn share_of(
+    request: &Request<'_>,
+    core: Option<Percent>,
+    memory: Option<Memory>,
+) -> Result<(u32, Share), Refusal> {
+    share(core, memory, annotated(request.pod)?.limit, request.node.core_memory_percent)
+}
+
 fn share(
     core: Option<Percent>,
     memory: Option<Memory>,
     limit: Option<u32>,
     core_memory_percent: Option<u32>,
 ) -> Result<(u32, Share), Refusal> {
-    let with_limit = |request_percent| match limit {
-        Some(limit) if limit < request_percent => {
-            Err(Refusal::value(CORE_LIMIT, limit, format!("at least {CORE}, which is {request_percent}")))
-        }
-        limit => Ok(Core { request_percent, limit_percent: limit.unwrap_or(request_percent) }),
-    };
+    let with_limit = |request_percent| limited(request_percent, limit);
     Ok(match (core, memory) {
         (Some(Percent::Devices(devices)), None) => (devices, Share::Whole),
         (Some(Percent::Devices(devices @ 2..)), Some(_)) => {

@@ -1,7 +1,9 @@
 use aliquot_dialects::Dialect::ElasticGpu;
-use aliquot_dialects::{Decided, Memory, Share};
+use aliquot_dialects::{Decided, Memory, Pod, Priority, Refusal, Share};
 
-use crate::asking::{GIB, MIB, ask, assert_gets, assert_refused, assert_refused_with, both, core, memory_only};
+use crate::asking::{
+    GIB, MIB, Pairs, ask, assert_gets, assert_refused, assert_refused_with, both, container, core, memory_only, pod,
+};
 
 const COM_CORE: &str = "elasticgpu.com/gpu-core";
 const COM_MEMORY: &str = "elasticgpu.com/gpu-memory";
@@ -50,4 +52,57 @@ fn invalid_requests_are_refused_with_a_reason() {
         &[("elasticgpu.io/container-main", "x")],
         &[(&[(IO_CORE, "10")], "device numbers with commas")],
     );
+}
+
+const CLAIMED: Pairs<'_> = &[("aliquot.dev/elastic-gpu", "1")];
+const NAMED: (&str, &str) = ("elastic-gpu-claim.aliquot.dev/main", "part");
+const BOUND: (&str, &str) = ("aliquot.dev/generation", "1.2");
+
+#[test]
+fn a_claim_is_what_the_scheduler_has_decided() {
+    let decision = ("aliquot.dev/devices", "main=GPU-1/300/8589934592");
+    let wish = ask(ElasticGpu, CLAIMED, &[NAMED, BOUND, decision]).unwrap();
+    assert_eq!((wish.devices, wish.share), (1, both(core(30, 30), Memory::Bytes(8 * GIB))));
+    assert_eq!(wish.constraints.decided, Some(Decided::Uuids(vec!["GPU-1".into()])));
+    let more = [("aliquot.dev/gpu-core-limit", "60"), ("aliquot.dev/priority-class", "batch")];
+    let wish = ask(ElasticGpu, CLAIMED, &[&[NAMED, BOUND, decision], &more[..]].concat()).unwrap();
+    assert_eq!((wish.share, wish.priority), (both(core(30, 60), Memory::Bytes(8 * GIB)), Some(Priority::Batch)));
+}
+
+#[test]
+fn a_decision_counts_for_a_claim_only_in_a_bound_pod() {
+    let decided = |container| ("aliquot.dev/devices", container);
+    for annotations in [
+        &[NAMED][..],
+        &[NAMED, BOUND],
+        // Whoever makes a pod can write this.
+        &[NAMED, decided("main=GPU-1/300/1")],
+        &[NAMED, BOUND, decided("other=GPU-1/300/1")],
+        &[NAMED, BOUND, decided("main=GPU-1/300/1,GPU-2/300/1")],
+    ] {
+        let refusal = ask(ElasticGpu, CLAIMED, annotations).unwrap_err();
+        assert!(matches!(refusal, Refusal::Undecided { .. }), "{annotations:?}: {refusal}");
+    }
+    for thousandths in ["9", "1010", "4294967295"] {
+        let text = format!("main=GPU-1/{thousandths}/1");
+        let refusal = ask(ElasticGpu, CLAIMED, &[NAMED, BOUND, ("aliquot.dev/devices", &text)]).unwrap_err();
+        assert!(refusal.to_string().contains("10 to 1000 thousandths"), "{refusal}");
+    }
+}
+
+#[test]
+fn a_claim_stands_alone_in_its_container() {
+    let refused = |resources: Pairs<'_>, annotations: Pairs<'_>| {
+        let pod: Pod = pod(&[container("main", resources)], annotations);
+        pod.refused_everywhere(0).map(|refusal| refusal.to_string())
+    };
+    assert_eq!(refused(CLAIMED, &[NAMED]), None);
+    let reason = |resources, annotations| refused(resources, annotations).unwrap();
+    assert!(reason(CLAIMED, &[]).contains("means nothing without elastic-gpu-claim.aliquot.dev/"));
+    assert!(reason(&[("aliquot.dev/elastic-gpu", "2")], &[NAMED]).contains("a container has one claim"));
+    let with_core = [("aliquot.dev/elastic-gpu", "1"), (IO_CORE, "10")];
+    assert!(reason(&with_core, &[NAMED]).contains("the claim says how much it is"));
+    assert!(reason(&[], &[NAMED]).contains("ask for 1"));
+    let left_out = |resources| pod(&[container("main", resources)], &[NAMED]).left_out(0);
+    assert_eq!((left_out(&[]), left_out(CLAIMED)), (Some("aliquot.dev/elastic-gpu"), None));
 }

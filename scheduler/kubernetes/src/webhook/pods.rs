@@ -58,6 +58,7 @@ fn reason(refusal: &Refusal) -> &'static str {
         Refusal::Together { .. } => "contradiction",
         Refusal::Alone { .. } => "incomplete",
         Refusal::Mixed { .. } => "mixed",
+        Refusal::Undecided { .. } => "undecided",
         Refusal::NotSpoken { .. } => "not-spoken",
     }
 }
