@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_api_server::{Inventory, InventoryDevice};
-use aliquot_dialects::{DecidedPart, Decision, Memory, NodeFacts, Pod, Share, Spoken, Wish};
+use aliquot_dialects::{DecidedPart, Decision, Memory, NodeFacts, Pod, Refusal, Share, Spoken, Wish};
 use aliquot_scheduler_core::{
     Bytes, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, FurtherRequest, FurtherRequests, Health, Texts,
 };
 use aliquot_scheduler_engine::DevicePart;
 
+use crate::elastic::Asked;
 use crate::wanted::{self, Wanted};
 
 /// The attribute of a device that holds its UUID.
@@ -60,20 +61,37 @@ pub(crate) struct Ask {
 }
 
 impl Reading {
-    /// What of devices each container of a pod asks for that asks for some.
+    /// What of devices each container of a pod asks for that asks for some. `of_claim`: what it asks for by the
+    /// `ElasticGPUClaim` of a name.
     ///
     /// # Errors
     /// A request is not valid, or not supported.
-    pub(crate) fn asks(&self, pod: &Pod) -> Result<Vec<Ask>, String> {
+    pub(crate) fn asks(&self, pod: &Pod, of_claim: impl Fn(&str) -> Result<Asked, String>) -> Result<Vec<Ask>, String> {
         let mut asks = Vec::new();
         for (index, container) in pod.containers.iter().enumerate() {
             let of_container = |why: String| format!("container {:?}: {why}", container.name);
-            let wish = self.spoken.translate(pod, index, &self.facts);
+            let wish = match pod.elastic_gpu_claim(index) {
+                Some(claim) => self.claimed(pod, index, of_claim(claim).map_err(of_container)?).map(Some),
+                None => self.spoken.translate(pod, index, &self.facts),
+            };
             if let Some(wish) = wish.map_err(|refusal| of_container(refusal.to_string()))? {
                 asks.push(self.of_wish(&container.name, &wish).map_err(of_container)?);
             }
         }
         Ok(asks)
+    }
+
+    fn claimed(&self, pod: &Pod, index: usize, asked: Asked) -> Result<Wish, Refusal> {
+        let amounts = (asked.core_percent, asked.memory_bytes);
+        let mut wish = self.spoken.translate_claim(pod, index, &self.facts, amounts)?;
+        wish.constraints.models = asked.models;
+        wish.constraints.uuids = asked.bound_to.map(|(_, device)| device).into_iter().collect();
+        Ok(wish)
+    }
+
+    /// Whether it is certain that a pod asks for no device.
+    pub(crate) fn asks_for_none(&self, pod: &Pod) -> bool {
+        (0..pod.containers.len()).all(|index| matches!(self.spoken.translate(pod, index, &self.facts), Ok(None)))
     }
 
     /// What containers ask for, in the words of the books.
@@ -292,6 +310,10 @@ mod tests {
         DeviceRequest { count, core: DeviceCore::new(core), memory }
     }
 
+    fn asked_by(pod: &Pod) -> Result<Vec<Ask>, String> {
+        reading().asks(pod, |claim| Err(format!("there is no {claim}")))
+    }
+
     #[test]
     fn words_become_parts_of_devices() {
         let bytes = |bytes| DeviceMemory::Bytes(Bytes::new(bytes));
@@ -307,17 +329,17 @@ mod tests {
                 request(2, 100, bytes(GIB)),
             ),
         ] {
-            let asks = reading().asks(&pod(&[&[], resources], &[])).unwrap();
+            let asks = asked_by(&pod(&[&[], resources], &[])).unwrap();
             assert_eq!((asks[0].devices, asks[0].container.as_str()), (expected, "c1"), "{resources:?}");
         }
-        assert_eq!(reading().asks(&pod(&[&[("cpu", "1")]], &[])), Ok(Vec::new()));
+        assert_eq!(asked_by(&pod(&[&[("cpu", "1")]], &[])), Ok(Vec::new()));
     }
 
     #[test]
     fn each_container_has_its_own_parts_in_a_decision() {
         let core = |percent| vec![("aliquot.dev/gpu-core", percent)];
         let (small, two) = (core("30"), core("200"));
-        let asks = reading().asks(&pod(&[&small, &[], &two], &[])).unwrap();
+        let asks = asked_by(&pod(&[&small, &[], &two], &[])).unwrap();
         let containers: Vec<(String, usize)> =
             asks.iter().map(|ask| (ask.container.clone(), ask.devices.count.into())).collect();
         assert_eq!(containers, [("c0".to_owned(), 1), ("c2".to_owned(), 2)]);
@@ -330,7 +352,7 @@ mod tests {
         let decision = decision(&containers, &parts).unwrap().to_string();
         assert_eq!(decision, "c0=a/300/0;c2=b/1000/0,c/1000/0");
         assert_eq!(super::decision(&[], &parts), None);
-        let error = reading().asks(&pod(&[&core("0")], &[])).unwrap_err();
+        let error = asked_by(&pod(&[&core("0")], &[])).unwrap_err();
         assert!(error.starts_with("container \"c0\": aliquot.dev/gpu-core is \"0\""), "{error}");
     }
 
@@ -338,7 +360,7 @@ mod tests {
     fn models_are_those_whose_names_contain_the_words() {
         let models = |key: &str, value: &str| {
             let asked = [("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "1024")];
-            reading().asks(&pod(&[&asked], &[(key, value)])).unwrap().remove(0).models
+            asked_by(&pod(&[&asked], &[(key, value)])).unwrap().remove(0).models
         };
         assert_eq!(models("nvidia.com/use-gputype", "a100,t4"), ["NVIDIA A100", "Tesla T4"].map(str::to_owned).into());
         assert_eq!(models("nvidia.com/nouse-gputype", "nvidia"), ["Tesla T4".to_owned()].into());

@@ -29,8 +29,10 @@
 
 mod certificates;
 mod claim_report;
+mod condition;
 mod devices;
 mod dra;
+mod elastic;
 mod evicted;
 mod extender;
 mod gang;
@@ -58,7 +60,13 @@ mod watches;
 mod webhook;
 mod writer;
 
-pub use queue::{Queue, QueueCondition, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
+pub use condition::Condition;
+pub use elastic::{
+    ElasticGpu, ElasticGpuAmounts, ElasticGpuCapacity, ElasticGpuClaim, ElasticGpuClaimDefinition,
+    ElasticGpuClaimPhase, ElasticGpuClaimReference, ElasticGpuClaimResources, ElasticGpuClaimStatus, ElasticGpuClass,
+    ElasticGpuClassDefinition, ElasticGpuDefinition, ElasticGpuPhase, ElasticGpuStatus, ReclaimPolicy,
+};
+pub use queue::{Queue, QueueDefinition, QueueResource, QueueResources, QueueShare, QueueStatus};
 pub use scheduling_policy::{
     Enforcement, MemoryPolicy, MultiGpuPolicy, PreemptionPolicy, SchedulingPolicy, SchedulingPolicyDefinition,
     TopologyPolicy, TopologyStrategy,

@@ -11,6 +11,7 @@
 mod chosen;
 mod commands;
 mod device_claims;
+mod elastic_gpus;
 mod gangs;
 mod looks;
 mod nodes;
@@ -62,6 +63,7 @@ pub(crate) struct Mirror {
     policies: policies::Policies,
     volumes: volumes::Volumes,
     device_claims: device_claims::DeviceClaims,
+    elastic_gpus: elastic_gpus::ElasticGpus,
     /// By node, what its manager says of its devices, whether the node is known or not.
     said: BTreeMap<String, DevicesSaid>,
     /// The ports of nodes that pods of ours ask for, or have asked for.
@@ -162,6 +164,7 @@ impl Mirror {
             policies: policies::Policies::default(),
             volumes: volumes::Volumes::default(),
             device_claims: device_claims::DeviceClaims::default(),
+            elastic_gpus: elastic_gpus::ElasticGpus::default(),
             said: BTreeMap::new(),
             ports: BTreeSet::new(),
             reading: Reading::default(),
@@ -180,6 +183,7 @@ impl Mirror {
         self.read_inventories();
         self.look_at_volumes();
         self.look_at_device_claims();
+        self.look_at_elastic_gpus();
         self.tell_queues();
         for uid in std::mem::take(&mut self.changed_pods) {
             self.tell_pod(&uid);

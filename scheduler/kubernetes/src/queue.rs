@@ -7,6 +7,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::condition::Condition;
+
 /// What a queue's pods may have. The words are those of KAI's queues, so that a cluster can move over with its
 /// manifests: only `apiVersion` changes.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -99,7 +101,7 @@ pub struct QueueStatus {
     pub waiting: i32,
     /// `Valid`: whether the queue is as its specification says.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    pub conditions: Vec<QueueCondition>,
+    pub conditions: Vec<Condition>,
 }
 
 /// What a queue has of a resource.
@@ -112,25 +114,6 @@ pub struct QueueShare {
     pub held: f64,
     /// What it waits for.
     pub pending: f64,
-}
-
-/// A condition, as Kubernetes writes them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct QueueCondition {
-    /// What it is about.
-    #[serde(rename = "type")]
-    pub type_: String,
-    /// `True` or `False`.
-    pub status: String,
-    /// Why, in one word.
-    pub reason: String,
-    /// Why, in a sentence.
-    #[serde(default)]
-    pub message: String,
-    /// When the status has changed.
-    #[schemars(extend("format" = "date-time"))]
-    pub last_transition_time: String,
 }
 
 /// Why a specification is not used as it is.

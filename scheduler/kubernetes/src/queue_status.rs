@@ -13,8 +13,9 @@ use serde_json::json;
 use tokio::time::{Instant, interval, timeout};
 use tracing::debug;
 
+use crate::condition::Condition;
 use crate::mirror::QueueSaid;
-use crate::queue::{Fault, Queue, QueueCondition, QueueShare, QueueStatus};
+use crate::queue::{Fault, Queue, QueueShare, QueueStatus};
 use crate::serve::Shared;
 use crate::telemetry::Written;
 
@@ -63,15 +64,12 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown) {
 fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now: Timestamp) -> QueueStatus {
     let gpus = |millis: u64| millis as f64 / 1000.0;
     let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-    let condition = match fault {
-        None => QueueCondition { status: "True".into(), reason: "Used".into(), ..QueueCondition::default() },
-        Some(Fault { reason, text }) => {
-            QueueCondition { status: "False".into(), reason: reason.into(), message: text, ..QueueCondition::default() }
-        }
+    let (is_valid, reason, text) = match fault {
+        None => (true, "Used", String::new()),
+        Some(Fault { reason, text }) => (false, reason, text),
     };
-    let before = said.status.iter().flat_map(|status| &status.conditions).find(|of| of.type_ == VALID);
-    let since = before.filter(|before| before.status == condition.status).map(|before| &before.last_transition_time);
-    let last_transition_time = since.cloned().unwrap_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    let before = said.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let valid = Condition::new(VALID, is_valid, reason, text, before, now);
     QueueStatus {
         observed_generation: said.generation,
         gpu: queue
@@ -83,7 +81,7 @@ fn status(queue: Option<&QueueUse>, said: &QueueSaid, fault: Option<Fault>, now:
             .unwrap_or_default(),
         running: count(queue.map_or(0, |queue| queue.running)),
         waiting: count(queue.map_or(0, |queue| queue.waiting)),
-        conditions: vec![QueueCondition { type_: VALID.into(), last_transition_time, ..condition }],
+        conditions: vec![valid],
     }
 }
 

@@ -23,7 +23,7 @@ use crate::mirror::{Choice, Mirror, Write};
 use crate::telemetry::{Leading, Status};
 use crate::tls::TlsFiles;
 use crate::webhook::Webhook;
-use crate::{claim_report, left_over, questions, queue_status, report, reports, volumes, watches, writer};
+use crate::{claim_report, elastic, left_over, questions, queue_status, report, reports, volumes, watches, writer};
 
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -374,6 +374,7 @@ async fn lead(
         () = left_over::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = report::run(client.clone(), Arc::clone(shared), shown.clone(), events.clone()) => Ok(()),
         () = claim_report::run(Arc::clone(shared), events) => Ok(()),
+        () = elastic::run(client.clone(), Arc::clone(shared)) => Ok(()),
         () = queue_status::run(client, Arc::clone(shared), shown.clone()) => Ok(()),
         () = gangs.go_on_looking() => Ok(()),
         () = look_again(shared) => Ok(()),

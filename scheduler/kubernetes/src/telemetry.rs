@@ -47,16 +47,18 @@ struct OfState {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Written {
     Condition,
+    ElasticGpu,
     Lease,
     QueueStatus,
 }
 
 impl Written {
-    const ALL: [Written; 3] = [Written::Condition, Written::Lease, Written::QueueStatus];
+    const ALL: [Written; 4] = [Written::Condition, Written::ElasticGpu, Written::Lease, Written::QueueStatus];
 
     fn word(self) -> &'static str {
         match self {
             Written::Condition => "condition",
+            Written::ElasticGpu => "elastic-gpu",
             Written::Lease => "lease",
             Written::QueueStatus => "queue-status",
         }

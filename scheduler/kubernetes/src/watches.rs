@@ -1,6 +1,7 @@
 //! Watches what the mirror shows.
 
 mod device_claims;
+mod elastic_gpus;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -29,6 +30,7 @@ use crate::scheduling_policy::SchedulingPolicy;
 use crate::serve::Shared;
 
 pub(crate) use device_claims::start_device_claims;
+use elastic_gpus::{ElasticGpuClaims, ElasticGpuClasses, ElasticGpus};
 
 /// The API server ends a quiet watch after so many seconds, and it goes on from there: less than the client waits for
 /// an answer.
@@ -312,6 +314,9 @@ pub(crate) fn start(client: &Client, shared: &Arc<Shared>) -> Vec<watch::Receive
         follow(Namespaces, Api::all(client.clone()), shared),
         follow(Queues, Api::all(client.clone()), shared),
         follow(SchedulingPolicies, Api::all(client.clone()), shared),
+        follow(ElasticGpuClasses, Api::all(client.clone()), shared),
+        follow(ElasticGpuClaims, Api::all(client.clone()), shared),
+        follow(ElasticGpus, Api::all(client.clone()), shared),
         follow(Volumes, Api::all(client.clone()), shared),
         follow(VolumeClaims, Api::all(client.clone()), shared),
         follow(StorageClasses, Api::all(client.clone()), shared),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use aliquot_kubernetes_scheduler::{Queue, SchedulingPolicy};
+use aliquot_kubernetes_scheduler::{ElasticGpu, ElasticGpuClaim, ElasticGpuClass, Queue, SchedulingPolicy};
 use aliquot_scheduler_core::PriorityClass;
 use kube::CustomResourceExt;
 use serde_json::Value;
@@ -16,7 +16,13 @@ fn documents(file: &str) -> Vec<Value> {
 
 #[test]
 fn the_shipped_schemas_are_those_of_the_program() {
-    for (file, definition) in [("queues.yaml", Queue::crd()), ("scheduling-policies.yaml", SchedulingPolicy::crd())] {
+    for (file, definition) in [
+        ("queues.yaml", Queue::crd()),
+        ("scheduling-policies.yaml", SchedulingPolicy::crd()),
+        ("elastic-gpu-classes.yaml", ElasticGpuClass::crd()),
+        ("elastic-gpu-claims.yaml", ElasticGpuClaim::crd()),
+        ("elastic-gpus.yaml", ElasticGpu::crd()),
+    ] {
         let expected = serde_json::to_value(definition).unwrap();
         let shipped = documents(file).remove(0);
         let text = serde_saphyr::to_string(&expected).unwrap();

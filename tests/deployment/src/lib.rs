@@ -5,7 +5,7 @@ pub mod kube_scheduler;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use aliquot_kubernetes_scheduler::SchedulingPolicy;
+use aliquot_kubernetes_scheduler::{ElasticGpuClaim, ElasticGpuClass, SchedulingPolicy};
 use k8s_openapi::Resource;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -66,6 +66,8 @@ impl Object {
                 match (api, self.kind()) {
                     $((<$kind>::API_VERSION, <$kind>::KIND) => self.ignored_by::<$kind>(),)*
                     ("aliquot.dev/v1alpha1", "SchedulingPolicy") => self.ignored_by::<SchedulingPolicy>(),
+                    ("aliquot.dev/v1alpha1", "ElasticGPUClass") => self.ignored_by::<ElasticGpuClass>(),
+                    ("aliquot.dev/v1alpha1", "ElasticGPUClaim") => self.ignored_by::<ElasticGpuClaim>(),
                     (kube_scheduler::API_VERSION, kube_scheduler::KIND) => {
                         self.ignored_by::<kube_scheduler::KubeSchedulerConfiguration>()
                     }

@@ -63,12 +63,14 @@ impl Mirror {
                 self.is_to_read = true;
             }
         }
+        self.elastic_gpus_of_node_changed(&name);
         self.changed_nodes.insert(name);
     }
 
     pub(crate) fn node_gone(&mut self, name: &str) {
         if self.nodes.contains_key(name) {
             self.end_holders_on(name);
+            self.elastic_gpus_of_node_changed(name);
         }
         let Some(known) = self.nodes.remove(name) else { return };
         let of_node = |instance: &super::Instance| instance.node == name;
@@ -149,8 +151,7 @@ impl Mirror {
             held.peers.extend(pod.peers.clone().filter(|_| is_foreign_peer));
             let Some(instance) = pod.instance.as_ref().filter(|instance| instance.node == name) else {
                 held.by_foreign.add(&self.amounts_of(&pod.facts).unwrap_or_default());
-                let uses_no_device = self.reading.asks(&pod.facts.words).is_ok_and(|asks| asks.is_empty());
-                if !uses_no_device {
+                if !self.reading.asks_for_none(&pod.facts.words) {
                     held.user_of_devices = Some(pod.facts.full_name());
                 }
                 continue;

@@ -47,6 +47,7 @@ impl Mirror {
         }
         self.list_in_gang(&facts);
         self.list_in_claims(&facts);
+        self.list_in_elastic_gpu_claims(&facts);
         let has_ended_on = facts.node.clone().filter(|_| facts.has_ended);
         match self.pods.get_mut(&uid) {
             Some(known) => known.facts = facts,
@@ -93,6 +94,7 @@ impl Mirror {
         if let Some(known) = self.pods.remove(uid) {
             self.unlist_in_gang(&known.facts);
             self.unlist_in_claims(&known.facts);
+            self.unlist_in_elastic_gpu_claims(&known.facts);
         }
         self.changed_pods.remove(uid);
     }
@@ -242,6 +244,7 @@ impl Mirror {
         let mut constraints = placement::constraints(&facts.spec)?;
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
+        self.constrain_by_elastic_gpus(facts, &mut constraints)?;
         let means = Means { containers: Vec::new(), volume_claims, claimed };
         let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
         // A kube-scheduler that asks about devices weighs what is preferred by itself.
@@ -264,7 +267,7 @@ impl Mirror {
         let policy = self.policy_of(facts)?;
         let rules = policy.map(|policy| policy.rules).unwrap_or_default();
         let enforced = policy.and_then(|policy| attribute_of(policy.enforcement));
-        let asks = self.reading.asks(&facts.words)?;
+        let asks = self.reading.asks(&facts.words, |claim| self.asked_by_claim(facts, claim))?;
         let has_claims = !facts.claims.is_empty() || means.claimed.extended.is_some();
         if let Some(ask) = asks.first().filter(|_| has_claims) {
             return Err(format!(

@@ -2,6 +2,7 @@
 
 mod chosen;
 mod device_claims;
+mod elastic_gpus;
 mod figures;
 mod gangs;
 mod nodes;

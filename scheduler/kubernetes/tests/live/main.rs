@@ -1,6 +1,7 @@
 //! The scheduler against an API server, by HTTP.
 
 mod claims;
+mod elastic_gpus;
 mod extended_resources;
 mod extender;
 mod extender_tls;

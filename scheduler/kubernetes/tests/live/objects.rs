@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aliquot_test_api_server::{
-    ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, NODES, POD_GROUPS, PODS, QUEUES, Resource,
-    SCHEDULING_POLICIES, SLICES, STORAGE_CLASSES, Store, VOLUME_CLAIMS, VOLUMES,
+    ApiServer, BUDGETS, CLAIMS, CORE_EVENTS, DEVICE_CLASSES, ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS,
+    NODES, POD_GROUPS, PODS, QUEUES, Resource, SCHEDULING_POLICIES, SLICES, STORAGE_CLASSES, Store, VOLUME_CLAIMS,
+    VOLUMES,
 };
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -103,6 +104,9 @@ impl Objects {
             (&POD_GROUPS, "default"),
             (&QUEUES, ""),
             (&SCHEDULING_POLICIES, ""),
+            (&ELASTIC_GPU_CLAIMS, "default"),
+            (&ELASTIC_GPUS, ""),
+            (&ELASTIC_GPU_CLASSES, ""),
             (&CORE_EVENTS, "default"),
             (&CLAIMS, "default"),
             (&SLICES, ""),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use aliquot_test_api_server::{Fault, QUEUES};
+use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPUS, Fault, PODS, QUEUES};
 use serde_json::{Value, json};
 
 use crate::kit::Cluster;
@@ -37,7 +37,7 @@ pub(crate) fn used(cluster: &Cluster) -> BTreeSet<Right> {
 #[test]
 fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     let mut cluster = Cluster::with_faults();
-    cluster.node("n", 1);
+    cluster.node_with_elastic_gpus("n", 1);
     cluster.device_classes();
     cluster.node_with_driver("m", &["H100", "H100"]);
     let (first_of_e, first_of_f) = (AtomicBool::new(true), AtomicBool::new(true));
@@ -75,6 +75,16 @@ fn the_scheduler_has_exactly_the_rights_that_it_uses() {
     cluster.wait_until("the queue has a status", |cluster| {
         cluster.objects.get(&QUEUES, "", "q")["status"]["conditions"].is_array()
     });
+    // One for the pod that waits, and one for the claim.
+    cluster.node_with_elastic_gpus("o", 2);
+    cluster.elastic_gpu_example(&[]);
+    cluster.wait_until_claim_is("Bound", "Bound");
+    cluster.wait_until("the part is bound", |cluster| {
+        cluster.objects.list(&ELASTIC_GPUS).iter().all(|gpu| gpu["status"]["phase"] == "Bound")
+    });
+    cluster.objects.delete(&PODS, "default", "notebook");
+    cluster.objects.delete(&ELASTIC_GPU_CLAIMS, "default", "notebook");
+    cluster.wait_until("the part is gone", |cluster| cluster.objects.list(&ELASTIC_GPUS).is_empty());
     scheduler.stop();
     let used = used(&cluster);
     let mut allowed = allowed("scheduler/rbac.yaml");

@@ -46,7 +46,7 @@ pub struct Resource {
 }
 
 /// Every resource that is served.
-pub const RESOURCES: [&Resource; 34] = [
+pub const RESOURCES: [&Resource; 37] = [
     &PODS,
     &NODES,
     &NAMESPACES,
@@ -68,6 +68,9 @@ pub const RESOURCES: [&Resource; 34] = [
     &BUDGETS,
     &QUEUES,
     &SCHEDULING_POLICIES,
+    &ELASTIC_GPU_CLASSES,
+    &ELASTIC_GPU_CLAIMS,
+    &ELASTIC_GPUS,
     &POD_GROUPS,
     &KAI_POD_GROUPS,
     &VOLCANO_POD_GROUPS,
@@ -280,6 +283,18 @@ pub const QUEUES: Resource =
 /// `schedulingpolicies`.
 pub const SCHEDULING_POLICIES: Resource =
     custom("aliquot.dev", "v1alpha1", "schedulingpolicies", "SchedulingPolicy", false);
+
+/// `elasticgpuclasses`.
+pub const ELASTIC_GPU_CLASSES: Resource =
+    custom("aliquot.dev", "v1alpha1", "elasticgpuclasses", "ElasticGPUClass", false);
+
+/// `elasticgpuclaims`.
+pub const ELASTIC_GPU_CLAIMS: Resource =
+    Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "elasticgpuclaims", "ElasticGPUClaim", true) };
+
+/// `elasticgpus`.
+pub const ELASTIC_GPUS: Resource =
+    Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "elasticgpus", "ElasticGPU", false) };
 
 /// Kubernetes' own `podgroups`, as in version 1.36.
 pub const POD_GROUPS: Resource = custom("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", true);

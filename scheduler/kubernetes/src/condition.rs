@@ -1,0 +1,44 @@
+//! Conditions in the status of our own objects.
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A condition, as Kubernetes writes them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// What it is about.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True` or `False`.
+    pub status: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in a sentence.
+    #[serde(default)]
+    pub message: String,
+    /// When the status has changed.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: String,
+}
+
+impl Condition {
+    /// What is so, or is not. Its time is that of the last change of its status: `before` are the conditions until now.
+    pub(crate) fn new(
+        type_: &str,
+        is_so: bool,
+        reason: &str,
+        message: String,
+        before: &[Condition],
+        now: Timestamp,
+    ) -> Condition {
+        let status = if is_so { "True" } else { "False" };
+        let same = before.iter().find(|before| before.type_ == type_ && before.status == status);
+        let last_transition_time = match same {
+            Some(same) => same.last_transition_time.clone(),
+            None => now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        };
+        Condition { type_: type_.into(), status: status.into(), reason: reason.into(), message, last_transition_time }
+    }
+}

@@ -1,0 +1,110 @@
+//! The classes, claims and parts that there are, and what they mean for a pod.
+
+use std::collections::BTreeMap;
+
+use aliquot_dialects::quantity;
+use kube::ResourceExt;
+
+use super::{ElasticGpu, ElasticGpuAmounts, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClassDefinition};
+
+/// A namespace, and the name of a claim in it.
+pub(crate) type Name = (String, String);
+
+/// All that is known of them.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) classes: BTreeMap<String, ElasticGpuClassDefinition>,
+    pub(crate) claims: BTreeMap<Name, ElasticGpuClaim>,
+    pub(crate) gpus: BTreeMap<String, ElasticGpu>,
+}
+
+/// What a pod asks for that has a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Percent of a device's time.
+    pub(crate) core_percent: Option<u32>,
+    pub(crate) memory_bytes: Option<u64>,
+    /// Words of which the model contains one; empty: any model will do.
+    pub(crate) models: Vec<String>,
+    /// The node and the UUID of the device that the claim is bound to.
+    pub(crate) bound_to: Option<(String, String)>,
+}
+
+/// Why a claim gives a pod nothing: in one word, and in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unmet {
+    pub(crate) reason: &'static str,
+    pub(crate) text: String,
+}
+
+impl Known {
+    /// The part that is bound to a claim.
+    pub(crate) fn gpu_of(&self, claim: &ElasticGpuClaim) -> Option<&ElasticGpu> {
+        let uid = claim.metadata.uid.as_ref()?;
+        self.gpus.get(&gpu_name(uid)).filter(|gpu| gpu.spec.claim_ref.uid == *uid)
+    }
+
+    /// What a pod asks for that has a claim. `is_there` says whether a node has a device.
+    ///
+    /// # Errors
+    /// The claim gives it nothing.
+    pub(crate) fn asked(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Result<Asked, Unmet> {
+        let gpu = self.gpu_of(claim);
+        if let Some(text) = self.loss_of(claim, is_there) {
+            return Err(Unmet { reason: "Lost", text });
+        }
+        let class = self.class_of(claim)?;
+        let own = &claim.spec.resources.requests;
+        let amounts = if *own == ElasticGpuAmounts::default() { &class.default_requests } else { own };
+        let (core_percent, memory_bytes) = read(amounts)?;
+        let bound_to = gpu.map(|gpu| (gpu.spec.node_name.clone(), gpu.spec.device.clone()));
+        Ok(Asked { core_percent, memory_bytes, models: class.models.clone(), bound_to })
+    }
+
+    pub(super) fn class_of(&self, claim: &ElasticGpuClaim) -> Result<&ElasticGpuClassDefinition, Unmet> {
+        let name = &claim.spec.class;
+        let text =
+            || format!("there is no ElasticGPUClass {name:?}; make it, or make the claim anew with another class");
+        self.classes.get(name).ok_or_else(|| Unmet { reason: "ClassNotFound", text: text() })
+    }
+
+    /// Why a claim has lost its part; `None`: it has it, or never had one.
+    pub(super) fn loss_of(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Option<String> {
+        let advice = "delete the claim, and make it anew";
+        let Some(gpu) = self.gpu_of(claim) else {
+            let status = claim.status.as_ref()?;
+            let had = status.elastic_gpu.as_ref().filter(|_| status.phase != ElasticGpuClaimPhase::Pending)?;
+            return Some(format!("its ElasticGPU {had:?} was deleted; {advice}"));
+        };
+        let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
+        let is_gone = !is_there(node, device);
+        is_gone.then(|| {
+            format!(
+                "the device {device} of its ElasticGPU {:?} is not on node {node}; wait for it, or {advice}",
+                gpu.name_any()
+            )
+        })
+    }
+}
+
+/// The name of the part of the claim with this UID.
+pub(super) fn gpu_name(claim_uid: &str) -> String {
+    format!("egpu-{claim_uid}")
+}
+
+/// Percent of time and bytes of memory. The schema lets nothing else through than what can be read here.
+fn read(amounts: &ElasticGpuAmounts) -> Result<(Option<u32>, Option<u64>), Unmet> {
+    let unmet = |text: String| Unmet { reason: "NoAmount", text };
+    let core = amounts.core.map(|core| u32::try_from(core).map_err(|_| unmet(format!("its core is {core} percent"))));
+    let memory = amounts.memory.as_ref().map(|memory| {
+        quantity::whole(memory).map_err(|must| unmet(format!("its memory is {memory:?}; it must be {must}")))
+    });
+    match (core.transpose()?, memory.transpose()?) {
+        (None, None) => {
+            let text =
+                "neither the claim nor its class says how much it is; make the claim anew with resources.requests";
+            Err(unmet(text.to_owned()))
+        }
+        amounts => Ok(amounts),
+    }
+}

@@ -1,0 +1,199 @@
+//! What is to be written so that classes, claims and parts are as they should be. Pure: no clock, no network.
+//!
+//! Each step follows from what is there now, so it does not matter which of them an earlier leader has done.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+
+use super::known::{Known, Name, Unmet, gpu_name};
+use super::{
+    ElasticGpu, ElasticGpuCapacity, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClaimReference,
+    ElasticGpuClaimStatus, ElasticGpuDefinition, ElasticGpuPhase, ElasticGpuStatus, ReclaimPolicy,
+};
+use crate::condition::Condition;
+
+/// Keeps a claim for as long as a pod has what it says.
+pub(super) const PROTECTION: &str = "aliquot.dev/elastic-gpu-protection";
+
+/// The condition of a claim that says whether it is bound.
+const BOUND: &str = "Bound";
+
+/// A pod that is bound to a node, and has a claim.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Use {
+    /// The name of the pod as people write it.
+    pub(crate) pod: String,
+    /// What it has by the claim; `None`: that is not known.
+    pub(crate) given: Option<Given>,
+}
+
+/// The part of a device that a pod has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) node: String,
+    pub(crate) device: String,
+    pub(crate) model: String,
+    pub(crate) core_percent: u32,
+    pub(crate) memory_bytes: u64,
+}
+
+/// A write.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// A claim is to have these finalizers, if it is still this version of it.
+    Finalizers {
+        claim: Name,
+        resource_version: String,
+        finalizers: Vec<String>,
+    },
+    /// A part is to be made.
+    Make(Box<ElasticGpu>),
+    /// A part is to be deleted, if it is still the one with this UID.
+    Delete {
+        gpu: String,
+        uid: String,
+    },
+    SayOfClaim(Name, Box<ElasticGpuClaimStatus>),
+    SayOfGpu(String, ElasticGpuStatus),
+}
+
+/// What is to be done now. `uses`: the pods that have claims. `is_there`: whether a node has a device.
+pub(crate) fn plan(
+    known: &Known,
+    uses: &BTreeMap<Name, Use>,
+    is_there: impl Fn(&str, &str) -> bool,
+    now: Timestamp,
+) -> Vec<Step> {
+    let planner = Planner { known, uses, is_there, now };
+    let of_claims = known.claims.iter().flat_map(|(name, claim)| planner.of_claim(name, claim));
+    of_claims.chain(known.gpus.values().filter_map(|gpu| planner.of_gpu(gpu))).collect()
+}
+
+struct Planner<'a, F> {
+    known: &'a Known,
+    uses: &'a BTreeMap<Name, Use>,
+    is_there: F,
+    now: Timestamp,
+}
+
+impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
+    fn of_claim(&self, name: &Name, claim: &ElasticGpuClaim) -> Vec<Step> {
+        let used_by = self.uses.get(name);
+        let is_leaving = claim.metadata.deletion_timestamp.is_some();
+        let mut steps = Vec::new();
+        // The API server refuses new finalizers of what is being deleted.
+        let is_to_protect = !is_leaving || used_by.is_some();
+        let is_protected = claim.finalizers().iter().any(|of| of == PROTECTION);
+        if is_protected != is_to_protect && !(is_leaving && is_to_protect) {
+            let others = claim.finalizers().iter().filter(|of| *of != PROTECTION).cloned();
+            steps.push(Step::Finalizers {
+                claim: name.clone(),
+                resource_version: claim.resource_version().unwrap_or_default(),
+                finalizers: others.chain(is_to_protect.then(|| PROTECTION.to_owned())).collect(),
+            });
+        }
+        if is_leaving && used_by.is_none() {
+            return steps;
+        }
+        let given = used_by.and_then(|used| used.given.as_ref());
+        let made = given.filter(|_| self.known.gpu_of(claim).is_none()).and_then(|given| self.part(claim, given));
+        let status = self.status_of(claim, made.as_ref(), used_by);
+        if claim.status.as_ref() != Some(&status) {
+            steps.push(Step::SayOfClaim(name.clone(), Box::new(status)));
+        }
+        // First it is made: a claim is bound to what there is.
+        steps.splice(0..0, made.map(|made| Step::Make(Box::new(made))));
+        steps
+    }
+
+    /// The part that a pod of the claim has, to be bound to the claim.
+    fn part(&self, claim: &ElasticGpuClaim, given: &Given) -> Option<ElasticGpu> {
+        let uid = claim.metadata.uid.clone()?;
+        // A class that is gone by now says nothing any more.
+        let reclaim_policy = self.known.class_of(claim).map(|class| class.reclaim_policy).unwrap_or_default();
+        let capacity = ElasticGpuCapacity {
+            core: i32::try_from(given.core_percent).unwrap_or(i32::MAX),
+            memory_bytes: i64::try_from(given.memory_bytes).unwrap_or(i64::MAX),
+        };
+        let definition = ElasticGpuDefinition {
+            capacity,
+            node_name: given.node.clone(),
+            device: given.device.clone(),
+            model: given.model.clone(),
+            claim_ref: ElasticGpuClaimReference {
+                namespace: claim.namespace().unwrap_or_default(),
+                name: claim.name_any(),
+                uid: uid.clone(),
+            },
+            class: claim.spec.class.clone(),
+            reclaim_policy,
+        };
+        let metadata = ObjectMeta { name: Some(gpu_name(&uid)), ..ObjectMeta::default() };
+        Some(ElasticGpu { metadata, spec: definition, status: None })
+    }
+
+    fn status_of(
+        &self,
+        claim: &ElasticGpuClaim,
+        made: Option<&ElasticGpu>,
+        used_by: Option<&Use>,
+    ) -> ElasticGpuClaimStatus {
+        let before = claim.status.clone().unwrap_or_default();
+        let unmet = match made {
+            Some(_) => None,
+            None => self.known.asked(claim, &self.is_there).err(),
+        };
+        let gpu = made.or_else(|| self.known.gpu_of(claim));
+        let (phase, reason, text) = match (gpu, unmet) {
+            (_, Some(Unmet { reason: reason @ "Lost", text })) => (ElasticGpuClaimPhase::Lost, reason, text),
+            // What is bound stays bound without its class.
+            (Some(_), _) => {
+                let text = used_by.map_or_else(String::new, |used| format!("pod {} has it", used.pod));
+                (ElasticGpuClaimPhase::Bound, BOUND, text)
+            }
+            (None, Some(Unmet { reason, text })) => (ElasticGpuClaimPhase::Pending, reason, text),
+            (None, None) => {
+                let text = "it is bound when the first pod that names it is".to_owned();
+                (ElasticGpuClaimPhase::Pending, "WaitForFirstConsumer", text)
+            }
+        };
+        let is_bound = phase == ElasticGpuClaimPhase::Bound;
+        let lost = || before.elastic_gpu.clone().filter(|_| phase == ElasticGpuClaimPhase::Lost);
+        ElasticGpuClaimStatus {
+            phase,
+            elastic_gpu: gpu.map(ElasticGpu::name_any).or_else(lost),
+            capacity: gpu.map(|gpu| gpu.spec.capacity),
+            conditions: vec![Condition::new(BOUND, is_bound, reason, text, &before.conditions, self.now)],
+        }
+    }
+
+    fn of_gpu(&self, gpu: &ElasticGpu) -> Option<Step> {
+        let claim_ref = &gpu.spec.claim_ref;
+        let name = (claim_ref.namespace.clone(), claim_ref.name.clone());
+        let claim = self.known.claims.get(&name).filter(|claim| claim.uid().as_ref() == Some(&claim_ref.uid));
+        let is_wanted = claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none());
+        let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
+        let status = if is_wanted || self.uses.contains_key(&name) {
+            match (self.is_there)(node, device) {
+                true => ElasticGpuStatus { phase: ElasticGpuPhase::Bound, message: String::new() },
+                false => ElasticGpuStatus {
+                    phase: ElasticGpuPhase::Failed,
+                    message: format!("the device {device} is not on node {node}"),
+                },
+            }
+        } else if gpu.spec.reclaim_policy == ReclaimPolicy::Delete {
+            let is_leaving = gpu.metadata.deletion_timestamp.is_some();
+            return (!is_leaving).then(|| Step::Delete { gpu: gpu.name_any(), uid: gpu.uid().unwrap_or_default() });
+        } else {
+            let message = "its claim was deleted; it holds nothing, and can be deleted".to_owned();
+            ElasticGpuStatus { phase: ElasticGpuPhase::Released, message }
+        };
+        (gpu.status.as_ref() != Some(&status)).then(|| Step::SayOfGpu(gpu.name_any(), status))
+    }
+}
+
+#[cfg(test)]
+mod tests;

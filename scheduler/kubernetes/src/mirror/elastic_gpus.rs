@@ -1,0 +1,220 @@
+//! Claims for parts of devices that pods name, which pod has each, and what it asks for by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm};
+use jiff::Timestamp;
+
+use super::Mirror;
+use crate::elastic::{self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDefinition, Given, Name, Step, Use};
+use crate::placement::{self, NODE_NAME};
+use crate::pod::PodFacts;
+
+/// What is known of classes, claims and parts, and which pods name claims.
+#[derive(Debug, Default)]
+pub(super) struct ElasticGpus {
+    known: elastic::Known,
+    /// The pods that name each claim, whether it is known or not.
+    users: BTreeMap<Name, BTreeSet<String>>,
+    /// Claims of which something has changed.
+    changed: BTreeSet<Name>,
+}
+
+impl Mirror {
+    pub(crate) fn elastic_gpu_class(&mut self, name: &str, class: ElasticGpuClassDefinition) {
+        if self.elastic_gpus.known.classes.get(name) != Some(&class) {
+            self.elastic_gpus.known.classes.insert(name.to_owned(), class);
+            self.elastic_gpus.class_changed(name);
+        }
+    }
+
+    pub(crate) fn elastic_gpu_class_gone(&mut self, name: &str) {
+        if self.elastic_gpus.known.classes.remove(name).is_some() {
+            self.elastic_gpus.class_changed(name);
+        }
+    }
+
+    pub(crate) fn elastic_gpu_class_names(&self) -> BTreeSet<String> {
+        self.elastic_gpus.known.classes.keys().cloned().collect()
+    }
+
+    pub(crate) fn elastic_gpu_claim(&mut self, claim: ElasticGpuClaim) {
+        let metadata = &claim.metadata;
+        let name = (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default());
+        self.elastic_gpus.changed.insert(name.clone());
+        self.elastic_gpus.known.claims.insert(name, claim);
+    }
+
+    pub(crate) fn elastic_gpu_claim_gone(&mut self, namespace: &str, name: &str) {
+        let name = (namespace.to_owned(), name.to_owned());
+        self.elastic_gpus.known.claims.remove(&name);
+        self.elastic_gpus.changed.insert(name);
+    }
+
+    pub(crate) fn elastic_gpu_claim_names(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.elastic_gpus.known.claims.keys().map(|(namespace, name)| (namespace.as_str(), name.as_str()))
+    }
+
+    pub(crate) fn elastic_gpu(&mut self, gpu: ElasticGpu) {
+        self.elastic_gpus.gpu_changed(&gpu);
+        self.elastic_gpus.known.gpus.insert(gpu.metadata.name.clone().unwrap_or_default(), gpu);
+    }
+
+    pub(crate) fn elastic_gpu_gone(&mut self, name: &str) {
+        if let Some(gpu) = self.elastic_gpus.known.gpus.remove(name) {
+            self.elastic_gpus.gpu_changed(&gpu);
+        }
+    }
+
+    pub(crate) fn elastic_gpu_names(&self) -> BTreeSet<String> {
+        self.elastic_gpus.known.gpus.keys().cloned().collect()
+    }
+
+    /// A pod names these claims. Whatever has changed of it may concern the others that name them.
+    pub(super) fn list_in_elastic_gpu_claims(&mut self, facts: &PodFacts) {
+        for name in names_of(facts) {
+            self.elastic_gpus.users.entry(name.clone()).or_default().insert(facts.uid.clone());
+            self.elastic_gpus.changed.insert(name);
+        }
+    }
+
+    /// A pod does not name these claims any more.
+    pub(super) fn unlist_in_elastic_gpu_claims(&mut self, facts: &PodFacts) {
+        for name in names_of(facts) {
+            if let Some(users) = self.elastic_gpus.users.get_mut(&name) {
+                users.remove(&facts.uid);
+                if users.is_empty() {
+                    self.elastic_gpus.users.remove(&name);
+                }
+            }
+            self.elastic_gpus.changed.insert(name);
+        }
+    }
+
+    /// Looks again at the pods that name claims of which something has changed.
+    pub(super) fn look_at_elastic_gpus(&mut self) {
+        for name in std::mem::take(&mut self.elastic_gpus.changed) {
+            self.changed_pods.extend(self.elastic_gpus.users.get(&name).into_iter().flatten().cloned());
+        }
+    }
+
+    /// A node's devices may be others now: the pods of claims that are bound there are to be looked at.
+    pub(super) fn elastic_gpus_of_node_changed(&mut self, node: &str) {
+        let gpus = self.elastic_gpus.known.gpus.values().filter(|gpu| gpu.spec.node_name == node);
+        let claims = gpus.map(|gpu| (gpu.spec.claim_ref.namespace.clone(), gpu.spec.claim_ref.name.clone()));
+        self.elastic_gpus.changed.extend(claims);
+    }
+
+    /// Where a pod may run whose claims are bound already: on their node.
+    ///
+    /// # Errors
+    /// A claim gives it nothing.
+    pub(super) fn constrain_by_elastic_gpus(
+        &self,
+        facts: &PodFacts,
+        constraints: &mut Constraints,
+    ) -> Result<(), String> {
+        for index in 0..facts.words.containers.len() {
+            let Some(name) = facts.words.elastic_gpu_claim(index) else { continue };
+            let Some((node, _)) = self.asked_by_claim(facts, name)?.bound_to else { continue };
+            let operator = NodeOperator::In(BTreeSet::from([node]));
+            let requirement = NodeRequirement { key: NODE_NAME.to_owned(), operator };
+            let terms = BTreeSet::from([NodeTerm { requirements: BTreeSet::from([requirement]) }]);
+            constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), &terms);
+        }
+        Ok(())
+    }
+
+    /// What a pod asks for by a claim that it names.
+    ///
+    /// # Errors
+    /// The claim gives it nothing.
+    pub(super) fn asked_by_claim(&self, facts: &PodFacts, name: &str) -> Result<Asked, String> {
+        let key = (facts.namespace.clone(), name.to_owned());
+        let claim = self.elastic_gpus.known.claims.get(&key);
+        let claim =
+            claim.ok_or_else(|| format!("there is no ElasticGPUClaim {name:?}; make it in namespace {}", key.0))?;
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Err(format!("the ElasticGPUClaim {name:?} is being deleted; make it anew, or name another one"));
+        }
+        if names_of(facts).filter(|of| *of == key).count() > 1 {
+            return Err(format!("two containers name the ElasticGPUClaim {name:?}; give each a claim of its own"));
+        }
+        if let Some(user) = self.user_of(&key).filter(|user| user.uid != facts.uid) {
+            let user = user.full_name();
+            return Err(format!("the ElasticGPUClaim {name:?} is pod {user}'s, and one pod has it at a time"));
+        }
+        let asked = self.elastic_gpus.known.asked(claim, |node, device| self.has_device(node, device));
+        asked.map_err(|unmet| format!("the ElasticGPUClaim {name:?}: {}", unmet.text))
+    }
+
+    /// The pod that has a claim, or is the next to have it: one that is bound, else the oldest.
+    fn user_of(&self, name: &Name) -> Option<&PodFacts> {
+        let pods = self.elastic_gpus.users.get(name)?.iter().filter_map(|uid| self.pods.get(uid));
+        let holds = |pod: &super::KnownPod| pod.instance.is_some() || pod.facts.node.is_some();
+        let waits = |pod: &super::KnownPod| {
+            let is_ours = pod.facts.scheduler == self.own_name || pod.chosen.is_some();
+            is_ours && !pod.facts.is_leaving && !pod.facts.is_gated
+        };
+        let candidates = pods.filter(|pod| !pod.facts.has_ended && (holds(pod) || waits(pod)));
+        let first = candidates.min_by_key(|pod| (!holds(pod), pod.facts.created_ms, &pod.facts.uid));
+        first.map(|pod| &pod.facts)
+    }
+
+    fn has_device(&self, node: &str, device: &str) -> bool {
+        self.model_of(node, device).is_some()
+    }
+
+    fn model_of(&self, node: &str, device: &str) -> Option<&str> {
+        let inventory = self.nodes.get(node)?.facts.inventory.as_ref()?.as_ref().ok()?;
+        let found = inventory.devices.iter().find(|of| of.uuid == device)?;
+        Some(&found.model)
+    }
+
+    /// What is to be written of claims and parts now.
+    pub(crate) fn elastic_steps(&self, now: Timestamp) -> Vec<Step> {
+        let names = self.elastic_gpus.users.keys();
+        let uses = names.filter_map(|name| Some((name.clone(), self.use_of(name)?))).collect();
+        elastic::plan(&self.elastic_gpus.known, &uses, |node, device| self.has_device(node, device), now)
+    }
+
+    /// The bound pod that has a claim, and what it has by it.
+    fn use_of(&self, name: &Name) -> Option<Use> {
+        let facts = self.user_of(name)?;
+        let node = facts.node.clone()?;
+        // Whoever makes a pod can write a decision, but not that it is bound by it.
+        let decision = facts.decision.as_ref().filter(|_| facts.generation.is_some());
+        let given = decision.and_then(|decision| decision.as_ref().ok()).and_then(|decision| {
+            let index = (0..facts.words.containers.len())
+                .find(|index| facts.words.elastic_gpu_claim(*index) == Some(name.1.as_str()))?;
+            let part = decision.containers.get(&facts.words.containers.get(index)?.name)?.first()?;
+            Some(Given {
+                model: self.model_of(&node, &part.uuid).unwrap_or_default().to_owned(),
+                node,
+                device: part.uuid.clone(),
+                core_percent: part.core_thousandths / 10,
+                memory_bytes: part.memory_bytes,
+            })
+        });
+        Some(Use { pod: facts.full_name(), given })
+    }
+}
+
+impl ElasticGpus {
+    fn class_changed(&mut self, class: &str) {
+        let of_class = self.known.claims.iter().filter(|(_, claim)| claim.spec.class == class);
+        self.changed.extend(of_class.map(|(name, _)| name.clone()));
+    }
+
+    fn gpu_changed(&mut self, gpu: &ElasticGpu) {
+        let claim = &gpu.spec.claim_ref;
+        self.changed.insert((claim.namespace.clone(), claim.name.clone()));
+    }
+}
+
+/// The claims that the containers of a pod name.
+fn names_of(facts: &PodFacts) -> impl Iterator<Item = Name> {
+    let containers = 0..facts.words.containers.len();
+    let names = containers.filter_map(|index| facts.words.elastic_gpu_claim(index));
+    names.map(|name| (facts.namespace.clone(), name.to_owned()))
+}

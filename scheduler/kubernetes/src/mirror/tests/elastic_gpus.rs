@@ -1,0 +1,192 @@
+//! Pods that name a claim for a part of a device.
+
+use aliquot_dialects::{DECISION, Dialect};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::elastic::{ElasticGpuClaim, Step};
+
+/// A world with a class, and a claim of it for 30 % and 8 GiB.
+fn world() -> World {
+    let mut world = World::new();
+    class(&mut world, json!({}));
+    claim(&mut world, "part", json!({}));
+    world
+}
+
+fn class(world: &mut World, spec: Value) {
+    world.mirror.elastic_gpu_class("fast", serde_json::from_value(spec).unwrap());
+}
+
+fn claim(world: &mut World, name: &str, more: Value) {
+    let mut claim = json!({
+        "apiVersion": "aliquot.dev/v1alpha1", "kind": "ElasticGPUClaim",
+        "metadata": {"namespace": "default", "name": name, "uid": format!("uid-of-{name}")},
+        "spec": {"elasticGPUClassName": "fast", "resources": {"requests": {"core": 30, "memory": "8Gi"}}},
+    });
+    json_patch::merge(&mut claim, &more);
+    world.mirror.elastic_gpu_claim(typed::<ElasticGpuClaim>(&claim));
+}
+
+fn speaking_node(world: &mut World, name: &str, devices: usize, model: &str) {
+    let device = |number: usize| InventoryDevice {
+        uuid: format!("{name}-{number}"),
+        model: model.into(),
+        memory_bytes: DEVICE_BYTES,
+        ..InventoryDevice::default()
+    };
+    let spoken = Spoken::new([Dialect::ElasticGpu]).unwrap();
+    let inventory = Inventory::new((0..devices).map(device).collect(), &spoken, &WordsOfNode::default());
+    world.node(name, devices);
+    let mut node = world.nodes[name].clone();
+    node["metadata"]["annotations"][INVENTORY] = serde_json::to_string(&inventory).unwrap().into();
+    world.make_node(name, node);
+}
+
+/// A pod that names the claim. `more` is merged into it.
+fn claiming(world: &mut World, name: &str, more: Value) {
+    let containers = json!([{"name": "main", "resources": {"limits": {"aliquot.dev/elastic-gpu": "1"}}}]);
+    let mut pod = json!({
+        "metadata": {"annotations": {"elastic-gpu-claim.aliquot.dev/main": "part"}},
+        "spec": {"containers": containers},
+    });
+    json_patch::merge(&mut pod, &more);
+    world.pod(name, 0, pod);
+}
+
+fn decision_of(world: &World, pod: &str) -> String {
+    world.pods[pod]["metadata"]["annotations"][DECISION].as_str().unwrap().to_owned()
+}
+
+/// Makes the parts that are planned.
+fn make_parts(world: &mut World) {
+    for step in world.mirror.elastic_steps(Timestamp::UNIX_EPOCH) {
+        if let Step::Make(gpu) = step {
+            world.mirror.elastic_gpu(*gpu);
+        }
+    }
+}
+
+#[test]
+fn a_pod_gets_what_its_claim_says() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    assert_eq!(decision_of(&world, "a"), format!("main=n-0/300/{}", 8 * GIB));
+}
+
+#[test]
+fn the_class_says_what_the_claim_leaves_out_and_the_model() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 2, "NVIDIA A100");
+    speaking_node(&mut world, "m", 1, "NVIDIA H100");
+    class(&mut world, json!({"models": ["h100"], "defaultRequests": {"core": 50}}));
+    claim(&mut world, "part", json!({"spec": {"resources": null}}));
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    // The memory is in proportion to the time.
+    assert_eq!(decision_of(&world, "a"), format!("main=m-0/500/{}", 40 * GIB));
+}
+
+#[test]
+fn what_a_claim_lacks_is_said_on_the_pod() {
+    let mut world = World::new();
+    world.node("n", 1);
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    let lacks = |world: &World, words: &str| {
+        let why = world.why_waiting("a");
+        assert!(why.contains(words), "{why} lacks {words}");
+    };
+    lacks(&world, "there is no ElasticGPUClaim \"part\"");
+    claim(&mut world, "part", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    world.reconcile();
+    lacks(&world, "is being deleted");
+    claim(&mut world, "part", json!({"spec": {"resources": null}}));
+    world.reconcile();
+    lacks(&world, "no ElasticGPUClass \"fast\"");
+    class(&mut world, json!({}));
+    world.reconcile();
+    lacks(&world, "neither the claim nor its class says how much");
+    claim(&mut world, "part", json!({}));
+    world.reconcile();
+    lacks(&world, "add \"elastic-gpu\" to the node's dialects");
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
+
+#[test]
+fn a_claim_has_one_pod_at_a_time() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 2, "NVIDIA H100");
+    claiming(&mut world, "a", json!({}));
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    assert!(world.why_waiting("b").contains("is pod default/a's"), "{}", world.why_waiting("b"));
+    world.delete("a");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    json_patch::merge(world.pods.get_mut("b").unwrap(), &ended);
+    world.show("b");
+    claiming(&mut world, "c", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b", "c"]);
+    let containers = json!([
+        {"name": "main", "resources": {"limits": {"aliquot.dev/elastic-gpu": "1"}}},
+        {"name": "side", "resources": {"limits": {"aliquot.dev/elastic-gpu": "1"}}},
+    ]);
+    let both = json!({"elastic-gpu-claim.aliquot.dev/side": "part"});
+    claiming(&mut world, "d", json!({"metadata": {"annotations": both}, "spec": {"containers": containers}}));
+    world.reconcile();
+    assert!(world.why_waiting("d").contains("two containers name"), "{}", world.why_waiting("d"));
+}
+
+#[test]
+fn a_gated_pod_keeps_no_other_from_its_claim() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claiming(&mut world, "a", json!({"spec": {"schedulingGates": [{"name": "example.com/later"}]}}));
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+}
+
+#[test]
+fn later_pods_of_a_claim_get_the_same_part() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 2, "NVIDIA H100");
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    let first = decision_of(&world, "a");
+    make_parts(&mut world);
+    world.delete("a");
+    // Elsewhere there is more room.
+    speaking_node(&mut world, "m", 4, "NVIDIA H100");
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert_eq!(decision_of(&world, "b"), first);
+    world.delete("b");
+    world.remove_node("n");
+    claiming(&mut world, "c", json!({}));
+    world.reconcile();
+    assert!(world.why_waiting("c").contains("is not on node n"), "{}", world.why_waiting("c"));
+    speaking_node(&mut world, "n", 2, "NVIDIA H100");
+    world.reconcile();
+    assert_eq!(decision_of(&world, "c"), first);
+}
+
+#[test]
+fn a_decision_that_we_have_not_bound_makes_no_part() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    let forged = json!({DECISION: "main=n-0/1000/1"});
+    claiming(&mut world, "a", json!({"metadata": {"annotations": forged}, "spec": {"nodeName": "n"}}));
+    world.reconcile();
+    let steps = world.mirror.elastic_steps(Timestamp::UNIX_EPOCH);
+    assert!(!steps.iter().any(|step| matches!(step, Step::Make(_))), "{steps:?}");
+}

@@ -1,0 +1,103 @@
+//! Claims for parts of GPUs, from the first pod to the end of the claim.
+
+use std::path::PathBuf;
+
+use aliquot_api_server::{INVENTORY, Inventory, InventoryDevice};
+use aliquot_dialects::{Dialect, NodeFacts, Spoken};
+use aliquot_test_api_server::{ELASTIC_GPU_CLAIMS, ELASTIC_GPU_CLASSES, ELASTIC_GPUS, NODES, PODS};
+use serde_json::{Value, json};
+
+use crate::kit::Cluster;
+
+impl Cluster {
+    /// A node whose manager speaks the dialect of claims for parts.
+    pub(crate) fn node_with_elastic_gpus(&self, name: &str, devices: usize) {
+        self.node(name, devices);
+        let device = |number: usize| InventoryDevice {
+            uuid: format!("GPU-{name}-{number}"),
+            model: "NVIDIA H100".into(),
+            memory_bytes: 80 << 30,
+            ..InventoryDevice::default()
+        };
+        let devices = (0..devices).map(device).collect();
+        let spoken = Spoken::new([Dialect::ElasticGpu]).unwrap();
+        let inventory = Inventory::new(devices, &spoken, &NodeFacts::default());
+        let annotations = json!({INVENTORY: serde_json::to_string(&inventory).unwrap()});
+        self.objects.merge(&NODES, "", name, &json!({"metadata": {"annotations": annotations}}));
+    }
+
+    /// Makes the class, the claim and the pod of the example: all but those of the kinds that are named here.
+    pub(crate) fn elastic_gpu_example(&self, without: &[&str]) {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let path = path.join("../../deploy/kubernetes/examples/scheduler/elastic-gpu.yaml");
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&std::fs::read_to_string(path).unwrap()).unwrap();
+        for object in objects {
+            let (resource, namespace) = match object["kind"].as_str().unwrap() {
+                kind if without.contains(&kind) => continue,
+                "ElasticGPUClass" => (&ELASTIC_GPU_CLASSES, ""),
+                "ElasticGPUClaim" => (&ELASTIC_GPU_CLAIMS, "default"),
+                _ => (&PODS, "default"),
+            };
+            self.objects.create(resource, namespace, object);
+        }
+    }
+
+    fn claim_status(&self) -> Value {
+        self.objects.get(&ELASTIC_GPU_CLAIMS, "default", "notebook")["status"].clone()
+    }
+
+    pub(crate) fn wait_until_claim_is(&self, phase: &str, reason: &str) {
+        self.wait_until("the claim's phase", |cluster| {
+            let status = cluster.claim_status();
+            status["phase"] == phase && status["conditions"][0]["reason"] == reason
+        });
+    }
+}
+
+#[test]
+fn a_claim_is_bound_with_its_pod_and_goes_after_it() {
+    let mut cluster = Cluster::start();
+    cluster.node_with_elastic_gpus("n", 1);
+    let scheduler = cluster.scheduler();
+    cluster.elastic_gpu_example(&["ElasticGPUClass", "ElasticGPUClaim"]);
+    cluster.wait_until("the pod says that its claim is not there", |cluster| {
+        cluster.why_waiting("notebook").is_some_and(|(_, why)| why.contains("there is no ElasticGPUClaim"))
+    });
+    cluster.elastic_gpu_example(&["ElasticGPUClass", "Pod"]);
+    cluster.wait_until_claim_is("Pending", "ClassNotFound");
+    cluster.elastic_gpu_example(&["ElasticGPUClaim", "Pod"]);
+    cluster.wait_until_bound(&["notebook"]);
+    let decision = cluster.get("notebook")["metadata"]["annotations"]["aliquot.dev/devices"].clone();
+    assert_eq!(decision, format!("main=GPU-n-0/300/{}", 8_u64 << 30));
+    cluster.wait_until_claim_is("Bound", "Bound");
+    let status = cluster.claim_status();
+    assert_eq!(status["capacity"], json!({"core": 30, "memoryBytes": 8_u64 << 30}));
+    cluster.wait_until("the part says that it is bound", |cluster| {
+        cluster.objects.list(&ELASTIC_GPUS).iter().all(|gpu| gpu["status"]["phase"] == "Bound")
+    });
+    let gpu = cluster.objects.list(&ELASTIC_GPUS).remove(0);
+    assert_eq!(status["elasticGPUName"], gpu["metadata"]["name"]);
+    assert_eq!((&gpu["spec"]["nodeName"], &gpu["spec"]["device"]), (&json!("n"), &json!("GPU-n-0")));
+    assert_eq!(gpu["spec"]["claimRef"]["name"], "notebook");
+    // Another leader finds all of it, and a pod has it still.
+    scheduler.kill();
+    let _scheduler = cluster.scheduler();
+    cluster.objects.delete(&ELASTIC_GPU_CLAIMS, "default", "notebook");
+    cluster.pod(
+        "later",
+        0,
+        json!({
+            "metadata": {"annotations": {"elastic-gpu-claim.aliquot.dev/main": "notebook"}},
+            "spec": {"containers": [{
+                "name": "main", "image": "none", "resources": {"limits": {"aliquot.dev/elastic-gpu": "1"}},
+            }]},
+        }),
+    );
+    cluster.wait_until("a later pod says that its claim is being deleted", |cluster| {
+        cluster.why_waiting("later").is_some_and(|(_, why)| why.contains("is being deleted"))
+    });
+    assert_eq!(cluster.objects.list(&ELASTIC_GPUS).len(), 1);
+    cluster.objects.delete(&PODS, "default", "notebook");
+    cluster.wait_until("the claim is gone", |cluster| cluster.objects.list(&ELASTIC_GPU_CLAIMS).is_empty());
+    cluster.wait_until("the part is gone", |cluster| cluster.objects.list(&ELASTIC_GPUS).is_empty());
+}
