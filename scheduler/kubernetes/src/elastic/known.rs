@@ -92,18 +92,22 @@ pub(super) fn gpu_name(claim_uid: &str) -> String {
     format!("egpu-{claim_uid}")
 }
 
-/// Percent of time and bytes of memory. The schema lets nothing else through than what can be read here.
+/// Percent of time and bytes of memory. Where the schema holds, only the last refusal happens.
 fn read(amounts: &ElasticGpuAmounts) -> Result<(Option<u32>, Option<u64>), Unmet> {
-    let unmet = |text: String| Unmet { reason: "NoAmount", text };
-    let core = amounts.core.map(|core| u32::try_from(core).map_err(|_| unmet(format!("its core is {core} percent"))));
+    let unmet = |text: String| Unmet { reason: "NoAmount", text: format!("{text}; make the claim anew with another") };
+    let core = amounts.core.map(|core| {
+        let percent = u32::try_from(core).ok().filter(|percent| (1..=100).contains(percent));
+        percent.ok_or_else(|| unmet(format!("its core is {core}; it must be 1 to 100 percent")))
+    });
     let memory = amounts.memory.as_ref().map(|memory| {
-        quantity::whole(memory).map_err(|must| unmet(format!("its memory is {memory:?}; it must be {must}")))
+        let bytes = quantity::whole(memory).ok().filter(|bytes| *bytes > 0);
+        bytes.ok_or_else(|| unmet(format!("its memory is {memory:?}; it must be an amount such as 8Gi")))
     });
     match (core.transpose()?, memory.transpose()?) {
         (None, None) => {
             let text =
                 "neither the claim nor its class says how much it is; make the claim anew with resources.requests";
-            Err(unmet(text.to_owned()))
+            Err(Unmet { reason: "NoAmount", text: text.to_owned() })
         }
         amounts => Ok(amounts),
     }

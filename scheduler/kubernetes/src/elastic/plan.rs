@@ -84,15 +84,16 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         let used_by = self.uses.get(name);
         let is_leaving = claim.metadata.deletion_timestamp.is_some();
         let mut steps = Vec::new();
-        // The API server refuses new finalizers of what is being deleted.
-        let is_to_protect = !is_leaving || used_by.is_some();
         let is_protected = claim.finalizers().iter().any(|of| of == PROTECTION);
-        if is_protected != is_to_protect && !(is_leaving && is_to_protect) {
+        // The API server refuses new finalizers of what is being deleted.
+        let is_to_be_protected = !is_protected && !is_leaving;
+        let is_to_go = is_protected && is_leaving && used_by.is_none();
+        if is_to_be_protected || is_to_go {
             let others = claim.finalizers().iter().filter(|of| *of != PROTECTION).cloned();
             steps.push(Step::Finalizers {
                 claim: name.clone(),
                 resource_version: claim.resource_version().unwrap_or_default(),
-                finalizers: others.chain(is_to_protect.then(|| PROTECTION.to_owned())).collect(),
+                finalizers: others.chain(is_to_be_protected.then(|| PROTECTION.to_owned())).collect(),
             });
         }
         if is_leaving && used_by.is_none() {

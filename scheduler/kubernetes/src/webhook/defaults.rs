@@ -3,7 +3,8 @@
 //! * A limit where only the request of a device's resource is said. The API server wants both and takes the request from
 //!   the limit, but not the limit from the request.
 //! * A number of devices where HAMi's or Volcano's words only say how much of each: kubelet hands out nothing of those,
-//!   so the container would start without a device. HAMi's own webhook fills in the same.
+//!   so the container would start without a device. HAMi's own webhook fills in the same. The resource for what an
+//!   `ElasticGPUClaim` says, where a container only names the claim.
 //! * In namespaces that say so: the scheduler of pods that are meant for it, unless they name another one. Only pods that
 //!   ask for devices, or name a queue, a policy or a gang of Aliquot's, are meant: others are kube-scheduler's as ever.
 //!   KAI, HAMi and Volcano let pods name their scheduler; HAMi names it for every pod with its resources, also where
@@ -125,6 +126,11 @@ mod tests {
         for field in ["limits", "requests"] {
             assert_eq!(resources[field], json!({"nvidia.com/gpumem": "1024", "nvidia.com/gpu": "1"}), "{field}");
         }
+        let mut claiming = pod(Some("aliquot"), &json!({}));
+        claiming["metadata"]["annotations"] = json!({"elastic-gpu-claim.aliquot.dev/main": "part"});
+        let one = json!({"aliquot.dev/elastic-gpu": "1"});
+        let found = filled(&claiming, false);
+        assert_eq!(found["spec"]["containers"][0]["resources"], json!({"limits": one, "requests": one}));
         // Another scheduler's webhook has its own way.
         assert_eq!(filled(&pod(Some("hami-scheduler"), &amounts), false), pod(Some("hami-scheduler"), &amounts));
         let mut in_init = pod(Some("aliquot"), &json!({}));

@@ -177,7 +177,9 @@ fn what_is_missing_is_the_claims_condition() {
 
 #[test]
 fn amounts_that_no_schema_lets_through_are_said_too() {
-    for wrong in [json!({"core": -1}), json!({"memory": "much"}), json!({"memory": "-1Gi"}), json!({"memory": ""})] {
+    let cores = [-1, 0, 101].map(|core| json!({"core": core}));
+    let memories = ["much", "-1Gi", "0", "", "1e30"].map(|memory| json!({"memory": memory}));
+    for wrong in cores.into_iter().chain(memories) {
         let mut world = World::with_claim();
         world.claim(json!({"spec": {"resources": {"requests": {"core": null, "memory": null}}}}));
         world.claim(json!({"spec": {"resources": {"requests": wrong}}}));
