@@ -33,6 +33,23 @@ fn a_pod_gets_the_device_that_the_scheduler_has_decided_on() {
 }
 
 #[test]
+fn a_pod_with_a_claim_gets_as_much_as_was_decided() {
+    let world = with_settings(2, "dialects = ['elastic-gpu']");
+    let (resource, limits) = ("aliquot.dev/elastic-gpu", json!({"aliquot.dev/elastic-gpu": "1"}));
+    wait_for_units(&world, resource, 200);
+    let mut annotations = decided(&world.gpu.uuid(1));
+    annotations["elastic-gpu-claim.aliquot.dev/main"] = "part".into();
+    // It was bound by another scheduler, and whoever made it wrote the decision.
+    assert_refused(&world, &limits, &annotations, "given by Aliquot's scheduler alone");
+    annotations["aliquot.dev/generation"] = "1.2".into();
+    create_annotated(&world, "claiming", &limits, &annotations);
+    world.cluster.wait_for_phase("claiming", "Running");
+    let slice = slice_of(&world, "claiming", "main").unwrap();
+    assert_eq!(slice.parts[0].device_uuid, world.gpu.uuid(1));
+    assert_eq!(share_of(&world, "claiming", "main"), Some((30, 2 << 30)));
+}
+
+#[test]
 fn a_decision_goes_before_kubelet_s_choice_of_whole_devices() {
     let world = with_settings(2, "whole_devices = true");
     let whole = "aliquot.dev/gpu";
