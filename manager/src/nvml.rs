@@ -327,7 +327,7 @@ impl Loaded {
 struct Listed {
     /// Handles of the devices that answer.
     handles: Vec<NvmlDevice>,
-    /// Why each device that is listed does not answer, by index.
+    /// Why each of the other devices does not answer, by index.
     silent: BTreeMap<u32, String>,
 }
 

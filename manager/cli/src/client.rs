@@ -167,8 +167,7 @@ pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<De
     let connector = tower::service_fn(move |_| {
         let path = path.clone();
         async move {
-            // Blocks in the kernel for at most the time limit of an answer. No other task of this program runs
-            // meanwhile.
+            // Blocks in the kernel for at most the time limit of an answer. This program has nothing else to do then.
             let stream = dial(&path, deadline::of_question())?;
             stream.set_nonblocking(true)?;
             tokio::net::UnixStream::from_std(stream).map(TokioIo::new)

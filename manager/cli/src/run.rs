@@ -55,8 +55,8 @@ impl Manager {
         if simulated.is_none() {
             match client::find(socket) {
                 Ok(running) => return Ok(Manager { socket: running, embedded: None }),
-                // A manager that the user has named must not be replaced by another one. If a manager runs that only
-                // this user cannot reach, a second one would give out the same devices again.
+                // A manager that the user has named must not be replaced by another one. If a manager runs but
+                // is closed to this user, a second one would give out the same devices again.
                 Err(absent @ Absent::NotRunning(_)) if socket.is_some() => return Err(absent.into()),
                 Err(absent @ (Absent::Unreachable(..) | Absent::Foreign(_))) => return Err(absent.into()),
                 Err(Absent::NotRunning(_)) => {}

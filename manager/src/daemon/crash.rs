@@ -2,8 +2,8 @@
 
 use std::{panic, process};
 
-/// Lets a panic, once it is reported, end the whole process. The release profile does so by itself. In a profile that
-/// unwinds, the other threads would go on without the one that panicked.
+/// Makes every panic end the whole process, after it was reported. The release profile does so by itself. In a profile
+/// that unwinds, the other threads would go on without the one that panicked.
 pub fn end_at_panics() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

@@ -1,4 +1,4 @@
-//! The JSON Schema of a job's words: for editors, and for whoever writes jobs by program.
+//! The JSON Schema of a job's words: for editors, and for programs that write jobs.
 
 use std::borrow::Cow;
 
