@@ -9,13 +9,16 @@ mod claim;
 mod expression;
 mod extended;
 mod pools;
+mod reach;
 mod selection;
 mod take;
+pub(crate) mod whole;
 
-pub(crate) use claim::{Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
+pub(crate) use claim::{Allocated, Ask, ClaimFacts, DevicesAsk, Link, Linked, RequestAsk, expressions};
 pub(crate) use extended::{ANNOTATION as OF_EXTENDED_RESOURCES, Extended, implicit_resource, may_ask};
 pub(crate) use pools::{Pool, PoolKey, Pools, compared_value, device_specs, hardware_uuid, uuid};
-pub(crate) use selection::{Criteria, Selection};
+pub(crate) use reach::{Reach, only, selector};
+pub(crate) use selection::{Criteria, Found, Selection, Whose};
 pub(crate) use take::{Free, Taken, held};
 
 // The driver whose devices are given out: the node manager's.

@@ -59,7 +59,10 @@ pub(crate) struct DevicesAsk {
     pub(crate) selectors: Vec<String>,
     pub(crate) tolerations: Vec<DeviceToleration>,
     pub(crate) capacity: BTreeMap<String, Quantity>,
+    /// How many, unless it is all that there are.
     pub(crate) count: u16,
+    /// All of a node's devices that will do.
+    pub(crate) is_all: bool,
 }
 
 /// What devices of a claim must have in common, or must not.
@@ -68,6 +71,18 @@ pub(crate) struct Link {
     pub(crate) requests: Vec<Linked>,
     pub(crate) property: DeviceProperty,
     pub(crate) comparison: Comparison,
+}
+
+impl Link {
+    /// The attribute that is compared.
+    pub(crate) fn attribute(&self) -> &str {
+        match &self.property {
+            DeviceProperty::NvlinkGroup => NVLINK_CLIQUE,
+            DeviceProperty::Switch => PCIE_ROOT,
+            DeviceProperty::Identity => UUID,
+            DeviceProperty::Attribute(name) => name,
+        }
+    }
 }
 
 /// A request that a link is about.
@@ -91,6 +106,11 @@ impl Ask {
     /// What each of its requests asks for, if it has these of its choices.
     pub(crate) fn taken<'a>(&'a self, choices: &'a [usize]) -> impl Iterator<Item = &'a DevicesAsk> {
         self.requests.iter().zip(choices).filter_map(|(request, choice)| request.choices.get(*choice))
+    }
+
+    /// What its requests ask for, with all of their choices.
+    pub(crate) fn choices(&self) -> impl Iterator<Item = &DevicesAsk> {
+        self.requests.iter().flat_map(|request| &request.choices)
     }
 
     /// The attributes of devices that constraints compare, and that the books know no other word for.
@@ -202,16 +222,22 @@ fn as_listed(exactly: ExactDeviceRequest) -> DeviceSubRequest {
 
 fn devices(name: String, asked: DeviceSubRequest) -> Result<DevicesAsk, String> {
     let DeviceSubRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } = asked;
-    if let Some(mode) = allocation_mode.filter(|mode| mode != "ExactCount") {
-        return Err(format!(
-            "request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount: say how many devices"
-        ));
-    }
+    let is_all = match allocation_mode.as_deref() {
+        None | Some("ExactCount") => false,
+        Some("All") => true,
+        Some(mode) => {
+            return Err(format!(
+                "request {name:?} has allocationMode {mode:?}; Aliquot's scheduler supports ExactCount: say how many \
+                 devices"
+            ));
+        }
+    };
     let count = count.unwrap_or(1);
     Ok(DevicesAsk {
         count: u16::try_from(count)
             .map_err(|_| format!("request {name:?} asks for {count} devices, which is too many"))?,
         name,
+        is_all,
         class: device_class_name,
         selectors: expressions(&selectors.unwrap_or_default())?,
         tolerations: tolerations.unwrap_or_default(),
@@ -291,13 +317,9 @@ mod tests {
             (json!({"requests": [{"name": "a"}]}), "neither exactly nor firstAvailable"),
             (
                 json!({"requests": [{"name": "a", "firstAvailable": [
-                    {"name": "x", "deviceClassName": "c"}, {"name": "y", "deviceClassName": "c", "allocationMode": "All"},
+                    {"name": "x", "deviceClassName": "c"}, {"name": "y", "deviceClassName": "c", "allocationMode": "Some"},
                 ]}]}),
-                "\"a/y\" has allocationMode \"All\"",
-            ),
-            (
-                json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "allocationMode": "All"}}]}),
-                "\"All\"",
+                "\"a/y\" has allocationMode \"Some\"",
             ),
             (
                 json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "adminAccess": true}}]}),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use aliquot_scheduler_core::{Bytes, DeviceSpec, Health};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec};
 
+use super::reach::Reach;
 use super::take::thousandths;
 use super::{DRIVER, MEMORY};
 
@@ -17,8 +18,12 @@ pub(crate) struct Pools {
     slices: BTreeMap<String, ResourceSliceSpec>,
     slices_of: BTreeMap<PoolKey, BTreeSet<String>>,
     pools: BTreeMap<PoolKey, Pool>,
-    /// The pools of our driver that are on a node.
+    /// The pools that are on one node alone.
     on_node: BTreeMap<String, BTreeSet<PoolKey>>,
+    /// The pools of other drivers that are not.
+    spread: BTreeSet<PoolKey>,
+    /// One of these has changed.
+    has_changed_spread: bool,
     /// Pools whose slices have changed since they were read.
     changed: BTreeSet<PoolKey>,
 }
@@ -30,6 +35,8 @@ pub(crate) struct Pool {
     pub(crate) node: Option<String>,
     /// By name.
     pub(crate) devices: BTreeMap<String, Device>,
+    /// Where each of the devices can be used, if they are another driver's.
+    pub(crate) reach: BTreeMap<String, Reach>,
     /// All slices are there, and agree with each other. Otherwise the devices are those of before, and nothing is given
     /// out.
     pub(crate) is_complete: bool,
@@ -70,7 +77,7 @@ impl Pools {
         let mut news = BTreeMap::new();
         for key in std::mem::take(&mut self.changed) {
             let before = self.pools.get(&key);
-            let pool = self.slices_of.get(&key).map(|names| self.pool(names));
+            let pool = self.slices_of.get(&key).map(|names| self.pool(&key.0, names));
             let pool = pool.map(|pool| match before {
                 Some(before) if !pool.is_complete => Pool { is_complete: false, ..before.clone() },
                 _ => pool,
@@ -85,10 +92,16 @@ impl Pools {
             {
                 keys.remove(&key);
             }
+            self.has_changed_spread |= self.spread.remove(&key);
             match pool {
                 Some(pool) => {
-                    if let (DRIVER, Some(node)) = (key.0.as_str(), &pool.node) {
-                        self.on_node.entry(node.clone()).or_default().insert(key.clone());
+                    match &pool.node {
+                        Some(node) => _ = self.on_node.entry(node.clone()).or_default().insert(key.clone()),
+                        None if key.0 == DRIVER => {}
+                        None => {
+                            self.spread.insert(key.clone());
+                            self.has_changed_spread = true;
+                        }
                     }
                     self.pools.insert(key, pool);
                 }
@@ -99,7 +112,12 @@ impl Pools {
         news
     }
 
-    fn pool(&self, names: &BTreeSet<String>) -> Pool {
+    /// Whether a pool of another driver has changed, since this was asked last, that was or is on several nodes.
+    pub(crate) fn take_has_changed_spread(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed_spread)
+    }
+
+    fn pool(&self, driver: &str, names: &BTreeSet<String>) -> Pool {
         let slices: Vec<&ResourceSliceSpec> = names.iter().filter_map(|name| self.slices.get(name)).collect();
         let newest = slices.iter().map(|slice| slice.pool.generation).max();
         let slices: Vec<&ResourceSliceSpec> =
@@ -108,31 +126,41 @@ impl Pools {
         let node = node.filter(|node| slices.iter().all(|slice| slice.node_name.as_ref() == Some(node)));
         let is_complete =
             slices.iter().all(|slice| usize::try_from(slice.pool.resource_slice_count) == Ok(slices.len()));
-        let mut devices = BTreeMap::new();
+        let (mut devices, mut reach) = (BTreeMap::new(), BTreeMap::new());
         let mut is_complete = is_complete;
-        for device in slices.iter().flat_map(|slice| slice.devices.iter().flatten()) {
+        let all = slices.iter().flat_map(|slice| slice.devices.iter().flatten().map(move |device| (slice, device)));
+        for (slice, device) in all {
             is_complete &= devices.insert(device.name.clone(), device.clone()).is_none();
+            if driver != DRIVER {
+                reach.insert(device.name.clone(), Reach::of(slice, device));
+            }
         }
-        Pool { node, devices, is_complete }
+        Pool { node, devices, reach, is_complete }
     }
 
     pub(crate) fn get(&self, key: &PoolKey) -> Option<&Pool> {
         self.pools.get(key)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&PoolKey, &Pool)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&PoolKey, &Pool)> + Clone {
         self.pools.iter()
     }
 
     /// Our driver's pools on a node.
     pub(crate) fn on(&self, node: &str) -> impl Iterator<Item = (&PoolKey, &Pool)> {
-        let keys = self.on_node.get(node).into_iter().flatten();
+        let keys = self.on_node.get(node).into_iter().flatten().filter(|(driver, _)| driver == DRIVER);
         keys.filter_map(|key| Some((key, self.pools.get(key)?)))
+    }
+
+    /// Other drivers' pools of which devices may be on a node.
+    pub(crate) fn others_on(&self, node: &str) -> impl Iterator<Item = (&PoolKey, &Pool)> {
+        let local = self.on_node.get(node).into_iter().flatten().filter(|(driver, _)| driver != DRIVER);
+        local.chain(&self.spread).filter_map(|key| Some((key, self.pools.get(key)?)))
     }
 
     /// Whether any node has devices of our driver.
     pub(crate) fn has_ours(&self) -> bool {
-        !self.on_node.is_empty()
+        self.on_node.values().flatten().any(|(driver, _)| driver == DRIVER)
     }
 }
 
@@ -185,10 +213,10 @@ pub(crate) fn device_specs(
 }
 
 /// The value of an attribute of a device, by which constraints compare devices: equal texts for equal values alone.
-pub(crate) fn compared_value(device: &Device, attribute: &str) -> Option<String> {
+pub(crate) fn compared_value(driver: &str, device: &Device, attribute: &str) -> Option<String> {
     let attributes = device.attributes.as_ref()?;
     // What has no domain is in that of the driver.
-    let own = attribute.strip_prefix(DRIVER).and_then(|rest| rest.strip_prefix('/'));
+    let own = attribute.strip_prefix(driver).and_then(|rest| rest.strip_prefix('/'));
     let value = attributes.get(attribute).or_else(|| attributes.get(own?))?;
     let DeviceAttribute { bool, int, string, version, .. } = value;
     bool.map(|value| format!("bool {value}"))
@@ -200,13 +228,20 @@ pub(crate) fn compared_value(device: &Device, attribute: &str) -> Option<String>
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
-/// Whether a device can be given out without what is not supported: counters that it shares with other devices, and
-/// conditions that its driver fulfils before a pod is bound.
+/// Whether a device can be given out without what is not supported.
 pub(super) fn is_given_out(device: &Device) -> bool {
+    unsupported_feature(device).is_none()
+}
+
+/// What is not supported of a device, whoever's it is: counters that it shares with other devices, and conditions that its
+/// driver fulfils before a pod is bound.
+pub(super) fn unsupported_feature(device: &Device) -> Option<&'static str> {
     let is_empty = |of: &Option<Vec<String>>| of.as_ref().is_none_or(Vec::is_empty);
-    device.consumes_counters.as_ref().is_none_or(Vec::is_empty)
-        && is_empty(&device.binding_conditions)
-        && is_empty(&device.binding_failure_conditions)
+    if !device.consumes_counters.as_ref().is_none_or(Vec::is_empty) {
+        return Some("shared counters (consumesCounters)");
+    }
+    let has_conditions = !is_empty(&device.binding_conditions) || !is_empty(&device.binding_failure_conditions);
+    has_conditions.then_some("binding conditions (bindingConditions)")
 }
 
 fn text<'a>(device: &'a Device, attribute: &str) -> Option<&'a str> {

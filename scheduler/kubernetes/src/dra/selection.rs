@@ -7,7 +7,7 @@ use k8s_openapi::api::resource::v1::{Device, DeviceTaint, DeviceToleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::expression::Expression;
-use super::pools::is_given_out;
+use super::pools::{is_given_out, unsupported_feature};
 use super::take::thousandths;
 use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken};
 
@@ -30,6 +30,11 @@ impl Criteria {
         let capacity: BTreeMap<&String, &String> = self.capacity.iter().map(|(name, of)| (name, &of.0)).collect();
         serde_json::json!([self.class, self.expressions, self.tolerations, capacity]).to_string()
     }
+
+    fn tolerate(&self, device: &Device) -> bool {
+        let mut taints = device.taints.iter().flatten().filter(|taint| taint.effect != "None");
+        taints.all(|taint| self.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+    }
 }
 
 /// The devices for which criteria hold.
@@ -40,6 +45,31 @@ pub(crate) struct Selection {
     pub(crate) attribute: String,
     /// Our driver's pools.
     pools: BTreeMap<PoolKey, Result<BTreeMap<String, Taken>, String>>,
+    /// What was found of all drivers' devices that are selected, or may be; `None`: our driver has such that will do, and
+    /// nothing else counts.
+    others: Option<BTreeMap<PoolKey, BTreeMap<String, Found>>>,
+}
+
+/// What was found of a device that criteria select, if it goes to one claim as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Usable,
+    /// It has a taint that is not tolerated.
+    Tainted,
+    /// It needs what is not supported.
+    Unsupported(&'static str),
+    /// An expression fails on it: it is not known whether it is selected.
+    Failed(String),
+}
+
+/// To whose devices criteria lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Ours,
+    /// This driver's, and maybe others', but not ours.
+    Other(String),
+    /// There are none. Such can still come.
+    Unknown,
 }
 
 impl Selection {
@@ -53,13 +83,13 @@ impl Selection {
             let more = if cut == expressions { "" } else { "..." };
             named = format!("{named} ({cut}{more})");
         }
-        Selection { criteria, attribute: format!("{named} #{number}"), pools: BTreeMap::new() }
+        Selection { criteria, attribute: format!("{named} #{number}"), pools: BTreeMap::new(), others: None }
     }
 
-    /// Looks at pools of our driver that are new or have changed.
-    pub(crate) fn look_at<'a>(&mut self, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey>) {
+    /// Looks at pools that are new or have changed.
+    pub(crate) fn look_at<'a>(&mut self, pools: &Pools, keys: impl Iterator<Item = &'a PoolKey> + Clone) {
         let expressions = self.expressions();
-        for key in keys.filter(|(driver, _)| driver == DRIVER) {
+        for key in keys.clone().filter(|(driver, _)| driver == DRIVER) {
             match pools.get(key) {
                 Some(pool) => {
                     let found = expressions.as_deref().map_err(String::clone).and_then(|of| self.usable(of, pool));
@@ -68,9 +98,61 @@ impl Selection {
                 None => _ = self.pools.remove(key),
             }
         }
-        if let (Err(error), true) = (expressions, self.pools.is_empty()) {
-            self.pools.insert(PoolKey::default(), Err(error));
+        match expressions {
+            Ok(expressions) => self.look_at_others(&expressions, pools, keys),
+            Err(error) if self.pools.is_empty() => _ = self.pools.insert(PoolKey::default(), Err(error)),
+            Err(_) => {}
         }
+    }
+
+    fn look_at_others<'a>(
+        &mut self,
+        expressions: &[Expression],
+        pools: &Pools,
+        keys: impl Iterator<Item = &'a PoolKey>,
+    ) {
+        if self.ours().next().is_some() {
+            self.others = None;
+            return;
+        }
+        let mut others = self.others.take();
+        let keys: Vec<&PoolKey> =
+            if others.is_some() { keys.collect() } else { pools.all().map(|(key, _)| key).collect() };
+        let others = self.others.insert(others.take().unwrap_or_default());
+        for key in keys {
+            let found = pools.get(key).map(|pool| found(&self.criteria, expressions, &key.0, pool)).unwrap_or_default();
+            match found.is_empty() {
+                true => _ = others.remove(key),
+                false => _ = others.insert(key.clone(), found),
+            }
+        }
+    }
+
+    /// Our driver's devices that will do.
+    fn ours(&self) -> impl Iterator<Item = &Taken> + Clone {
+        self.pools.values().flatten().flat_map(BTreeMap::values)
+    }
+
+    /// To whose devices the criteria lead.
+    pub(crate) fn whose(&self) -> Whose {
+        if self.ours().next().is_some() {
+            return Whose::Ours;
+        }
+        let mut others = self.others.iter().flatten().filter(|((driver, _), _)| driver != DRIVER);
+        let has_selected = |found: &BTreeMap<String, Found>| found.values().any(|of| !matches!(of, Found::Failed(_)));
+        let other = others.find(|(_, found)| has_selected(found)).map(|((driver, _), _)| driver.clone());
+        other.map_or(Whose::Unknown, Whose::Other)
+    }
+
+    /// What was found of a device of another driver, if our driver has none that will do.
+    pub(crate) fn found(&self, pool: &PoolKey, device: &str) -> Option<&Found> {
+        self.others.as_ref()?.get(pool)?.get(device)
+    }
+
+    /// All that was found, if our driver has no device that will do.
+    pub(crate) fn all_found(&self) -> impl Iterator<Item = (&PoolKey, &String, &Found)> {
+        let pools = self.others.iter().flatten();
+        pools.flat_map(|(key, found)| found.iter().map(move |(device, found)| (key, device, found)))
     }
 
     fn expressions(&self) -> Result<Vec<Expression>, String> {
@@ -84,16 +166,11 @@ impl Selection {
     fn usable(&self, expressions: &[Expression], pool: &Pool) -> Result<BTreeMap<String, Taken>, String> {
         let mut usable = BTreeMap::new();
         for (name, device) in pool.devices.iter().filter(|_| pool.is_complete) {
-            if selects(expressions, DRIVER, device)? && is_given_out(device) && self.tolerates(device) {
+            if selects(expressions, DRIVER, device)? && is_given_out(device) && self.criteria.tolerate(device) {
                 usable.extend(Taken::of(device, &self.criteria.capacity).map(|taken| (name.clone(), taken)));
             }
         }
         Ok(usable)
-    }
-
-    fn tolerates(&self, device: &Device) -> bool {
-        let mut taints = device.taints.iter().flatten().filter(|taint| taint.effect != "None");
-        taints.all(|taint| self.criteria.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
     }
 
     /// What a device gives for the request; `None`: it will not do.
@@ -105,22 +182,21 @@ impl Selection {
     ///
     /// # Errors
     /// An expression fails, or the devices are another driver's, or they would give different amounts.
-    pub(crate) fn part(&self, pools: &Pools) -> Result<(DeviceCore, DeviceMemory), String> {
+    pub(crate) fn part(&self) -> Result<(DeviceCore, DeviceMemory), String> {
         if let Some(Err(error)) = self.pools.values().find(|found| found.is_err()) {
             return Err(error.clone());
         }
-        let all = || self.pools.values().flatten().flat_map(BTreeMap::values);
-        if all().next().is_none() {
-            return match self.driver_of_others(pools) {
-                Some(driver) => Err(format!(
-                    "DeviceClass {:?} selects devices of the driver {driver}, and Aliquot's scheduler allocates those of \
-                     {DRIVER} alone",
-                    self.criteria.class
-                )),
-                None => Ok(self.wanted()),
-            };
+        match self.whose() {
+            Whose::Ours => {}
+            Whose::Other(driver) => {
+                let class = &self.criteria.class;
+                return Err(format!(
+                    "DeviceClass {class:?} selects devices of the driver {driver}, and not of {DRIVER}"
+                ));
+            }
+            Whose::Unknown => return Ok(self.wanted()),
         }
-        Taken::as_one(all()).ok_or_else(|| {
+        Taken::as_one(self.ours()).ok_or_else(|| {
             format!(
                 "devices of DeviceClass {:?} would give different amounts for the same request; ask for amounts that \
                  all of them can give",
@@ -137,16 +213,30 @@ impl Selection {
         let memory = memory.map(|memory| DeviceMemory::Bytes(aliquot_scheduler_core::Bytes::new(memory)));
         (DeviceCore::new(core), memory.unwrap_or(DeviceMemory::Thousandths(1000)))
     }
+}
 
-    /// Another driver whose devices the criteria select.
-    fn driver_of_others(&self, pools: &Pools) -> Option<String> {
-        let expressions = self.expressions().ok()?;
-        let mut others = pools.all().filter(|((driver, _), _)| driver != DRIVER);
-        let is_selected = |(driver, _): &PoolKey, pool: &Pool| {
-            pool.devices.values().any(|device| selects(&expressions, driver, device) == Ok(true))
-        };
-        others.find(|(key, pool)| is_selected(key, pool)).map(|((driver, _), _)| driver.clone())
-    }
+/// What is found of a pool's devices that criteria select, or may.
+fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &Pool) -> BTreeMap<String, Found> {
+    let of_device = |device: &Device| match selects(expressions, driver, device) {
+        Ok(false) => None,
+        Err(error) => Some(Found::Failed(error)),
+        Ok(true) => Some(match unsupported_of_others(device) {
+            Some(feature) => Found::Unsupported(feature),
+            None if criteria.tolerate(device) => Found::Usable,
+            None => Found::Tainted,
+        }),
+    };
+    pool.devices.iter().filter_map(|(name, device)| Some((name.clone(), of_device(device)?))).collect()
+}
+
+/// What is not supported of another driver's device.
+fn unsupported_of_others(device: &Device) -> Option<&'static str> {
+    let is_shared = device.allow_multiple_allocations == Some(true);
+    let takes_of_node = device.node_allocatable_resource_mappings.as_ref().is_some_and(|of| !of.is_empty());
+    unsupported_feature(device)
+        .or(is_shared.then_some("consumable capacity (allowMultipleAllocations)"))
+        .or((device.binds_to_node == Some(true)).then_some("binding to the node (bindsToNode)"))
+        .or(takes_of_node.then_some("resources of the node (nodeAllocatableResourceMappings)"))
 }
 
 /// Whether all expressions select a device. After the first that does not, the others are not asked, as in Kubernetes.
@@ -241,21 +331,52 @@ mod tests {
         let devices = [device("a", json!({"attributes": {"colour": {"string": "red"}}})), device("b", json!({}))];
         let pools = pools(DRIVER, json!(devices));
         let colour = r#"device.attributes["gpu.aliquot.dev"].colour == "red""#;
-        let error = selection(&pools, &[colour], json!([])).part(&pools).unwrap_err();
+        let error = selection(&pools, &[colour], json!([])).part().unwrap_err();
         assert!(error.contains("\"b\"") && error.contains("colour"), "{error}");
         let guard = r#""colour" in device.attributes["gpu.aliquot.dev"]"#;
         let guarded = selection(&pools, &[guard, colour], json!([]));
-        assert_eq!(guarded.part(&pools), Ok((DeviceCore::new(250), DeviceMemory::Thousandths(1000))));
+        assert_eq!(guarded.part(), Ok((DeviceCore::new(250), DeviceMemory::Thousandths(1000))));
         assert_eq!(usable(&guarded, &["a", "b"]), [true, false]);
     }
 
     #[test]
     fn devices_of_another_driver_are_named_by_it() {
         let pools = pools("gpu.example.com", json!([device("a", json!({}))]));
-        let error = selection(&pools, &[], json!([])).part(&pools).unwrap_err();
+        let others = selection(&pools, &[], json!([]));
+        assert_eq!(others.whose(), Whose::Other("gpu.example.com".into()));
+        let error = others.part().unwrap_err();
         assert!(error.contains("gpu.example.com"), "{error}");
         // Nobody has such a device: it can still come.
         let none = selection(&pools, &[r#"device.driver == "gpu.aliquot.dev""#], json!([]));
-        assert_eq!(none.part(&pools), Ok((DeviceCore::new(250), DeviceMemory::Thousandths(1000))));
+        assert_eq!(none.whose(), Whose::Unknown);
+        assert_eq!(none.part(), Ok((DeviceCore::new(250), DeviceMemory::Thousandths(1000))));
+    }
+
+    #[test]
+    fn what_other_drivers_devices_need_is_found_out() {
+        let counters = json!({"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]});
+        let devices = [
+            json!({"name": "plain"}),
+            json!({"name": "tainted", "taints": [{"key": "broken", "effect": "NoExecute"}]}),
+            json!({"name": "shared", "allowMultipleAllocations": true}),
+            device("counters", counters),
+            json!({"name": "conditions", "bindingConditions": ["Ready"]}),
+            json!({"name": "other", "attributes": {"left": {"bool": false}}}),
+        ];
+        let pools = pools("nic.example.com", json!(devices));
+        let left = r#"!("left" in device.attributes["nic.example.com"]) || device.attributes["nic.example.com"].left"#;
+        let selection = selection(&pools, &[left], json!([]));
+        let key = ("nic.example.com".to_owned(), "n".to_owned());
+        let found = |device: &str| selection.found(&key, device);
+        assert_eq!(
+            [found("plain"), found("tainted"), found("other")],
+            [Some(&Found::Usable), Some(&Found::Tainted), None]
+        );
+        for (device, feature) in
+            [("shared", "consumable capacity"), ("counters", "shared counters"), ("conditions", "binding conditions")]
+        {
+            let Some(Found::Unsupported(named)) = found(device) else { panic!("{device}: {:?}", found(device)) };
+            assert!(named.contains(feature), "{named}");
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 use aliquot_scheduler_core::{Claim, Constraints, NodeOperator, NodeRequirement, NodeTerm, Request, Toleration};
 
+use super::device_claims::Claimed;
 use super::{Means, Mirror};
 use crate::placement::NODE_NAME;
 use crate::pod::PodFacts;
@@ -131,7 +132,9 @@ impl Mirror {
             // Ports are known to the books once the pod is seen, and the other scheduler counts them.
             None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
         }
-        self.with_devices(facts, amounts, constraints, Means::default())
+        // What its claims are for is not looked at.
+        let claimed = Claimed { has_ours: !facts.claims.is_empty(), ..Claimed::default() };
+        self.with_devices(facts, amounts, constraints, Means { claimed, ..Means::default() })
     }
 
     /// The claim that a pod would be if another scheduler chose a node for it; `None`: it asks for no device here.

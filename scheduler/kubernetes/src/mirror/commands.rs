@@ -2,6 +2,7 @@
 
 use aliquot_scheduler_engine::{ClaimUid, Command, Generation, NodeName, Observation, Order, Report, StepOutcome};
 
+use super::device_claims::Starting;
 use super::{Instance, Mirror, Reservation};
 use crate::devices;
 
@@ -109,15 +110,16 @@ impl Mirror {
             return None;
         }
         let facts = &known.facts;
-        let (reservations, claims) = match self.reservations(facts, &told.means, &start) {
-            Ok(reservations) => reservations,
+        let starting = match self.reservations(facts, &told.means, &start) {
+            Ok(starting) => starting,
             Err(why) => {
                 self.answer_choice(uid, Err(why.clone()));
                 self.tell_outcome(uid, &start, start.generation, StepOutcome::Failed(why));
                 return None;
             }
         };
-        start.claims = claims;
+        let Starting { reservations, held, others } = starting;
+        start.claims = held;
         let decision = devices::decision(&told.means.containers, &start.amounts.devices);
         let binding = Binding {
             uid: uid.to_owned(),
@@ -135,6 +137,7 @@ impl Mirror {
             node.unsettled.insert(start.generation);
         }
         self.on_node.entry(start.node.clone()).or_default().insert(uid.to_owned());
+        self.promise(uid, others);
         let known = self.pods.get_mut(uid)?;
         (known.binding_to, known.instance) = (Some(start.node.clone()), Some(start));
         Some(Write::Bind(binding))
@@ -208,6 +211,8 @@ impl Mirror {
     pub(super) fn binding_done(&mut self, uid: &str) {
         let Some(known) = self.pods.get_mut(uid) else { return };
         let Some(node) = known.binding_to.take() else { return };
+        self.end_promise(uid);
+        let Some(known) = self.pods.get(uid) else { return };
         if known.facts.holds_room_on() != Some(&node) {
             self.leave_node(uid, &node);
         }

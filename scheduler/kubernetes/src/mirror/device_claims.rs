@@ -8,6 +8,8 @@ mod asking;
 mod containers;
 mod extended;
 mod holders;
+mod left_over;
+mod others;
 mod reservations;
 mod shortage;
 
@@ -26,7 +28,10 @@ use crate::wanted::Wanted;
 
 use extended::ToMake;
 use holders::Holder;
+pub(crate) use left_over::LeftOver;
+use others::Others;
 pub(crate) use reservations::Reservation;
+pub(super) use reservations::Starting;
 pub(crate) use shortage::Shortage;
 
 /// The value of the attribute by which the books know a device that will do.
@@ -71,6 +76,7 @@ pub(super) struct DeviceClaims {
     held: BTreeMap<String, BTreeMap<Name, (DeviceCore, Bytes)>>,
     /// The devices that each claim holds some of.
     held_by: BTreeMap<Name, BTreeSet<String>>,
+    others: Others,
     holders: BTreeMap<Name, Vec<Holder>>,
     holders_on: BTreeMap<String, BTreeSet<Name>>,
     /// Claims that have changed, and those of which a pod in the books may hold the devices now, or not any more.
@@ -94,9 +100,15 @@ pub(super) struct Claimed {
     pub(super) devices: Wanted,
     /// The claims that they are to be allocated to, in the order of the requests.
     pub(super) allocate: Vec<String>,
+    /// The claims to which devices of other drivers are to be allocated.
+    pub(super) others: Vec<String>,
+    /// What the books call a place where these devices are free.
+    pub(super) place: Option<String>,
+    /// Some of its claims are for devices of our driver.
+    pub(super) has_ours: bool,
     /// The claims that are allocated already.
     pub(super) reserve: Vec<String>,
-    /// The one of those to allocate that is made for its extended resources: the last one.
+    /// The one of those to allocate that is made for its extended resources: the last one of its list.
     pub(super) extended: Option<ToMake>,
 }
 
@@ -107,14 +119,6 @@ pub(super) struct HeldClaim {
     uid: String,
     /// How many of the instance's parts, which stand in the order of its claims.
     parts: usize,
-}
-
-/// A claim that is allocated for a pod alone that waits: whoever allocated it did not bind the pod.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LeftOver {
-    pub(crate) claim: ClaimFacts,
-    pub(crate) pod_name: String,
-    pub(crate) pod_uid: String,
 }
 
 impl Mirror {
@@ -268,8 +272,12 @@ impl Mirror {
             self.changed_pods.extend(users.flatten().cloned());
         }
         self.select_for_waiting();
+        self.learn_kinds();
         for name in self.device_claims.changed.clone() {
             self.device_claims.note_held(&name);
+            let others = self.device_claims.others_held_by(&name);
+            let changed = self.device_claims.others.note_held(&name, others);
+            self.others_changed(&changed);
         }
     }
 
@@ -287,6 +295,9 @@ impl Mirror {
         }
         let nodes = news.into_values().flatten();
         self.changed_nodes.extend(nodes.filter(|node| self.nodes.contains_key(node)));
+        if self.device_claims.pools.take_has_changed_spread() {
+            self.changed_nodes.extend(self.nodes.keys().cloned());
+        }
     }
 
     /// Selects devices for the pods that have changed and wait for some.
@@ -303,6 +314,8 @@ impl Mirror {
             let used: BTreeSet<String> =
                 self.pods.values().flat_map(|pod| self.criteria_of(pod)).map(|criteria| criteria.key()).collect();
             self.device_claims.selections.retain(|key, _| used.contains(key));
+            let DeviceClaims { selections, others, .. } = &mut self.device_claims;
+            others.retain(selections);
         }
         let claims = &mut self.device_claims;
         let pools: Vec<PoolKey> = claims.pools.all().map(|(key, _)| key.clone()).collect();
@@ -326,8 +339,7 @@ impl Mirror {
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name));
         let to_allocate = claims.filter(|claim| claim.allocation.is_none());
         let to_allocate = to_allocate.chain(extended.iter().map(|made| &made.claim));
-        let requests = to_allocate.filter_map(|claim| claim.ask.as_ref().ok()).flat_map(|ask| &ask.requests);
-        let choices = requests.flat_map(|request| &request.choices);
+        let choices = to_allocate.filter_map(|claim| claim.ask.as_ref().ok()).flat_map(Ask::choices);
         choices.filter_map(|request| self.device_claims.criteria(request).ok()).collect()
     }
 
@@ -339,7 +351,7 @@ impl Mirror {
                 let selections = claims.selections.values().filter(|of| of.taken(key, device).is_some());
                 let selected = selections.map(|of| (of.attribute.clone(), USABLE.to_owned()));
                 let compared = claims.compared.iter().filter_map(|attribute| {
-                    Some((attribute.clone(), dra::compared_value(pool.devices.get(device)?, attribute)?))
+                    Some((attribute.clone(), dra::compared_value(DRIVER, pool.devices.get(device)?, attribute)?))
                 });
                 selected.chain(compared).collect()
             };
@@ -372,28 +384,6 @@ impl Mirror {
             let claim = claim.filter(|claim| claim.uid == held.uid && claim.allocation.is_some());
             claim.is_some_and(|claim| !claim.is_reserved_for_others_than(uid))
         })
-    }
-
-    /// Claims that are allocated for a pod that waits, and for nobody else.
-    pub(crate) fn left_over_claims(&self) -> Vec<LeftOver> {
-        let is_waiting = |pod: &&KnownPod| {
-            let facts = &pod.facts;
-            let is_ours = facts.scheduler == self.own_name && facts.node.is_none() && !facts.is_leaving;
-            let has_claims = !facts.claims.is_empty() || self.device_claims.made.contains_key(&facts.uid);
-            is_ours && has_claims && pod.instance.is_none() && pod.binding_to.is_none()
-        };
-        let mut left_over = Vec::new();
-        for pod in self.pods.values().filter(is_waiting) {
-            let claims = names_of(&pod.facts).filter_map(|name| self.device_claims.claims.get(&name));
-            let claims = claims.filter(|claim| self.device_claims.is_left_over(claim, &pod.facts.uid));
-            let claims = claims.chain(self.device_claims.made_for(&pod.facts.uid));
-            left_over.extend(claims.map(|claim| LeftOver {
-                claim: claim.clone(),
-                pod_name: pod.facts.name.clone(),
-                pod_uid: pod.facts.uid.clone(),
-            }));
-        }
-        left_over
     }
 }
 
@@ -468,13 +458,6 @@ impl DeviceClaims {
             let name = uuid.strip_prefix(key.1.as_str())?.strip_prefix('/')?;
             Some((key, pool.devices.get(name)?))
         })
-    }
-
-    /// Whether a claim is allocated for this pod alone, which is not bound. Only what we could allocate anew counts.
-    fn is_left_over(&self, claim: &ClaimFacts, pod_uid: &str) -> bool {
-        let is_ours = |result: &DeviceRequestAllocationResult| result.driver == DRIVER;
-        let is_ours = claim.allocation.as_ref().is_some_and(|of| of.results.iter().all(is_ours));
-        is_ours && claim.ask.is_ok() && claim.is_reserved_for(pod_uid) && !claim.is_reserved_for_others_than(pod_uid)
     }
 }
 

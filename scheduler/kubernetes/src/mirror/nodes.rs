@@ -186,6 +186,10 @@ impl Mirror {
         let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out, claimed) {
             Ok(mut spec) => {
                 self.add_what_is_said(name, &mut spec.devices);
+                let taken = |place: &String| held.by_ours.counted.get(place).copied().unwrap_or_default();
+                let places =
+                    self.places_on(name).into_iter().map(|(place, free)| (taken(&place).saturating_add(free), place));
+                spec.counted.extend(places.map(|(all, place)| (place, all)));
                 spec
             }
             Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),

@@ -240,11 +240,12 @@ impl Mirror {
     pub(super) fn request_of(&self, facts: &PodFacts) -> Result<(Request, Means), String> {
         self.gang_of(facts)?;
         facts.peer_rules.as_ref().map_err(String::clone)?;
-        let amounts = self.amounts_of(facts)?;
+        let mut amounts = self.amounts_of(facts)?;
         let mut constraints = placement::constraints(&facts.spec)?;
         let volume_claims = self.constrain_by_volumes(facts, &mut constraints)?;
         let claimed = self.constrain_by_claims(facts, &mut constraints)?;
         self.constrain_by_elastic_gpus(facts, &mut constraints)?;
+        amounts.counted.extend(claimed.place.iter().map(|place| (place.clone(), 1)));
         let means = Means { containers: Vec::new(), volume_claims, claimed };
         let (mut request, means) = self.with_devices(facts, amounts, constraints, means)?;
         // A kube-scheduler that asks about devices weighs what is preferred by itself.
@@ -268,10 +269,9 @@ impl Mirror {
         let rules = policy.map(|policy| policy.rules).unwrap_or_default();
         let enforced = policy.and_then(|policy| attribute_of(policy.enforcement));
         let asks = self.reading.asks(&facts.words, |claim| self.asked_by_claim(facts, claim))?;
-        let has_claims = !facts.claims.is_empty() || means.claimed.extended.is_some();
-        if let Some(ask) = asks.first().filter(|_| has_claims) {
+        if let Some(ask) = asks.first().filter(|_| means.claimed.has_ours) {
             return Err(format!(
-                "container {:?} asks for devices, and the pod has resource claims, or a device class stands for other \
+                "container {:?} asks for devices, and the pod has resource claims for such devices, or a device class stands for other \
                  resources of it; ask in one of these ways",
                 ask.container
             ));

@@ -10,6 +10,7 @@ mod figures;
 mod kit;
 mod kubectl;
 mod objects;
+mod other_drivers;
 mod peers;
 mod reports;
 mod rights;

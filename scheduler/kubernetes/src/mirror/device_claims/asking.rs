@@ -24,6 +24,7 @@ impl Mirror {
         let mut claimed = Claimed::default();
         let (mut wishes, mut links) = (Vec::new(), Vec::new());
         let mut ours: Vec<containers::Divided<'_>> = Vec::new();
+        let mut others: Vec<Ask> = Vec::new();
         let mut seen = BTreeSet::new();
         for of_pod in &facts.claims {
             let Some(name) = &of_pod.claim else {
@@ -62,7 +63,13 @@ impl Mirror {
                     }
                 }
                 None => {
-                    let (ask, of_requests) = self.devices_of(facts, claim).map_err(|problem| of_claim(&problem))?;
+                    let ask = self.askable(facts, claim).map_err(|problem| of_claim(&problem))?;
+                    if self.is_for_others(ask).map_err(|problem| of_claim(&problem))? {
+                        others.push(ask.clone());
+                        claimed.others.push(name.clone());
+                        continue;
+                    }
+                    let of_requests = self.meant(ask).map_err(|problem| of_claim(&problem))?;
                     let before = wishes.len();
                     let after = |of: &Linked| Linked { request: before + of.request, ..*of };
                     let moved =
@@ -79,23 +86,26 @@ impl Mirror {
         if let Some(made) = &claimed.extended {
             self.check_is_none_left(facts)?;
             let ask = made.claim.ask.as_ref().map_err(Clone::clone)?;
-            let of_requests = self.meant(ask).map_err(|problem| format!("its {EXTENDED_RESOURCES}: {problem}"))?;
-            wishes.extend(of_requests.into_iter().map(|choices| Wish { of: EXTENDED_RESOURCES, choices }));
-            claimed.allocate.push(made.claim.name.clone());
-            ours.push(containers::Divided::by(&made.asked.mappings, EXTENDED_RESOURCES));
+            let of_them = |problem: String| format!("its {EXTENDED_RESOURCES}: {problem}");
+            if self.is_for_others(ask).map_err(of_them)? {
+                others.push(ask.clone());
+                claimed.others.push(made.claim.name.clone());
+            } else {
+                let of_requests = self.meant(ask).map_err(of_them)?;
+                wishes.extend(of_requests.into_iter().map(|choices| Wish { of: EXTENDED_RESOURCES, choices }));
+                claimed.allocate.push(made.claim.name.clone());
+                ours.push(containers::Divided::by(&made.asked.mappings, EXTENDED_RESOURCES));
+            }
         }
         containers::check(&facts.spec, &ours)?;
+        claimed.has_ours = !ours.is_empty();
+        claimed.place = (!others.is_empty()).then(|| self.device_claims.place_for(&others)).transpose()?;
         claimed.devices = Wanted::of(wishes, links)?;
         Ok(claimed)
     }
 
-    /// What a claim that is to be allocated with a pod asks for, and what the choices of each of its requests mean to the
-    /// books.
-    fn devices_of<'a>(
-        &self,
-        facts: &PodFacts,
-        claim: &'a ClaimFacts,
-    ) -> Result<(&'a Ask, Vec<Vec<FurtherRequest>>), String> {
+    /// What a claim that is to be allocated with a pod asks for.
+    fn askable<'a>(&self, facts: &PodFacts, claim: &'a ClaimFacts) -> Result<&'a Ask, String> {
         let ask = claim.ask.as_ref().map_err(Clone::clone)?;
         let first = self.first_user(claim).filter(|first| first.uid != facts.uid);
         if let Some(first) = first {
@@ -108,16 +118,31 @@ impl Mirror {
                     .into(),
             );
         }
-        Ok((ask, self.meant(ask)?))
+        Ok(ask)
+    }
+
+    /// Whether a claim asks for devices of other drivers that can be allocated.
+    fn is_for_others(&self, ask: &Ask) -> Result<bool, String> {
+        let is_for_others = self.device_claims.is_for_others(ask)?;
+        if is_for_others {
+            self.device_claims.check_others(ask)?;
+        }
+        Ok(is_for_others)
     }
 
     /// What the choices of each request of a claim mean to the books.
     fn meant(&self, ask: &Ask) -> Result<Vec<Vec<FurtherRequest>>, String> {
         let claims = &self.device_claims;
         let of_choice = |request: &DevicesAsk| {
+            if request.is_all {
+                return Err(format!(
+                    "it has allocationMode \"All\", which Aliquot's scheduler does not support of {DRIVER}: say how many \
+                     devices"
+                ));
+            }
             let key = claims.criteria(request)?.key();
             let selection = claims.selections.get(&key).ok_or("its devices are not selected yet")?;
-            let (core, memory) = selection.part(&claims.pools)?;
+            let (core, memory) = selection.part()?;
             Ok(FurtherRequest {
                 name: request.name.clone(),
                 devices: DeviceRequest { count: request.count, core, memory },

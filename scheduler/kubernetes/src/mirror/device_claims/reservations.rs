@@ -4,17 +4,15 @@ use std::collections::BTreeSet;
 
 use aliquot_scheduler_core::{Bytes, DeviceCore};
 use aliquot_scheduler_engine::DevicePart;
-use k8s_openapi::api::core::v1::NodeSelector;
 use k8s_openapi::api::resource::v1::{
     AllocationResult, Device, DeviceAllocationConfiguration, DeviceAllocationResult, DeviceClaimConfiguration,
     DeviceRequestAllocationResult, ResourceClaimConsumerReference,
 };
-use serde_json::json;
 
 use super::super::{Instance, Means, Mirror};
+use super::others::DeviceId;
 use super::{HeldClaim, held_claim};
 use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Extended};
-use crate::placement::NODE_NAME;
 use crate::pod::PodFacts;
 use crate::wanted::Lists;
 
@@ -36,8 +34,18 @@ pub(crate) struct Reservation {
     pub(crate) to_make: Option<Extended>,
 }
 
+/// What becomes of a pod's claims when it is bound.
+#[derive(Debug, Default)]
+pub(in super::super) struct Starting {
+    pub(in super::super) reservations: Vec<Reservation>,
+    /// The claims that its devices of our driver are allocated to.
+    pub(in super::super) held: Vec<HeldClaim>,
+    /// What it gets of other drivers.
+    pub(in super::super) others: BTreeSet<DeviceId>,
+}
+
 impl Mirror {
-    /// What is to be written to claims before a pod is bound, and the claims that its devices are allocated to.
+    /// What is to be written to claims before a pod is bound, and what it gets by that.
     ///
     /// # Errors
     /// Why it cannot be written: something has changed since the decision.
@@ -46,7 +54,7 @@ impl Mirror {
         facts: &PodFacts,
         means: &Means,
         start: &Instance,
-    ) -> Result<(Vec<Reservation>, Vec<HeldClaim>), String> {
+    ) -> Result<Starting, String> {
         let claims = &self.device_claims;
         let extended = means.claimed.extended.as_ref();
         if let Some(made) = extended {
@@ -92,10 +100,24 @@ impl Mirror {
             reservations.push(Reservation { claim: claim.clone(), allocation: Some(allocation), to_make });
             held.push(held_claim(claim, before - parts.len()));
         }
-        match parts.next() {
-            Some(_) if !held.is_empty() => Err("its claims ask for fewer devices by now".to_owned()),
-            _ => Ok((reservations, held)),
+        if parts.next().is_some() && !held.is_empty() {
+            return Err("its claims ask for fewer devices by now".to_owned());
         }
+        let mut asks = Vec::new();
+        for name in &means.claimed.others {
+            let claim = claim(name)?;
+            if claim.allocation.is_some() {
+                return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
+            }
+            asks.push((claim, claim.ask.as_ref().map_err(Clone::clone)?));
+        }
+        let (allocations, others) = self.allocate_others(&asks, &start.node)?;
+        reservations.extend(asks.into_iter().zip(allocations).map(|((claim, _), allocation)| Reservation {
+            claim: claim.clone(),
+            allocation: Some(allocation),
+            to_make: to_make(&claim.name).map(|made| made.asked.clone()),
+        }));
+        Ok(Starting { reservations, held, others })
     }
 
     /// The allocation that a decision means for a claim of which each request has this of its choices. Its parts are the
@@ -118,6 +140,17 @@ impl Mirror {
                 return Err(format!("request {:?} asks for more devices by now", request.name));
             }
         }
+        let config = self.configurations(ask, choices);
+        Ok(AllocationResult {
+            devices: Some(DeviceAllocationResult { results: Some(results), config }),
+            node_selector: Some(dra::only(&given.start.node)?),
+            allocation_timestamp: None,
+        })
+    }
+
+    /// What drivers are told of a claim of which each request has this of its choices.
+    pub(super) fn configurations(&self, ask: &Ask, choices: &[usize]) -> Option<Vec<DeviceAllocationConfiguration>> {
+        let taken: Vec<&DevicesAsk> = ask.taken(choices).collect();
         let of_class = taken.iter().flat_map(|request| {
             let class = self.device_claims.classes.get(&request.class);
             let configs = class.into_iter().flat_map(|class| &class.config);
@@ -140,12 +173,7 @@ impl Mirror {
             opaque: config.opaque.clone(),
         });
         let config: Vec<DeviceAllocationConfiguration> = of_class.chain(of_claim).collect();
-        let config = Some(config).filter(|config| !config.is_empty());
-        Ok(AllocationResult {
-            devices: Some(DeviceAllocationResult { results: Some(results), config }),
-            node_selector: Some(only(&given.start.node)?),
-            allocation_timestamp: None,
-        })
+        Some(config).filter(|config| !config.is_empty())
     }
 
     /// What one part of a device is in the allocation of a request. It is added to what the pod is given.
@@ -209,7 +237,11 @@ impl Mirror {
     /// Says that more was allocated of the devices of a claim than there is: another scheduler has allocated them, too.
     pub(crate) fn has_too_much(&self, namespace: &str, name: &str) -> Option<String> {
         let claims = &self.device_claims;
-        let claim = claims.claims.get(&(namespace.to_owned(), name.to_owned()))?;
+        let name = (namespace.to_owned(), name.to_owned());
+        let claim = claims.claims.get(&name)?;
+        if let Some(why) = claims.others.held_twice(&name) {
+            return Some(why);
+        }
         claims.parts_of(claim).into_iter().find_map(|(node, part)| {
             let (_, device) = claims.device(&node, &part.uuid)?;
             self.too_much_of(&part.uuid, device, None)
@@ -232,11 +264,4 @@ impl Reservation {
         };
         users.iter().filter(|user| user.uid != uid).cloned().chain([own]).collect()
     }
-}
-
-/// Selects one node.
-fn only(node: &str) -> Result<NodeSelector, String> {
-    let field = json!({"key": NODE_NAME, "operator": "In", "values": [node]});
-    let selector = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
-    serde_json::from_value(selector).map_err(|error| error.to_string())
 }

@@ -46,7 +46,8 @@ impl Mirror {
         let mut selections: BTreeMap<String, Selection> = BTreeMap::new();
         let mut shortages = Vec::new();
         for (name, claim) in &claims.claims {
-            let Some(ask) = claim.ask.as_ref().ok().filter(|_| self.is_waited_for_by_others(name, claim)) else {
+            let ask = claim.ask.as_ref().ok().filter(|ask| ask.choices().all(|request| !request.is_all));
+            let Some(ask) = ask.filter(|_| self.is_waited_for_by_others(name, claim)) else {
                 continue;
             };
             let is_only_one = matches!(&ask.requests[..], [request] if request.choices.len() == 1);
@@ -58,7 +59,7 @@ impl Mirror {
                     selection.look_at(&claims.pools, claims.pools.all().map(|(key, _)| key));
                     selection
                 });
-                selection.part(&claims.pools).ok()?;
+                selection.part().ok()?;
                 let of_request = claims.shortage(request, selection)?;
                 Some(match is_only_one {
                     true => of_request,

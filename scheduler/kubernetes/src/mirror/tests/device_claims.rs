@@ -3,6 +3,7 @@
 mod allocation;
 mod extended;
 mod given_back;
+mod other_drivers;
 mod others;
 mod prioritised;
 mod problems;
@@ -17,15 +18,18 @@ use super::{Binding, World, typed};
 use crate::dra::{ClaimFacts, DRIVER};
 use crate::mirror::Reservation;
 
+/// Another driver.
+const NIC: &str = "nic.example.com";
+
 /// Bytes of each device.
 const BYTES: u64 = 80 << 30;
 
 impl World {
     /// A leader that begins sees all that the API server has of devices and claims.
     pub(super) fn show_device_claims(&mut self) {
-        let expression = r#"device.driver == "gpu.aliquot.dev""#;
-        let class = json!({"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": expression}}]}});
-        self.mirror.device_class(typed::<DeviceClass>(&class));
+        for driver in [DRIVER, NIC] {
+            self.class(driver, &format!("device.driver == {driver:?}"));
+        }
         for slice in self.slices.values() {
             self.mirror.resource_slice(typed::<ResourceSlice>(slice));
         }
@@ -33,6 +37,12 @@ impl World {
             self.mirror.resource_claim(ClaimFacts::of(typed(claim)).unwrap());
         }
         self.mirror.resource_claims_served();
+    }
+
+    /// A class of the devices for which an expression holds.
+    fn class(&mut self, name: &str, expression: &str) {
+        let class = json!({"metadata": {"name": name}, "spec": {"selectors": [{"cel": {"expression": expression}}]}});
+        self.mirror.device_class(typed::<DeviceClass>(&class));
     }
 
     /// A node whose devices are given out by claims.
@@ -188,11 +198,12 @@ impl World {
         }
     }
 
-    /// What is allocated of each device: percent of its time, and bytes.
+    /// What is allocated of each device of our driver: percent of its time, and bytes.
     fn allocated(&self) -> BTreeMap<String, (u64, u64)> {
         let mut allocated: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for claim in self.claims.values() {
-            for result in claim["status"]["allocation"]["devices"]["results"].as_array().into_iter().flatten() {
+            let results = claim["status"]["allocation"]["devices"]["results"].as_array().into_iter().flatten();
+            for result in results.filter(|result| result["driver"] == DRIVER) {
                 let amount = |name: &str| result["consumedCapacity"][name].as_str().unwrap().parse::<u64>().unwrap();
                 let device = format!("{}/{}", result["pool"].as_str().unwrap(), result["device"].as_str().unwrap());
                 let of = allocated.entry(device).or_default();

@@ -1,5 +1,7 @@
 //! Claims among random changes: no device is given out twice, and everything comes to rest.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::super::{World, Write};
@@ -19,10 +21,12 @@ fn random_changes_never_give_a_device_out_twice() {
         let mut world = World::new();
         for node in ["n", "m"] {
             world.node_with_driver(node, 2);
+            world.nics(node, 2);
         }
         world.claim("shared", 30, None, json!({}));
         for step in 0..60 {
-            match random(11) {
+            match random(12) {
+                11 => world.pod_with_nic(&format!("n{step}"), json!({"count": 1 + random(2)})),
                 10 => {
                     let (name, claim) = (format!("l{step}"), format!("l{step}-gpus"));
                     world.claim_of_list(&claim, &[("whole", 100), ("half", 50), ("tenth", 10)]);
@@ -60,6 +64,9 @@ fn random_changes_never_give_a_device_out_twice() {
             for (device, (core, memory)) in world.allocated() {
                 assert!(core <= 100 && memory <= BYTES, "seed {seed}, step {step}: {device} {core} {memory}");
             }
+            let cards = world.cards_given_out();
+            let different: BTreeSet<&String> = cards.iter().collect();
+            assert_eq!(cards.len(), different.len(), "seed {seed}, step {step}: {cards:?}");
         }
         let errors: Vec<&String> = world.log.iter().filter(|line| line.starts_with("error")).collect();
         assert!(errors.is_empty(), "seed {seed}: {errors:?}");
@@ -71,8 +78,9 @@ fn random_changes_never_give_a_device_out_twice() {
         // All is free again.
         for number in 0..4 {
             world.pod_with_part(&format!("whole{number}"), 100, json!({}));
+            world.pod_with_nic(&format!("card{number}"), json!({}));
         }
         world.reconcile();
-        assert_eq!(world.bound().len(), 4, "seed {seed}: {:?}", world.log);
+        assert_eq!(world.bound().len(), 8, "seed {seed}: {:?}", world.log);
     }
 }

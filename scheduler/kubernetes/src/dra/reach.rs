@@ -1,0 +1,153 @@
+//! On which nodes a device can be used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aliquot_scheduler_core::NodeTerm;
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
+use k8s_openapi::api::resource::v1::{Device, ResourceSliceSpec};
+use serde_json::json;
+
+use crate::placement::{self, NODE_NAME};
+
+/// The nodes on which a device can be used.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Reach {
+    /// This one alone.
+    Node(String),
+    Everywhere,
+    /// Those that the selector selects, whose only term is given in the words of the books, too.
+    Selected(NodeSelectorTerm, NodeTerm),
+    /// None, as far as what is said of them is understood.
+    Nowhere,
+}
+
+impl Reach {
+    /// What a slice says of one of its devices.
+    pub(super) fn of(slice: &ResourceSliceSpec, device: &Device) -> Reach {
+        match slice.per_device_node_selection {
+            Some(true) => Reach::read(&device.node_name, device.all_nodes, &device.node_selector),
+            _ => Reach::read(&slice.node_name, slice.all_nodes, &slice.node_selector),
+        }
+    }
+
+    fn read(name: &Option<String>, all: Option<bool>, selector: &Option<NodeSelector>) -> Reach {
+        let selected = |selector: &NodeSelector| {
+            // Kubernetes lets it have one term.
+            let [term] = &selector.node_selector_terms[..] else { return None };
+            let [read] = <[NodeTerm; 1]>::try_from(Vec::from_iter(placement::terms(selector).ok()?)).ok()?;
+            Some(Reach::Selected(term.clone(), read))
+        };
+        match (name, all, selector) {
+            (Some(name), ..) => Reach::Node(name.clone()),
+            (None, Some(true), _) => Reach::Everywhere,
+            (None, _, Some(selector)) => selected(selector).unwrap_or(Reach::Nowhere),
+            (None, _, None) => Reach::Nowhere,
+        }
+    }
+
+    /// Whether the device can be used on a node with this name and these labels.
+    pub(crate) fn includes(&self, node: &str, labels: &BTreeMap<String, String>) -> bool {
+        match self {
+            Reach::Node(name) => name == node,
+            Reach::Everywhere => true,
+            Reach::Selected(_, NodeTerm { requirements }) => {
+                let value = |key: &String| labels.get(key).map(String::as_str);
+                !requirements.is_empty() && requirements.iter().all(|of| of.holds(value(&of.key)))
+            }
+            Reach::Nowhere => false,
+        }
+    }
+}
+
+/// The nodes on which devices can be used together that were allocated on a node; `None`: all.
+///
+/// # Errors
+/// The selector cannot be made.
+pub(crate) fn selector<'a>(
+    reaches: impl Iterator<Item = &'a Reach> + Clone,
+    node: &str,
+) -> Result<Option<NodeSelector>, String> {
+    if reaches.clone().any(|reach| matches!(reach, Reach::Node(_) | Reach::Nowhere)) {
+        return only(node).map(Some);
+    }
+    let terms = reaches.filter_map(|reach| match reach {
+        Reach::Selected(term, _) => Some(term),
+        _ => None,
+    });
+    let (mut expressions, mut fields) = (Vec::new(), Vec::new());
+    let mut seen = BTreeSet::new();
+    for term in terms {
+        let is_new = |of: &&k8s_openapi::api::core::v1::NodeSelectorRequirement, seen: &mut BTreeSet<String>| {
+            seen.insert(format!("{of:?}"))
+        };
+        expressions.extend(term.match_expressions.iter().flatten().filter(|of| is_new(of, &mut seen)).cloned());
+        fields.extend(term.match_fields.iter().flatten().filter(|of| is_new(of, &mut seen)).cloned());
+    }
+    if expressions.is_empty() && fields.is_empty() {
+        return Ok(None);
+    }
+    let some = |of: Vec<_>| Some(of).filter(|of| !of.is_empty());
+    let term = NodeSelectorTerm { match_expressions: some(expressions), match_fields: some(fields) };
+    Ok(Some(NodeSelector { node_selector_terms: vec![term] }))
+}
+
+/// Selects one node.
+///
+/// # Errors
+/// The selector cannot be made.
+pub(crate) fn only(node: &str) -> Result<NodeSelector, String> {
+    let field = json!({"key": NODE_NAME, "operator": "In", "values": [node]});
+    let selector = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    serde_json::from_value(selector).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn reach(slice: Value, device: Value) -> Reach {
+        let mut slice = slice;
+        slice["driver"] = "d".into();
+        slice["pool"] = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});
+        let mut device = device;
+        device["name"] = "x".into();
+        Reach::of(&serde_json::from_value(slice).unwrap(), &serde_json::from_value(device).unwrap())
+    }
+
+    fn zone(name: &str) -> Value {
+        json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [name]}]}]})
+    }
+
+    #[test]
+    fn slices_and_devices_say_where_they_can_be_used() {
+        let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        let per_device = json!({"perDeviceNodeSelection": true});
+        for (slice, device, includes) in [
+            (json!({"nodeName": "n"}), json!({}), true),
+            (json!({"nodeName": "m"}), json!({}), false),
+            (json!({"allNodes": true}), json!({}), true),
+            (json!({"nodeSelector": zone("a")}), json!({}), true),
+            (json!({"nodeSelector": zone("b")}), json!({}), false),
+            (json!({}), json!({"nodeName": "n"}), false),
+            (per_device.clone(), json!({"nodeName": "n"}), true),
+            (per_device.clone(), json!({"allNodes": true}), true),
+            (per_device.clone(), json!({"nodeSelector": zone("b")}), false),
+            (per_device, json!({}), false),
+        ] {
+            assert_eq!(reach(slice.clone(), device.clone()).includes("n", &labels), includes, "{slice} {device}");
+        }
+    }
+
+    #[test]
+    fn an_allocation_is_as_narrow_as_its_narrowest_device() {
+        let all = reach(json!({"allNodes": true}), json!({}));
+        let selected = reach(json!({"nodeSelector": zone("a")}), json!({}));
+        let local = reach(json!({"nodeName": "n"}), json!({}));
+        let of = |reaches: &[&Reach]| json!(selector(reaches.iter().copied(), "n").unwrap());
+        assert_eq!(of(&[&all]), Value::Null);
+        assert_eq!(of(&[&all, &selected, &selected]), zone("a"));
+        assert_eq!(of(&[&all, &local, &selected]), json!(only("n").unwrap()));
+    }
+}

@@ -1,0 +1,57 @@
+//! Claims that are allocated for pods that were not bound: a leader has died between the writes, or could not undo those
+//! before the binding.
+
+use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
+
+use super::super::{KnownPod, Mirror};
+use super::{DeviceClaims, names_of};
+use crate::dra::{Allocated, Ask, ClaimFacts, DRIVER};
+
+/// A claim that is allocated for a pod alone that waits: whoever allocated it did not bind the pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeftOver {
+    pub(crate) claim: ClaimFacts,
+    pub(crate) pod_name: String,
+    pub(crate) pod_uid: String,
+}
+
+impl Mirror {
+    /// Claims that are allocated for a pod that waits, and for nobody else.
+    pub(crate) fn left_over_claims(&self) -> Vec<LeftOver> {
+        let is_waiting = |pod: &&KnownPod| {
+            let facts = &pod.facts;
+            let is_ours = facts.scheduler == self.own_name && facts.node.is_none() && !facts.is_leaving;
+            let has_claims = !facts.claims.is_empty() || self.device_claims.made.contains_key(&facts.uid);
+            is_ours && has_claims && pod.instance.is_none() && pod.binding_to.is_none()
+        };
+        let mut left_over = Vec::new();
+        for pod in self.pods.values().filter(is_waiting) {
+            let claims = names_of(&pod.facts).filter_map(|name| self.device_claims.claims.get(&name));
+            let claims = claims.filter(|claim| self.device_claims.is_left_over(claim, &pod.facts.uid));
+            let claims = claims.chain(self.device_claims.made_for(&pod.facts.uid));
+            left_over.extend(claims.map(|claim| LeftOver {
+                claim: claim.clone(),
+                pod_name: pod.facts.name.clone(),
+                pod_uid: pod.facts.uid.clone(),
+            }));
+        }
+        left_over
+    }
+}
+
+impl DeviceClaims {
+    /// Whether a claim is allocated for this pod alone, which is not bound. Only what we could allocate anew counts.
+    pub(super) fn is_left_over(&self, claim: &ClaimFacts, pod_uid: &str) -> bool {
+        let is_ours = |result: &DeviceRequestAllocationResult| result.driver == DRIVER;
+        let Some(allocation) = &claim.allocation else { return false };
+        // What is allocated already is not selected any more, so only what the claim itself says counts.
+        let is_of_whole_others =
+            |of: &Allocated| of.results.iter().all(|of| of.driver != DRIVER && of.share_id.is_none());
+        let asks_for_whole = |ask: &Ask| ask.choices().all(|request| request.capacity.is_empty());
+        let could_be_anew = match allocation.results.iter().all(is_ours) {
+            true => claim.ask.as_ref().is_ok_and(|ask| ask.choices().all(|request| !request.is_all)),
+            false => is_of_whole_others(allocation) && claim.ask.as_ref().is_ok_and(asks_for_whole),
+        };
+        could_be_anew && claim.is_reserved_for(pod_uid) && !claim.is_reserved_for_others_than(pod_uid)
+    }
+}

@@ -1,0 +1,311 @@
+//! Claims for devices of other drivers: whole devices, by the structured parameters that Kubernetes defines.
+//!
+//! The core does not know these devices. What pods ask for by such claims is of a *kind*: alike for the pods of one
+//! workload. For each kind and node the books count places: for so many pods of the kind one after the other devices are
+//! free there. The pod takes one place. Which devices it gets is decided when it is bound; between kinds that want the
+//! same devices, and on nodes that reach the same ones, the first one that is bound wins.
+
+mod allocation;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Mirror;
+use super::{DeviceClaims, Name, names_of};
+use crate::dra::{Ask, DRIVER, DevicesAsk, Found, PoolKey, Selection, Whose};
+use crate::pod::PodFacts;
+
+/// Kinds that no pod waits for are dropped when there are more than so many.
+const KINDS_KEPT: usize = 64;
+
+/// Places that are counted of a kind on a node, at most. Who finds them all taken waits for one more look.
+const PLACES_MAX: u64 = 64;
+
+/// A device of a pool.
+pub(super) type DeviceId = (PoolKey, String);
+
+/// What is known of claims for devices of other drivers.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// By what tells kinds apart.
+    kinds: BTreeMap<String, Kind>,
+    kinds_made: u64,
+    /// The claims to which each device is allocated.
+    held: BTreeMap<DeviceId, BTreeSet<Name>>,
+    /// The devices that are allocated to each claim.
+    held_by: BTreeMap<Name, BTreeSet<DeviceId>>,
+    /// By UID of pods that are being bound, what they are to get.
+    promised: BTreeMap<String, BTreeSet<DeviceId>>,
+}
+
+/// What pods ask for together.
+#[derive(Debug)]
+struct Kind {
+    /// What the books call a place. Users read it, too.
+    name: String,
+    /// By claim.
+    asks: Vec<Ask>,
+    /// The keys of the selections that its requests need.
+    selections: BTreeSet<String>,
+}
+
+impl Mirror {
+    /// The claims of a pod that are to be allocated with it, and that ask for devices of other drivers.
+    ///
+    /// # Errors
+    /// A claim asks for more than such devices, or they are not known yet.
+    fn others_of(&self, facts: &PodFacts) -> Result<Vec<Ask>, String> {
+        let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name)).cloned();
+        let extended = self.extended_of(facts).ok().flatten().map(|made| made.claim);
+        let mut asks = Vec::new();
+        let mut seen = BTreeSet::new();
+        for claim in claims.chain(extended).filter(|claim| claim.allocation.is_none()) {
+            let Ok(ask) = claim.ask else { continue };
+            if seen.insert(claim.name) && self.device_claims.is_for_others(&ask)? {
+                asks.push(ask);
+            }
+        }
+        Ok(asks)
+    }
+
+    /// Counts places for what the pods that have changed and wait ask of other drivers.
+    pub(super) fn learn_kinds(&mut self) {
+        let is_waiting = |facts: &&PodFacts| facts.scheduler == self.own_name && facts.node.is_none();
+        let pods = self.changed_pods.iter().filter_map(|uid| Some(&self.pods.get(uid)?.facts)).filter(is_waiting);
+        let kinds: BTreeMap<String, Kind> = pods.filter_map(|facts| self.kind_of(facts)).collect();
+        let is_new = |key: &String| !self.device_claims.others.kinds.contains_key(key);
+        let mut kinds: BTreeMap<String, Kind> = kinds.into_iter().filter(|(key, _)| is_new(key)).collect();
+        if kinds.is_empty() {
+            return;
+        }
+        if self.device_claims.others.kinds.len() >= KINDS_KEPT {
+            let pods = self.pods.values().map(|pod| &pod.facts).filter(is_waiting);
+            let used: BTreeSet<String> = pods.filter_map(|facts| Some(self.kind_of(facts)?.0)).collect();
+            self.device_claims.others.kinds.retain(|key, _| used.contains(key));
+        }
+        let others = &mut self.device_claims.others;
+        for kind in kinds.values_mut() {
+            others.kinds_made += 1;
+            kind.name = format!("{} #{}", kind.name, others.kinds_made);
+        }
+        others.kinds.append(&mut kinds);
+        self.changed_nodes.extend(self.nodes.keys().cloned());
+    }
+
+    /// What a pod asks of other drivers, with what tells it apart; `None`: nothing that can be looked for.
+    fn kind_of(&self, facts: &PodFacts) -> Option<(String, Kind)> {
+        let asks = self.others_of(facts).ok().filter(|asks| !asks.is_empty())?;
+        let key = self.device_claims.key_of_kind(&asks).ok()?;
+        let all = || asks.iter().flat_map(Ask::choices);
+        let criteria = all().filter_map(|ask| self.device_claims.criteria(ask).ok());
+        let selections = criteria.map(|criteria| criteria.key()).collect();
+        let drivers: BTreeSet<String> = all().filter_map(|ask| self.device_claims.driver_of(ask)).collect();
+        let names: Vec<String> = all().map(|ask| format!("{:?}", ask.name)).collect();
+        let drivers = drivers.into_iter().collect::<Vec<_>>().join(" and ");
+        let name = format!("places with devices of {drivers} for request {}", names.join(", "));
+        Some((key, Kind { name, asks, selections }))
+    }
+
+    /// How many pods of each kind find devices on a node now, by the names of places. What is none is left out.
+    pub(in super::super) fn places_on(&self, node: &str) -> BTreeMap<String, u64> {
+        let kinds = self.device_claims.others.kinds.values();
+        let places = kinds.map(|kind| (kind.name.clone(), self.places_of(&kind.asks.iter().collect::<Vec<_>>(), node)));
+        places.filter(|(_, places)| *places > 0).collect()
+    }
+
+    /// It is told again of the nodes where these devices can be used what is free of them.
+    pub(super) fn others_changed(&mut self, devices: &BTreeSet<DeviceId>) {
+        if self.device_claims.others.kinds.is_empty() {
+            return;
+        }
+        for (key, _) in devices {
+            match self.device_claims.pools.get(key).and_then(|pool| pool.node.clone()) {
+                Some(node) => _ = self.changed_nodes.insert(node),
+                None => self.changed_nodes.extend(self.nodes.keys().cloned()),
+            }
+        }
+    }
+
+    /// A pod that is being bound gets these devices.
+    pub(in super::super) fn promise(&mut self, uid: &str, devices: BTreeSet<DeviceId>) {
+        if !devices.is_empty() {
+            self.others_changed(&devices);
+            self.device_claims.others.promised.insert(uid.to_owned(), devices);
+        }
+    }
+
+    /// What was promised to a pod is allocated to its claims, or given back.
+    pub(in super::super) fn end_promise(&mut self, uid: &str) {
+        if let Some(devices) = self.device_claims.others.promised.remove(uid) {
+            self.others_changed(&devices);
+        }
+    }
+}
+
+impl Others {
+    /// Forgets kinds of which a selection is not kept any more.
+    pub(super) fn retain(&mut self, selections: &BTreeMap<String, Selection>) {
+        self.kinds.retain(|_, kind| kind.selections.iter().all(|key| selections.contains_key(key)));
+    }
+
+    /// A claim has these devices now. Answers those that it has or had, if it has others than before.
+    pub(super) fn note_held(&mut self, name: &Name, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+        let before = self.held_by.remove(name).unwrap_or_default();
+        for device in &before {
+            if let Some(claims) = self.held.get_mut(device) {
+                claims.remove(name);
+                if claims.is_empty() {
+                    self.held.remove(device);
+                }
+            }
+        }
+        for device in &devices {
+            self.held.entry(device.clone()).or_default().insert(name.clone());
+        }
+        let changed = before.symmetric_difference(&devices).cloned().collect();
+        if !devices.is_empty() {
+            self.held_by.insert(name.clone(), devices);
+        }
+        changed
+    }
+
+    fn is_taken(&self, device: &DeviceId) -> bool {
+        self.held.contains_key(device) || self.promised.values().any(|devices| devices.contains(device))
+    }
+
+    /// Says that a device of a claim is allocated to another one, too.
+    pub(super) fn held_twice(&self, name: &Name) -> Option<String> {
+        let twice = |device: &&DeviceId| self.held.get(*device).is_some_and(|claims| claims.len() > 1);
+        let ((driver, pool), device) = self.held_by.get(name)?.iter().find(twice)?;
+        Some(format!("another claim was given the device {pool}/{device} of {driver}"))
+    }
+}
+
+impl DeviceClaims {
+    fn selection(&self, ask: &DevicesAsk) -> Result<&Selection, String> {
+        let of_request = |why: String| format!("request {:?}: {why}", ask.name);
+        let selection = self.selections.get(&self.criteria(ask).map_err(of_request)?.key());
+        selection.ok_or_else(|| of_request("its devices are not selected yet".to_owned()))
+    }
+
+    /// The driver to which a request leads, if it is another one.
+    fn driver_of(&self, ask: &DevicesAsk) -> Option<String> {
+        match self.selection(ask).ok()?.whose() {
+            Whose::Other(driver) => Some(driver),
+            Whose::Ours | Whose::Unknown => None,
+        }
+    }
+
+    /// Whether a claim asks for devices of other drivers. Requests that lead nowhere can be for any.
+    ///
+    /// # Errors
+    /// It asks for such and for ours.
+    pub(super) fn is_for_others(&self, ask: &Ask) -> Result<bool, String> {
+        let mut ours = None;
+        let mut others = None;
+        for request in ask.choices() {
+            match self.selection(request).map(Selection::whose) {
+                Ok(Whose::Ours) => ours = ours.or(Some(request)),
+                Ok(Whose::Other(driver)) => others = others.or(Some((request, driver))),
+                Ok(Whose::Unknown) | Err(_) => {}
+            }
+        }
+        match (ours, others) {
+            (Some(our), Some((other, driver))) => Err(format!(
+                "request {:?} is for devices of {driver}, and request {:?} for those of {DRIVER}: Aliquot's scheduler \
+                 allocates them by claims of their own alone",
+                other.name, our.name
+            )),
+            (_, others) => Ok(others.is_some()),
+        }
+    }
+
+    /// Refuses what is not supported of a claim for devices of other drivers.
+    ///
+    /// # Errors
+    /// The request, the driver and what it is.
+    pub(super) fn check_others(&self, ask: &Ask) -> Result<(), String> {
+        for request in &ask.requests {
+            for choice in &request.choices {
+                let driver = self.driver_of(choice).unwrap_or_else(|| "another driver".to_owned());
+                if !choice.capacity.is_empty() {
+                    return Err(format!(
+                        "request {:?} asks for capacity of a device of {driver} (consumable capacity), which Aliquot's \
+                         scheduler supports of {DRIVER} alone; ask for whole devices",
+                        choice.name
+                    ));
+                }
+                self.check_all(choice, &driver)?;
+            }
+            let lacking =
+                request.choices.iter().map(|choice| self.unsupported(choice)).collect::<Result<Vec<_>, _>>()?;
+            let lacking: Option<Vec<String>> = lacking.into_iter().collect();
+            if let Some(first) = lacking.and_then(|lacking| lacking.into_iter().next()) {
+                return Err(first);
+            }
+        }
+        Ok(())
+    }
+
+    /// A request for all devices is refused if it is not known which these are, or if they are not other drivers' alone.
+    fn check_all(&self, ask: &DevicesAsk, driver: &str) -> Result<(), String> {
+        if !ask.is_all {
+            return Ok(());
+        }
+        let mut found = self.selection(ask)?.all_found();
+        let why = found.find_map(|((of, _), _, found)| match found {
+            Found::Failed(error) => Some(error.clone()),
+            _ if of == DRIVER => Some(format!("it selects devices of {DRIVER}, too")),
+            Found::Unsupported(feature) => {
+                Some(format!("a device needs {feature}, which Aliquot's scheduler does not support"))
+            }
+            _ => None,
+        });
+        why.map_or(Ok(()), |why| Err(format!("request {:?} asks for all devices of {driver}: {why}", ask.name)))
+    }
+
+    /// What keeps so many devices from being given out for a request that too few are left wherever they are.
+    fn unsupported(&self, ask: &DevicesAsk) -> Result<Option<String>, String> {
+        let (mut usable, mut why) = (0_usize, None);
+        for ((driver, _), device, found) in self.selection(ask)?.all_found().filter(|((of, _), ..)| of != DRIVER) {
+            let named = || format!("request {:?}: device {device:?} of {driver}", ask.name);
+            match found {
+                Found::Usable | Found::Tainted => usable += 1,
+                Found::Unsupported(feature) => {
+                    why = Some(format!("{} needs {feature}, which Aliquot's scheduler does not support", named()));
+                }
+                Found::Failed(error) => why = why.or_else(|| Some(format!("request {:?}: {error}", ask.name))),
+            }
+        }
+        Ok(why.filter(|_| usable < usize::from(ask.count)))
+    }
+
+    /// What tells pods apart that ask for different things.
+    fn key_of_kind(&self, asks: &[Ask]) -> Result<String, String> {
+        let of_choice = |ask: &DevicesAsk| {
+            let count = (!ask.is_all).then_some(ask.count);
+            Ok(format!("{:?} {count:?} {}", ask.name, self.criteria(ask)?.key()))
+        };
+        let of_ask = |ask: &Ask| {
+            let requests = ask
+                .requests
+                .iter()
+                .map(|request| request.choices.iter().map(of_choice).collect::<Result<Vec<String>, String>>());
+            Ok(format!("{:?} {:?}", requests.collect::<Result<Vec<_>, String>>()?, ask.links))
+        };
+        Ok(asks.iter().map(of_ask).collect::<Result<Vec<String>, String>>()?.join("\n"))
+    }
+
+    /// What the books call a place for a pod that asks for this.
+    pub(super) fn place_for(&self, asks: &[Ask]) -> Result<String, String> {
+        let kind = self.others.kinds.get(&self.key_of_kind(asks)?);
+        kind.map(|kind| kind.name.clone()).ok_or_else(|| "its devices are not looked for yet".to_owned())
+    }
+
+    /// The devices of other drivers that a claim has.
+    pub(super) fn others_held_by(&self, name: &Name) -> BTreeSet<DeviceId> {
+        let results = self.claims.get(name).and_then(|claim| claim.allocation.as_ref());
+        let results = results.into_iter().flat_map(|allocation| &allocation.results);
+        let others = results.filter(|result| result.driver != DRIVER);
+        others.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone())).collect()
+    }
+}

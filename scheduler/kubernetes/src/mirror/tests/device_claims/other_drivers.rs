@@ -1,0 +1,341 @@
+//! Claims for devices of other drivers.
+
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceSlice};
+use serde_json::{Value, json};
+
+use super::super::{World, Write, typed};
+use super::{DRIVER, NIC};
+
+impl World {
+    /// A pool of another driver. `place` says where its devices can be used.
+    fn pool_of_nics(&mut self, pool: &str, place: Value, devices: Value) {
+        self.made += 1;
+        let mut slice = json!({"metadata": {"name": pool}, "spec": {
+            "driver": NIC, "devices": devices,
+            "pool": {"name": pool, "generation": self.made, "resourceSliceCount": 1},
+        }});
+        json_patch::merge(&mut slice["spec"], &place);
+        self.mirror.resource_slice(typed::<ResourceSlice>(&slice));
+        self.slices.insert(pool.into(), slice);
+    }
+
+    /// So many network cards of a node.
+    pub(super) fn nics(&mut self, node: &str, count: usize) {
+        let devices: Vec<Value> = (0..count).map(|number| json!({"name": format!("nic-{number}")})).collect();
+        self.pool_of_nics(&format!("{node}-nics"), json!({"nodeName": node}), devices.into());
+    }
+
+    /// A claim with these requests for network cards.
+    fn claim_of_nics(&mut self, name: &str, requests: Value, constraints: Value) {
+        self.claim(name, 0, None, json!({}));
+        self.change_claim(name, |claim| {
+            claim["spec"]["devices"] = json!({"requests": requests, "constraints": constraints});
+        });
+    }
+
+    /// A pod with a claim of its name for a network card. `more` is merged into the request.
+    pub(super) fn pod_with_nic(&mut self, name: &str, more: Value) {
+        let mut exactly = json!({"deviceClassName": NIC});
+        json_patch::merge(&mut exactly, &more);
+        self.claim_of_nics(name, json!([{"name": "nic", "exactly": exactly}]), json!([]));
+        self.pod_with_claim(name, name, json!({}));
+    }
+
+    /// All that is given out of them.
+    pub(super) fn cards_given_out(&self) -> Vec<String> {
+        let of_claim = |claim: &String| self.nics_of(claim).into_iter().filter(|of| of.contains("-nics/"));
+        self.claims.keys().flat_map(of_claim).collect()
+    }
+
+    /// What a claim has: request, pool and device.
+    fn nics_of(&self, claim: &str) -> Vec<String> {
+        let results = self.claims[claim]["status"]["allocation"]["devices"]["results"].as_array();
+        let text = |of: &Value| of.as_str().unwrap().to_owned();
+        let result = |of: &Value| format!("{} {}/{}", text(&of["request"]), text(&of["pool"]), text(&of["device"]));
+        results.into_iter().flatten().map(result).collect()
+    }
+}
+
+fn with_nics(counts: &[usize]) -> World {
+    let mut world = World::new();
+    for (node, count) in ["n", "m", "o"].iter().zip(counts) {
+        world.node_with_driver(node, 1);
+        world.nics(node, *count);
+    }
+    world
+}
+
+#[test]
+fn a_pod_gets_a_card_beside_its_part_of_a_gpu() {
+    let mut world = with_nics(&[0, 1]);
+    let add = |world: &mut World, name: &str| {
+        let nic = json!({"name": "nic", "exactly": {"deviceClassName": NIC}});
+        world.claim_of_nics(name, json!([nic]), json!([]));
+        world.claim(&format!("{name}-gpu"), 40, None, json!({}));
+        let claims = json!([{"name": "x", "resourceClaimName": name}, {"name": "y", "resourceClaimName": format!("{name}-gpu")}]);
+        let both = json!([{"name": "main", "resources": {"claims": [{"name": "x"}, {"name": "y"}]}}]);
+        world.pod_with_claim(name, name, json!({"spec": {"resourceClaims": claims, "containers": both}}));
+    };
+    add(&mut world, "a");
+    world.reconcile();
+    assert_eq!(world.bound().into_iter().collect::<Vec<_>>(), [("a", "m")]);
+    assert_eq!(world.nics_of("a"), ["nic m-nics/nic-0"]);
+    assert_eq!(world.results("a-gpu").len(), 1);
+    let claim = &world.claims["a"]["status"];
+    let field = &claim["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0];
+    assert_eq!((&field["values"], &claim["reservedFor"][0]["name"]), (&json!(["m"]), &json!("a")));
+    add(&mut world, "b");
+    world.reconcile();
+    let why = world.why_waiting("b");
+    assert!(why.contains(NIC) && why.contains("request \"nic\""), "{why}");
+    // The next leader knows what is allocated.
+    world.change_leader();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    world.delete("a");
+    world.reconcile();
+    assert!(world.bound().is_empty(), "the card is not given back yet");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+}
+
+#[test]
+fn units_and_a_card_go_together() {
+    let mut world = World::new();
+    world.node("n", 1);
+    world.nics("n", 1);
+    world.pod_with_nic("a", json!({}));
+    let spec = world.pods["a"]["spec"].clone();
+    world.delete("a");
+    world.pod("a", 50, json!({"spec": {"resourceClaims": spec["resourceClaims"]}}));
+    world.reconcile();
+    assert_eq!((world.names_of_bound(), world.nics_of("a").len(), world.promised().len()), (vec!["a"], 1, 1));
+}
+
+#[test]
+fn who_is_bound_first_has_the_last_card() {
+    let mut world = with_nics(&[1]);
+    // Two kinds: the books do not know that they want the same device.
+    world.class("other", r#"device.driver == "nic.example.com" && true"#);
+    world.pod_with_nic("a", json!({}));
+    world.pod_with_nic("b", json!({"deviceClassName": "other"}));
+    world.reconcile();
+    let [bound] = world.names_of_bound().try_into().expect("one of them is bound");
+    let waits = if bound == "a" { "b" } else { "a" }.to_owned();
+    assert!(world.why_waiting(&waits).contains(NIC), "{}", world.why_waiting(&waits));
+    assert!(world.nics_of(&waits).is_empty());
+    let bound = bound.to_owned();
+    world.delete(&bound);
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), [waits]);
+}
+
+#[test]
+fn a_gang_starts_only_where_there_are_cards_for_all() {
+    let mut world = with_nics(&[1, 2]);
+    for (gang, size) in [("small", 3), ("large", 4)] {
+        for member in 0..size {
+            let name = format!("{gang}-{member}");
+            world.pod_with_nic(&name, json!({}));
+            let mut pod = world.pods[&name].clone();
+            pod["metadata"]["annotations"] =
+                json!({"aliquot.dev/gang": gang, "aliquot.dev/gang-size": size.to_string()});
+            world.pods.insert(name.clone(), pod);
+            world.show(&name);
+        }
+        if gang == "small" {
+            world.reconcile();
+            assert_eq!(world.names_of_bound().len(), 3, "{:?}", world.log);
+            for member in 0..size {
+                world.delete(&format!("{gang}-{member}"));
+            }
+            world.collect_claims();
+        }
+    }
+    world.reconcile();
+    assert!(world.bound().is_empty(), "{:?}", world.log);
+}
+
+#[test]
+fn requests_constraints_and_taints_are_heeded() {
+    let mut world = World::new();
+    world.node("n", 0);
+    let device = |name: &str, rail: i64, more: Value| {
+        let mut device = json!({"name": name, "attributes": {"rail": {"int": rail}, "fast": {"bool": rail == 2}}});
+        json_patch::merge(&mut device, &more);
+        device
+    };
+    let broken = json!({"taints": [{"key": "broken", "effect": "NoSchedule"}]});
+    let devices = json!([
+        device("a", 1, broken),
+        device("b", 1, json!({})),
+        device("c", 2, json!({})),
+        device("d", 2, json!({})),
+    ]);
+    world.pool_of_nics("nics", json!({"nodeName": "n"}), devices);
+    let fast = json!([{"cel": {"expression": r#"device.attributes["nic.example.com"].fast"#}}]);
+    let requests = json!([
+        {"name": "x", "exactly": {"deviceClassName": NIC}},
+        {"name": "y", "exactly": {"deviceClassName": NIC, "selectors": fast}},
+    ]);
+    let same = json!([{"matchAttribute": "nic.example.com/rail"}]);
+    world.claim_of_nics("near", requests, same);
+    world.pod_with_claim("near", "near", json!({}));
+    world.reconcile();
+    assert_eq!(world.nics_of("near"), ["x nics/c", "y nics/d"]);
+    // One is tainted, and another one is not tolerated to be taken alone.
+    world.pod_with_nic("all", json!({"allocationMode": "All"}));
+    let list = json!([
+        {"name": "two", "deviceClassName": NIC, "count": 2}, {"name": "one", "deviceClassName": NIC},
+    ]);
+    world.claim_of_nics("list", json!([{"name": "nic", "firstAvailable": list}]), json!([]));
+    world.pod_with_claim("list", "list", json!({}));
+    world.reconcile();
+    assert_eq!(world.nics_of("list"), ["nic/one nics/b"]);
+    world.delete("list");
+    world.delete("near");
+    world.collect_claims();
+    world.reconcile();
+    assert!(!world.bound().contains_key("all"), "one has a taint");
+    world.delete("all");
+    world.pod_with_nic("every", json!({"allocationMode": "All", "tolerations": [{"operator": "Exists"}]}));
+    world.reconcile();
+    assert_eq!(world.nics_of("every").len(), 4);
+    assert_eq!(
+        world.claims["every"]["status"]["allocation"]["devices"]["results"][0]["tolerations"][0]["operator"],
+        "Exists"
+    );
+}
+
+#[test]
+fn devices_that_several_nodes_reach_are_given_out_once() {
+    let mut world = World::new();
+    for node in ["n", "m"] {
+        world.node(node, 0);
+    }
+    world.nodes.get_mut("m").unwrap()["metadata"]["labels"] = json!({"zone": "a"});
+    let node = world.nodes["m"].clone();
+    world.make_node("m", node);
+    let zone =
+        json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]});
+    world.pool_of_nics("zone", json!({"nodeSelector": zone}), json!([{"name": "z"}]));
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert_eq!(world.bound().into_iter().collect::<Vec<_>>(), [("a", "m")]);
+    assert_eq!(world.claims["a"]["status"]["allocation"]["nodeSelector"], zone);
+    world.pool_of_nics("all", json!({"allNodes": true}), json!([{"name": "x"}]));
+    for name in ["b", "c"] {
+        world.pod_with_nic(name, json!({}));
+    }
+    world.reconcile();
+    assert_eq!(world.bound().len(), 2);
+    let bound = if world.bound().contains_key("b") { "b" } else { "c" };
+    assert_eq!(world.nics_of(bound), ["nic all/x"]);
+    assert!(world.claims[bound]["status"]["allocation"]["nodeSelector"].is_null());
+    // It is gone, and then another one is there.
+    world.pool_of_nics("all", json!({"allNodes": true}), json!([{"name": "x"}, {"name": "y"}]));
+    world.reconcile();
+    assert_eq!(world.bound().len(), 3);
+}
+
+#[test]
+fn what_is_not_supported_of_other_drivers_is_named() {
+    let mut world = with_nics(&[1]);
+    let shared = json!([{"name": "s", "allowMultipleAllocations": true, "attributes": {"kind": {"string": "shared"}}}]);
+    world.pool_of_nics("shared", json!({"nodeName": "n"}), shared);
+    let counters = json!([{"counterSet": "s", "counters": {"c": {"value": "1"}}}]);
+    let parts = json!([{"name": "p", "consumesCounters": counters, "attributes": {"kind": {"string": "part"}}}]);
+    world.pool_of_nics("parts", json!({"nodeName": "n"}), parts);
+    let kind = |kind: &str| {
+        let attributes = r#"device.attributes["nic.example.com"]"#;
+        json!({"selectors": [{"cel": {"expression": format!("{attributes}.?kind.orValue(\"\") == {kind:?}")}}]})
+    };
+    world.pod_with_nic("shared", kind("shared"));
+    world.pod_with_nic("part", kind("part"));
+    world.pod_with_nic("capacity", json!({"capacity": {"requests": {"bandwidth": "1"}}}));
+    world.pod_with_nic("two", json!({"count": 2}));
+    world.pod_with_nic("all", json!({"allocationMode": "All"}));
+    world.pod_with_nic("fails", json!({"selectors": [{"cel": {"expression": "device.colour == 1"}}]}));
+    let exactly = |class: &str| json!({"deviceClassName": class});
+    let mix = json!([{"name": "x", "exactly": exactly(NIC)}, {"name": "y", "exactly": exactly(DRIVER)}]);
+    world.claim_of_nics("mix", mix, json!([]));
+    world.pod_with_claim("mix", "mix", json!({}));
+    world.reconcile();
+    for (name, text) in [
+        ("shared", "consumable capacity"),
+        ("part", "shared counters"),
+        ("capacity", "consumable capacity"),
+        ("two", "does not support"),
+        ("all", "does not support"),
+        ("fails", "device.colour == 1"),
+        ("mix", "by claims of their own"),
+    ] {
+        assert!(world.why_waiting(name).contains(text), "{name}: {}", world.why_waiting(name));
+    }
+    assert!(world.bound().is_empty());
+    world.pod_with_nic("plain", json!({}));
+    world.reconcile();
+    assert_eq!(world.nics_of("plain"), ["nic n-nics/nic-0"]);
+}
+
+#[test]
+fn a_card_without_a_binding_is_given_back_by_the_next() {
+    let mut world = with_nics(&[1]);
+    world.pod_with_nic("a", json!({}));
+    world.wait_for_writes();
+    let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("a is to be bound") };
+    assert!(world.reserve(&binding));
+    world.change_leader();
+    world.pod_with_nic("b", json!({}));
+    world.reconcile();
+    assert_eq!(world.log[0], "a given back");
+    assert_eq!(world.bound().len(), 1);
+}
+
+#[test]
+fn a_card_that_was_given_out_twice_is_seen() {
+    let mut world = with_nics(&[1]);
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert!(world.mirror.has_too_much("default", "a").is_none());
+    let allocation = world.claims["a"]["status"]["allocation"].clone();
+    world.claim("theirs", 1, None, json!({}));
+    world.change_claim("theirs", |claim| claim["status"]["allocation"] = allocation);
+    world.hear();
+    assert!(world.mirror.has_too_much("default", "a").is_some_and(|why| why.contains("n-nics/nic-0")));
+}
+
+#[test]
+fn a_binding_that_fails_frees_the_card() {
+    let mut world = with_nics(&[1]);
+    world.pod_with_nic("a", json!({}));
+    world.wait_for_writes();
+    let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("a is to be bound") };
+    world.pod_with_nic("b", json!({}));
+    world.reconcile();
+    assert!(world.bound().is_empty(), "the card is promised");
+    world.delete("a");
+    world.mirror.bound(&binding, Err("it is gone".into()));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["b"]);
+}
+
+#[test]
+fn a_class_of_another_driver_stands_for_a_resource() {
+    let mut world = with_nics(&[2]);
+    let expression = r#"device.driver == "nic.example.com""#;
+    let spec = json!({"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": "example.com/nic"});
+    world.mirror.device_class(typed::<DeviceClass>(&json!({"metadata": {"name": "nics"}, "spec": spec})));
+    let limits = json!({"example.com/nic": "2"});
+    let containers = json!([{"name": "main", "resources": {"limits": limits, "requests": limits}}]);
+    for name in ["a", "b"] {
+        world.pod(name, 0, json!({"spec": {"containers": containers}}));
+    }
+    world.reconcile();
+    let [bound] = world.names_of_bound().try_into().expect("one of them is bound");
+    let claim = world.claims.values().find(|claim| claim["status"]["reservedFor"][0]["name"] == bound);
+    let results = claim.unwrap()["status"]["allocation"]["devices"]["results"].as_array().unwrap();
+    assert_eq!((results.len(), &results[0]["driver"]), (2, &json!(NIC)));
+}

@@ -1,0 +1,113 @@
+//! Pods with resource claims for devices of other drivers.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use aliquot_test_api_server::{CLAIMS, DEVICE_CLASSES, Fault, PODS, SLICES};
+use serde_json::{Value, json};
+
+use crate::kit::Cluster;
+
+const DRIVER: &str = "nic.example.com";
+
+impl Cluster {
+    /// A class for this driver's devices, and so many of them on a node.
+    fn cards(&self, node: &str, count: usize) {
+        let expression = format!("device.driver == {DRIVER:?}");
+        let class = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+        });
+        self.objects.create(&DEVICE_CLASSES, "", class);
+        let devices: Vec<Value> = (0..count).map(|number| json!({"name": format!("nic-{number}")})).collect();
+        let slice = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": format!("{node}-nics")},
+            "spec": {
+                "driver": DRIVER, "nodeName": node, "devices": devices,
+                "pool": {"name": format!("{node}-nics"), "generation": 1, "resourceSliceCount": 1},
+            },
+        });
+        self.objects.create(&SLICES, "", slice);
+    }
+
+    /// The pod of the example, with claims made by hand, as Kubernetes' controller makes them.
+    fn pod_of_example(&self, name: &str) {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let path = path.join("../../deploy/kubernetes/examples/scheduler/other-driver.yaml");
+        let example = std::fs::read_to_string(path).unwrap();
+        let [gpu, card, pod] =
+            serde_saphyr::from_multiple::<Value>(&example).unwrap().try_into().expect("three objects");
+        for (of, template) in [("gpu", gpu), ("nic", card)] {
+            let claim = json!({
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+                "metadata": {"name": format!("{name}-{of}")}, "spec": template["spec"]["spec"],
+            });
+            self.objects.create(&CLAIMS, "default", claim);
+        }
+        let mut spec = pod["spec"].clone();
+        spec["resourceClaims"] = json!([
+            {"name": "gpu", "resourceClaimName": format!("{name}-gpu")},
+            {"name": "nic", "resourceClaimName": format!("{name}-nic")},
+        ]);
+        self.pod(name, 0, json!({"spec": spec}));
+    }
+
+    fn status_of_claim(&self, name: &str) -> Value {
+        self.objects.get(&CLAIMS, "default", name)["status"].clone()
+    }
+
+    /// What Kubernetes' controller of claims does when their only user is gone.
+    fn give_back(&self, claim: &str) {
+        let status = json!({"status": {"reservedFor": null, "allocation": null}});
+        self.objects.merge_status(&CLAIMS, "default", claim, &status);
+    }
+}
+
+#[test]
+fn a_pod_gets_a_card_beside_its_part_of_a_gpu() {
+    let mut cluster = Cluster::start();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    cluster.cards("n", 1);
+    let leader = cluster.scheduler();
+    cluster.pod_of_example("a");
+    cluster.wait_until_bound(&["a"]);
+    let status = cluster.status_of_claim("a-nic");
+    let result = json!({"request": "nic", "driver": DRIVER, "pool": "n-nics", "device": "nic-0"});
+    assert_eq!(status["allocation"]["devices"]["results"], json!([result]));
+    let field = &status["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0];
+    assert_eq!((&field["values"], &status["reservedFor"][0]["name"]), (&json!(["n"]), &json!("a")));
+    let finalizers = &cluster.objects.get(&CLAIMS, "default", "a-nic")["metadata"]["finalizers"];
+    assert_eq!(*finalizers, json!(["resource.kubernetes.io/delete-protection"]));
+    assert!(cluster.status_of_claim("a-gpu")["allocation"].is_object());
+    // The next leader knows who has it, and says to the other one what is missing.
+    leader.kill();
+    let _next = cluster.scheduler();
+    cluster.pod_of_example("b");
+    cluster.wait_until("b says what is missing", |cluster| {
+        let said = cluster.why_waiting("b");
+        said.is_some_and(|(_, text)| text.contains(DRIVER) && text.contains("request \"nic\""))
+    });
+    assert!(cluster.status_of_claim("b-nic")["allocation"].is_null());
+    cluster.objects.delete(&PODS, "default", "a");
+    ["a-nic", "a-gpu"].into_iter().for_each(|claim| cluster.give_back(claim));
+    cluster.wait_until_bound(&["b"]);
+}
+
+#[test]
+fn a_card_is_given_back_if_its_pod_is_not_bound() {
+    let mut cluster = Cluster::with_faults();
+    cluster.device_classes();
+    cluster.node_with_driver("n", &["H100"]);
+    cluster.cards("n", 1);
+    let first = AtomicBool::new(true);
+    cluster.server().set_fault(move |_, path| match path.ends_with("/a/binding") {
+        true if first.swap(false, Ordering::SeqCst) => Fault::Refused,
+        _ => Fault::None,
+    });
+    let _scheduler = cluster.scheduler();
+    cluster.pod_of_example("a");
+    cluster.wait_until_bound(&["a"]);
+    let results = &cluster.status_of_claim("a-nic")["allocation"]["devices"]["results"];
+    assert_eq!((results.as_array().map(Vec::len), &results[0]["device"]), (Some(1), &json!("nic-0")));
+}
