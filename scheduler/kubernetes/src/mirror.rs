@@ -204,8 +204,11 @@ impl Mirror {
     /// Pods that wait for this scheduler and that no command is about.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = Waiting<'_>> {
         let pods = self.pods.values().filter(|pod| pod.instance.is_none() && pod.chosen.is_none());
-        pods.filter(|pod| pod.claim.is_some() || pod.problem.is_some())
-            .map(|pod| Waiting { facts: &pod.facts, problem: pod.problem.as_deref() })
+        pods.filter(|pod| pod.claim.is_some() || pod.problem.is_some()).map(|pod| Waiting {
+            facts: &pod.facts,
+            problem: pod.problem.as_deref(),
+            place: pod.place(),
+        })
     }
 
     fn next_sequence(&mut self) -> u64 {
@@ -225,6 +228,14 @@ pub(crate) struct Waiting<'a> {
     pub(crate) facts: &'a PodFacts,
     /// Why it will not be scheduled as it is.
     pub(crate) problem: Option<&'a str>,
+    /// What the books call a place with devices of other drivers for it.
+    pub(crate) place: Option<&'a str>,
+}
+
+impl KnownPod {
+    fn place(&self) -> Option<&str> {
+        self.claim.as_ref()?.means.claimed.place.as_deref()
+    }
 }
 
 #[cfg(test)]

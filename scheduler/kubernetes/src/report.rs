@@ -26,6 +26,9 @@ const WAITING: &str = "Waiting";
 /// The reason of pods that are not scheduled as they are.
 const NOT_SUPPORTED: &str = "NotSupported";
 
+/// What is said of other drivers' devices, of which the books know only what is left.
+const ALLOCATED_DO_NOT_COUNT: &str = "devices that are allocated already do not count as there";
+
 /// What taints begin with by which Kubernetes says what is wrong with a node.
 const NODE_TAINTS: &str = "node.kubernetes.io/";
 
@@ -51,6 +54,8 @@ struct About {
     /// Its condition's reason and message.
     before: Option<(String, String)>,
     problem: Option<String>,
+    /// What the books call a place with devices of other drivers for it.
+    place: Option<String>,
 }
 
 /// Says why pods wait, for as long as this replica leads.
@@ -90,6 +95,7 @@ fn waiting(shared: &Shared) -> BTreeMap<String, About> {
             name: waiting.facts.name.clone(),
             before: waiting.facts.said.clone(),
             problem: waiting.problem.map(str::to_owned),
+            place: waiting.place.map(str::to_owned),
         });
         about.map(|about| (about.uid.clone(), about)).collect()
     })
@@ -138,9 +144,12 @@ fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
             if reasons.is_empty() {
                 return None;
             }
+            // The books know of other drivers' devices those that are free, and those of pods that this leader has bound.
+            let lacks_place = about.place.as_ref().is_some_and(|place| reasons.iter().any(|text| text.contains(place)));
+            reasons.extend(lacks_place.then(|| ALLOCATED_DO_NOT_COUNT.to_owned()));
             reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
             let help = changes_worth_saying(&explanation).next().map(|change| format!("; this would help: {change}"));
-            let calls_for_nodes = explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
+            let calls_for_nodes = lacks_place || explanation.reasons.iter().any(|reason| reason.calls_for_nodes());
             let reason = if calls_for_nodes { UNSCHEDULABLE } else { WAITING };
             Some(Said { reason, text: format!("{}{}", reasons.join("; "), help.unwrap_or_default()) })
         }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Mirror;
 use super::{DeviceClaims, Name, names_of};
-use crate::dra::{Ask, DRIVER, DevicesAsk, Found, PoolKey, Selection, Whose};
+use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Found, PoolKey, Selection, Whose};
 use crate::pod::PodFacts;
 
 /// Kinds that no pod waits for are dropped when there are more than so many.
@@ -171,16 +171,19 @@ impl Others {
     fn is_taken(&self, device: &DeviceId) -> bool {
         self.held.contains_key(device) || self.promised.values().any(|devices| devices.contains(device))
     }
-
-    /// Says that a device of a claim is allocated to another one, too.
-    pub(super) fn held_twice(&self, name: &Name) -> Option<String> {
-        let twice = |device: &&DeviceId| self.held.get(*device).is_some_and(|claims| claims.len() > 1);
-        let ((driver, pool), device) = self.held_by.get(name)?.iter().find(twice)?;
-        Some(format!("another claim was given the device {pool}/{device} of {driver}"))
-    }
 }
 
 impl DeviceClaims {
+    /// Says that a device that a claim has as a whole is allocated to another claim, too.
+    pub(super) fn held_twice(&self, claim: &ClaimFacts) -> Option<String> {
+        let results = claim.allocation.iter().flat_map(|allocation| &allocation.results);
+        let whole = results.filter(|result| result.driver != DRIVER && result.share_id.is_none());
+        let mut devices = whole.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone()));
+        let is_twice = |device: &DeviceId| self.others.held.get(device).is_some_and(|claims| claims.len() > 1);
+        let ((driver, pool), device) = devices.find(is_twice)?;
+        Some(format!("another claim was given the device {pool}/{device} of {driver}"))
+    }
+
     fn selection(&self, ask: &DevicesAsk) -> Result<&Selection, String> {
         let of_request = |why: String| format!("request {:?}: {why}", ask.name);
         let selection = self.selections.get(&self.criteria(ask).map_err(of_request)?.key());

@@ -237,9 +237,8 @@ impl Mirror {
     /// Says that more was allocated of the devices of a claim than there is: another scheduler has allocated them, too.
     pub(crate) fn has_too_much(&self, namespace: &str, name: &str) -> Option<String> {
         let claims = &self.device_claims;
-        let name = (namespace.to_owned(), name.to_owned());
-        let claim = claims.claims.get(&name)?;
-        if let Some(why) = claims.others.held_twice(&name) {
+        let claim = claims.claims.get(&(namespace.to_owned(), name.to_owned()))?;
+        if let Some(why) = claims.held_twice(claim) {
             return Some(why);
         }
         claims.parts_of(claim).into_iter().find_map(|(node, part)| {

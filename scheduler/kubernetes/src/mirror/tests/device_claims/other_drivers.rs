@@ -305,6 +305,14 @@ fn a_card_that_was_given_out_twice_is_seen() {
     world.change_claim("theirs", |claim| claim["status"]["allocation"] = allocation);
     world.hear();
     assert!(world.mirror.has_too_much("default", "a").is_some_and(|why| why.contains("n-nics/nic-0")));
+    // Shares of a device that its driver lets several claims have are none of it.
+    for (claim, share) in [("a", "x"), ("theirs", "y")] {
+        world.change_claim(claim, |claim| {
+            claim["status"]["allocation"]["devices"]["results"][0]["shareID"] = share.into();
+        });
+    }
+    world.hear();
+    assert!(world.mirror.has_too_much("default", "a").is_none());
 }
 
 #[test]
