@@ -335,8 +335,13 @@ fn a_repeated_start_of_a_pod_changes_nothing() {
     world.wait_for_writes();
     let Write::Bind(binding) = world.writes.remove(0) else { panic!("no binding") };
     let (generation, term) = (binding.generation, binding.generation.term);
-    let order =
-        Order::Start { claim: binding.uid.as_str().into(), generation, amounts: Amounts::default(), deadline_ms: 0, term };
+    let order = Order::Start {
+        claim: binding.uid.as_str().into(),
+        generation,
+        amounts: Amounts::default(),
+        deadline_ms: 0,
+        term,
+    };
     let session = world.mirror.nodes["n"].session;
     assert!(world.mirror.command(Command { node: "n".into(), session, order }).is_none());
     assert!(world.mirror.told.is_empty(), "it has not failed");
