@@ -115,5 +115,24 @@ fn decisions(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, fair_shares, decisions);
+/// Claims of which no two are of one template, as gangs' members are. What a copy of the cluster shares with it is copied
+/// when it changes, and with a view for readers that happens after every pass.
+fn copies(criterion: &mut Criterion) {
+    let claim = |number: u64| Claim { min_runtime_ms: number, ..wants(&whole(1, 1000)) };
+    let mut cluster = Cluster::new();
+    let mut claims: Vec<ClaimId> = (0..30_000).map(|number| cluster.add_claim(claim(number))).collect();
+    let mut next = 0;
+    criterion.bench_function("a claim leaves and one comes after a copy; 30000 templates", |bencher| {
+        bencher.iter(|| {
+            let view = cluster.clone();
+            next += 1;
+            let place = next * 7919 % claims.len();
+            assert!(cluster.apply(Event::ClaimRemoved(claims[place])).is_ok());
+            claims[place] = cluster.add_claim(claim(30_000 + next as u64));
+            view
+        });
+    });
+}
+
+criterion_group!(benches, fair_shares, decisions, copies);
 criterion_main!(benches);

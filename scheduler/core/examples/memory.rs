@@ -25,6 +25,20 @@ fn node(number: usize) -> NodeSpec {
     }
 }
 
+/// A node as Kubernetes and its manager tell of it: most labels are those of all nodes of its pool.
+fn node_of_kubernetes(number: usize) -> NodeSpec {
+    let mut node = node(number);
+    let of_pool = (0..18).map(|label| (format!("node.example.com/label-{label}"), format!("value-{}", number % 4)));
+    let own = [("kubernetes.io/hostname".to_owned(), node.name.clone())];
+    node.labels = of_pool.chain(own).collect();
+    node.counted = [("pods".to_owned(), 110), ("hugepages-2Mi".to_owned(), 0)].into();
+    for device in &mut node.devices {
+        let own = ("uuid".to_owned(), device.uuid.clone());
+        device.attributes = [own, ("architecture".to_owned(), "hopper".to_owned())].into();
+    }
+    node
+}
+
 fn claim(number: usize) -> Claim {
     let devices = match number % 4 {
         0 => DeviceRequest::whole(2),
@@ -54,15 +68,18 @@ fn report(what: &str, count: usize, step: impl FnOnce()) {
 }
 
 fn main() {
-    let mut cluster = Cluster::new();
-    let mut scheduler =
-        Scheduler::new(Box::new(ExpectedWaste::new(&Mix::default(), Weights::default())), Settings::default());
     let apply = |cluster: &mut Cluster, event| {
         cluster.apply(event).unwrap_or_else(|error| panic!("{error}"));
     };
-    report("a node with eight devices", NODES, || {
-        (0..NODES).for_each(|number| apply(&mut cluster, Event::NodeAdded(node(number))));
-    });
+    let of_nodes = |what: &str, node: fn(usize) -> NodeSpec| {
+        let mut cluster = Cluster::new();
+        report(what, NODES, || (0..NODES).for_each(|number| apply(&mut cluster, Event::NodeAdded(node(number)))));
+        cluster
+    };
+    drop(of_nodes("a node with eight devices on Kubernetes", node_of_kubernetes));
+    let mut cluster = of_nodes("a node with eight devices", node);
+    let mut scheduler =
+        Scheduler::new(Box::new(ExpectedWaste::new(&Mix::default(), Weights::default())), Settings::default());
     report("a claim that waits", CLAIMS, || {
         (0..CLAIMS).for_each(|number| apply(&mut cluster, Event::ClaimAdded(claim(number))));
     });

@@ -65,6 +65,7 @@ pub use vocabulary::dump::{
     DumpedNode, DumpedPlace, DumpedQueue, DumpedSearch, DumpedTurnover, DumpedUsage, RestoreError, RestoreReason,
 };
 pub use vocabulary::event::{Event, EventError, Outcome};
+pub use vocabulary::known_node::{DeviceKind, KnownDevice, KnownNode};
 pub use vocabulary::namespace::{ClaimBounds, LimitRange, NamespaceError, NamespaceSpec};
 pub use vocabulary::node_term::{NodeOperator, NodeRequirement, NodeTerm};
 pub use vocabulary::not_enough::NotEnough;

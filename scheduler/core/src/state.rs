@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 pub(crate) mod group;
 pub(crate) mod mix_counter;
 pub(crate) mod node;
+pub(crate) mod node_parts;
 pub(crate) mod peer_books;
 pub(crate) mod queue;
 pub(crate) mod resources;

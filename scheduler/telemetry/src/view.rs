@@ -88,7 +88,7 @@ pub struct DeviceUse {
 /// The devices of a node, in the order of their numbers.
 pub fn device_uses(node: &Node) -> impl Iterator<Item = DeviceUse> {
     node.spec().devices.iter().zip(node.devices()).map(|(spec, device)| DeviceUse {
-        uuid: spec.uuid.clone(),
+        uuid: spec.uuid.to_string(),
         model: spec.model.clone(),
         memory_bytes: spec.memory.get(),
         is_healthy: spec.health == Health::Healthy,

@@ -16,6 +16,7 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::resource::Resource;
+use crate::vocabulary::spec::NodeSpec;
 use crate::vocabulary::taint::Toleration;
 
 /// One change. Where a request is changed, it is that of each member that is alike.
@@ -192,7 +193,7 @@ impl Change {
             }
             Self::Uncordon { node } => {
                 let id = cluster.node_named(node);
-                let node = id.and_then(|id| Some((id, cluster.node(id)?.spec().clone())));
+                let node = id.and_then(|id| Some((id, NodeSpec::from(cluster.node(id)?.spec()))));
                 let opened = node.map(|(id, mut spec)| {
                     spec.cordoned = false;
                     Event::NodeRelabelled(id, spec)

@@ -101,7 +101,7 @@ impl Trial {
             Event::ClaimResized(claim, _) => {
                 Event::ClaimResized(*claim, Request::clone(&self.cluster.claim(*claim)?.request))
             }
-            Event::NodeRelabelled(node, _) => Event::NodeRelabelled(*node, self.cluster.node(*node)?.spec().clone()),
+            Event::NodeRelabelled(node, _) => Event::NodeRelabelled(*node, self.cluster.node(*node)?.spec().into()),
             Event::QueueChanged(spec) => {
                 Event::QueueChanged(self.cluster.queue(self.cluster.queue_named(&spec.name)?)?.spec().clone())
             }

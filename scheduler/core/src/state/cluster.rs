@@ -24,6 +24,7 @@ use crate::state::class::{Class, ClassId, Classes};
 use crate::state::group::{Group, Groups};
 use crate::state::mix_counter::MixCounter;
 use crate::state::node::Node;
+use crate::state::node_parts::NodeParts;
 use crate::state::peer_books::PeerBooks;
 use crate::state::queue::{Queue, Queues};
 use crate::state::resources::Resources;
@@ -49,6 +50,8 @@ use crate::vocabulary::slab::Slab;
 pub struct Cluster {
     now_ms: u64,
     nodes: Chunks<Option<Node>, NODES_PER_CHUNK>,
+    /// What nodes have in common.
+    node_parts: NodeParts,
     by_name: Arc<BTreeMap<String, NodeId>>,
     topology: Arc<Topology>,
     /// Nodes that are kept for somebody: nothing else is placed there.
@@ -135,6 +138,7 @@ impl Cluster {
         Self {
             now_ms: 0,
             nodes: Chunks::default(),
+            node_parts: NodeParts::default(),
             by_name: Arc::default(),
             topology: Arc::default(),
             held: BTreeSet::new(),

@@ -4,11 +4,11 @@ mod beyond;
 mod device;
 mod holding;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::state::node_parts::NodeParts;
 use crate::vocabulary::claim::{Allocation, ClaimId};
-use crate::vocabulary::counted;
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::{Health, NodeSpec};
@@ -24,15 +24,16 @@ pub use device::Device;
 #[derive(Clone, Debug)]
 pub struct Node {
     /// What stays the same as claims come and go is shared with copies of the node.
-    spec: Arc<NodeSpec>,
+    spec: Arc<KnownNode>,
     cpu_free: MilliCpu,
     memory_free: Bytes,
-    /// What is free of each thing that is only counted, and that the node has some of.
-    counted_free: BTreeMap<String, u64>,
-    devices: Vec<Device>,
-    claims: BTreeSet<ClaimId>,
-    /// How many requests of its claims are for so many devices and so much time of each.
-    sorts: BTreeMap<(u16, DeviceCore), u32>,
+    /// What is free of each thing that is only counted, in the order of the names that the node has.
+    counted_free: Box<[u64]>,
+    devices: Box<[Device]>,
+    /// In order. These are too few for a tree to be of use.
+    claims: Vec<ClaimId>,
+    /// How many requests of its claims are for so many devices and so much time of each, in order.
+    sorts: Vec<((u16, DeviceCore), u32)>,
     /// Devices that are wholly free and may be given out.
     idle_devices: u16,
     /// Sum of the devices' [`Device::usable_thousandths`].
@@ -40,33 +41,30 @@ pub struct Node {
     /// The most time that is free on one device that may be given out.
     core_free_max: DeviceCore,
     one_model: bool,
-    /// By device, the number of its model's resource.
-    models: Arc<[usize]>,
     one_numa_node: bool,
     /// What claims hold beyond what there is; `None`: nothing.
     beyond: Option<Box<Beyond>>,
 }
 
 impl Node {
-    pub(crate) fn new(spec: NodeSpec, models: Vec<usize>) -> Self {
-        let one_model = spec.devices.windows(2).all(|pair| pair[0].model == pair[1].model);
+    pub(crate) fn new(spec: KnownNode) -> Self {
+        let one_model = spec.devices.windows(2).all(|pair| pair[0].model_resource == pair[1].model_resource);
         let one_numa_node = spec.devices.windows(2).all(|pair| pair[0].numa == pair[1].numa);
-        Self::empty(Arc::new(spec), models.into(), one_model, one_numa_node)
+        Self::empty(Arc::new(spec), one_model, one_numa_node)
     }
 
-    fn empty(spec: Arc<NodeSpec>, models: Arc<[usize]>, one_model: bool, one_numa_node: bool) -> Self {
+    fn empty(spec: Arc<KnownNode>, one_model: bool, one_numa_node: bool) -> Self {
         let mut node = Self {
             cpu_free: spec.cpu,
             memory_free: spec.memory,
-            counted_free: spec.counted.clone(),
-            devices: spec.devices.iter().map(Device::new).collect(),
-            claims: BTreeSet::new(),
-            sorts: BTreeMap::new(),
+            counted_free: spec.counted.values().copied().collect(),
+            devices: spec.devices.iter().map(|device| Device::new(device)).collect(),
+            claims: Vec::new(),
+            sorts: Vec::new(),
             idle_devices: 0,
             usable_thousandths: 0,
             core_free_max: DeviceCore::ZERO,
             one_model,
-            models,
             one_numa_node,
             beyond: None,
             spec,
@@ -78,12 +76,12 @@ impl Node {
     /// The node as it would be if nobody were there.
     #[must_use]
     pub fn emptied(&self) -> Self {
-        Self::empty(self.spec.clone(), self.models.clone(), self.one_model, self.one_numa_node)
+        Self::empty(self.spec.clone(), self.one_model, self.one_numa_node)
     }
 
     /// What the node is.
     #[must_use]
-    pub fn spec(&self) -> &NodeSpec {
+    pub fn spec(&self) -> &KnownNode {
         &self.spec
     }
 
@@ -102,12 +100,17 @@ impl Node {
     /// How much nobody holds of something that is only counted.
     #[must_use]
     pub fn counted_free(&self, name: &str) -> u64 {
-        counted::amount(&self.counted_free, name)
+        self.counted_place(name).map_or(0, |place| self.counted_free[place])
+    }
+
+    /// Where in the amounts something is that is only counted; `None`: the node has nothing of it.
+    fn counted_place(&self, name: &str) -> Option<usize> {
+        self.spec.counted.keys().position(|known| known == name)
     }
 
     /// Whether as much is free of what is only counted as is asked for.
     pub(crate) fn has_counted(&self, request: &Request) -> bool {
-        counted::is_enough(&self.counted_free, &request.counted)
+        self.lacking_counted(request).next().is_none()
     }
 
     /// What is only counted and of which less is free than is asked for: name, what is asked for, and what is free.
@@ -115,7 +118,9 @@ impl Node {
         &'a self,
         request: &'a Request,
     ) -> impl Iterator<Item = (&'a str, u64, u64)> + use<'a> {
-        counted::lacking(&request.counted, &self.counted_free)
+        let compared =
+            request.counted.iter().map(move |(name, wanted)| (name.as_str(), *wanted, self.counted_free(name)));
+        compared.filter(|(_, wanted, free)| wanted > free)
     }
 
     /// The devices, in the machine's order.
@@ -131,7 +136,7 @@ impl Node {
 
     /// The different numbers of devices, and times of each, that claims with devices here have asked for.
     pub fn sorts(&self) -> impl Iterator<Item = (u16, DeviceCore)> {
-        self.sorts.keys().copied()
+        self.sorts.iter().map(|(sort, _)| *sort)
     }
 
     /// Number of devices that nobody holds anything of, and that may be given out.
@@ -179,12 +184,12 @@ impl Node {
 
     /// Whether it has a device of a model with one of these resources' numbers.
     pub(crate) fn has_model_of(&self, numbers: &[usize]) -> bool {
-        self.models.iter().any(|model| numbers.contains(model))
+        self.spec.devices.iter().any(|device| numbers.contains(&device.model_resource))
     }
 
     /// The number of the resource of a device's model.
     pub(crate) fn model_resource(&self, device: u16) -> Option<usize> {
-        self.models.get(usize::from(device)).copied()
+        self.spec.devices.get(usize::from(device)).map(|device| device.model_resource)
     }
 
     /// Whether all its devices are attached to the same NUMA node, as far as is known.
@@ -193,29 +198,21 @@ impl Node {
         self.one_numa_node
     }
 
-    pub(crate) fn relabel(&mut self, spec: &NodeSpec) {
-        let own = Arc::make_mut(&mut self.spec);
-        own.labels.clone_from(&spec.labels);
-        own.taints.clone_from(&spec.taints);
-        own.cordoned = spec.cordoned;
-        for (device, new) in Arc::make_mut(&mut self.spec).devices.iter_mut().zip(&spec.devices) {
-            device.attributes.clone_from(&new.attributes);
-        }
+    /// Gives it the labels, taints and attributes of another, and cordons it like that.
+    pub(crate) fn relabel(&mut self, like: &NodeSpec, parts: &mut NodeParts) {
+        parts.relabel(Arc::make_mut(&mut self.spec), like);
     }
 
-    pub(crate) fn set_health(&mut self, device: u16, health: Health) -> bool {
-        let (Some(spec), Some(state)) = (
-            Arc::make_mut(&mut self.spec).devices.get_mut(usize::from(device)),
-            self.devices.get_mut(usize::from(device)),
-        ) else {
-            return false;
-        };
-        spec.health = health;
+    /// Makes a device healthy or not; says whether there is such a device.
+    pub(crate) fn set_health(&mut self, device: u16, health: Health, parts: &mut NodeParts) -> bool {
+        let Some(state) = self.devices.get_mut(usize::from(device)) else { return false };
+        parts.set_health(Arc::make_mut(&mut self.spec), usize::from(device), health);
         state.healthy = health == Health::Healthy;
         state.derive();
         self.derive();
         true
     }
+
     fn derive(&mut self) {
         let idle = self.devices.iter().filter(|device| device.is_idle()).count();
         self.idle_devices = u16::try_from(idle).unwrap_or(u16::MAX);

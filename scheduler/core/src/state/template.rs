@@ -1,13 +1,13 @@
 //! What claims of one template share: all but their names.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::state::class::ClassId;
 use crate::vocabulary::claim::Claim;
 use crate::vocabulary::request::Request;
+use crate::vocabulary::shared::Shared;
 
 /// A claim as a cluster keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,8 +99,7 @@ impl Ord for Template {
 /// The templates of all claims that there are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Templates {
-    /// Each with the number of its claims.
-    claims: Arc<BTreeMap<Arc<Template>, usize>>,
+    claims: Shared<Template>,
 }
 
 impl Templates {
@@ -118,41 +117,19 @@ impl Templates {
             sub_group: claim.sub_group,
             disruption_budget: claim.disruption_budget,
         };
-        KnownClaim { name: claim.name.into(), template: self.share(template) }
-    }
-
-    fn share(&mut self, template: Template) -> Arc<Template> {
-        let templates = Arc::make_mut(&mut self.claims);
-        if let Some((known, _)) = templates.get_key_value(&template) {
-            let known = Arc::clone(known);
-            *templates.entry(Arc::clone(&known)).or_default() += 1;
-            return known;
-        }
-        let template = Arc::new(template);
-        templates.insert(Arc::clone(&template), 1);
-        template
+        KnownClaim { name: claim.name.into(), template: self.claims.join(template) }
     }
 
     /// Gives a claim another request, of this class.
     pub(crate) fn change_request(&mut self, known: &mut KnownClaim, class: ClassId, request: Arc<Request>) {
         let template = Template { class, request, ..Template::clone(known) };
-        let before = std::mem::replace(&mut known.template, self.share(template));
-        self.release(&before);
+        let before = std::mem::replace(&mut known.template, self.claims.join(template));
+        self.claims.leave(&before);
     }
 
     /// Takes a claim out. A template without claims is forgotten.
     pub(crate) fn leave(&mut self, known: &KnownClaim) {
-        self.release(&known.template);
-    }
-
-    fn release(&mut self, template: &Template) {
-        let templates = Arc::make_mut(&mut self.claims);
-        if let Some(claims) = templates.get_mut(template) {
-            *claims -= 1;
-            if *claims == 0 {
-                templates.remove(template);
-            }
-        }
+        self.claims.leave(&known.template);
     }
 }
 
@@ -174,10 +151,5 @@ mod tests {
         let (first, second, other) = (join("a", 1), join("b", 1), join("c", 2));
         assert!(Arc::ptr_eq(&first.template, &second.template));
         assert_ne!(first.template, other.template);
-        templates.leave(&first);
-        templates.leave(&other);
-        assert_eq!(templates.claims.values().copied().collect::<Vec<usize>>(), [1], "only the second is left");
-        templates.leave(&second);
-        assert!(templates.claims.is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::slab::{Key, Slab};
-use crate::vocabulary::spec::NodeSpec;
+use crate::vocabulary::texts::Texts;
 
 /// Names a domain, for as long as nodes are in it.
 pub type DomainId = Key<Domain>;
@@ -86,20 +86,20 @@ impl Topology {
         })
     }
 
-    /// Makes the domains of other levels. Levels are different labels.
-    pub(crate) fn set_levels<'a>(&mut self, levels: Vec<String>, nodes: impl Iterator<Item = (NodeId, &'a NodeSpec)>) {
+    /// Makes the domains of other levels. Levels are different labels. Each node comes with its labels.
+    pub(crate) fn set_levels<'a>(&mut self, levels: Vec<String>, nodes: impl Iterator<Item = (NodeId, &'a Texts)>) {
         let known: Vec<NodeId> = self.innermost.keys().copied().collect();
         known.into_iter().for_each(|id| self.learn(id, None));
         self.by_values = vec![BTreeMap::new(); levels.len()];
         self.levels = levels;
-        nodes.for_each(|(id, node)| self.learn(id, Some(node)));
+        nodes.for_each(|(id, labels)| self.learn(id, Some(labels)));
     }
 
-    /// Takes in a node that was added, removed, or has other labels.
-    pub(crate) fn learn(&mut self, id: NodeId, node: Option<&NodeSpec>) {
-        let labels =
-            |node: &NodeSpec| self.levels.iter().map_while(|level| node.labels.get(level).map(str::to_owned)).collect();
-        let values: Vec<String> = node.map(labels).unwrap_or_default();
+    /// Takes in the labels of a node; `None`: it was removed.
+    pub(crate) fn learn(&mut self, id: NodeId, labels: Option<&Texts>) {
+        let of_levels =
+            |labels: &Texts| self.levels.iter().map_while(|level| labels.get(level).map(str::to_owned)).collect();
+        let values: Vec<String> = labels.map(of_levels).unwrap_or_default();
         let old = self.innermost.get(&id).and_then(|domain| self.domains.get(*domain));
         let old = old.map(|domain| domain.values.clone()).unwrap_or_default();
         if values == old {

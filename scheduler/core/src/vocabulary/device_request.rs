@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::quantity::{Bytes, DeviceCore};
-use crate::vocabulary::spec::DeviceSpec;
 
 /// Equal parts of a number of devices of one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -203,7 +203,7 @@ pub struct DeviceWish<'a> {
 impl DeviceWish<'_> {
     /// Whether a device will do, whatever is free of it.
     #[must_use]
-    pub fn admit_device(&self, device: &DeviceSpec) -> bool {
+    pub fn admit_device(&self, device: &KnownDevice) -> bool {
         self.admit_model(&device.model)
             && self.attributes.iter().all(|(key, value)| device.attributes.get(key) == Some(value))
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::vocabulary::alternatives::Alternatives;
 use crate::vocabulary::counted::is_enough;
 use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest, DeviceWish, FurtherRequests, parts};
+use crate::vocabulary::known_node::{KnownDevice, KnownNode};
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::peers::Peers;
 use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
-use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 use crate::vocabulary::taint::{Taint, Toleration};
 
 /// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a
@@ -34,7 +34,7 @@ pub struct Request {
     pub preferences: Option<Arc<Preferences>>,
     /// Which devices of a node it may or should have.
     pub rules: PlacementRules,
-    /// What else it takes of the node, by name; see [`NodeSpec::counted`].
+    /// What else it takes of the node, by name; see [`NodeSpec::counted`](crate::NodeSpec::counted).
     pub counted: BTreeMap<String, u64>,
     /// What its place has to do with the places of others; `None`: nothing.
     pub peers: Option<Arc<Peers>>,
@@ -58,30 +58,30 @@ pub struct Constraints {
 impl Constraints {
     /// Whether a node's labels and taints allow the task there. Models and attributes are a matter of each device.
     #[must_use]
-    pub fn admit(&self, node: &NodeSpec) -> bool {
+    pub fn admit(&self, node: &KnownNode) -> bool {
         self.missing_labels(node).next().is_none()
             && self.admit_by_terms(node)
             && self.untolerated(node).next().is_none()
     }
 
     /// Labels that are asked for and that the node does not have, or not with these values.
-    pub(crate) fn missing_labels<'a>(&'a self, node: &'a NodeSpec) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub(crate) fn missing_labels<'a>(&'a self, node: &'a KnownNode) -> impl Iterator<Item = (&'a str, &'a str)> {
         let missing = self.labels.iter().filter(|(key, value)| node.labels.get(key) != Some(value));
         missing.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
     /// Whether the node's labels match one of the terms, if there are any.
-    pub(crate) fn admit_by_terms(&self, node: &NodeSpec) -> bool {
+    pub(crate) fn admit_by_terms(&self, node: &KnownNode) -> bool {
         self.node_terms.is_empty() || self.node_terms.iter().any(|term| term.matches(&node.labels))
     }
 
     /// The node's taints that keep the task away.
-    pub(crate) fn untolerated<'a>(&'a self, node: &'a NodeSpec) -> impl Iterator<Item = &'a Taint> {
+    pub(crate) fn untolerated<'a>(&'a self, node: &'a KnownNode) -> impl Iterator<Item = &'a Taint> {
         node.taints.iter().filter(|taint| taint.keeps_away() && !self.tolerates(taint))
     }
 
     /// How many taints the node has that only ask the task to stay away.
-    pub(crate) fn disliked_taints(&self, node: &NodeSpec) -> usize {
+    pub(crate) fn disliked_taints(&self, node: &KnownNode) -> usize {
         node.taints.iter().filter(|taint| !taint.keeps_away() && !self.tolerates(taint)).count()
     }
 
@@ -91,7 +91,7 @@ impl Constraints {
 
     /// Whether a device will do, whatever is free of it.
     #[must_use]
-    pub fn admit_device(&self, device: &DeviceSpec) -> bool {
+    pub fn admit_device(&self, device: &KnownDevice) -> bool {
         self.admit_model(&device.model)
             && self.attributes.iter().all(|(key, value)| device.attributes.get(key) == Some(value))
     }

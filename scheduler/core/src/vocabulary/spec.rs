@@ -62,7 +62,7 @@ impl DeviceSpec {
 }
 
 /// Whether a device may be given out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Health {
     /// It works.
     #[default]

@@ -1,11 +1,12 @@
 //! Texts by key, such as a node's labels, in as little memory as they need.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Texts by key, in the order of keys. A map keeps room for eleven texts wherever it has one, which is most of what a
-/// cluster of thousands of nodes would take: this keeps none, and so changes slowly.
+/// cluster of thousands of nodes would take: this keeps none, and so changes slowly. Copies share keys and texts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Texts(Box<[(Box<str>, Box<str>)]>);
+pub struct Texts(Box<[(Arc<str>, Arc<str>)]>);
 
 impl Texts {
     /// The text of a key.
@@ -26,6 +27,11 @@ impl Texts {
         self.0.iter().map(|(key, text)| (&**key, &**text))
     }
 
+    /// The same texts, with what is given for each key and text. What is given is equal to it.
+    pub(crate) fn map(&self, mut of: impl FnMut(&str) -> Arc<str>) -> Self {
+        Self(self.0.iter().map(|(key, text)| (of(key), of(text))).collect())
+    }
+
     /// Sets the text of a key.
     pub fn insert(&mut self, key: String, text: String) {
         self.extend([(key, text)]);
@@ -37,7 +43,7 @@ impl Extend<(String, String)> for Texts {
         let own = std::mem::take(self).0.into_iter();
         let new = texts.into_iter().map(|(key, text)| (key.into(), text.into()));
         // The last text of a key counts.
-        let all: BTreeMap<Box<str>, Box<str>> = own.chain(new).collect();
+        let all: BTreeMap<Arc<str>, Arc<str>> = own.chain(new).collect();
         self.0 = all.into_iter().collect();
     }
 }

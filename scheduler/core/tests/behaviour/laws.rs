@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::placement;
 use aliquot_scheduler_core::{
-    Action, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceRequest, DeviceSpec, Event, Group, GroupId, KnownClaim,
+    Action, ClaimId, Cluster, DEFAULT_QUEUE, DeviceCore, DeviceRequest, Event, Group, GroupId, KnownClaim, KnownDevice,
     Node, NodeId, Plan, Queue, QueueId, Request, Resource, Settings, Step,
 };
 
@@ -94,7 +94,7 @@ fn nothing_is_given_out_twice(cluster: &Cluster) -> Verdict {
             let has = node.spec().counted.get(name).copied().unwrap_or(0);
             require(node.counted_free(name) + held == has, || format!("{}: {name}", node.spec().name))?;
         }
-        for (index, (device, spec)) in node.devices().iter().zip(&node.spec().devices).enumerate() {
+        for (index, (device, spec)) in node.devices().iter().zip(node.spec().devices.iter()).enumerate() {
             let parts = || here.iter().filter_map(|claim| cluster.allocation(*claim)).flat_map(|at| &at.devices);
             let parts = || parts().filter(|part| usize::from(part.device) == index);
             let core: u32 = parts().map(|part| part.core.get()).sum();
@@ -165,7 +165,7 @@ pub(crate) fn group_of(cluster: &Cluster, claim: ClaimId) -> Option<&Group> {
 }
 
 fn resources(cluster: &Cluster) -> BTreeSet<Resource> {
-    let models = cluster.nodes().flat_map(|(_, node)| &node.spec().devices);
+    let models = cluster.nodes().flat_map(|(_, node)| node.spec().devices.iter());
     let models = models.map(|device| Resource::ModelCore(device.model.clone()));
     [Resource::Cpu, Resource::Memory, Resource::DeviceCore, Resource::DeviceMemory].into_iter().chain(models).collect()
 }
@@ -513,7 +513,7 @@ fn charge_of_choice(node: &Node, request: &Request, choice: u16) -> BTreeMap<Res
         let each = node.devices().iter().map(|device| wanted.memory.on(device.memory()).get()).max();
         each.unwrap_or(0) * u64::from(wanted.count)
     };
-    let is_admitted = |device: &&DeviceSpec| wishes().any(|wish| wish.admit_device(device));
+    let is_admitted = |device: &&KnownDevice| wishes().any(|wish| wish.admit_device(device));
     let devices = node.spec().devices.iter().filter(is_admitted);
     let models = devices.map(|device| (Resource::ModelCore(device.model.clone()), core));
     let others = [

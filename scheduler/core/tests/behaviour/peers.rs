@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Action, ClaimId, Cluster, KnownClaim, NodeId, NodeSpec, Peers, Plan, Step, TopologySpread,
+    Action, ClaimId, Cluster, KnownClaim, KnownNode, NodeId, Peers, Plan, Step, TopologySpread,
 };
 
 /// Who is on which node; `None`: no claim.
@@ -28,7 +28,7 @@ pub(crate) fn allow(cluster: &Cluster, standing: &Standing, claim: &KnownClaim, 
     peers.spread.iter().try_for_each(|rule| is_even(cluster, standing, peers, rule, node))
 }
 
-fn spec(cluster: &Cluster, node: NodeId) -> &NodeSpec {
+fn spec(cluster: &Cluster, node: NodeId) -> &KnownNode {
     cluster.node(node).expect("nobody stands on a node that is gone").spec()
 }
 
@@ -75,7 +75,7 @@ fn is_even(
     rule: &TopologySpread,
     node: NodeId,
 ) -> Result<(), String> {
-    let counts = |node: &NodeSpec| {
+    let counts = |node: &KnownNode| {
         peers.spread.iter().all(|other| node.labels.contains_key(&other.topology_key))
             && rule.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value))
             && (rule.node_terms.is_empty() || rule.node_terms.iter().any(|term| term.matches(&node.labels)))

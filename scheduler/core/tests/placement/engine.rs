@@ -125,7 +125,7 @@ fn play(policy: Box<dyn Policy>, first: &[Move], steps: &[Move]) -> Result<(), T
                     health: if *healthy { Health::Healthy } else { Health::Unhealthy },
                 }),
             Move::Cordon { node, cordoned } => pick(*node).map(|id| {
-                let spec = cluster.node(id).expect("the node is there").spec().clone();
+                let spec = NodeSpec::from(cluster.node(id).expect("the node is there").spec());
                 Event::NodeRelabelled(id, NodeSpec { cordoned: *cordoned, ..spec })
             }),
             Move::Hold { node, held } => {

@@ -177,7 +177,7 @@ proptest! {
                     Some(Event::NodeAdded(NodeSpec { labels: labels(values), ..spec }))
                 }
                 Change::Relabel(node, values) => pick(*node).map(|id| {
-                    let spec = cluster.node(id).expect("the node is there").spec().clone();
+                    let spec = NodeSpec::from(cluster.node(id).expect("the node is there").spec());
                     Event::NodeRelabelled(id, NodeSpec { labels: labels(values), ..spec })
                 }),
                 Change::Remove(node) => pick(*node).map(Event::NodeRemoved),

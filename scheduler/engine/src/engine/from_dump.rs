@@ -38,7 +38,7 @@ impl Engine {
         // There is no store to save the memory in.
         engine.next_memory_ms = u64::MAX;
         let nodes: Vec<(NodeId, NodeSpec)> =
-            engine.cluster.nodes().map(|(id, node)| (id, node.spec().clone())).collect();
+            engine.cluster.nodes().map(|(id, node)| (id, node.spec().into())).collect();
         for (id, spec) in nodes {
             engine.add_known_node(id, spec);
         }

@@ -5,15 +5,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest, FurtherRequests, MilliCpu, NodeSpec,
-    Request,
+    Bytes, Claim, DeviceAllocation, DeviceCore, DeviceMemory, DeviceRequest, FurtherRequests, KnownNode, MilliCpu,
+    NodeSpec, Request,
 };
 
 use crate::command::{Amounts, DevicePart};
 
+/// A description of a node with its devices: as it was reported or saved, or as the books keep it.
+pub(super) trait Devices {
+    /// The name and the memory of each, in the machine's order.
+    fn devices(&self) -> impl Iterator<Item = (&str, Bytes)>;
+}
+
+impl Devices for NodeSpec {
+    fn devices(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.devices.iter().map(|device| (device.uuid.as_str(), device.memory))
+    }
+}
+
+impl Devices for KnownNode {
+    fn devices(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.devices.iter().map(|device| (&*device.uuid, device.memory))
+    }
+}
+
 /// Whether an instance holds what its claim asks for: for each request the right part of the right number of different
 /// devices, and the right amounts of CPU, memory and counted resources.
-pub(super) fn is_what_is_asked_for(request: &Request, amounts: &Amounts, node: &NodeSpec) -> bool {
+pub(super) fn is_what_is_asked_for(request: &Request, amounts: &Amounts, node: &impl Devices) -> bool {
     let Request { cpu, memory, counted, .. } = request;
     (amounts.cpu, amounts.memory) == (*cpu, *memory)
         && amounts.counted == *counted
@@ -27,13 +45,13 @@ pub(super) fn choice_of(request: &Request, amounts: &Amounts) -> u16 {
 
 /// The parts of devices that an instance holds, in the order in which allocations list them; `None`: they are not what
 /// the claim asks for. Nodes list them in any order.
-pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &NodeSpec) -> Option<Vec<DeviceAllocation>> {
-    let index = |uuid: &String| u16::try_from(node.devices.iter().position(|device| device.uuid == *uuid)?).ok();
+pub(super) fn arranged(request: &Request, amounts: &Amounts, node: &impl Devices) -> Option<Vec<DeviceAllocation>> {
+    let index = |uuid: &str| u16::try_from(node.devices().position(|(known, _)| known == uuid)?).ok();
     let part =
         |part: &DevicePart| Some(DeviceAllocation { device: index(&part.uuid)?, core: part.core, memory: part.memory });
     let mut parts: Vec<DeviceAllocation> = amounts.devices.iter().map(part).collect::<Option<_>>()?;
     parts.sort_by_key(|part| part.device);
-    let memory = |device: u16| node.devices.get(usize::from(device)).map(|device| device.memory);
+    let memory = |device: u16| node.devices().nth(usize::from(device)).map(|(_, memory)| memory);
     let choice = choice_of(request, amounts);
     let wishes = (choice < request.choice_count()).then(|| request.wishes_of(choice))?;
     let mut wishes: Vec<(usize, &DeviceRequest)> = wishes.map(|wish| wish.devices).enumerate().collect();
@@ -95,10 +113,10 @@ pub(super) fn as_given(mut claim: Arc<Claim>, amounts: &Amounts) -> Arc<Claim> {
 
 /// These amounts as far as the books can represent them: only devices that the node has, and at most all of a device's
 /// time.
-pub(super) fn known(amounts: &Amounts, node: &NodeSpec) -> Amounts {
+pub(super) fn known(amounts: &Amounts, node: &impl Devices) -> Amounts {
     let is_known = |part: &&DevicePart| {
         let is_nothing = part.core == DeviceCore::ZERO && part.memory == Bytes::ZERO;
-        !is_nothing && node.devices.iter().any(|device| device.uuid == part.uuid)
+        !is_nothing && node.devices().any(|(uuid, _)| uuid == part.uuid)
     };
     let at_most_all = |part: &DevicePart| DevicePart { core: part.core.min(DeviceCore::WHOLE), ..part.clone() };
     Amounts { devices: amounts.devices.iter().filter(is_known).map(at_most_all).collect(), ..amounts.clone() }

@@ -269,7 +269,7 @@ pub(crate) fn amounts_in(cluster: &Cluster, claim: ClaimId, at: &Allocation) -> 
     let (Some(of), Some(node)) = (cluster.claim(claim), cluster.node(at.node)) else { return Amounts::default() };
     let parts = at.devices.iter().filter_map(|part| {
         let device = node.spec().devices.get(usize::from(part.device))?;
-        Some(DevicePart { uuid: device.uuid.clone(), core: part.core, memory: part.memory })
+        Some(DevicePart { uuid: device.uuid.to_string(), core: part.core, memory: part.memory })
     });
     let (cpu, memory, counted) = (of.request.cpu, of.request.memory, of.request.counted.clone());
     Amounts { cpu, memory, devices: parts.collect(), alternative: at.alternative, counted }

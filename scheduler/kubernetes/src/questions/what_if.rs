@@ -171,7 +171,7 @@ impl Trial {
     fn placement(&self, at: &Allocation) -> Placement {
         let Some(node) = self.cluster.node(at.node).map(|node| node.spec()) else { return Placement::default() };
         let part = |of: &aliquot_scheduler_core::DeviceAllocation| Part {
-            uuid: node.devices.get(usize::from(of.device)).map(|device| device.uuid.clone()).unwrap_or_default(),
+            uuid: node.devices.get(usize::from(of.device)).map(|device| device.uuid.to_string()).unwrap_or_default(),
             core_thousandths: of.core.get(),
             memory_bytes: of.memory.get(),
         };

@@ -9,8 +9,8 @@ use crate::decisions::placement::room::{parts, rounds};
 use crate::decisions::placement::several;
 use crate::state::node::Node;
 use crate::vocabulary::claim::DeviceAllocation;
+use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::request::{Alignment, Request};
-use crate::vocabulary::spec::DeviceSpec;
 
 /// Devices for a task, and what it would have liked and does not get.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,7 +97,7 @@ fn within_group(
     node: &Node,
     request: &Request,
     alignment: Alignment,
-    group_of: impl Fn(&DeviceSpec) -> Option<u16>,
+    group_of: impl Fn(&KnownDevice) -> Option<u16>,
     candidates: &[Candidate],
     choose: impl Fn(bool, &[Candidate]) -> Option<Chosen>,
 ) -> Option<Chosen> {

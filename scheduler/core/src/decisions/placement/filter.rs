@@ -97,6 +97,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::state::node_parts::NodeParts;
     use crate::vocabulary::claim::{Allocation, Claim, DeviceAllocation, NodeId};
     use crate::vocabulary::device_request::{DeviceMemory, DeviceRequest};
     use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
@@ -143,7 +144,7 @@ mod tests {
             let devices = vec![device; usize::from(DEVICES)];
             let (cpu, memory) = (MilliCpu::new(free.0), Bytes::new(free.1));
             let spec = NodeSpec { cpu, memory, devices, counted, ..NodeSpec::default() };
-            let mut node = Node::new(spec, vec![4; held.len()]);
+            let mut node = Node::new(NodeParts::default().join(spec, &vec![4; held.len()]));
             let mut claims = Slab::<Claim>::default();
             for (device, (core, memory)) in (0u16..).zip(held) {
                 let (core, memory) = (DeviceCore::from_percent(core * 25), Bytes::new(memory));

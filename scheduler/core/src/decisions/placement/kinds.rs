@@ -3,10 +3,10 @@
 use crate::decisions::placement::policy::NodeChange;
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::Bytes;
 use crate::vocabulary::request::{Constraints, Request};
-use crate::vocabulary::spec::NodeSpec;
 
 /// Nodes of a kind allow the same requests of a mix and have devices with the same memory (of the first one).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ impl Kinds {
 
 /// Whether labels, taints, models and attributes allow such tasks on the node. That too few of its devices are there,
 /// or that it takes nothing at the moment, is not asked: that is seen from what is free.
-fn allow(node: &NodeSpec, constraints: &Constraints) -> bool {
+fn allow(node: &KnownNode, constraints: &Constraints) -> bool {
     let devices = constraints.admit_any_device() || node.devices.iter().any(|device| constraints.admit_device(device));
     devices && constraints.admit(node)
 }

@@ -1,9 +1,9 @@
 //! Reasons why a task cannot run on a node. Some of them hold whatever is free on the node.
 
 use crate::vocabulary::choices::SingleChoice;
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
-use crate::vocabulary::spec::NodeSpec;
 use crate::vocabulary::taint::Taint;
 
 /// Why a task cannot run on a node. Of a task with alternatives: why not as its first choice, when no other fits either.
@@ -69,7 +69,7 @@ pub enum Misfit<'a> {
 }
 
 /// Whether a node is one on which such tasks may run at all: what does not change as tasks come and go.
-pub(crate) fn admits<'a>(node: &'a NodeSpec, request: &'a Request) -> Result<(), Misfit<'a>> {
+pub(crate) fn admits<'a>(node: &'a KnownNode, request: &'a Request) -> Result<(), Misfit<'a>> {
     if node.cordoned {
         return Err(Misfit::Cordoned);
     }
@@ -91,7 +91,7 @@ pub(crate) fn admits<'a>(node: &'a NodeSpec, request: &'a Request) -> Result<(),
 }
 
 /// Whether a node has enough devices, used or not, that will do for a task's first choice.
-pub(crate) fn admits_devices<'a>(node: &NodeSpec, request: &'a Request) -> Result<(), Misfit<'a>> {
+pub(crate) fn admits_devices<'a>(node: &KnownNode, request: &'a Request) -> Result<(), Misfit<'a>> {
     for wish in request.wishes() {
         let admitted = match wish.admit_any_device() {
             true => node.devices.len(),

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::{ClaimId, NodeId};
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::peers::{Affinity, AntiAffinity, PeerGroup, PeerMisfit, Peers, TopologySpread};
 use crate::vocabulary::request::Request;
-use crate::vocabulary::spec::NodeSpec;
 
 /// How many are counted in each domain, by the value of the topology key.
 pub(super) type Counts<'a> = BTreeMap<&'a str, u32>;
@@ -68,17 +68,17 @@ impl<'a> PeerRules<'a> {
     }
 
     /// Whether one more task may be on a node.
-    pub(crate) fn admit(&self, node: &NodeSpec) -> bool {
+    pub(crate) fn admit(&self, node: &KnownNode) -> bool {
         self.misfit(node).is_none()
     }
 
     /// Why no more task may be on a node.
-    pub(crate) fn misfit<'n>(&'n self, node: &'n NodeSpec) -> Option<PeerMisfit<&'n str>> {
+    pub(crate) fn misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
         self.lasting_misfit(node).or_else(|| self.near_misfit(node)).or_else(|| self.even_misfit(node))
     }
 
     /// The same of what is in the way however many others are placed meanwhile, as long as nobody goes.
-    pub(crate) fn lasting_misfit<'n>(&'n self, node: &'n NodeSpec) -> Option<PeerMisfit<&'n str>> {
+    pub(crate) fn lasting_misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
         let keys = self.near.iter().flat_map(|near| near.members.iter().map(|(key, _)| *key));
         let keys = keys.chain(self.even.iter().map(|even| even.rule.topology_key.as_str()));
         if let Some(topology_key) = keys.into_iter().find(|key| !node.labels.contains_key(key)) {
@@ -98,7 +98,7 @@ impl<'a> PeerRules<'a> {
         Some(PeerMisfit::AntiAffinityOfOthers { group, topology_key, domain })
     }
 
-    fn near_misfit<'n>(&'n self, node: &'n NodeSpec) -> Option<PeerMisfit<&'n str>> {
+    fn near_misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
         let near = self.near.as_ref()?;
         let has = |counts: &Counts<'_>, domain: &str| counts.get(domain).is_some_and(|members| *members > 0);
         let lacking = near.members.iter().find_map(|(key, counts)| {
@@ -112,7 +112,7 @@ impl<'a> PeerRules<'a> {
         (!is_first).then_some(PeerMisfit::Affinity { group, topology_key, domain })
     }
 
-    fn even_misfit<'n>(&'n self, node: &'n NodeSpec) -> Option<PeerMisfit<&'n str>> {
+    fn even_misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
         self.even.iter().find_map(|even| {
             let TopologySpread { group, topology_key, max_skew, .. } = even.rule;
             let domain = node.labels.get(topology_key)?;
@@ -191,7 +191,7 @@ impl Near<'_> {
 impl<'a> Even<'a> {
     /// A rule that is one of these.
     pub(super) fn of(cluster: &'a Cluster, rules: &BTreeSet<TopologySpread>, rule: &'a TopologySpread) -> Self {
-        let domain = |node: &'a NodeSpec| node.labels.get(&rule.topology_key);
+        let domain = |node: &'a KnownNode| node.labels.get(&rule.topology_key);
         let counted = cluster.nodes().map(|(_, node)| node.spec()).filter(|node| counts(rules, rule, node));
         let mut members: Counts<'a> = counted.filter_map(domain).map(|domain| (domain, 0)).collect();
         for (id, count) in cluster.peers().members(&rule.group) {
@@ -214,7 +214,7 @@ impl<'a> Even<'a> {
 }
 
 /// Whether a node counts for a spread that is one of these rules.
-fn counts(rules: &BTreeSet<TopologySpread>, rule: &TopologySpread, node: &NodeSpec) -> bool {
+fn counts(rules: &BTreeSet<TopologySpread>, rule: &TopologySpread, node: &KnownNode) -> bool {
     rules.iter().all(|other| node.labels.contains_key(&other.topology_key)) && rule.counts(&node.labels, &node.taints)
 }
 

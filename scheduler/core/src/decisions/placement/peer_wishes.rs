@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use crate::decisions::placement::peer_rules::{Counts, Even, in_domains};
 use crate::decisions::placement::rank::{Rank, distance_of_peers};
 use crate::state::cluster::Cluster;
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::peers::PeerPreference;
 use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::request::Request;
-use crate::vocabulary::spec::NodeSpec;
 
 /// How far nodes are from where one more task should rather be.
 #[derive(Debug)]
@@ -58,12 +58,12 @@ impl<'a> PeerWishes<'a> {
     }
 
     /// What a node's distance from the best adds to its rank.
-    pub(crate) fn distance(&self, node: &NodeSpec) -> Rank {
+    pub(crate) fn distance(&self, node: &KnownNode) -> Rank {
         distance_of_peers(self.distance_to_others(node), self.unevenness(node))
     }
 
     /// How far a node is from one in the best domain of each key, if the farthest is in the worst of each.
-    fn distance_to_others(&self, node: &NodeSpec) -> u32 {
+    fn distance_to_others(&self, node: &KnownNode) -> u32 {
         let of_domains = self.near.iter().filter_map(|(key, weights)| weights.get(node.labels.get(key)?));
         let missed = self.best - of_domains.sum::<i128>();
         let distance = (missed * i128::from(Preferences::FARTHEST) + self.span - 1) / self.span;
@@ -72,7 +72,7 @@ impl<'a> PeerWishes<'a> {
 
     /// How far a node is from one in the domain with least members: the mean of what the rules say. Farthest is a node
     /// that is in no domain of one of them.
-    fn unevenness(&self, node: &NodeSpec) -> u32 {
+    fn unevenness(&self, node: &KnownNode) -> u32 {
         let mut sum = 0;
         for (even, most) in &self.even {
             let Some(domain) = node.labels.get(&even.rule.topology_key) else { return Preferences::FARTHEST };

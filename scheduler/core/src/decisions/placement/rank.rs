@@ -5,9 +5,9 @@
 //! far a node is from the best, from 0 to [`Preferences::FARTHEST`]. Unlike there, what is best and farthest does not
 //! depend on which nodes have room: so a distance can be told of one node, and kept.
 
+use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::request::Request;
-use crate::vocabulary::spec::NodeSpec;
 
 /// The least is the best. 0 for tasks without alternatives, on nodes that are as the tasks prefer them.
 pub(crate) type Rank = u32;
@@ -32,7 +32,7 @@ const _: () = assert!(
 );
 
 /// Of a choice with this rank, on a node, as far as that does not depend on where others are.
-pub(crate) fn rank(of_choice: u16, request: &Request, node: &NodeSpec) -> Rank {
+pub(crate) fn rank(of_choice: u16, request: &Request, node: &KnownNode) -> Rank {
     let by_labels = request.preferences.as_ref().map_or(0, |preferences| preferences.distance(&node.labels));
     let taints = request.constraints.disliked_taints(node);
     let taints = u32::try_from(taints).unwrap_or(TAINTS_MAX).min(TAINTS_MAX);

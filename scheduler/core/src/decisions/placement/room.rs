@@ -48,7 +48,7 @@ fn of_several(node: &Node, request: &Request) -> u32 {
 
 /// As many as there is room for on the devices of a node that admits them, as their first choice.
 pub(crate) fn on_devices(node: &Node, request: &Request) -> u32 {
-    let specs = || node.devices().iter().zip(&node.spec().devices);
+    let specs = || node.devices().iter().zip(node.spec().devices.iter());
     let wanted = || specs().filter(|(_, spec)| request.constraints.admit_device(spec));
     let count = request.devices.count;
     if count < 2 || !request.rules.require_alignment() {

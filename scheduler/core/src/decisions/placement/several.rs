@@ -8,9 +8,9 @@ use crate::decisions::placement::policy::{Bid, Choice, Policy};
 use crate::state::node::{Device, Node};
 use crate::vocabulary::claim::{DeviceAllocation, NodeId};
 use crate::vocabulary::device_request::{Comparison, DeviceLink, DeviceProperty, DeviceRequest};
+use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::quantity::{Bytes, DeviceCore};
 use crate::vocabulary::request::{Alignment, Request};
-use crate::vocabulary::spec::DeviceSpec;
 
 /// How many times a search takes a device on trial. If it has found nothing by then, the node counts as one without
 /// room. Four requests on a node of eight devices need a few hundred at most.
@@ -272,7 +272,7 @@ impl Link {
     fn of(node: &Node, link: &DeviceLink) -> Self {
         let devices = &node.spec().devices;
         let number = |number: Option<u16>| number.map(usize::from);
-        let attribute = |name: &str, spec: &DeviceSpec| {
+        let attribute = |name: &str, spec: &KnownDevice| {
             let value = spec.attributes.get(name)?;
             devices.iter().position(|other| other.attributes.get(name) == Some(value))
         };

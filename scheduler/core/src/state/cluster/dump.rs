@@ -29,7 +29,7 @@ impl Cluster {
     }
 
     pub(crate) fn dump_without_claims(&self, numbers: &Numbers) -> Dump {
-        let node = |(id, node): (NodeId, &Node)| DumpedNode { spec: node.spec().clone(), held: self.is_held(id) };
+        let node = |(id, node): (NodeId, &Node)| DumpedNode { spec: node.spec().into(), held: self.is_held(id) };
         Dump {
             now_ms: self.now_ms,
             usage_half_life_ms: self.queues.half_life_ms(),

@@ -7,7 +7,8 @@ use crate::state::change_log::ChangedNode;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::event::{EventError, Outcome};
-use crate::vocabulary::spec::{Health, NodeSpec};
+use crate::vocabulary::known_node::KnownNode;
+use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 
 impl Cluster {
     pub(super) fn node_mut(&mut self, id: NodeId) -> Result<&mut Node, EventError> {
@@ -30,17 +31,9 @@ impl Cluster {
             return Err(EventError::NodeExists(spec.name));
         }
         let id = NodeId(u32::try_from(self.nodes.len()).expect("fewer than 2^32 nodes"));
-        let mut models = Vec::with_capacity(spec.devices.len());
-        let mut news = false;
-        for device in &spec.devices {
-            let (model, is_new) = self.resources.learn_device(&device.model, device.memory);
-            models.push(model);
-            news |= is_new;
-        }
         Arc::make_mut(&mut self.by_name).insert(spec.name.clone(), id);
-        Arc::make_mut(&mut self.topology).learn(id, Some(&spec));
-        self.note_foreign(id, &spec, true);
-        self.nodes.push(Some(Node::new(spec, models)));
+        let (spec, news) = self.join_node(id, spec);
+        self.nodes.push(Some(Node::new(spec)));
         if news {
             self.recount_requested();
         }
@@ -48,9 +41,37 @@ impl Cluster {
         Ok(id)
     }
 
+    /// Takes in what a node is. Returns it as it is kept, and whether the least or the most memory of the devices of a
+    /// model is another one now.
+    pub(super) fn join_node(&mut self, id: NodeId, spec: NodeSpec) -> (KnownNode, bool) {
+        let mut models = Vec::with_capacity(spec.devices.len());
+        let mut news = false;
+        for device in &spec.devices {
+            let (model, is_new) = self.resources.learn_device(&device.model, device.memory);
+            models.push(model);
+            news |= is_new;
+        }
+        Arc::make_mut(&mut self.topology).learn(id, Some(&spec.labels));
+        self.note_foreign(id, &spec.foreign, true);
+        (self.node_parts.join(spec, &models), news)
+    }
+
+    /// Takes out what a node was. Returns whether the least or the most memory of the devices of a model is another one
+    /// now.
+    pub(super) fn leave_node(&mut self, id: NodeId, spec: &KnownNode) -> bool {
+        self.note_foreign(id, &spec.foreign, false);
+        let mut news = false;
+        for device in spec.devices.iter() {
+            news |= self.resources.forget_device(&device.model, device.memory);
+        }
+        self.node_parts.leave(spec);
+        news
+    }
+
     pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
-        self.node_mut(id)?.relabel(spec);
-        Arc::make_mut(&mut self.topology).learn(id, Some(spec));
+        let node = self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))?;
+        node.relabel(spec, &mut self.node_parts);
+        Arc::make_mut(&mut self.topology).learn(id, Some(&spec.labels));
         self.note_spec(id);
         Ok(())
     }
@@ -65,12 +86,7 @@ impl Cluster {
         }
         if let Some(node) = self.nodes.get_mut(id.index()).and_then(Option::take) {
             Arc::make_mut(&mut self.by_name).remove(&node.spec().name);
-            self.note_foreign(id, node.spec(), false);
-            let mut news = false;
-            for device in &node.spec().devices {
-                news |= self.resources.forget_device(&device.model, device.memory);
-            }
-            if news {
+            if self.leave_node(id, node.spec()) {
                 self.recount_requested();
             }
         }
@@ -88,14 +104,14 @@ impl Cluster {
         }
         let nodes = (0..).map(NodeId).zip(self.nodes.iter());
         Arc::make_mut(&mut self.topology)
-            .set_levels(levels, nodes.filter_map(|(id, node)| Some((id, node.as_ref()?.spec()))));
+            .set_levels(levels, nodes.filter_map(|(id, node)| Some((id, &node.as_ref()?.spec().labels))));
         self.specs_changed += 1;
         Ok(())
     }
 
     pub(super) fn set_health(&mut self, id: NodeId, device: u16, health: Health) -> Result<Outcome, EventError> {
-        let node = self.node_mut(id)?;
-        if !node.set_health(device, health) {
+        let node = self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))?;
+        if !node.set_health(device, health, &mut self.node_parts) {
             return Err(EventError::NoSuchDevice { node: id, device });
         }
         let there: Vec<ClaimId> = node.claims().collect();
@@ -132,16 +148,14 @@ impl Cluster {
         for (_, node) in self.nodes().filter(|(_, node)| !node.spec().cordoned) {
             add(0, node.spec().cpu.get());
             add(1, node.spec().memory.get());
-            for (index, device) in (0..).zip(&node.spec().devices) {
+            for device in node.spec().devices.iter() {
                 if device.health != Health::Healthy {
                     continue;
                 }
-                let core = u64::from(crate::vocabulary::spec::DeviceSpec::CORE.get());
+                let core = u64::from(DeviceSpec::CORE.get());
                 add(2, core);
                 add(3, device.memory.get());
-                if let Some(model) = node.model_resource(index) {
-                    add(model, core);
-                }
+                add(device.model_resource, core);
             }
         }
         totals

@@ -8,7 +8,6 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::event::EventError;
 use crate::vocabulary::peers::{AntiAffinity, Peers};
 use crate::vocabulary::request::Request;
-use crate::vocabulary::spec::NodeSpec;
 
 impl Cluster {
     /// Where those are whom rules about peers count.
@@ -33,8 +32,8 @@ impl Cluster {
     }
 
     /// Notes the tasks on a node that are not in the books, or that they are there no longer.
-    pub(super) fn note_foreign(&mut self, node: NodeId, spec: &NodeSpec, is_there: bool) {
-        spec.foreign.iter().for_each(|peers| self.peers.note(node, peers, is_there));
+    pub(super) fn note_foreign(&mut self, node: NodeId, foreign: &[Arc<Peers>], is_there: bool) {
+        foreign.iter().for_each(|peers| self.peers.note(node, peers, is_there));
     }
 
     /// The claims that are leaving a place so near that a placed claim cannot start before they are gone: their

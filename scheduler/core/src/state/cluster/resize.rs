@@ -8,6 +8,7 @@ use crate::state::resources::Charge;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::counted;
 use crate::vocabulary::event::EventError;
+use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::DeviceSpec;
@@ -89,7 +90,7 @@ impl Cluster {
         let parts = |device: usize| {
             there.iter().flat_map(|(_, at)| &at.devices).filter(move |part| usize::from(part.device) == device)
         };
-        let device_is = |(device, spec): (usize, &DeviceSpec)| {
+        let device_is = |(device, spec): (usize, &KnownDevice)| {
             let core: u64 = parts(device).map(|part| u64::from(part.core.get())).sum();
             let memory: Bytes = parts(device).map(|part| part.memory).sum();
             core > u64::from(DeviceSpec::CORE.get()) || memory > spec.memory

@@ -7,6 +7,7 @@ use super::Cluster;
 use crate::state::node::Node;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::event::{EventError, Outcome};
+use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 
@@ -48,7 +49,7 @@ impl Cluster {
     pub(super) fn change_node(&mut self, id: NodeId, spec: NodeSpec) -> Result<Vec<ClaimId>, EventError> {
         let node = self.node(id).ok_or(EventError::NoSuchNode(id))?;
         let before = node.spec();
-        let differs = |(old, new): (&DeviceSpec, &DeviceSpec)| old.uuid != new.uuid;
+        let differs = |(old, new): (&KnownDevice, &DeviceSpec)| *old.uuid != *new.uuid;
         let kept = before.devices.len().min(spec.devices.len());
         let differing = before.devices.iter().zip(&spec.devices).position(differs);
         let differing = differing.or_else(|| (kept < before.devices.len()).then_some(kept));
@@ -87,22 +88,11 @@ impl Cluster {
     }
 
     fn exchange_node(&mut self, id: NodeId, spec: NodeSpec) {
-        let mut models = Vec::with_capacity(spec.devices.len());
-        let mut news = false;
-        for device in &spec.devices {
-            let (model, is_new) = self.resources.learn_device(&device.model, device.memory);
-            models.push(model);
-            news |= is_new;
-        }
-        Arc::make_mut(&mut self.topology).learn(id, Some(&spec));
         let name = spec.name.clone();
-        self.note_foreign(id, &spec, true);
-        let old = self.nodes.get_mut(id.index()).and_then(|slot| slot.replace(Node::new(spec, models)));
+        let (spec, mut news) = self.join_node(id, spec);
+        let old = self.nodes.get_mut(id.index()).and_then(|slot| slot.replace(Node::new(spec)));
         if let Some(old) = old {
-            self.note_foreign(id, old.spec(), false);
-            for device in &old.spec().devices {
-                news |= self.resources.forget_device(&device.model, device.memory);
-            }
+            news |= self.leave_node(id, old.spec());
             if old.spec().name != name {
                 let by_name = Arc::make_mut(&mut self.by_name);
                 by_name.remove(&old.spec().name);

@@ -1,5 +1,6 @@
 //! The books of one device.
 
+use crate::vocabulary::known_node::DeviceKind;
 use crate::vocabulary::quantity::{Bytes, DeviceCore};
 use crate::vocabulary::spec::{DeviceSpec, Health};
 
@@ -17,14 +18,14 @@ pub struct Device {
 }
 
 impl Device {
-    pub(super) fn new(spec: &DeviceSpec) -> Self {
+    pub(super) fn new(kind: &DeviceKind) -> Self {
         let mut device = Self {
             core_free: DeviceSpec::CORE,
-            memory_free: spec.memory,
-            memory: spec.memory,
-            memory_outside: spec.memory_outside,
+            memory_free: kind.memory,
+            memory: kind.memory,
+            memory_outside: kind.memory_outside,
             holders: 0,
-            healthy: spec.health == Health::Healthy,
+            healthy: kind.health == Health::Healthy,
             usable_thousandths: 0,
         };
         device.derive();

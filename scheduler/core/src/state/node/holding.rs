@@ -127,8 +127,8 @@ impl Node {
         self.cpu_free = self.cpu_free.saturating_sub(request.cpu);
         self.memory_free = self.memory_free.saturating_sub(request.memory);
         for (name, amount) in &request.counted {
-            if let Some(free) = self.counted_free.get_mut(name) {
-                *free = free.saturating_sub(*amount);
+            if let Some(place) = self.counted_place(name) {
+                self.counted_free[place] = self.counted_free[place].saturating_sub(*amount);
             }
         }
         for part in &allocation.devices {
@@ -139,24 +139,33 @@ impl Node {
                 state.derive();
             }
         }
-        self.claims.insert(claim);
+        if let Err(place) = self.claims.binary_search(&claim) {
+            self.claims.insert(place, claim);
+        }
         let wishes = request.wishes_of(allocation.alternative);
         for devices in wishes.map(|wish| wish.devices).filter(|devices| devices.count > 0) {
-            *self.sorts.entry((devices.count, devices.core)).or_default() += 1;
+            let sort = (devices.count, devices.core);
+            match self.sorts.binary_search_by_key(&sort, |(sort, _)| *sort) {
+                Ok(place) => self.sorts[place].1 += 1,
+                Err(place) => self.sorts.insert(place, (sort, 1)),
+            }
         }
         self.derive();
     }
 
     /// Gives back what [`Node::take`] or [`Node::take_beyond`] took. What is held beyond what there is goes first.
     pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
-        debug_assert!(self.claims.contains(&claim), "only who is here can leave");
-        self.claims.remove(&claim);
+        let place = self.claims.binary_search(&claim);
+        debug_assert!(place.is_ok(), "only who is here can leave");
+        if let Ok(place) = place {
+            self.claims.remove(place);
+        }
         for devices in request.wishes_of(allocation.alternative).map(|wish| wish.devices) {
             let sort = (devices.count, devices.core);
-            if let Some(wishes) = self.sorts.get_mut(&sort) {
-                *wishes -= 1;
-                if *wishes == 0 {
-                    self.sorts.remove(&sort);
+            if let Ok(place) = self.sorts.binary_search_by_key(&sort, |(sort, _)| *sort) {
+                self.sorts[place].1 -= 1;
+                if self.sorts[place].1 == 0 {
+                    self.sorts.remove(place);
                 }
             }
         }
@@ -203,8 +212,9 @@ impl Node {
                     beyond.counted.remove(name);
                 }
             }
-            if let Some(free) = self.counted_free.get_mut(name) {
-                *free = free.checked_add(amount).unwrap_or_else(|| counted::amount(&self.spec.counted, name));
+            if let Some(place) = self.counted_place(name) {
+                let sum = self.counted_free[place].checked_add(amount);
+                self.counted_free[place] = sum.unwrap_or_else(|| counted::amount(&self.spec.counted, name));
             }
         }
     }

@@ -80,7 +80,7 @@ fn foreign_tasks_count_and_keep_away() {
     let mut kit = zones(&[("a", 1), ("b", 1)], 4);
     let foreign = |kit: &mut Kit, node: &str, peers: Vec<Peers>| {
         let id = kit.cluster.node_named(node).expect("it is there");
-        let spec = kit.cluster.node(id).expect("it is there").spec().clone();
+        let spec = NodeSpec::from(kit.cluster.node(id).expect("it is there").spec());
         kit.event(Event::NodeChanged(id, NodeSpec { foreign: peers.into_iter().map(Arc::new).collect(), ..spec }));
     };
     foreign(&mut kit, "a0", vec![member_of(&["db"])]);

@@ -358,7 +358,7 @@ impl World {
         change: impl FnOnce(&mut NodeSpec),
     ) {
         let nodes: Vec<(NodeId, NodeSpec)> =
-            self.kit.cluster.nodes().map(|(id, node)| (id, node.spec().clone())).collect();
+            self.kit.cluster.nodes().map(|(id, node)| (id, node.spec().into())).collect();
         if let Some((node, mut spec)) = nth(&nodes, number) {
             change(&mut spec);
             self.may(event(node, spec));

@@ -59,6 +59,7 @@ impl CpuSupply {
 mod tests {
     use super::*;
     use crate::state::node::Node;
+    use crate::state::node_parts::NodeParts;
     use crate::vocabulary::claim::NodeId;
     use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::quantity::MilliCpu;
@@ -73,7 +74,8 @@ mod tests {
         let mut supply = CpuSupply::new(&Mix::of([&whole, &without]));
         let node = |cores: u64| {
             let devices = vec![DeviceSpec::default(); 2];
-            Node::new(NodeSpec { cpu: MilliCpu::new(cores * 1000), devices, ..NodeSpec::default() }, vec![0; 2])
+            let spec = NodeSpec { cpu: MilliCpu::new(cores * 1000), devices, ..NodeSpec::default() };
+            Node::new(NodeParts::default().join(spec, &[0; 2]))
         };
         let mut learn = |id: u32, node: Option<&Node>| {
             let changed = supply.learn(NodeChange { id: NodeId(id), node, spec: true });

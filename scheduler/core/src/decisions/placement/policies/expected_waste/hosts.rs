@@ -216,6 +216,8 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::node::Node;
+    use crate::state::node_parts::NodeParts;
     use crate::vocabulary::claim::NodeId;
     use crate::vocabulary::device_request::DeviceRequest;
     use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
@@ -237,7 +239,7 @@ mod tests {
         let mut hosts = Hosts::new(&mix, 1, |_| price);
         let spec = NodeSpec { devices: vec![DeviceSpec::default(); 8], ..NodeSpec::default() };
         for id in 0..90 {
-            let node = Node::new(spec.clone(), vec![0; 8]);
+            let node = Node::new(NodeParts::default().join(spec.clone(), &[0; 8]));
             hosts.learn(NodeChange { id: NodeId(id), node: Some(&node), spec: true });
         }
         // Nine tasks for eight devices run when all is in use, three more or fewer. Room is needed for ten, and there is

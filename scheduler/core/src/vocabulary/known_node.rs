@@ -1,0 +1,105 @@
+//! Nodes as a cluster keeps them: what many of them have in common is in memory once.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::vocabulary::peers::Peers;
+use crate::vocabulary::quantity::{Bytes, MilliCpu};
+use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
+use crate::vocabulary::taint::Taint;
+use crate::vocabulary::texts::Texts;
+
+/// A node as a cluster keeps it. [`NodeSpec::from`] makes of it what was reported.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownNode {
+    /// See [`NodeSpec::name`].
+    pub name: String,
+    /// See [`NodeSpec::labels`]; keys and texts are shared with other nodes.
+    pub labels: Texts,
+    /// See [`NodeSpec::taints`].
+    pub taints: Box<[Taint]>,
+    /// See [`NodeSpec::cpu`].
+    pub cpu: MilliCpu,
+    /// See [`NodeSpec::memory`].
+    pub memory: Bytes,
+    /// See [`NodeSpec::devices`].
+    pub devices: Arc<[KnownDevice]>,
+    /// See [`NodeSpec::cordoned`].
+    pub cordoned: bool,
+    /// See [`NodeSpec::counted`]; shared by the nodes that have the same.
+    pub counted: Arc<BTreeMap<String, u64>>,
+    /// See [`NodeSpec::foreign`].
+    pub foreign: Box<[Arc<Peers>]>,
+}
+
+/// A device as a cluster keeps it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownDevice {
+    /// See [`DeviceSpec::uuid`].
+    pub uuid: Box<str>,
+    /// See [`DeviceSpec::attributes`]; keys and texts are shared with other devices.
+    pub attributes: Texts,
+    pub(crate) kind: Arc<DeviceKind>,
+}
+
+/// What devices of the same model at the same place in nodes of the same make have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct DeviceKind {
+    /// The number of its model's resource.
+    pub(crate) model_resource: usize,
+    /// See [`DeviceSpec::model`].
+    pub model: String,
+    /// See [`DeviceSpec::memory`].
+    pub memory: Bytes,
+    /// See [`DeviceSpec::memory_outside`].
+    pub memory_outside: Bytes,
+    /// See [`DeviceSpec::health`].
+    pub health: Health,
+    /// See [`DeviceSpec::nvlink_group`].
+    pub nvlink_group: Option<u16>,
+    /// See [`DeviceSpec::switch`].
+    pub switch: Option<u16>,
+    /// See [`DeviceSpec::numa`].
+    pub numa: Option<u16>,
+}
+
+impl Deref for KnownDevice {
+    type Target = DeviceKind;
+
+    fn deref(&self) -> &DeviceKind {
+        &self.kind
+    }
+}
+
+impl From<&KnownNode> for NodeSpec {
+    fn from(known: &KnownNode) -> Self {
+        Self {
+            name: known.name.clone(),
+            labels: known.labels.clone(),
+            taints: known.taints.to_vec(),
+            cpu: known.cpu,
+            memory: known.memory,
+            devices: known.devices.iter().map(DeviceSpec::from).collect(),
+            cordoned: known.cordoned,
+            counted: BTreeMap::clone(&known.counted),
+            foreign: known.foreign.to_vec(),
+        }
+    }
+}
+
+impl From<&KnownDevice> for DeviceSpec {
+    fn from(known: &KnownDevice) -> Self {
+        Self {
+            uuid: known.uuid.to_string(),
+            model: known.model.clone(),
+            memory: known.memory,
+            memory_outside: known.memory_outside,
+            health: known.health,
+            nvlink_group: known.nvlink_group,
+            switch: known.switch,
+            numa: known.numa,
+            attributes: known.attributes.clone(),
+        }
+    }
+}
