@@ -151,5 +151,7 @@ mod tests {
         let (first, second, other) = (join("a", 1), join("b", 1), join("c", 2));
         assert!(Arc::ptr_eq(&first.template, &second.template));
         assert_ne!(first.template, other.template);
+        [first, second, other].iter().for_each(|known| templates.leave(known));
+        assert!(templates.claims.is_empty());
     }
 }

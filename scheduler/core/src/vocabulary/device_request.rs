@@ -205,7 +205,7 @@ impl DeviceWish<'_> {
     #[must_use]
     pub fn admit_device(&self, device: &KnownDevice) -> bool {
         self.admit_model(&device.model)
-            && self.attributes.iter().all(|(key, value)| device.attributes.get(key) == Some(value))
+            && self.attributes.iter().all(|(key, value)| device.attribute(key) == Some(value))
     }
 
     /// Whether any device will do.

@@ -38,12 +38,11 @@ pub struct KnownNode {
 pub struct KnownDevice {
     /// See [`DeviceSpec::uuid`].
     pub uuid: Box<str>,
-    /// See [`DeviceSpec::attributes`]; keys and texts are shared with other devices.
-    pub attributes: Texts,
     pub(crate) kind: Arc<DeviceKind>,
 }
 
-/// What devices of the same model at the same place in nodes of the same make have in common.
+/// What devices of the same model at the same place in nodes of the same make have in common. Whoever reports a device
+/// often says its name as an attribute, too: as that alone would make each device one of a kind, the text is left out.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeviceKind {
     /// The number of its model's resource.
@@ -62,6 +61,19 @@ pub struct DeviceKind {
     pub switch: Option<u16>,
     /// See [`DeviceSpec::numa`].
     pub numa: Option<u16>,
+    /// See [`DeviceSpec::attributes`]; those whose text is the device's name are left out.
+    pub(crate) attributes: Texts,
+    /// The keys of the attributes whose text is the device's name.
+    pub(crate) uuid_keys: Box<[Arc<str>]>,
+}
+
+impl KnownDevice {
+    /// The text of an attribute; see [`DeviceSpec::attributes`].
+    #[must_use]
+    pub fn attribute(&self, key: &str) -> Option<&str> {
+        let is_uuid = || self.kind.uuid_keys.iter().any(|known| **known == *key);
+        self.kind.attributes.get(key).or_else(|| is_uuid().then_some(&*self.uuid))
+    }
 }
 
 impl Deref for KnownDevice {
@@ -90,6 +102,8 @@ impl From<&KnownNode> for NodeSpec {
 
 impl From<&KnownDevice> for DeviceSpec {
     fn from(known: &KnownDevice) -> Self {
+        let mut attributes = known.attributes.clone();
+        attributes.extend(known.uuid_keys.iter().map(|key| (key.to_string(), known.uuid.to_string())));
         Self {
             uuid: known.uuid.to_string(),
             model: known.model.clone(),
@@ -99,7 +113,7 @@ impl From<&KnownDevice> for DeviceSpec {
             nvlink_group: known.nvlink_group,
             switch: known.switch,
             numa: known.numa,
-            attributes: known.attributes.clone(),
+            attributes,
         }
     }
 }

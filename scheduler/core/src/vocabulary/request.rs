@@ -93,7 +93,7 @@ impl Constraints {
     #[must_use]
     pub fn admit_device(&self, device: &KnownDevice) -> bool {
         self.admit_model(&device.model)
-            && self.attributes.iter().all(|(key, value)| device.attributes.get(key) == Some(value))
+            && self.attributes.iter().all(|(key, value)| device.attribute(key) == Some(value))
     }
 
     /// Whether any device will do.

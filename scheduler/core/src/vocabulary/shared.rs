@@ -65,6 +65,12 @@ impl<T: Ord + ?Sized> Shared<T> {
         }
     }
 
+    /// Whether nothing has any value.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
     /// The number of the chunk that a value is in or would be, and where it is there or would be.
     fn find(&self, value: &T) -> (usize, Result<usize, usize>) {
         let begins_at_most_there = |chunk: &Chunk<T>| chunk.first().is_some_and(|(first, _)| **first <= *value);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Texts by key, in the order of keys. A map keeps room for eleven texts wherever it has one, which is most of what a
 /// cluster of thousands of nodes would take: this keeps none, and so changes slowly. Copies share keys and texts.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Texts(Box<[(Arc<str>, Arc<str>)]>);
 
 impl Texts {
@@ -30,6 +30,12 @@ impl Texts {
     /// The same texts, with what is given for each key and text. What is given is equal to it.
     pub(crate) fn map(&self, mut of: impl FnMut(&str) -> Arc<str>) -> Self {
         Self(self.0.iter().map(|(key, text)| (of(key), of(text))).collect())
+    }
+
+    /// The same but for the keys of this text, and these keys.
+    pub(crate) fn without(&self, text: &str) -> (Self, Box<[Arc<str>]>) {
+        let (of_text, others): (Vec<_>, Vec<_>) = self.0.iter().cloned().partition(|(_, own)| **own == *text);
+        (Self(others.into()), of_text.into_iter().map(|(key, _)| key).collect())
     }
 
     /// Sets the text of a key.

@@ -273,8 +273,8 @@ impl Link {
         let devices = &node.spec().devices;
         let number = |number: Option<u16>| number.map(usize::from);
         let attribute = |name: &str, spec: &KnownDevice| {
-            let value = spec.attributes.get(name)?;
-            devices.iter().position(|other| other.attributes.get(name) == Some(value))
+            let value = spec.attribute(name)?;
+            devices.iter().position(|other| other.attribute(name) == Some(value))
         };
         let values = devices.iter().enumerate().map(|(index, spec)| match &link.property {
             DeviceProperty::Identity => Some(index),
