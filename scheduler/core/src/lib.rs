@@ -1,28 +1,28 @@
-//! Which claims go where, and why: the cluster scheduler's policy as a pure library.
+//! Decides which claims are placed on which nodes, and explains why. It is the policy of the cluster scheduler, as a
+//! library without side effects.
 //!
-//! It has no clock, does no I/O and starts no thread. State is changed by [`Event`]s ([`Cluster::apply`]); trials are
-//! [`Statement`]s that can be rolled back; an [`Engine`](placement::Engine) says where a claim should go.
+//! It has no clock, does no I/O and starts no thread. [`Event`]s change the state ([`Cluster::apply`]). A [`Statement`]
+//! is a trial that can be rolled back. An [`Engine`](placement::Engine) says where a claim should go.
 //!
-//! What queues are entitled to is a function of amounts ([`entitlements`]): fair shares, the order of turns
-//! ([`DominantShare`]) and, later, reclaim and the choice of victims follow from the one [`Entitlement`].
+//! What queues are entitled to is computed from amounts alone ([`entitlements`]). Fair shares, the order of turns
+//! ([`DominantShare`]), reclaim and the choice of victims all follow from the same [`Entitlement`].
 //!
 //! # Invariants
 //!
-//! * For each node's CPU and memory and whatever else is counted of it, and for each device's time and memory: what is
-//!   free and what the placed claims hold add up to what there is. No sequence of events, errors and rollbacks changes
-//!   that.
+//! * For each resource of a node (CPU, memory and every counted resource) and for each device's time and memory: free +
+//!   held by placed claims = capacity. No sequence of events, errors and rollbacks breaks this.
 //! * No decision depends on a floating-point number or on the order of a hash: equal events give equal plans.
 //! * An event that contradicts the state is refused and changes nothing.
 //!
 //! # Layers
 //!
-//! Each layer imports only itself and the layers before it. The modules of a layer do not import each other in a
-//! circle. A test in `tests/architecture` checks both.
+//! A layer imports only from itself and from the layers listed before it. The modules of a layer do not import each
+//! other in a circle. A test in `tests/architecture` checks both.
 //!
 //! 1. `vocabulary`: values that describe requests, events and errors.
 //! 2. `state`: the books of a cluster.
-//! 3. `decisions`: what a cycle plans.
-//! 4. [`explain`]: the reasons. This layer only reads.
+//! 3. `decisions`: the plan of a cycle.
+//! 4. [`explain`]: the reasons for decisions. This layer only reads.
 //!
 //! # What it may touch
 //!

@@ -1,4 +1,4 @@
-//! The vocabulary: values that describe requests, specifications, events, errors and dumps. No value knows a cluster.
+//! Values that describe requests, specifications, events, errors and dumps. None of them refers to a cluster's state.
 
 pub(crate) mod allowance;
 pub(crate) mod alternatives;

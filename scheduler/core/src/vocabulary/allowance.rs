@@ -1,21 +1,21 @@
 //! The quota, limit and weight of a queue for one resource.
 
-/// What a queue may have of one resource.
+/// What a queue may have of one resource. All amounts are in the resource's unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowance {
-    /// What it is certain to get if it asks for it, as far as there is enough for all quotas. `None`: all there is. If
-    /// that is so of all queues above it, too, it is never over its quota: nothing is taken back from it for another
-    /// queue.
+    /// The amount that the queue is certain to get if it asks for it, as long as the cluster has enough for all quotas.
+    /// `None`: everything that the cluster has. A queue is never over its quota if this is `None` for it and for all
+    /// queues above it; then nothing is reclaimed from it.
     pub quota: Option<u64>,
-    /// What it never exceeds; `None`: no limit.
+    /// The most that it may hold; `None`: no limit.
     pub limit: Option<u64>,
-    /// Its weight for what others leave.
+    /// Its weight when what other queues leave unused is shared out.
     pub weight: u64,
-    /// Its priority for what others leave; `None`: the queue's own.
+    /// Its priority when what other queues leave unused is shared out; `None`: the queue's own priority.
     pub priority: Option<i32>,
 }
 
 impl Allowance {
-    /// Of a resource that a queue does not name: nothing for certain, and an equal part of what others leave.
+    /// For a resource that the queue does not name: no quota, no limit, and a weight of 1 when the rest is shared out.
     pub const UNNAMED: Self = Self { quota: Some(0), limit: None, weight: 1, priority: None };
 }

@@ -1,17 +1,18 @@
-//! Tasks that take one of several things of devices: the first of them that can be had.
+//! Tasks that accept one of several choices of devices. A task gets the first choice that it can have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::vocabulary::device_request::{DeviceRequest, DeviceWish, FurtherRequests};
 
-/// What a task can take of devices in place of its first choice, which its request itself describes.
+/// What a task accepts in place of its first choice of devices. Its request itself describes the first choice.
 ///
 /// On a node a task takes the first of its choices that fits there. Of several nodes it goes to one whose choice has the
 /// least rank; a policy decides between nodes of equal rank.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Alternatives {
-    /// What the only request of the first choice is called, for reasons. Several requests have names of their own.
+    /// The name of the first choice's only request, for reasons. If the choice has several requests, each has its own
+    /// name.
     pub first_name: String,
     /// The choices after the first one, in order of preference: at least one, and [`Alternatives::CHOICES_MAX`] at most
     /// together with the first.
@@ -19,25 +20,25 @@ pub struct Alternatives {
 }
 
 impl Alternatives {
-    /// Choices of a task at most. It bounds what is tried on each node: two lists of eight that are combined have as
-    /// many.
+    /// The most choices that a task can have. It bounds how much is tried on each node. Two lists of eight choices that
+    /// are combined have 64.
     pub const CHOICES_MAX: usize = 64;
 }
 
 /// One choice of a task, after its first one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Alternative {
-    /// What its only request is called, for reasons. Several requests have names of their own.
+    /// The name of its only request, for reasons. If the choice has several requests, each has its own name.
     pub name: String,
-    /// How far it is from what is wanted most; the first choice has rank 0.
+    /// How far it is from the choice that is wanted most; the first choice has rank 0.
     pub rank: u16,
-    /// Devices and parts of devices: at least one.
+    /// The devices, or parts of devices, that it asks for: at least one.
     pub devices: DeviceRequest,
-    /// Models of which each of these devices must be one; empty: any.
+    /// Each of these devices must be of one of these models; empty: any model.
     pub models: BTreeSet<String>,
-    /// Attributes that each of these devices must have, with these values.
+    /// Each of these devices must have these attributes, with these values.
     pub attributes: BTreeMap<String, String>,
-    /// What else this choice asks for of devices; `None`: nothing.
+    /// The choice's further device requests; `None`: it has none.
     pub further: Option<Arc<FurtherRequests>>,
 }
 

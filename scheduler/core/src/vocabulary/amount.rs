@@ -33,7 +33,7 @@ impl Display for Cores {
     }
 }
 
-/// Time of devices that is given in thousandths of one, in percent of one.
+/// Device time, given in thousandths of one device and written in percent of one device.
 pub(crate) struct Percent(pub(crate) u64);
 
 impl Display for Percent {
@@ -45,7 +45,7 @@ impl Display for Percent {
     }
 }
 
-/// Bytes, in the largest unit in which the amount is exact: as it is, with up to two decimal places.
+/// Bytes, in the largest unit in which at most two decimal places write the amount exactly.
 pub(crate) struct ByteCount(pub(crate) u64);
 
 impl Display for ByteCount {
@@ -63,7 +63,8 @@ impl Display for ByteCount {
     }
 }
 
-/// A length of time in milliseconds, rounded up to whole seconds: who waits so long has waited long enough.
+/// A length of time in milliseconds, written in whole seconds. It is rounded up: after the time that is written, the
+/// wait is over.
 pub(crate) struct Span(pub(crate) u64);
 
 impl Display for Span {
@@ -88,7 +89,7 @@ impl Display for Count {
     }
 }
 
-/// How often: `once`, `3 times`.
+/// A number of repetitions in words: `once`, `3 times`.
 pub(crate) struct Times(pub(crate) u32);
 
 impl Display for Times {

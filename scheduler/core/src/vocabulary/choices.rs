@@ -9,7 +9,7 @@ use crate::vocabulary::claim::Allocation;
 use crate::vocabulary::device_request::{DeviceRequest, DeviceWish, FurtherRequest, FurtherRequests, parts};
 use crate::vocabulary::request::{Constraints, Request};
 
-/// One of a task's choices, as the request of a task that has no other.
+/// One of a task's choices, as the request of a task that has only this choice.
 #[derive(Clone, Debug)]
 pub(crate) struct SingleChoice<'a> {
     /// Its place in the order of preference; see [`Allocation::alternative`].
@@ -26,8 +26,8 @@ impl Request {
         u16::try_from(others).unwrap_or(u16::MAX).saturating_add(1)
     }
 
-    /// Its requests for devices in one of its choices, in order; none if it has no such choice. Without devices it has
-    /// one, of no device.
+    /// The device requests of one of its choices, in order; none if it has no such choice. A choice without devices has
+    /// one request, for no device.
     pub fn wishes_of(&self, choice: u16) -> impl Iterator<Item = DeviceWish<'_>> + Clone {
         let (first, further) = match choice.checked_sub(1) {
             None => (Some(self.first_wish()), self.further.as_deref()),
@@ -39,17 +39,17 @@ impl Request {
         first.into_iter().chain(further.into_iter().flat_map(|further| &further.requests).map(FurtherRequest::wish))
     }
 
-    /// Its requests for devices in all its choices.
+    /// The device requests of all its choices.
     pub(crate) fn all_wishes(&self) -> impl Iterator<Item = DeviceWish<'_>> + Clone {
         (0..self.choice_count()).flat_map(|choice| self.wishes_of(choice))
     }
 
-    /// What it asks for of each part of a device that an allocation has, in order.
+    /// The request behind each part of a device in an allocation, in the allocation's order.
     pub fn parts_of<'a>(&'a self, allocation: &Allocation) -> impl Iterator<Item = DeviceRequest> + use<'a> {
         parts(self.wishes_of(allocation.alternative))
     }
 
-    /// What it asks for of devices in one of its choices, to be changed.
+    /// The device requests of one of its choices, to be changed.
     pub fn devices_mut(&mut self, choice: u16) -> Vec<&mut DeviceRequest> {
         let (devices, further) = match choice.checked_sub(1) {
             None => (&mut self.devices, &mut self.further),
@@ -83,7 +83,7 @@ impl Request {
         std::iter::once(first).chain((1..).zip(others).map(other))
     }
 
-    /// How many parts of devices it asks for in the choice that asks for most.
+    /// The greatest number of device parts that any of its choices asks for.
     #[must_use]
     pub fn device_count_max(&self) -> u16 {
         if self.alternatives.is_none() {
@@ -94,7 +94,7 @@ impl Request {
         counts.max().unwrap_or_default()
     }
 
-    /// Time of devices that it asks for in the choice that asks for least, in thousandths of one.
+    /// The least device time that any of its choices asks for, in thousandths of one device.
     #[must_use]
     pub fn least_core(&self) -> u64 {
         if self.alternatives.is_none() {
@@ -104,7 +104,7 @@ impl Request {
         (0..self.choice_count()).map(core).min().unwrap_or_default()
     }
 
-    /// Changes what requests for devices of this name ask for, in all its choices.
+    /// Changes the device requests of this name, in all its choices.
     pub(crate) fn change_devices(&mut self, name: Option<&str>, change: &dyn Fn(&mut DeviceRequest)) {
         for choice in 0..self.choice_count() {
             let named: Vec<bool> = self.wishes_of(choice).map(|wish| wish.name == name).collect();
@@ -113,7 +113,7 @@ impl Request {
         }
     }
 
-    /// Changes the models and the attributes that each of its requests asks for, in all its choices.
+    /// Changes the models and the attributes that each of its device requests asks for, in all its choices.
     pub fn change_device_constraints(
         &mut self,
         mut change: impl FnMut(&mut BTreeSet<String>, &mut BTreeMap<String, String>),

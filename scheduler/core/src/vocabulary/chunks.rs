@@ -1,4 +1,4 @@
-//! A growing list that is cheap to copy: copies share what has not changed since.
+//! A growing list that is cheap to copy: copies share the chunks that have not changed since.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ impl<T, const N: usize> Default for Chunks<T, N> {
 }
 
 impl<T, const N: usize> Chunks<T, N> {
-    /// How many there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the list has no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -44,7 +44,7 @@ impl<T, const N: usize> Chunks<T, N> {
 }
 
 impl<T: Clone + Default, const N: usize> Chunks<T, N> {
-    /// The value at an index. The chunk that it is in is copied first if another list shares it.
+    /// The value at an index, to be changed. If another list shares its chunk, the chunk is copied first.
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         if index >= self.len {
             return None;

@@ -1,13 +1,13 @@
-//! Amounts of what is only counted, by name. What a map does not list, there is none of.
+//! Amounts of resources that are only counted, by name. A name that a map does not list has the amount 0.
 
 use std::collections::BTreeMap;
 
-/// How much there is of a name.
+/// The amount under a name; 0 if the map does not list it.
 pub(crate) fn amount(amounts: &BTreeMap<String, u64>, name: &str) -> u64 {
     amounts.get(name).copied().unwrap_or(0)
 }
 
-/// What is wanted more of than there is: name, what is wanted, and what there is.
+/// The names of which more is wanted than there is: name, wanted amount, available amount.
 pub(crate) fn lacking<'a>(
     wanted: &'a BTreeMap<String, u64>,
     there: &'a BTreeMap<String, u64>,
@@ -16,7 +16,7 @@ pub(crate) fn lacking<'a>(
     compared.filter(|(_, wanted, there)| wanted > there)
 }
 
-/// Whether there is as much of everything as is wanted.
+/// Whether there is enough of everything that is wanted.
 pub(crate) fn is_enough(there: &BTreeMap<String, u64>, wanted: &BTreeMap<String, u64>) -> bool {
     lacking(wanted, there).next().is_none()
 }
@@ -31,7 +31,7 @@ pub(crate) fn add(sum: &mut BTreeMap<String, u64>, amounts: &BTreeMap<String, u6
     }
 }
 
-/// What all of these add up to.
+/// The sum of all these amounts, by name.
 pub(crate) fn sum<'a>(all: impl Iterator<Item = &'a BTreeMap<String, u64>>) -> BTreeMap<String, u64> {
     all.fold(BTreeMap::new(), |mut sum, amounts| {
         add(&mut sum, amounts);

@@ -1,10 +1,11 @@
-//! The state as a value: what [`Scheduler::dump`](crate::Scheduler::dump) gives and
-//! [`Scheduler::restore`](crate::Scheduler::restore) takes; [`Cluster::dump`](crate::Cluster::dump) and
-//! [`Cluster::restore`](crate::Cluster::restore) without what the scheduler remembers.
+//! The state as a value. [`Scheduler::dump`](crate::Scheduler::dump) gives it and
+//! [`Scheduler::restore`](crate::Scheduler::restore) takes it. [`Cluster::dump`](crate::Cluster::dump) and
+//! [`Cluster::restore`](crate::Cluster::restore) leave out what the scheduler remembers.
 //!
-//! Ids do not occur in it: what is referred to is numbered by its place in its list. All lists are in the order in
-//! which things were added, because decisions depend on it. Nothing is in it that follows from the rest: what is free,
-//! what queues hold, which claims form a class. So the books of a restored state cannot contradict each other.
+//! A dump has no ids: an entry refers to another by its position in that entry's list. All lists are in the order in
+//! which their entries were added, because decisions depend on it. What can be computed from the rest is left out: free
+//! amounts, what queues hold, and which claims form a class. So the books of a restored state cannot contradict each
+//! other.
 
 use std::sync::Arc;
 
@@ -25,12 +26,12 @@ use crate::vocabulary::spec::NodeSpec;
 pub struct Dump {
     /// The time, in milliseconds.
     pub now_ms: u64,
-    /// Past usage counts half as much after so many milliseconds.
+    /// Usage that is this many milliseconds old counts half.
     pub usage_half_life_ms: u64,
-    /// Models that nodes had or queues name, in the order in which they became known. Others that occur become known
-    /// after them.
+    /// The models that nodes had or queues name, in the order in which they became known. Models that occur elsewhere
+    /// in the dump become known after them.
     pub models: Vec<String>,
-    /// What there was of each resource over time.
+    /// The cluster's capacity of each resource over time.
     pub capacity: DumpedUsage,
     /// The labels that make the levels of the topology, the outermost first.
     pub topology: Vec<String>,
@@ -38,11 +39,11 @@ pub struct Dump {
     pub nodes: Vec<DumpedNode>,
     /// The queues, parents before their children. The default queue may be left out.
     pub queues: Vec<DumpedQueue>,
-    /// The namespaces that have a quota or bounds. The queue of one that is not among the queues is made.
+    /// The namespaces that have a quota or bounds. If a namespace's queue is missing from the queues, it is made.
     pub namespaces: Vec<NamespaceSpec>,
-    /// What claims have asked for as they came; `None`: nothing is known of that.
+    /// What arriving claims have asked for; `None`: not known.
     pub arrivals: Option<DumpedMixCounter>,
-    /// How much of what runs has lately ended.
+    /// How much of the running work has lately ended.
     pub turnover: DumpedTurnover,
     /// The disruption budgets of all namespaces.
     pub budgets: Vec<DisruptionBudget>,
@@ -50,82 +51,82 @@ pub struct Dump {
     pub groups: Vec<DumpedGroup>,
     /// The claims, in the order in which they were added.
     pub claims: Vec<DumpedClaim>,
-    /// What a scheduler remembers of who waits; nothing in a dump of a cluster alone.
+    /// What a scheduler remembers of pending groups that find no room; empty in a dump of a cluster alone.
     pub blocked: Vec<DumpedBlocked>,
-    /// Searches of a scheduler that were too long for one cycle, in the order in which they go on; nothing in a dump of
-    /// a cluster alone.
+    /// Searches of a scheduler that were too long for one cycle, in the order in which they go on; empty in a dump of a
+    /// cluster alone.
     pub searches: Vec<DumpedSearch>,
 }
 
 /// Amounts that were held over time, decayed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedUsage {
-    /// Up to when, in milliseconds.
+    /// The time up to which amounts are included, in milliseconds.
     pub until_ms: u64,
     /// The decayed integrals over time, in each resource's unit times milliseconds.
     pub integrals: Vec<(Resource, u128)>,
 }
 
-/// A counter as a value. Weights are in 2^20ths of a task.
+/// The counter of expected requests as a value. Weights are in 2^20ths of a task.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedMixCounter {
-    /// After how many milliseconds a task counts half as much.
+    /// The half-life of a task's weight, in milliseconds.
     pub half_life_ms: u64,
-    /// Until when counts have decayed.
+    /// The time up to which the weights have decayed, in milliseconds.
     pub decayed_ms: u64,
-    /// What was counted, with its weight.
+    /// The counted requests, each with its weight.
     pub counts: Vec<(Request, u64)>,
-    /// Weight of tasks that came since a mix was given.
+    /// The weight of the tasks that have come since the last mix was given.
     pub news: u64,
-    /// The requests of the mix that was given last, and how often each occurs in it.
+    /// The requests of the mix that was last given, and how often each occurs in it.
     pub given: Option<Vec<(Request, u64)>>,
 }
 
-/// How much of what runs has lately ended.
+/// How much of the running work has lately ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DumpedTurnover {
-    /// Device time that has ended lately, in 1024ths of a thousandth of a device.
+    /// Device time that ended lately, in 1024ths of a thousandth of a device.
     pub ended: u64,
-    /// The turnover that decisions reckon with, in eighths.
+    /// The turnover that decisions use, in eighths.
     pub eighths: u8,
 }
 
 /// A node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedNode {
-    /// What the node is, as it was reported.
+    /// What the node has, as it was reported.
     pub spec: NodeSpec,
-    /// Whether it is kept for somebody.
+    /// Whether it is kept for a pending group.
     pub held: bool,
 }
 
 /// A queue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedQueue {
-    /// What the queue is, as it was configured.
+    /// The queue as it was configured.
     pub spec: QueueSpec,
-    /// What it has used.
+    /// Its past usage of each resource.
     pub usage: DumpedUsage,
 }
 
 /// A declared pod group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedGroup {
-    /// What the group is, as it was declared.
+    /// The group as it was declared.
     pub spec: PodGroup,
-    /// How many of the dump's claims were there before it. Among those of equal priority who was there first goes
-    /// first.
+    /// How many of the dump's claims were added before it. Of groups with equal priority, the one that was added first
+    /// goes first.
     pub after_claims: usize,
     /// When it was added, in milliseconds.
     pub added_ms: u64,
-    /// Since when it has fewer members placed than it needs, but some.
+    /// Since when only some of the members that it needs are placed, in milliseconds.
     pub stale_since_ms: Option<u64>,
 }
 
 /// A claim.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DumpedClaim {
-    /// What it asks for, and as whom.
+    /// The claim as it was added.
     pub claim: Arc<Claim>,
     /// When it was added, in milliseconds; in a pod group the group's time counts.
     pub added_ms: u64,
@@ -135,17 +136,17 @@ pub struct DumpedClaim {
     pub started_ms: Option<u64>,
     /// The place that it was evicted or moved from and has not left yet.
     pub leaving: Option<DumpedPlace>,
-    /// The claims that must be gone before it can start, by their numbers.
+    /// The claims that must be gone before it can start, by their numbers in [`Dump::claims`].
     pub starts_after: Vec<usize>,
-    /// What is known of its last eviction, if that is under way or was refused.
+    /// What is known of its last eviction, if the eviction is under way or was refused.
     pub last_eviction: Option<LastEviction>,
-    /// Nobody wants it any more; it has no place, at most one that it is leaving.
+    /// Whether it was withdrawn: it is no longer wanted. Such a claim has no place, but may be leaving one.
     pub withdrawn: bool,
-    /// Why it was evicted last.
+    /// Why it was last evicted.
     pub displaced: Option<DumpedDisplacement>,
-    /// How often it could not be started where it was placed.
+    /// How often it failed to start where it was placed.
     pub failures: u32,
-    /// Before this it is not placed again, in milliseconds.
+    /// The time before which it is not placed again, in milliseconds.
     pub retry_at_ms: u64,
 }
 
@@ -154,11 +155,11 @@ pub struct DumpedClaim {
 pub struct DumpedPlace {
     /// The node's number in [`Dump::nodes`].
     pub node: usize,
-    /// The indexes of its devices there: for each of its requests in turn, ascending.
+    /// The indexes of its devices on the node: for each of its requests in turn, ascending.
     pub devices: Vec<u16>,
     /// Which of its choices it has there; 0 is the first one.
     pub alternative: u16,
-    /// Whether more is held of the node than there is.
+    /// Whether more of the node is held than it has.
     pub over_committed: bool,
 }
 
@@ -167,37 +168,37 @@ pub struct DumpedPlace {
 pub struct DumpedDisplacement {
     /// The action that evicted it.
     pub action: Action,
-    /// Whom its room was needed for, if that is still there.
+    /// The group that needed its room, if that group still exists.
     pub by: Option<DumpedGroupRef>,
     /// The name of that group, or of its only member.
     pub by_name: String,
     /// When it was evicted, in milliseconds.
     pub at_ms: u64,
-    /// What the queues held just before, with their fair shares.
+    /// What the queues held just before the eviction, with their fair shares.
     pub shares: Vec<Share>,
 }
 
-/// The first of a queue that finds no room.
+/// The first pending group of a queue, which finds no room.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedBlocked {
-    /// The group that waits.
+    /// The pending group.
     pub group: DumpedGroupRef,
-    /// Since when, in milliseconds.
+    /// Since when it finds no room, in milliseconds.
     pub since_ms: u64,
     /// The numbers of the nodes that are kept for it.
     pub nodes: Vec<usize>,
 }
 
-/// A search for room that has not seen everything.
+/// A search for room that was cut short.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedSearch {
-    /// What it was part of.
+    /// The action that the search is part of.
     pub action: Action,
-    /// Whom room is sought for.
+    /// The group that the room is for.
     pub group: DumpedGroupRef,
-    /// The number of the node at which to go on; `None`: at the first.
+    /// The number of the node at which the search goes on; `None`: at the first node.
     pub node: Option<usize>,
-    /// How often it was cut short.
+    /// How often the search was cut short.
     pub times: u32,
 }
 
@@ -231,20 +232,20 @@ pub enum DumpEntry {
     Search(usize),
 }
 
-/// Why there can be no cluster of this state.
+/// Why a dump cannot be restored.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{entry:?}: {reason}")]
 pub struct RestoreError {
-    /// The entry that contradicts what stands before it.
+    /// The entry that contradicts the entries before it.
     pub entry: DumpEntry,
-    /// What is wrong with it.
+    /// What is wrong with the entry.
     pub reason: RestoreReason,
 }
 
 /// What is wrong with an entry of a dump.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RestoreReason {
-    /// It cannot be added.
+    /// The event that would add it is refused.
     #[error(transparent)]
     Event(#[from] EventError),
     /// The node has no room for it.
@@ -258,26 +259,26 @@ pub enum RestoreReason {
     /// An entry before it has the same namespace and name.
     #[error("claim {0:?} of the same namespace is before it in the list")]
     SameName(String),
-    /// There is no entry of this number.
+    /// There is no entry of the number that it refers to.
     #[error("it refers to {0:?}, which is not there")]
     NoSuchEntry(DumpEntry),
-    /// It waits for a claim that is not leaving.
+    /// It starts after a claim that is not leaving any place.
     #[error("it starts after claim {0:?}, which is not leaving any place")]
     NotLeaving(String),
-    /// Something is said to be later than now.
+    /// A time in the entry is later than now.
     #[error("{what} is {at_ms} ms, which is later than now, {now_ms} ms")]
     InTheFuture {
-        /// What is said to have happened.
+        /// The name of the time.
         what: &'static str,
-        /// When it is said to be.
+        /// The time in the entry, in milliseconds.
         at_ms: u64,
         /// The time of the dump, in milliseconds.
         now_ms: u64,
     },
-    /// It runs or waits to start without being placed.
+    /// It runs or waits to start, but is not placed.
     #[error("it has {0}, but is not placed")]
     NotPlaced(&'static str),
-    /// It was withdrawn, and has a place all the same.
+    /// It was withdrawn, but has a place.
     #[error("it was withdrawn, but is placed; say that it is leaving this place")]
     WithdrawnAndPlaced,
 }

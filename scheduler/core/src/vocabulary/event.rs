@@ -17,81 +17,83 @@ use crate::vocabulary::spec::{Health, NodeSpec};
 /// One change of a cluster's state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A node is there, with nothing on it.
+    /// A node was added, with nothing on it.
     NodeAdded(NodeSpec),
-    /// A node's labels, taints, attributes of its devices, or whether it is cordoned have changed to those given; the
-    /// rest is not looked at.
+    /// A node's labels, taints, attributes of its devices, or whether it is cordoned have changed to the given values.
+    /// The rest of the specification is ignored.
     NodeRelabelled(NodeId, NodeSpec),
-    /// A node has other amounts, devices or labels now. Devices keep their indexes, and none is missing; new ones come
-    /// after them. What is placed there stays, even if it is more than the node has now.
+    /// A node now has other amounts, devices or labels. Devices keep their indexes, and none is missing; new devices
+    /// come after them. Claims that are placed there stay, even if they now hold more than the node has.
     NodeChanged(NodeId, NodeSpec),
-    /// A node is gone; what was placed there waits again.
+    /// A node is gone; the claims that were placed there are pending again.
     NodeRemoved(NodeId),
-    /// A device's health has changed. Who was to start on one that is not healthy any more waits again.
+    /// A device's health has changed. A claim that was going to start on a device that is no longer healthy is pending
+    /// again.
     DeviceHealthChanged {
         /// The node that has the device.
         node: NodeId,
         /// The device's index on that node.
         device: u16,
-        /// What it is now.
+        /// The device's new health.
         health: Health,
     },
-    /// The cluster's topology has these levels from now on: labels of nodes, the outermost level first. A group that
-    /// requires a level that is not there waits until it is.
+    /// The topology of the cluster now has these levels: labels of nodes, the outermost level first. A group that
+    /// requires a level that does not exist waits until it exists.
     TopologyChanged(Vec<String>),
     /// A claim was made.
     ClaimAdded(Claim),
-    /// A claim is gone; what it held is free.
+    /// A claim is gone; what it held is free again.
     ClaimRemoved(ClaimId),
-    /// Nobody wants a claim any more. What there is of it holds its room until [`Event::ClaimGone`] or
-    /// [`Event::ClaimRemoved`]. Until then the claim asks for nothing, and is never placed, moved or evicted again.
+    /// A claim is no longer wanted. Its place, or the place that it is leaving, stays held until [`Event::ClaimGone`]
+    /// or [`Event::ClaimRemoved`]. Until then the claim asks for nothing, and is never placed, moved or evicted again.
     ClaimWithdrawn(ClaimId),
-    /// A claim was placed, and runs.
+    /// A claim was placed and runs.
     ClaimPlaced(ClaimId, Allocation),
-    /// A claim that is not taken to run was seen running, whatever was decided: also where there is less room than it
-    /// holds. Cycles evict what is too much.
+    /// A claim that is not known to run was seen running. This is recorded whatever was decided before, even if less
+    /// room is free than it holds. Later cycles evict claims from a node that holds more than it has.
     ClaimSeen(ClaimId, Allocation),
-    /// Nobody knows whether a claim that is taken to run does. It counts as failed, and waits again; but it may be
-    /// there, is told to leave, and holds its room until it is gone.
+    /// It is unknown whether a running claim still runs. It counts as failed and is pending again. It may still be on
+    /// its old place, so it is told to leave and holds that room until it is gone.
     ClaimSilent(ClaimId),
-    /// A claim no longer runs where it was placed, and waits again.
+    /// A claim no longer runs where it was placed, and is pending again.
     ClaimEvicted(ClaimId),
     /// A claim that a plan evicted or moved is gone from its old place.
     ClaimGone(ClaimId),
     /// A claim that a plan evicted or moved stays where it was, because its node refuses to let it go. It is left alone
-    /// for a while, each time longer; who was to have its room waits again.
+    /// for a while, longer after each refusal. The claims that were going to have its room are pending again.
     EvictionRefused(ClaimId),
-    /// A claim could not be started where it was placed. It waits again, each time longer before the next try.
+    /// A claim failed to start where it was placed. It is pending again; the wait before the next try grows with each
+    /// failure.
     ClaimFailed(ClaimId),
-    /// A claim asks for other amounts now; where it is placed, it keeps its devices.
+    /// A claim now asks for other amounts. If it is placed, it keeps its devices.
     ClaimResized(ClaimId, Request),
-    /// What a claim's place has to do with the places of others is this now. Whoever is placed stays.
+    /// A claim's peers and its rules about their places have changed. Claims that are placed stay.
     ClaimPeersChanged(ClaimId, Option<Arc<Peers>>),
-    /// A pod group was declared; claims that name it come afterwards.
+    /// A pod group was declared. Claims that name it come afterwards.
     PodGroupAdded(PodGroup),
-    /// A pod group is so from now on; its name, namespace, queue and sub-groups' names stay as they are.
+    /// A pod group has changed. Its name, namespace, queue and the names of its sub-groups stay the same.
     PodGroupChanged(GroupId, PodGroup),
-    /// A pod group is no longer declared; it has no members any more.
+    /// A pod group is no longer declared. It must have no members.
     PodGroupRemoved(GroupId),
-    /// There is a new queue.
+    /// A queue was added.
     QueueAdded(QueueSpec),
-    /// The queue of this name is configured so from now on.
+    /// The configuration of the queue of this name has changed.
     QueueChanged(QueueSpec),
-    /// The queue of this name, which nothing is in, is gone.
+    /// The queue of this name is gone. Nothing may be in it or below it.
     QueueRemoved(String),
-    /// A namespace has this quota and these bounds from now on; what was admitted before stays.
+    /// A namespace has this quota and these bounds from now on. Claims that were admitted before stay.
     NamespaceChanged(NamespaceSpec),
-    /// The namespace of this name, whose queue nothing is in, has no quota and bounds any more.
+    /// The namespace of this name no longer has a quota and bounds. No claim or group may be in its queue.
     NamespaceRemoved(String),
-    /// A disruption budget is so from now on.
+    /// A disruption budget was added or has changed.
     BudgetChanged(DisruptionBudget),
     /// The disruption budget of this namespace and name is gone.
     BudgetRemoved(String, String),
-    /// It is so late now, in milliseconds since whenever the shell began to count.
+    /// The time is now this, in milliseconds. The caller chooses the time that counts as 0.
     TimeAdvanced(u64),
 }
 
-/// What an event led to.
+/// What an event led to, beyond the change that it names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// A node was given its id.
@@ -102,15 +104,15 @@ pub enum Outcome {
     Group(GroupId),
     /// A queue was given its id.
     Queue(QueueId),
-    /// What became of claims.
+    /// Which claims were affected.
     Claims {
-        /// These wait again that were placed before: those that the event is about, and members of gangs that had not
-        /// started yet and cannot without them.
+        /// Claims that were placed and are now pending again: those that the event is about, and members of gangs that
+        /// had not started yet and cannot start without them.
         displaced: Vec<ClaimId>,
-        /// These, which are placed, were waiting for room that was still held, and can start.
+        /// Placed claims that waited for held room and can start now.
         ready: Vec<ClaimId>,
     },
-    /// Nothing else than what the event says.
+    /// Nothing beyond the change that the event names.
     Done,
 }
 
@@ -124,7 +126,7 @@ impl Outcome {
     }
 }
 
-/// Why an event cannot be; the state is as before.
+/// Why an event is refused. The state is unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EventError {
     /// There is a node of this name.
@@ -141,13 +143,13 @@ pub enum EventError {
         /// The index that no device of this node has.
         device: u16,
     },
-    /// The same label twice as a level of the topology.
+    /// The same label is named twice as a level of the topology.
     #[error("label {0:?} is named twice as a level of the topology; name each level once, the outermost first")]
     LevelTwice(String),
-    /// There is no such claim (any more).
+    /// There is no such claim, or no longer.
     #[error("there is no claim {0:?}")]
     NoSuchClaim(ClaimId),
-    /// Nobody wants the claim any more.
+    /// The claim was withdrawn.
     #[error("claim {0:?} was withdrawn; add a new one")]
     Withdrawn(ClaimId),
     /// The claim is placed and must be evicted first.
@@ -156,19 +158,19 @@ pub enum EventError {
     /// The claim is not placed.
     #[error("claim {0:?} is not placed")]
     NotPlaced(ClaimId),
-    /// The request makes no sense.
+    /// The request is not valid.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A queue cannot be so.
+    /// The queue's specification is refused.
     #[error(transparent)]
     Queue(#[from] QueueError),
-    /// A namespace cannot be so, or does not take a claim.
+    /// The namespace's specification is refused, or the namespace does not admit a claim.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The namespace has no quota and bounds.
     #[error("namespace {0:?} has no quota and no bounds")]
     UnknownNamespace(String),
-    /// A pod group cannot be so.
+    /// The pod group's specification is refused.
     #[error(transparent)]
     Group(#[from] GroupError),
     /// There is a pod group of this name.
@@ -187,7 +189,7 @@ pub enum EventError {
         /// The group's name in that namespace.
         name: String,
     },
-    /// There is no such pod group (any more).
+    /// There is no such pod group, or no longer.
     #[error("there is no pod group {0:?}")]
     NoSuchGroup(GroupId),
     /// The group has no such sub-group.
@@ -198,19 +200,19 @@ pub enum EventError {
         /// The name that no sub-group of it has.
         sub_group: String,
     },
-    /// What names a group and its members cannot be changed.
+    /// The name, namespace, queue and sub-groups of a group cannot be changed.
     #[error("pod group {0:?} keeps its name, namespace, queue and sub-groups; make a new one")]
     GroupRenamed(String),
     /// The group has members.
     #[error("pod group {0:?} has members; remove them first")]
     GroupInUse(String),
-    /// The claim is not on its way out of an old place.
+    /// The claim is not leaving a place.
     #[error("claim {0:?} is not being evicted")]
     NotLeaving(ClaimId),
     /// The claim does not run.
     #[error("claim {0:?} does not run")]
     NotRunning(ClaimId),
-    /// A node's devices keep their places.
+    /// A node's devices must keep their indexes.
     #[error("node {}: device {device} is not the device that was there before", node.index())]
     DevicesDiffer {
         /// The node whose devices differ.
@@ -218,18 +220,18 @@ pub enum EventError {
         /// The index at which another device was before.
         device: u16,
     },
-    /// A node's devices cannot be told apart.
+    /// The devices of a node cannot be told apart by their names.
     #[error("node {node:?} names a device {uuid:?} that is empty or another one's name; give each device its own")]
     DeviceNames {
         /// The name of the node.
         node: String,
-        /// The name that does not tell which device it is.
+        /// The name that is empty, or that another device has.
         uuid: String,
     },
-    /// No books can be made from what was saved; which entry contradicts those before it, and why.
+    /// A saved state cannot be restored. The text names the entry that contradicts those before it, and says why.
     #[error("the books cannot be made from what was saved: {0}")]
     NotRestored(String),
-    /// The claim is between two places.
+    /// The claim has not left its old place, or not started at its new one.
     #[error("claim {0:?} has yet to leave its old place or to start at its new one; resize it when it runs or waits")]
     Moving(ClaimId),
     /// The claim would make its queue, or one above it, hold more than it may.
@@ -244,12 +246,12 @@ pub enum EventError {
         resource: Resource,
         /// What the queue holds of it.
         held: u64,
-        /// What it would hold more.
+        /// How much more it would hold.
         asked: u64,
         /// Its limit, or its quota if the claim may not be evicted.
         bound: u64,
     },
-    /// Claims that were evicted have not left yet.
+    /// Claims that were evicted have not left the node yet.
     #[error("node {}: what is free there is still held by claims that are leaving; try again when they are gone", node.index())]
     StillHeld {
         /// The node that the claims are leaving.
@@ -263,12 +265,12 @@ pub enum EventError {
         /// The name that no budget of it has.
         name: String,
     },
-    /// The claim cannot be placed now on the node that somebody has chosen for it.
+    /// A node was chosen for the claim from outside, and the claim cannot be placed there now.
     #[error("node {node:?}: {why}")]
     NotOnNode {
         /// The name of the node.
         node: String,
-        /// What is in the way there.
+        /// What keeps the claim from this node.
         why: String,
     },
     /// Time does not run backwards.
@@ -279,7 +281,7 @@ pub enum EventError {
         /// The earlier time in the event, in milliseconds.
         then_ms: u64,
     },
-    /// The node cannot take what the allocation says.
+    /// The node cannot take the allocation.
     #[error("node {}: {reason}", node.index())]
     NotEnough {
         /// The node of the allocation.

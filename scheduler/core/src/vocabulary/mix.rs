@@ -1,30 +1,31 @@
-//! The work that is expected.
+//! The mix of requests that is expected.
 
 use std::collections::BTreeMap;
 
 use crate::vocabulary::quantity::Bytes;
 use crate::vocabulary::request::Request;
 
-/// No request is counted oftener, so that sums over a mix can be represented.
+/// The greatest count of a request. It keeps sums over a mix in range.
 const TASKS_MAX: u64 = 1 << 28;
 
-/// Requests, and how often each of them occurs: what claims are expected to ask for. It may be known in advance or
-/// counted as claims come; the order in which they will come is nobody's knowledge.
+/// Requests, and how often each of them occurs: what claims are expected to ask for. The counts may be known in advance
+/// or counted as claims come. The order in which claims will come is not known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mix {
     requests: Vec<(Request, u64)>,
 }
 
 impl Mix {
-    /// Counts requests. Those that differ only in the node's memory are taken as one, with the greatest memory of them.
-    /// What is only counted of nodes is left out: it does not decide which node is best.
+    /// Counts requests. Requests that differ only in the node's memory count as one, with the greatest memory among
+    /// them. Counted resources of nodes are left out: they do not decide which node is best.
     #[must_use]
     pub fn of<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Self {
         Self::counted(requests.into_iter().map(|request| (request.clone(), 1)))
     }
 
-    /// Takes requests that were counted already; those that differ only in the node's memory are taken as one. A task
-    /// with several requests for devices counts as one task for each of them, one with alternatives as its first choice.
+    /// Takes requests that were counted already. Requests that differ only in the node's memory count as one. A task
+    /// with several device requests counts as one task for each of them. A task with alternatives counts as its first
+    /// choice.
     #[must_use]
     pub fn counted(requests: impl IntoIterator<Item = (Request, u64)>) -> Self {
         let mut counts: BTreeMap<Request, (u64, Bytes)> = BTreeMap::new();
@@ -49,7 +50,7 @@ impl Mix {
         Self { requests }
     }
 
-    /// The most frequent requests that make up at least so many percent of all tasks.
+    /// The most frequent requests that together make up at least this many percent of all tasks.
     #[must_use]
     pub fn most_frequent(&self, percent: u64) -> Self {
         let (all, mut covered) = (self.tasks(), 0);
@@ -73,7 +74,7 @@ impl Mix {
         self.requests.iter().map(|(_, count)| count).sum()
     }
 
-    /// Time of devices that all tasks together ask for, in thousandths of a device.
+    /// Device time that all tasks together ask for, in thousandths of a device.
     #[must_use]
     pub fn device_core(&self) -> u64 {
         self.requests.iter().map(|(request, count)| request.total_core() * count).sum()

@@ -1,8 +1,7 @@
-//! Namespaces: what all claims of one may hold together, and what each of them may ask for.
+//! Namespaces: what all claims of a namespace may hold together, and what each of them may ask for.
 //!
-//! What a namespace may hold is what a queue may hold: its quota *is* a leaf queue, below the queue that is shared with
-//! other namespaces. So there is one set of books, and one set of reasons. What a claim may ask for is bounded before
-//! it waits anywhere.
+//! A namespace's quota *is* a leaf queue, below the queue that is shared with other namespaces. So there is one set of
+//! books, and one set of reasons. The bounds on what a claim may ask for are checked before it waits in any queue.
 
 use std::collections::BTreeMap;
 
@@ -19,34 +18,35 @@ use crate::vocabulary::resource::Resource;
 pub struct NamespaceSpec {
     /// The name, as claims give it.
     pub name: String,
-    /// The queue above its own; `None`: its own is at the top.
+    /// The queue above its own; `None`: its own queue is at the top.
     pub queue: Option<String>,
-    /// What it deserves, in each resource's unit: others give it back when it asks. Of resources that are not named:
-    /// nothing.
+    /// Its quota, in each resource's unit: other queues give it back when its claims ask for it. Of resources that are
+    /// not named: nothing.
     pub guaranteed: BTreeMap<Resource, u64>,
-    /// What its claims never exceed together, in each resource's unit. Of resources that are not named: no limit.
+    /// The most that its claims may hold together, in each resource's unit. Of resources that are not named: no limit.
     pub limit: BTreeMap<Resource, u64>,
     /// What each claim may ask for.
     pub limit_range: LimitRange,
 }
 
-/// What one claim of a namespace may ask for, and what it is taken to ask for where it does not say.
+/// What one claim of a namespace may ask for, and the defaults for what a claim leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LimitRange {
     /// CPU, in thousandths of a core.
     pub cpu: ClaimBounds,
     /// Memory of the node, in bytes.
     pub memory: ClaimBounds,
-    /// Time of all its devices together, in thousandths of one. Claims that ask for no device are not concerned.
+    /// Device time of all its devices together, in thousandths of one device. Claims that ask for no device are not
+    /// bounded.
     pub device_core: ClaimBounds,
-    /// Memory of all its devices together, in bytes. Claims that ask for no device are not concerned.
+    /// Memory of all its devices together, in bytes. Claims that ask for no device are not bounded.
     pub device_memory: ClaimBounds,
 }
 
 /// Bounds for what one claim asks for of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClaimBounds {
-    /// What a claim is taken to ask for that asks for nothing; `None`: the maximum, else the minimum, else nothing.
+    /// The request of a claim that asks for nothing of it; `None`: the maximum, else the minimum, else nothing.
     pub default: Option<u64>,
     /// The least that a claim may ask for; `None`: no bound.
     pub minimum: Option<u64>,
@@ -54,7 +54,7 @@ pub struct ClaimBounds {
     pub maximum: Option<u64>,
 }
 
-/// Why a namespace cannot be so, or why it does not take a claim.
+/// Why a namespace is refused, or why it does not admit a claim.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NamespaceError {
     /// It is guaranteed more than it may hold.
@@ -66,14 +66,14 @@ pub enum NamespaceError {
     GuaranteedAboveLimit {
         /// The namespace.
         namespace: String,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What it is guaranteed.
+        /// The guaranteed amount, in the resource's unit.
         guaranteed: u64,
-        /// What it is limited to.
+        /// The limit, in the resource's unit.
         limit: u64,
     },
-    /// Bounds that contradict each other.
+    /// Two bounds contradict each other.
     #[error(
         "the {lower} of a claim in namespace {namespace:?} is {}, but the {upper} is {}; the {lower} must not exceed \
          the {upper}",
@@ -83,15 +83,15 @@ pub enum NamespaceError {
     Contradiction {
         /// The namespace.
         namespace: String,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// Which of the bounds must be the lower one.
+        /// The name of the bound that must be the lower one.
         lower: &'static str,
-        /// Its amount.
+        /// Its amount, in the resource's unit.
         lower_amount: u64,
-        /// Which must be the upper one.
+        /// The name of the bound that must be the upper one.
         upper: &'static str,
-        /// Its amount.
+        /// Its amount, in the resource's unit.
         upper_amount: u64,
     },
     /// A claim asks for too little.
@@ -103,11 +103,11 @@ pub enum NamespaceError {
     BelowMinimum {
         /// The namespace.
         namespace: String,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What is asked for.
+        /// The amount that the claim asks for, in the resource's unit.
         asked: u64,
-        /// The least.
+        /// The least that the namespace takes.
         minimum: u64,
     },
     /// A claim asks for too much.
@@ -119,33 +119,33 @@ pub enum NamespaceError {
     AboveMaximum {
         /// The namespace.
         namespace: String,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What is asked for.
+        /// The amount that the claim asks for, in the resource's unit.
         asked: u64,
-        /// The most.
+        /// The most that the namespace allows.
         maximum: u64,
     },
 }
 
-/// What the names of namespaces' queues begin with. No other queue's does.
+/// The prefix of the names of namespaces' queues. No other queue's name begins with it.
 const QUEUE_PREFIX: &str = "namespace/";
 
 impl NamespaceSpec {
-    /// The name of its queue.
+    /// The name of the queue that holds the namespace's quota.
     #[must_use]
     pub fn queue_name(&self) -> String {
         format!("{QUEUE_PREFIX}{}", self.name)
     }
 
-    /// The name of the namespace that a queue of this name belongs to, if it is a namespace's.
+    /// The namespace that a queue of this name belongs to; `None`: it belongs to no namespace.
     #[must_use]
     pub fn of_queue(queue: &str) -> Option<&str> {
         queue.strip_prefix(QUEUE_PREFIX)
     }
 
-    /// Its queue: what is guaranteed is the quota. With all others below the same parent it shares what is left over
-    /// equally.
+    /// The queue that holds its quota: the quota is what is guaranteed. What is left over below the same parent is
+    /// shared equally with all other queues there.
     #[must_use]
     pub fn queue_spec(&self) -> QueueSpec {
         let named = self.guaranteed.keys().chain(self.limit.keys()).cloned();
@@ -158,10 +158,10 @@ impl NamespaceSpec {
         QueueSpec { name: self.queue_name(), parent: self.queue.clone(), allowances, ..QueueSpec::default() }
     }
 
-    /// Says what is wrong with it.
+    /// Checks that its amounts and bounds do not contradict each other.
     ///
     /// # Errors
-    /// If more is guaranteed than the limit, or a minimum, default and maximum do not stand in this order.
+    /// If more is guaranteed than the limit, or if minimum ≤ default ≤ maximum does not hold.
     pub fn validate(&self) -> Result<(), NamespaceError> {
         for (resource, guaranteed) in &self.guaranteed {
             if let Some(limit) = self.limit.get(resource).filter(|limit| *limit < guaranteed) {
@@ -198,9 +198,9 @@ impl NamespaceSpec {
         Ok(())
     }
 
-    /// A claim's request with the namespace's defaults for what it leaves at nothing. `device_memory` is the least and
-    /// the most memory of a device that the request admits: what a part of a device can be; `None`: no such device is
-    /// known, and then parts of devices' memory are let through.
+    /// Fills in the namespace's defaults where a claim's request asks for nothing. `device_memory` is the least and the
+    /// greatest memory of the devices that the request admits, to turn parts of a device into bytes. `None`: no such
+    /// device is known, and then requests for parts of a device's memory are not checked.
     ///
     /// # Errors
     /// If it asks for less than the namespace's minimum of a resource, or more than the maximum.
@@ -219,7 +219,7 @@ impl NamespaceSpec {
             return Ok(request);
         }
         for choice in 0..request.choice_count() {
-            // Each of several requests says itself what it wants.
+            // With several device requests no default for devices applies: each of them says itself what it wants.
             if let [devices] = &mut request.devices_mut(choice)[..] {
                 range.complete(devices);
             }
@@ -255,7 +255,7 @@ impl NamespaceSpec {
         Ok(())
     }
 
-    /// Whether a claim may ask for an amount that is between `least` and `most`.
+    /// Checks an amount of which only its bounds are known: it is between `least` and `most`.
     fn check(&self, resource: Resource, bounds: ClaimBounds, least: u64, most: u64) -> Result<(), NamespaceError> {
         let namespace = || self.name.clone();
         if let Some(minimum) = bounds.minimum.filter(|minimum| least < *minimum) {
@@ -269,7 +269,7 @@ impl NamespaceSpec {
 }
 
 impl LimitRange {
-    /// Adds the defaults to what is left at nothing of some devices.
+    /// Fills in the defaults where a device request asks for nothing.
     fn complete(&self, devices: &mut DeviceRequest) {
         let count = u64::from(devices.count.max(1));
         if let Some(default) = self.device_core.default_amount().filter(|_| devices.core == DeviceCore::ZERO) {

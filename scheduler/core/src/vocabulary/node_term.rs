@@ -1,11 +1,11 @@
-//! What a task can ask of a node's labels beyond single values: the terms of Kubernetes' node affinity.
+//! Requirements on a node's labels beyond single values: the terms of Kubernetes' node affinity.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 use crate::vocabulary::texts::Texts;
 
-/// Requirements that a node meets all together. A term without requirements matches no node, as in Kubernetes.
+/// Requirements that a node must all meet. A term without requirements matches no node, as in Kubernetes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NodeTerm {
     /// What the node must meet.
@@ -21,17 +21,17 @@ impl NodeTerm {
     }
 }
 
-/// What one label must be like.
+/// A requirement on one label.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeRequirement {
-    /// The label.
+    /// The name of the label.
     pub key: String,
-    /// What is asked of it.
+    /// What the label must be.
     pub operator: NodeOperator,
 }
 
 impl NodeRequirement {
-    /// Whether it holds where the label has this value; `None`: where there is no such label.
+    /// Whether the requirement holds for this value of the label; `None`: the node has no such label.
     #[must_use]
     pub fn holds(&self, value: Option<&str>) -> bool {
         let number = || value.and_then(|value| value.parse::<i64>().ok());
@@ -46,20 +46,20 @@ impl NodeRequirement {
     }
 }
 
-/// What can be asked of a label.
+/// The conditions that a label can be asked to meet.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum NodeOperator {
-    /// It is there, with one of these values.
+    /// The label is there, with one of these values.
     In(BTreeSet<String>),
-    /// It has none of these values, or is not there.
+    /// The label has none of these values, or is not there.
     NotIn(BTreeSet<String>),
-    /// It is there, whatever its value.
+    /// The label is there, with any value.
     Exists,
-    /// It is not there.
+    /// The label is not there.
     DoesNotExist,
-    /// It is a decimal integer greater than this.
+    /// The label is a decimal integer greater than this.
     GreaterThan(i64),
-    /// It is a decimal integer less than this.
+    /// The label is a decimal integer less than this.
     LessThan(i64),
 }
 
@@ -73,7 +73,7 @@ impl Display for NodeTerm {
     }
 }
 
-/// As in a label selector of Kubernetes.
+/// Written like a label selector of Kubernetes.
 impl Display for NodeRequirement {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let key = &self.key;

@@ -2,10 +2,10 @@
 
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 
-/// Why a node or its devices cannot take what an allocation says.
+/// Why a node or its devices cannot take an allocation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotEnough {
-    /// Less CPU is free.
+    /// Not enough CPU is free.
     #[error("{} thousandths of a CPU core are wanted, {} are free", wanted.get(), free.get())]
     Cpu {
         /// What the allocation takes.
@@ -13,7 +13,7 @@ pub enum NotEnough {
         /// What is free on the node.
         free: MilliCpu,
     },
-    /// Less memory is free.
+    /// Not enough memory is free.
     #[error("{} bytes of memory are wanted, {} are free", wanted.get(), free.get())]
     Memory {
         /// What the allocation takes.
@@ -21,29 +21,29 @@ pub enum NotEnough {
         /// What is free on the node.
         free: Bytes,
     },
-    /// Less is free of something that is only counted.
+    /// Not enough of a counted resource is free.
     #[error("{wanted} {name} are wanted, {free} are free")]
     Counted {
-        /// The name of what is counted.
+        /// The name of the counted resource.
         name: String,
         /// What the allocation takes, as a count.
         wanted: u64,
         /// What is free on the node, as a count.
         free: u64,
     },
-    /// There is no such device, or it is named twice for one request, or not in order.
+    /// There is no such device, or a request names it twice or not in ascending order.
     #[error("device {device} is not a device of the node that is named once for a request and in ascending order")]
     NoSuchDevice {
-        /// The device's index, as the allocation has it.
+        /// The device's index in the allocation.
         device: u16,
     },
-    /// The allocation is not what the request asks for.
+    /// The allocation has another amount than the request asks for.
     #[error("device {device} is allocated with another amount than was requested")]
     Mismatch {
         /// The device's index on the node.
         device: u16,
     },
-    /// Other than the number of devices that the request asks for.
+    /// The allocation has another number of devices than the request asks for.
     #[error("{allocated} devices are allocated, {wanted} were requested")]
     DeviceCount {
         /// Devices that the request asks for.
@@ -59,7 +59,7 @@ pub enum NotEnough {
         /// How many choices the request has.
         choices: u16,
     },
-    /// Less time of the device is free.
+    /// Not enough of the device's time is free.
     #[error("{} thousandths of device {device}'s time are wanted, {} are free", wanted.get(), free.get())]
     DeviceCore {
         /// The device's index on the node.
@@ -69,7 +69,7 @@ pub enum NotEnough {
         /// What is free on the device.
         free: DeviceCore,
     },
-    /// Less memory of the device is free.
+    /// Not enough of the device's memory is free.
     #[error("{} bytes of device {device}'s memory are wanted, {} are free", wanted.get(), free.get())]
     DeviceMemory {
         /// The device's index on the node.
