@@ -1,5 +1,5 @@
 //! The state of a cluster: its nodes, queues, pod groups and claims, and the books about them. Events and statements
-//! change the state. An event that contradicts the books is refused. Nothing in this layer decides.
+//! change the state. An event that contradicts the books is refused. This layer makes no decisions.
 
 pub(crate) mod budget;
 pub(crate) mod change_log;

@@ -1,4 +1,4 @@
-//! Disruption budgets: how many of some claims must be there at any time.
+//! Disruption budgets: how many claims of a budget must be placed at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub(crate) struct Budgets {
 
 #[derive(Clone, Debug, Default)]
 struct Budget {
-    /// `None`: claims name it, but nobody has said yet what it is.
+    /// `None`: claims name the budget, but it has not been configured yet.
     min_available: Option<u32>,
     placed: BTreeSet<ClaimId>,
 }
@@ -24,13 +24,13 @@ impl Budgets {
         self.get_mut(&budget.namespace, &budget.name).min_available = Some(budget.min_available);
     }
 
-    /// Forgets a budget; whether there was one.
+    /// Forgets a budget. Returns whether there was one.
     pub(crate) fn remove(&mut self, namespace: &str, name: &str) -> bool {
         let budget = self.budgets.get_mut(namespace).and_then(|budgets| budgets.get_mut(name));
         budget.is_some_and(|budget| budget.min_available.take().is_some())
     }
 
-    /// Notes that a claim which names a budget was placed, or is no longer.
+    /// Notes that a claim that names a budget was placed, or that it is no longer placed.
     pub(crate) fn note(&mut self, namespace: &str, name: &str, claim: ClaimId, placed: bool) {
         let claims = &mut self.get_mut(namespace, name).placed;
         match placed {
@@ -39,7 +39,7 @@ impl Budgets {
         };
     }
 
-    /// How many claims of a budget must be there, and which are placed; `None` if there is no such budget.
+    /// How many claims of a budget must be placed, and which are placed; `None` if there is no such budget.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<(u32, impl Iterator<Item = ClaimId> + '_)> {
         let budget = self.budgets.get(namespace)?.get(name)?;
         Some((budget.min_available?, budget.placed.iter().copied()))

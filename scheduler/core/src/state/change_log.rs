@@ -1,4 +1,4 @@
-//! Which nodes have changed lately, so that who keeps something about every node has to look only at those.
+//! Nodes that have changed lately. A reader that keeps something about every node needs to look only at these.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,12 @@ use crate::vocabulary::claim::NodeId;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ChangedNode {
     pub(crate) node: NodeId,
-    /// Not only what is free on it: it was added, removed, or its labels, taints or devices' health changed.
+    /// Whether more than its free amounts changed: it was added or removed, or its labels, taints or devices' health
+    /// changed.
     pub(crate) spec: bool,
 }
 
-/// The last changes. Readers remember how far they have read.
+/// The latest changes. Readers remember how far they have read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
     /// Number of changes that were forgotten.
@@ -21,7 +22,8 @@ pub(crate) struct ChangeLog {
 }
 
 impl ChangeLog {
-    /// Notes a change. Of `nodes` nodes no more changes are kept than it takes to look at each of them.
+    /// Notes a change. With `nodes` nodes in the cluster, no more than max(`nodes`, 1024) changes are kept: a reader
+    /// that has missed more looks at every node instead.
     pub(crate) fn push(&mut self, change: ChangedNode, nodes: usize) {
         self.changes.push_back(change);
         while self.changes.len() > nodes.max(1024) {
@@ -30,13 +32,12 @@ impl ChangeLog {
         }
     }
 
-    /// Where a reader stands who has read everything.
+    /// The position of a reader that has read every change.
     pub(crate) fn end(&self) -> u64 {
         self.forgotten + self.changes.len() as u64
     }
 
-    /// What has changed since a reader stood at `position`; `None` if that is forgotten and everything may have
-    /// changed.
+    /// The changes since a reader's `position`. `None` if some of them are forgotten: then every node may have changed.
     pub(crate) fn since(&self, position: u64) -> Option<impl Iterator<Item = ChangedNode>> {
         let skip = usize::try_from(position.checked_sub(self.forgotten)?).ok()?;
         Some(self.changes.iter().skip(skip).copied())

@@ -18,24 +18,24 @@ pub struct Class {
 }
 
 impl Class {
-    /// What each of them asks for.
+    /// The request that all its tasks have.
     #[must_use]
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The same, to be kept.
+    /// The request, to be kept without a copy.
     pub(crate) fn shared_request(&self) -> &Arc<Request> {
         &self.request
     }
 }
 
-/// The classes of all claims that there are.
+/// The classes of all claims in the cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
     classes: Slab<Class>,
     by_request: BTreeMap<Arc<Request>, ClassId>,
-    /// In how many classes an affinity or a spread counts a group.
+    /// For each group: the number of classes whose affinity or spread counts its members.
     counted_on: BTreeMap<PeerGroup, usize>,
 }
 

@@ -1,4 +1,4 @@
-//! The state: nodes, queues, pod groups, claims, and who is where.
+//! The state: nodes, queues, pod groups and claims, and where the claims are placed.
 
 mod claims;
 mod decisions;
@@ -42,10 +42,10 @@ use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::resource::Resource;
 use crate::vocabulary::slab::Slab;
 
-/// What is known of the cluster. It changes by events, each of which is applied as a whole or not at all, and by what
-/// is decided: a [`Scheduler`](crate::Scheduler)'s cycles, or [`Statement`](crate::Statement)s and nodes that are kept.
+/// The known state of the cluster. Events change it; each event is applied as a whole or not at all. Decisions change
+/// it, too: the cycles of a [`Scheduler`](crate::Scheduler), [`Statement`](crate::Statement)s, and nodes that are kept.
 ///
-/// A copy is cheap: it shares what has not changed since with the original.
+/// A copy is cheap: it shares with the original what neither has changed since.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     now_ms: u64,
@@ -54,9 +54,9 @@ pub struct Cluster {
     node_parts: NodeParts,
     by_name: Arc<BTreeMap<String, NodeId>>,
     topology: Arc<Topology>,
-    /// Nodes that are kept for somebody: nothing else is placed there.
+    /// Nodes that are kept for a pending group: no other claim is placed there.
     held: BTreeSet<NodeId>,
-    /// Nodes of which claims hold more than there is.
+    /// Nodes that hold more claims than they have room for.
     over_committed: BTreeSet<NodeId>,
     claims: Slab<ClaimState, Claim>,
     /// Claims are numbered as they are added.
@@ -70,17 +70,17 @@ pub struct Cluster {
     queues: Queues,
     groups: Groups,
     namespaces: BTreeMap<String, NamespaceSpec>,
-    /// What claims have asked for as they came.
+    /// What arriving claims have asked for.
     arrivals: MixCounter,
     turnover: Turnover,
     budgets: Budgets,
-    /// Claims on their way out of an old place, by its node.
+    /// Claims that have yet to leave an old place, by its node.
     leaving: BTreeMap<NodeId, BTreeSet<ClaimId>>,
-    /// Claims that wait for one that is leaving.
+    /// For each leaving claim: the claims that start after it is gone.
     waiting_for: BTreeMap<ClaimId, BTreeSet<ClaimId>>,
-    /// Who has to do with the places of others.
+    /// Where peers are, and the rules about them.
     peers: PeerBooks,
-    /// Why claims were evicted by the plan under way, which may still leave them where they are.
+    /// Why the plan under way evicted claims. The plan may still put them back where they were.
     causes: BTreeMap<ClaimId, Displacement>,
 }
 
@@ -90,33 +90,33 @@ struct ClaimState {
     sequence: u64,
     group: GroupId,
     allocation: Option<Allocation>,
-    /// Since when it runs; `None`: it does not, even if it is placed.
+    /// Since when it runs; `None`: it does not run, even if it is placed.
     started_ms: Option<u64>,
-    /// The place that it is on its way out of. If it also runs, that is what the plan under way says, and nobody was
-    /// told yet.
+    /// The place that it has yet to leave. If the claim also runs, the plan under way has decided this and its node has
+    /// not been told yet.
     leaving: Option<Box<Allocation>>,
     /// Claims that must be gone before it can start.
     starts_after: Vec<ClaimId>,
     displaced: Option<Box<Displacement>>,
-    /// What is known of its last eviction while that is under way, or if it was refused.
+    /// What is known of its last eviction, while the eviction is under way or after it was refused.
     last_eviction: Option<Box<LastEviction>>,
-    /// Nobody wants it any more: it asks for nothing, and holds what it is leaving.
+    /// Whether it is no longer wanted: it asks for nothing, and holds only the place that it is leaving.
     is_withdrawn: bool,
-    /// How often it could not be started where it was placed.
+    /// How often it failed to start where it was placed.
     failures: u32,
-    /// Before this it is not placed again.
+    /// The time before which it is not placed again, in milliseconds.
     retry_at_ms: u64,
 }
 
 /// Nodes that are copied together when one of them is changed in a copy of the cluster.
 const NODES_PER_CHUNK: usize = 16;
 
-/// How long a claim waits after it could not be started for the first time; twice as long after each further time.
+/// How long a claim waits after it first failed to start. The wait doubles with each further failure.
 const RETRY_MS: u64 = 1000;
-/// The longest that it waits.
+/// The longest wait after a failure.
 const RETRY_MAX_MS: u64 = 300_000;
 
-/// Past usage counts half as much after a week, unless a cluster is made otherwise.
+/// The half-life of past usage, a week, unless a cluster is made with another one.
 const HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
 
 impl Default for Cluster {
@@ -126,13 +126,13 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// An empty cluster, in which past usage counts half as much after a week.
+    /// An empty cluster. The half-life of past usage is a week.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty cluster, in which past usage counts half as much after so many milliseconds.
+    /// An empty cluster with this half-life of past usage, in milliseconds.
     #[must_use]
     pub fn with_usage_half_life(half_life_ms: u64) -> Self {
         Self {
@@ -213,7 +213,7 @@ impl Cluster {
         }
     }
 
-    /// The time of the last [`Event::TimeAdvanced`].
+    /// The time of the last [`Event::TimeAdvanced`], in milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
         self.now_ms
@@ -236,29 +236,29 @@ impl Cluster {
         (0..).map(NodeId).zip(self.nodes.iter()).filter_map(|(id, node)| Some((id, node.as_ref()?)))
     }
 
-    /// Where the nodes stand.
+    /// The levels of the topology, and the domains that the nodes form.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Whether a node is kept for somebody, so that an engine places nothing there.
+    /// Whether a node is kept for a pending group, so that an engine places no other claim there.
     #[must_use]
     pub fn is_held(&self, id: NodeId) -> bool {
         self.held.contains(&id)
     }
 
-    /// The nodes that are kept for somebody.
+    /// The nodes that are kept for pending groups.
     pub(crate) fn held_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.held.iter().copied()
     }
 
-    /// The nodes of which claims hold more than there is, because they were seen running there.
+    /// The nodes that hold more claims than they have room for, because these claims were seen running there.
     pub fn over_committed(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.over_committed.iter().copied()
     }
 
-    /// One more than the greatest number of a node's id so far.
+    /// The number of the next node to be added: one more than the greatest number of a node so far.
     #[must_use]
     pub fn node_slots(&self) -> usize {
         self.nodes.len()
@@ -276,37 +276,37 @@ impl Cluster {
         self.claim_state(id).ok()?.allocation.as_ref()
     }
 
-    /// Since when a claim runs. A claim that is placed where others are still leaving does not run yet.
+    /// Since when a claim runs, in milliseconds. A claim whose place other claims have yet to leave does not run yet.
     #[must_use]
     pub fn started_ms(&self, id: ClaimId) -> Option<u64> {
         self.claim_state(id).ok()?.started_ms
     }
 
-    /// The place that a claim was evicted or moved from and that it has not left yet.
+    /// The place that a claim was evicted or moved from and has not left yet.
     #[must_use]
     pub fn leaving(&self, id: ClaimId) -> Option<&Allocation> {
         self.claim_state(id).ok()?.leaving.as_deref()
     }
 
-    /// Whether nobody wants a claim any more that is not gone yet.
+    /// Whether a claim was withdrawn but is not gone yet.
     #[must_use]
     pub fn is_withdrawn(&self, id: ClaimId) -> bool {
         self.claim_state(id).is_ok_and(|state| state.is_withdrawn)
     }
 
-    /// The claims that must be gone before this one, which is placed, can start.
+    /// The claims that must be gone before this placed claim can start.
     #[must_use]
     pub fn starts_after(&self, id: ClaimId) -> &[ClaimId] {
         self.claim_state(id).map_or(&[], |state| &state.starts_after)
     }
 
-    /// How often a claim could not be started where it was placed, and when it may be placed again.
+    /// How often a claim failed to start where it was placed, and when it may be placed again, in milliseconds.
     #[must_use]
     pub fn failures(&self, id: ClaimId) -> (u32, u64) {
         self.claim_state(id).map_or((0, 0), |state| (state.failures, state.retry_at_ms))
     }
 
-    /// Why a claim was evicted last.
+    /// Why a claim was last evicted.
     #[must_use]
     pub fn displaced(&self, id: ClaimId) -> Option<&Displacement> {
         self.causes.get(&id).or(self.claim_state(id).ok()?.displaced.as_deref())
@@ -330,7 +330,7 @@ impl Cluster {
         self.claim_state(id).ok().map(|state| state.group)
     }
 
-    /// A class; `None` when no claim is in it any more.
+    /// A class; `None` once no claim is in it.
     #[must_use]
     pub fn class(&self, id: ClassId) -> Option<&Class> {
         self.classes.get(id)
@@ -347,7 +347,8 @@ impl Cluster {
         self.groups.get(id)
     }
 
-    /// A pod group's name, or that of the claim that it was made for; empty if there is no such group (any more).
+    /// A pod group's name, or the name of the claim that it was made for. Empty if there is no such group, or no
+    /// longer.
     #[must_use]
     pub fn group_name(&self, id: GroupId) -> String {
         let Some(group) = self.group(id) else { return String::new() };
@@ -361,7 +362,7 @@ impl Cluster {
         self.groups.named(namespace, name)
     }
 
-    /// The pod groups, single claims' included, in an order that depends on nothing but the events so far.
+    /// The pod groups, single claims' included. The order depends only on the events so far.
     pub fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
         self.groups.iter()
     }
@@ -384,14 +385,14 @@ impl Cluster {
         self.namespaces.get(name)
     }
 
-    /// What a queue and those below it hold of a resource.
+    /// What a queue and the queues below it hold of a resource, in the resource's unit.
     #[must_use]
     pub fn allocated(&self, queue: QueueId, resource: &Resource) -> u64 {
         let number = self.resources.find(resource);
         number.zip(self.queues.get(queue)).map_or(0, |(number, queue)| queue.allocated().get(number))
     }
 
-    /// The claims, in an order that depends on nothing but the events so far.
+    /// The claims, with their places. The order depends only on the events so far.
     pub fn claims(&self) -> impl Iterator<Item = (ClaimId, &KnownClaim, Option<&Allocation>)> {
         self.claims.iter().map(|(key, state)| (key, &state.claim, state.allocation.as_ref()))
     }
@@ -402,13 +403,13 @@ impl Cluster {
         self.claims.len()
     }
 
-    /// The changes of nodes, for who keeps something about each node.
+    /// The log of changes, for readers that keep something about every node.
     pub(crate) fn changes(&self) -> &ChangeLog {
         &self.changes
     }
 
-    /// How often nodes were added, removed or changed themselves, or the levels of the topology were: as long as it
-    /// stays the same, what fits on an empty cluster does.
+    /// How often nodes were added, removed or changed in more than their free amounts, or the levels of the topology
+    /// changed. As long as it stays the same, the same claims fit on an empty cluster.
     pub(crate) fn specs_changed(&self) -> u64 {
         self.specs_changed
     }
@@ -427,22 +428,22 @@ impl Cluster {
         self.queues.use_until(self.now_ms, &totals);
     }
 
-    /// The work that is expected by what has come lately, if there is something new to say of it.
+    /// The mix that is expected from the claims that came lately; `None` if it has hardly changed since the last one.
     pub(crate) fn new_mix(&mut self) -> Option<Mix> {
         self.arrivals.mix(self.now_ms)
     }
 
-    /// The work that was said last to be expected.
+    /// The expected mix that was last given.
     pub(crate) fn known_mix(&self) -> Option<&Mix> {
         self.arrivals.given()
     }
 
-    /// How much of what runs has lately ended, in eighths; 0 as long as nothing ends.
+    /// How much of the running work has lately ended, in eighths; 0 as long as no claim ends.
     pub(crate) fn turnover(&self) -> u8 {
         self.turnover.eighths()
     }
 
-    /// What there was of each resource, by number, decayed like the queues' usage.
+    /// The cluster's capacity of each resource over time, by the resource's number, decayed like the queues' usage.
     pub(crate) fn capacity_used(&self) -> &[DecayedUsage] {
         self.queues.capacity()
     }

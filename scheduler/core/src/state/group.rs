@@ -1,4 +1,4 @@
-//! Pod groups: members that are placed all together or not at all, and then one by one.
+//! Pod groups: the minimum of members is placed all together or not at all, further members one by one.
 
 mod members;
 
@@ -15,9 +15,9 @@ use members::{Member, Members};
 /// A pod group in a cluster's state.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Single claims of a sort share one.
+    /// Groups of single claims with equal settings share one.
     spec: Arc<PodGroup>,
-    /// Whether it was declared, and not made for a single claim.
+    /// Whether it was declared; otherwise it was made for a single claim.
     declared: bool,
     queue: QueueId,
     /// Groups are numbered as they are added.
@@ -25,16 +25,16 @@ pub struct Group {
     added_ms: u64,
     members: Members,
     placed: u32,
-    /// Number of members that nobody wants any more.
+    /// The number of withdrawn members.
     withdrawn: u32,
     /// Placed members by sub-group.
     placed_by_sub_group: Box<[u32]>,
-    /// Since when fewer than the minimum are placed although some are.
+    /// Since when some members are placed, but fewer than the minimum; in milliseconds.
     stale_since_ms: Option<u64>,
 }
 
 impl Group {
-    /// What it is.
+    /// The group as it was declared, or as the settings of its single claim make it.
     #[must_use]
     pub fn spec(&self) -> &PodGroup {
         &self.spec
@@ -58,13 +58,13 @@ impl Group {
         self.sequence
     }
 
-    /// When it was added.
+    /// When it was added, in milliseconds.
     #[must_use]
     pub fn added_ms(&self) -> u64 {
         self.added_ms
     }
 
-    /// Since when it has fewer members placed than it needs, but some.
+    /// Since when some of its members are placed, but fewer than it needs; in milliseconds.
     #[must_use]
     pub fn stale_since_ms(&self) -> Option<u64> {
         self.stale_since_ms
@@ -86,7 +86,7 @@ impl Group {
         self.placed
     }
 
-    /// Whether as many members are placed as must be placed together.
+    /// Whether the minimum of members is placed, of the group and of each sub-group.
     #[must_use]
     pub fn has_minimum(&self) -> bool {
         let minimum = |(index, sub_group): (usize, &SubGroup)| self.placed_of(index) >= sub_group.min_members;
@@ -97,8 +97,8 @@ impl Group {
         self.placed_by_sub_group.get(sub_group).copied().unwrap_or(0)
     }
 
-    /// The members that wait and would together complete the minimum, in the order in which they were added; `Err` with
-    /// how many are still missing if there are not enough of them.
+    /// The pending members that would together complete the minimum, in the order in which they were added. `Err` with
+    /// the number of members that are missing if there are too few.
     pub(crate) fn missing_core(&self) -> Result<Vec<ClaimId>, u32> {
         // Most groups are single claims.
         if !self.declared {
@@ -107,7 +107,7 @@ impl Group {
         self.missing_core_of(|_| true)
     }
 
-    /// The same, of some of the members.
+    /// Like [`Group::missing_core`], but chosen only from some of the members.
     pub(crate) fn missing_core_of(&self, among: impl Fn(ClaimId) -> bool) -> Result<Vec<ClaimId>, u32> {
         let missing = |(index, sub): (usize, &SubGroup)| sub.min_members.saturating_sub(self.placed_of(index));
         let wanted = self.spec.sub_groups.iter().enumerate().map(missing).collect();
@@ -119,8 +119,8 @@ impl Group {
         }
     }
 
-    /// Chooses among some members, the first come first: so many of each sub-group as are `wanted`, and then anybody
-    /// until there are `total`. Also says how many are missing.
+    /// Chooses from some members, in the order in which they were added: as many of each sub-group as `wanted`, and
+    /// then any others up to `total`. Also returns how many are missing.
     fn choose(&self, among: impl Fn(&Member) -> bool, mut wanted: Vec<u32>, mut total: u32) -> (BTreeSet<u64>, u32) {
         let mut chosen = BTreeSet::new();
         let candidates = || self.members.iter().filter(|(_, member)| among(member));
@@ -140,8 +140,8 @@ impl Group {
         (chosen, wanted.max(total))
     }
 
-    /// Of the members that are placed but do not run yet, those that must start at once so that the minimum runs;
-    /// `None` if even all of them are too few.
+    /// The placed members that do not run yet and must start together so that the minimum runs; `None` if even all of
+    /// them are too few.
     pub(crate) fn starting_core(&self, runs: impl Fn(ClaimId) -> bool) -> Option<Vec<ClaimId>> {
         let mut wanted: Vec<u32> = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let mut total = self.spec.min_members;
@@ -155,7 +155,7 @@ impl Group {
         (missing == 0).then(|| chosen.iter().filter_map(|sequence| Some(self.members.get(sequence)?.claim)).collect())
     }
 
-    /// The members that wait, in the order in which they were added.
+    /// The pending members, in the order in which they were added.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = ClaimId> + '_ {
         self.members.values().filter(|member| member.waits()).map(|member| member.claim)
     }
@@ -177,8 +177,8 @@ impl Group {
         (of(true), of(false))
     }
 
-    /// Its members, placed or not: those that the minimum needs, and those beyond it. `None`: there are too few. Members
-    /// that were withdrawn want nothing.
+    /// All members that are not withdrawn, placed or not: those that the minimum needs, and those beyond it. `None`:
+    /// there are too few.
     pub(crate) fn demanded_parts(&self) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
         let wanted = self.spec.sub_groups.iter().map(|sub_group| sub_group.min_members).collect();
         let (needed, missing) = self.choose(|member| !member.withdrawn, wanted, self.spec.min_members);
@@ -190,7 +190,7 @@ impl Group {
         (missing == 0).then(|| (of(true), of(false)))
     }
 
-    /// The number of a sub-group; one more than the last for who names none.
+    /// The number of a sub-group. Members that name no sub-group have one more than the last number.
     pub(crate) fn sub_group(&self, name: Option<&str>) -> Option<usize> {
         let Some(name) = name else { return Some(self.spec.sub_groups.len()) };
         self.spec.sub_groups.iter().position(|sub_group| sub_group.name == name)
@@ -206,7 +206,7 @@ impl Group {
         self.members.remove(&sequence);
     }
 
-    /// Notes that nobody wants a member any more, which is not placed.
+    /// Notes that a pending member was withdrawn.
     pub(crate) fn withdraw(&mut self, sequence: u64) {
         let Some(member) = self.members.get_mut(&sequence).filter(|member| member.waits()) else { return };
         member.withdrawn = true;
@@ -221,12 +221,12 @@ impl Group {
         self.waiting_members() > 0
     }
 
-    /// Number of members that wait.
+    /// The number of pending members.
     pub(crate) fn waiting_members(&self) -> usize {
         self.members.len() - self.placed as usize - self.withdrawn as usize
     }
 
-    /// Notes that a member was placed or is no longer.
+    /// Notes that a member was placed, or that it is no longer placed.
     pub(crate) fn set_placed(&mut self, sequence: u64, placed: bool) {
         let Some(member) = self.members.get_mut(&sequence).filter(|member| member.placed != placed) else { return };
         member.placed = placed;
@@ -242,7 +242,7 @@ impl Group {
         self.added_ms = added_ms;
     }
 
-    /// Notes since when the group has too few members; to be called when a change is final, not in a trial.
+    /// Notes since when the group has too few members. To be called when a change is final, not in a trial.
     pub(crate) fn note_staleness(&mut self, now_ms: u64) {
         let stale = self.placed > 0 && !self.has_minimum();
         self.stale_since_ms = stale.then(|| self.stale_since_ms.unwrap_or(now_ms));
@@ -253,14 +253,14 @@ impl Group {
         self.spec = Arc::new(spec);
     }
 
-    /// Whether it says where its members may be, relative to each other.
+    /// Whether it restricts where its members may be relative to each other.
     pub(crate) fn has_rules(&self) -> bool {
         let required = self.spec.sub_groups.iter().any(|sub_group| sub_group.required_level.is_some());
         required || self.spec.spread != GroupPlacement::default()
     }
 }
 
-/// What a single claim says of the group that stands for it.
+/// The settings of a single claim that its own group takes over.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SingleSort {
     pub(crate) priority: i32,
@@ -283,7 +283,7 @@ impl SingleSort {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Groups {
     groups: Slab<Group, PodGroup>,
-    /// The specs of single claims, and how many share each.
+    /// The specifications of groups of single claims, and how many groups share each.
     singles: BTreeMap<SingleSort, (Arc<PodGroup>, usize)>,
     /// Declared groups by namespace and name.
     by_name: Arc<BTreeMap<(String, String), GroupId>>,

@@ -1,4 +1,4 @@
-//! The work that is expected, counted as claims come.
+//! Counts arriving claims, to expect the work to come.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,32 +9,32 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::{Bytes, DeviceCore};
 use crate::vocabulary::request::{PlacementRules, Request};
 
-/// One task's weight when it comes.
+/// The weight of one task at its arrival.
 const TASK: u64 = 1 << 20;
-/// Counts decay in steps of this part of a half-life.
+/// Counts decay in steps of a half-life divided by this.
 const STEPS: u64 = 64;
-/// Different requests that are counted at most; those that count least are forgotten first.
+/// The most different requests that are counted; those of least weight are forgotten first.
 const REQUESTS_MAX: usize = 1024;
-/// Different requests in a mix at most: those that ask for most.
+/// The most different requests in a mix: those with the greatest demand for device time.
 const MIX_REQUESTS_MAX: usize = 128;
-/// Parts of devices are rounded up to a multiple of this: a percent.
+/// Parts of devices are rounded up to a multiple of this many thousandths: to a whole percent.
 const CORE_STEP: u32 = 10;
-/// Tasks that must have come before anything is said about the next ones.
+/// The number of tasks that must have come before a mix is given.
 const TASKS_MIN: u64 = 64;
-/// A new mix is given when this part of the demand for devices is for other requests than before, in thousandths.
+/// A new mix is given when at least this part of the demand for devices is for other requests, in thousandths.
 const CHANGED_PER_MILLE: u128 = 100;
-/// Mixes count tasks in this part of one, so that half a task is not nothing.
+/// Mixes count tasks in units of a task divided by this, so that half a task does not count as none.
 const PART: u64 = 16;
 
-/// Counts what claims ask for as they come, so that each counts half as much after a half-life. Given the same claims
-/// at the same times, it says the same.
+/// Counts what claims ask for as they come. The weight of each claim halves with each half-life. The same claims at the
+/// same times give the same counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MixCounter {
     half_life_ms: u64,
-    /// Until when counts have decayed.
+    /// The time up to which the counts have decayed, in milliseconds.
     decayed_ms: u64,
     counts: BTreeMap<Request, Count>,
-    /// Weight of tasks that came since a mix was given.
+    /// The weight of the tasks that have come since the last mix was given.
     news: u64,
     given: Option<Mix>,
 }
@@ -42,19 +42,19 @@ pub struct MixCounter {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Count {
     weight: u64,
-    /// The greatest memory of the node that such tasks asked for.
+    /// The greatest node memory that such tasks asked for.
     memory: Bytes,
 }
 
 impl MixCounter {
-    /// Nothing counted yet. A half-life of 0 counts as a millisecond.
+    /// A counter that has counted nothing. A half-life of 0 counts as a millisecond.
     #[must_use]
     pub fn new(half_life_ms: u64, now_ms: u64) -> Self {
         let half_life_ms = half_life_ms.max(1);
         Self { half_life_ms, decayed_ms: now_ms, counts: BTreeMap::new(), news: 0, given: None }
     }
 
-    /// Counts a task that comes now. Time that runs backwards counts as none.
+    /// Counts a task that comes now. If time runs backwards, no time has passed.
     pub fn note(&mut self, request: &Request, now_ms: u64) {
         self.decay(now_ms);
         self.news = self.news.saturating_add(TASK);
@@ -64,13 +64,13 @@ impl MixCounter {
         }
     }
 
-    /// The mix, if there is something new to say: enough tasks have come, and what they ask for differs enough from the
-    /// mix that was given last.
+    /// The new mix. `None` until enough tasks have come, and if their requests hardly differ from the last mix that was
+    /// given.
     pub fn mix(&mut self, now_ms: u64) -> Option<Mix> {
         self.decay(now_ms);
         let all = self.counts.values().fold(0_u64, |sum, count| sum.saturating_add(count.weight));
-        // An eighth of what counts must be new, or else chance alone would look like a change, and each change makes
-        // the policy compute all bids again.
+        // At least an eighth of the weight must be new. Otherwise chance would look like a change, and each change
+        // makes the policy compute all bids again.
         if all < TASKS_MIN * TASK || self.news < all / 8 {
             return None;
         }
@@ -83,7 +83,7 @@ impl MixCounter {
         Some(mix)
     }
 
-    /// The mix that was given last.
+    /// The last mix that was given.
     #[must_use]
     pub fn given(&self) -> Option<&Mix> {
         self.given.as_ref()
@@ -103,7 +103,7 @@ impl MixCounter {
         }
     }
 
-    /// A counter that goes on from this value.
+    /// A counter that continues from this value.
     #[must_use]
     pub fn restore(dump: DumpedMixCounter) -> Self {
         let mut counter = Self::new(dump.half_life_ms, dump.decayed_ms);
@@ -119,8 +119,8 @@ impl MixCounter {
     }
 
     fn count_single(&mut self, request: &Request, weight: u64) {
-        // Which devices go together makes no other work of it, and nor does a little more or less of the node's memory,
-        // what is only counted of the node, or what its place has to do with others.
+        // Requests that differ only in these count as equal work: rules about which devices go together, the node's
+        // memory, counted resources of the node, and peers and preferences.
         let (rules, counted) = (PlacementRules::default(), BTreeMap::new());
         let mut key = Request { rules, counted, peers: None, preferences: None, ..with_memory(request, Bytes::ZERO) };
         key.devices.core = DeviceCore::new(request.devices.core.get().next_multiple_of(CORE_STEP));
@@ -129,7 +129,7 @@ impl MixCounter {
         count.memory = count.memory.max(request.memory);
     }
 
-    /// The requests that ask for most.
+    /// The requests with the greatest demand for device time.
     fn heaviest(&self) -> Mix {
         let mut heaviest: Vec<(&Request, &Count)> = self.counts.iter().collect();
         let demand = |request: &Request, count: &Count| u128::from(request.total_core()) * u128::from(count.weight);
@@ -158,7 +158,7 @@ impl MixCounter {
         self.decayed_ms = now_ms;
     }
 
-    /// Forgets the lighter half of the requests.
+    /// Forgets the half of the requests with the least weight.
     fn forget_lightest(&mut self) {
         let mut weights: Vec<(u64, Request)> =
             self.counts.iter().map(|(request, count)| (count.weight, request.clone())).collect();
@@ -173,9 +173,9 @@ fn with_memory(request: &Request, memory: Bytes) -> Request {
     Request { memory, ..request.clone() }
 }
 
-/// How much of the demand for devices, in thousandths of it, is for other requests in one mix than in the other.
+/// The part of the demand for devices that is for other requests in one mix than in the other, in thousandths.
 fn difference_per_mille(left: &Mix, right: &Mix) -> u128 {
-    // Parts of the demand in millionths, by request, whatever memory of the node it asks for.
+    // Each request's part of the demand, in millionths. The node's memory is ignored.
     let parts = |mix: &Mix| -> BTreeMap<Request, u128> {
         let all = u128::from(mix.device_core().max(1));
         let demand = |request: &Request, tasks: u64| u128::from(request.total_core()) * u128::from(tasks);
@@ -188,7 +188,7 @@ fn difference_per_mille(left: &Mix, right: &Mix) -> u128 {
     let part = |of: Option<&u128>| of.copied().unwrap_or(0);
     let requests: BTreeSet<&Request> = left.keys().chain(right.keys()).collect();
     let differ = requests.into_iter().map(|of| part(left.get(of)).abs_diff(part(right.get(of))));
-    // What one has more of, the other has less of: each difference is counted twice.
+    // If one mix has more of a request, the other has less of another: the sum counts each difference twice.
     differ.sum::<u128>() / 2000
 }
 

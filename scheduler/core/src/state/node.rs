@@ -16,33 +16,33 @@ use crate::vocabulary::spec::{Health, NodeSpec};
 use beyond::Beyond;
 pub use device::Device;
 
-/// A node, what is free on it, and who is there.
+/// A node, its free amounts, and the claims that are placed on it.
 ///
-/// At all times, for CPU, memory and all that is counted of the node, and for time and memory of each device: what is
-/// free and what its claims hold add up to what it has. Where claims were seen running that are more than it has, they
-/// add up to what it has and what is held beyond that, and nothing is free.
+/// Invariant, for CPU, memory and each counted resource of the node, and for time and memory of each device: free +
+/// held by claims = capacity. If claims were seen running that hold more than the capacity: free = 0, and held by
+/// claims = capacity + what is held beyond it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What stays the same as claims come and go is shared with copies of the node.
+    /// The part that stays the same as claims come and go. Copies of the node share it.
     spec: Arc<KnownNode>,
     cpu_free: MilliCpu,
     memory_free: Bytes,
-    /// What is free of each thing that is only counted, in the order of the names that the node has.
+    /// The free amount of each counted resource, in the order of the names that the node has.
     counted_free: Box<[u64]>,
     devices: Box<[Device]>,
-    /// In order. These are too few for a tree to be of use.
+    /// In order. There are too few of them for a tree to help.
     claims: Vec<ClaimId>,
-    /// How many requests of its claims are for so many devices and so much time of each, in order.
+    /// How many device requests of its claims have each pair of number of devices and time of each, in order.
     sorts: Vec<((u16, DeviceCore), u32)>,
-    /// Devices that are wholly free and may be given out.
+    /// The number of healthy devices that are wholly free.
     idle_devices: u16,
     /// Sum of the devices' [`Device::usable_thousandths`].
     usable_thousandths: u32,
-    /// The most time that is free on one device that may be given out.
+    /// The most free time on any one healthy device.
     core_free_max: DeviceCore,
     one_model: bool,
     one_numa_node: bool,
-    /// What claims hold beyond what there is; `None`: nothing.
+    /// What claims hold beyond the capacity; `None`: nothing.
     beyond: Option<Box<Beyond>>,
 }
 
@@ -73,47 +73,47 @@ impl Node {
         node
     }
 
-    /// The node as it would be if nobody were there.
+    /// The node as it would be without claims.
     #[must_use]
     pub fn emptied(&self) -> Self {
         Self::empty(self.spec.clone(), self.one_model, self.one_numa_node)
     }
 
-    /// What the node is.
+    /// The node's specification.
     #[must_use]
     pub fn spec(&self) -> &KnownNode {
         &self.spec
     }
 
-    /// CPU that nobody holds.
+    /// CPU that no claim holds.
     #[must_use]
     pub fn cpu_free(&self) -> MilliCpu {
         self.cpu_free
     }
 
-    /// Memory that nobody holds.
+    /// Node memory that no claim holds.
     #[must_use]
     pub fn memory_free(&self) -> Bytes {
         self.memory_free
     }
 
-    /// How much nobody holds of something that is only counted.
+    /// The amount of a counted resource that no claim holds.
     #[must_use]
     pub fn counted_free(&self, name: &str) -> u64 {
         self.counted_place(name).map_or(0, |place| self.counted_free[place])
     }
 
-    /// Where in the amounts something is that is only counted; `None`: the node has nothing of it.
+    /// The position of a counted resource in the amounts; `None`: the node has none of it.
     fn counted_place(&self, name: &str) -> Option<usize> {
         self.spec.counted.keys().position(|known| known == name)
     }
 
-    /// Whether as much is free of what is only counted as is asked for.
+    /// Whether enough of each counted resource is free for a request.
     pub(crate) fn has_counted(&self, request: &Request) -> bool {
         self.lacking_counted(request).next().is_none()
     }
 
-    /// What is only counted and of which less is free than is asked for: name, what is asked for, and what is free.
+    /// The counted resources of which too little is free for a request: name, requested amount, free amount.
     pub(crate) fn lacking_counted<'a>(
         &'a self,
         request: &'a Request,
@@ -134,24 +134,25 @@ impl Node {
         self.claims.iter().copied()
     }
 
-    /// The different numbers of devices, and times of each, that claims with devices here have asked for.
+    /// The different pairs of number of devices and time of each that claims with devices here have asked for.
     pub fn sorts(&self) -> impl Iterator<Item = (u16, DeviceCore)> {
         self.sorts.iter().map(|(sort, _)| *sort)
     }
 
-    /// Number of devices that nobody holds anything of, and that may be given out.
+    /// The number of healthy devices of which no claim holds anything.
     #[must_use]
     pub fn idle_devices(&self) -> u16 {
         self.idle_devices
     }
 
-    /// What can still be given out of its devices in time and memory alike, in thousandths of a device.
+    /// The sum over its devices of the part that can still be given out in time and memory alike, in thousandths of a
+    /// device.
     #[must_use]
     pub fn usable_thousandths(&self) -> u32 {
         self.usable_thousandths
     }
 
-    /// The most time that is free on one device that may be given out.
+    /// The most free time on any one healthy device.
     #[must_use]
     pub fn core_free_max(&self) -> DeviceCore {
         self.core_free_max
@@ -163,13 +164,13 @@ impl Node {
         self.one_model
     }
 
-    /// Whether claims hold more of it, or of one of its devices, than there is.
+    /// Whether claims hold more of the node, or of one of its devices, than there is.
     #[must_use]
     pub fn is_over_committed(&self) -> bool {
         self.beyond.is_some()
     }
 
-    /// Whether an allocation holds some of what more is held of than there is.
+    /// Whether an allocation holds some of a resource of which more is held than there is.
     pub(crate) fn holds_over_committed(&self, request: &Request, allocation: &Allocation) -> bool {
         let Some(beyond) = &self.beyond else { return false };
         let of_device = |device: u16| {
@@ -182,28 +183,28 @@ impl Node {
             || allocation.devices.iter().any(|part| of_device(part.device))
     }
 
-    /// Whether it has a device of a model with one of these resources' numbers.
+    /// Whether it has a device of a model whose resource number is among these.
     pub(crate) fn has_model_of(&self, numbers: &[usize]) -> bool {
         self.spec.devices.iter().any(|device| numbers.contains(&device.model_resource))
     }
 
-    /// The number of the resource of a device's model.
+    /// The resource number of a device's model.
     pub(crate) fn model_resource(&self, device: u16) -> Option<usize> {
         self.spec.devices.get(usize::from(device)).map(|device| device.model_resource)
     }
 
-    /// Whether all its devices are attached to the same NUMA node, as far as is known.
+    /// Whether all its devices are attached to the same NUMA node, as far as known.
     #[must_use]
     pub fn has_one_numa_node(&self) -> bool {
         self.one_numa_node
     }
 
-    /// Gives it the labels, taints and attributes of another, and cordons it like that.
+    /// Gives it the labels, taints, device attributes and cordon of another specification.
     pub(crate) fn relabel(&mut self, like: &NodeSpec, parts: &mut NodeParts) {
         parts.relabel(Arc::make_mut(&mut self.spec), like);
     }
 
-    /// Makes a device healthy or not; says whether there is such a device.
+    /// Sets a device's health. Returns whether there is such a device.
     pub(crate) fn set_health(&mut self, device: u16, health: Health, parts: &mut NodeParts) -> bool {
         let Some(state) = self.devices.get_mut(usize::from(device)) else { return false };
         parts.set_health(Arc::make_mut(&mut self.spec), usize::from(device), health);

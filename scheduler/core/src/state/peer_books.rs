@@ -1,4 +1,4 @@
-//! Where members of peer groups are, and who must not have members near, or would rather have them there or elsewhere.
+//! Where the members of peer groups are, and where the tasks are that avoid them or have wishes about them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,42 +6,42 @@ use std::sync::Arc;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::peers::{AntiAffinity, PeerGroup, PeerPreference, Peers};
 
-/// How many there are on each node; a node with none is left out.
+/// The number of tasks on each node; nodes with none are left out.
 type OnNodes = BTreeMap<NodeId, u32>;
 
-/// What is on nodes of those who have to do with the places of others. Tasks without peers are in no book.
+/// The tasks with peers on each node. Tasks without peers are in no book.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerBooks {
-    /// By group, its members.
+    /// For each group, its members.
     members: BTreeMap<PeerGroup, Arc<OnNodes>>,
-    /// By rule, the tasks that have it.
+    /// For each rule, the tasks that have it.
     avoiding: BTreeMap<AntiAffinity, Arc<OnNodes>>,
-    /// By wish, the tasks that have it.
+    /// For each wish, the tasks that have it.
     wishing: BTreeMap<PeerPreference, Arc<OnNodes>>,
 }
 
 impl PeerBooks {
-    /// Notes that a task is on a node, or is no longer.
+    /// Notes that a task is on a node, or that it is gone.
     pub(crate) fn note(&mut self, node: NodeId, peers: &Peers, is_there: bool) {
         peers.member_of.iter().for_each(|group| count(&mut self.members, group, node, is_there));
         peers.anti_affinity.iter().for_each(|rule| count(&mut self.avoiding, rule, node, is_there));
         peers.preferences.iter().for_each(|wish| count(&mut self.wishing, wish, node, is_there));
     }
 
-    /// The nodes with members of a group, and how many are there.
+    /// The nodes with members of a group, and the number of members on each.
     pub(crate) fn members(&self, group: &PeerGroup) -> impl Iterator<Item = (NodeId, u32)> {
         let nodes = self.members.get(group).into_iter().flat_map(|nodes| nodes.iter());
         nodes.map(|(node, members)| (*node, *members))
     }
 
-    /// The anti-affinity rules about a group that tasks on nodes have, with the nodes and how many of them are there.
+    /// The anti-affinity rules of placed tasks about a group, and the number of tasks with each rule on each node.
     pub(crate) fn avoiding(&self, group: &PeerGroup) -> impl Iterator<Item = (&AntiAffinity, &OnNodes)> {
         let first = AntiAffinity { group: group.clone(), topology_key: String::new() };
         let rules = self.avoiding.range(first..).take_while(move |(rule, _)| rule.group == *group);
         rules.map(|(rule, nodes)| (rule, &**nodes))
     }
 
-    /// The wishes about a group that tasks on nodes have, with the nodes and how many of them are there.
+    /// The wishes of placed tasks about a group, and the number of tasks with each wish on each node.
     pub(crate) fn wishing(&self, group: &PeerGroup) -> impl Iterator<Item = (&PeerPreference, &OnNodes)> {
         let first = PeerPreference { group: group.clone(), topology_key: String::new(), weight: i32::MIN };
         let wishes = self.wishing.range(first..).take_while(move |(wish, _)| wish.group == *group);

@@ -15,26 +15,26 @@ use crate::vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpe
 use crate::vocabulary::resource::Resource;
 use crate::vocabulary::slab::Slab;
 
-/// The place of a group's next unit among those that wait in a leaf queue, the first first. It does not depend on what
-/// is placed.
+/// The turn of a group's next unit among the pending ones of a leaf queue; the least goes first. It does not depend on
+/// what is placed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Turn {
     pub(crate) priority: Reverse<i32>,
-    /// What a group needs comes before what it could use beyond that.
+    /// What a group needs comes before what it could use beyond its minimum.
     pub(crate) elastic: bool,
     pub(crate) sequence: u64,
     pub(crate) group: GroupId,
 }
 
-/// All that decides whether a single claim that waits in a queue can be placed. It is kept beside the claim's turn, so
-/// that whoever goes through thousands of turns need not look at the claims.
+/// Everything that decides whether a single pending claim can be placed. It is kept beside the claim's turn, so that a
+/// pass over thousands of turns need not look at the claims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Single {
     pub(crate) class: ClassId,
     pub(crate) preemptible: bool,
 }
 
-/// Which bounds a queue has of any resource. Most queues of a deep tree have none, and are passed over quickly.
+/// Whether a queue has a bound of any kind. Most queues of a deep tree have none and are skipped quickly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Bounds {
     has_limit: bool,
@@ -51,11 +51,11 @@ impl Bounds {
     }
 }
 
-/// A queue in a cluster's state. Amounts are those of all queues below it, too.
+/// A queue in a cluster's state. Its amounts include those of all queues below it.
 #[derive(Clone, Debug)]
 pub struct Queue {
     spec: QueueSpec,
-    /// By number of the resource; `None`: not named.
+    /// By the resource's number; `None`: the queue does not name the resource.
     allowances: Vec<Option<Allowance>>,
     bounds: Bounds,
     parent: Option<QueueId>,
@@ -65,11 +65,11 @@ pub struct Queue {
     requested: Amounts,
     usage: Vec<DecayedUsage>,
     used_until_ms: u64,
-    /// Groups of which something waits; of single claims, what decides whether they can be placed.
+    /// Groups with pending members. For single claims, the value is what decides whether they can be placed.
     waiting: Arc<BTreeMap<Turn, Option<Single>>>,
-    /// Groups of which something is placed.
+    /// Groups with placed members.
     placed: Arc<BTreeSet<Turn>>,
-    /// Number of declared pod groups that wait here, members or not.
+    /// The number of declared pod groups of this queue, with members or without.
     declared_groups: usize,
 }
 
@@ -92,47 +92,47 @@ impl Queue {
         &self.children
     }
 
-    /// What it may have of a resource, by number.
+    /// What it may have of the resource with this number.
     pub(crate) fn allowance(&self, number: usize) -> Allowance {
         self.named_allowance(number).unwrap_or(Allowance::UNNAMED)
     }
 
-    /// The same, if the queue names the resource.
+    /// Like [`Queue::allowance`], but `None` if the queue does not name the resource.
     pub(crate) fn named_allowance(&self, number: usize) -> Option<Allowance> {
         self.allowances.get(number).copied().flatten()
     }
 
-    /// Whether it has a bound that such claims can pass: any limit, or a quota if they may not be evicted.
+    /// Whether it has a bound that such claims can exceed: any limit, or a quota if they may not be evicted.
     pub(crate) fn may_bind(&self, preemptible: bool) -> bool {
         self.bounds.has_limit || (self.bounds.has_quota && !preemptible)
     }
 
-    /// What its claims hold.
+    /// What its claims hold, by the resource's number.
     pub(crate) fn allocated(&self) -> &Amounts {
         &self.allocated
     }
 
-    /// What its claims hold that may not be evicted.
+    /// What its claims that may not be evicted hold.
     pub(crate) fn allocated_non_preemptible(&self) -> &Amounts {
         &self.allocated_non_preemptible
     }
 
-    /// What its claims ask for at most, placed or waiting.
+    /// The most that its claims, placed or pending, can be charged.
     pub(crate) fn requested(&self) -> &Amounts {
         &self.requested
     }
 
-    /// What it has used, by number of the resource, up to the last change.
+    /// What it has used up to the last change, by the resource's number.
     pub(crate) fn usage(&self) -> &[DecayedUsage] {
         &self.usage
     }
 
-    /// Groups of which something waits, in order; of single claims, what decides whether they can be placed.
+    /// Groups with pending members, in order. For single claims, the value is what decides whether they can be placed.
     pub(crate) fn waiting(&self) -> &BTreeMap<Turn, Option<Single>> {
         &self.waiting
     }
 
-    /// Groups of which something is placed; in order, but that elastic members stand with their group.
+    /// Groups with placed members, in order, except that elastic members stand with their group.
     pub(crate) fn placed(&self) -> &BTreeSet<Turn> {
         &self.placed
     }
@@ -150,14 +150,14 @@ impl Queue {
     }
 }
 
-/// Whether a claim's coming or going changes what is held, or what is asked for.
+/// The books of a queue that a claim's coming or going can change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Book {
-    /// What is held by claims that may be evicted.
+    /// Amounts held by claims that may be evicted.
     Preemptible,
-    /// What is held by claims that may not.
+    /// Amounts held by claims that may not be evicted.
     NonPreemptible,
-    /// What is asked for.
+    /// Amounts that claims ask for.
     Requested,
 }
 
@@ -166,15 +166,15 @@ pub(crate) enum Book {
 pub(crate) struct Queues {
     queues: Slab<Queue, QueueSpec>,
     by_name: BTreeMap<String, QueueId>,
-    /// At the top, the oldest first.
+    /// The queues at the top of the tree, the oldest first.
     roots: Vec<QueueId>,
     half_life_ms: u64,
-    /// What there was of each resource.
+    /// The cluster's capacity of each resource over time.
     capacity: Vec<DecayedUsage>,
 }
 
 impl Queues {
-    /// The queue for claims that name none, and nothing else.
+    /// A tree with only the default queue.
     pub(crate) fn new(half_life_ms: u64) -> Self {
         let mut queues = Self {
             queues: Slab::default(),
@@ -287,7 +287,7 @@ impl Queues {
         Ok(self.insert(spec, parent, allowances, now_ms))
     }
 
-    /// Gives a queue another configuration; it keeps its place in the tree.
+    /// Changes a queue's configuration. The queue keeps its place in the tree.
     pub(crate) fn change(&mut self, spec: QueueSpec, resources: &mut Resources) -> Result<(), QueueError> {
         let id = self.named(&spec.name).ok_or_else(|| QueueError::Unknown(spec.name.clone()))?;
         let Some(queue) = self.queues.get_mut(id) else { return Err(QueueError::Unknown(spec.name)) };
@@ -300,7 +300,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Removes a queue that nothing is in.
+    /// Removes a queue. Nothing may be in it or below it.
     pub(crate) fn remove(&mut self, name: &str) -> Result<(), QueueError> {
         let id = self.named(name).ok_or_else(|| QueueError::Unknown(name.to_owned()))?;
         if name == DEFAULT_QUEUE {
@@ -327,7 +327,7 @@ impl Queues {
         }
     }
 
-    /// Adds to a book of a queue and of all above it.
+    /// Adds to a book of a queue and of all queues above it.
     pub(crate) fn charge(&mut self, id: QueueId, book: Book, charge: &Charge, now_ms: u64) {
         self.each_above(id, |queue, half_life_ms| {
             queue.use_until(now_ms, half_life_ms);
@@ -366,7 +366,7 @@ impl Queues {
         }
     }
 
-    /// Sets what all queues ask for to nothing.
+    /// Clears what all queues ask for.
     pub(crate) fn clear_requested(&mut self) {
         for id in self.parents_first() {
             if let Some(queue) = self.queues.get_mut(id) {
@@ -375,7 +375,7 @@ impl Queues {
         }
     }
 
-    /// Brings the usage of all queues up to date, and notes that `totals` was there since the last time.
+    /// Brings the usage of all queues up to date, with `totals` as the cluster's capacity since the last call.
     pub(crate) fn use_until(&mut self, now_ms: u64, totals: &[u64]) {
         let half_life_ms = self.half_life_ms;
         for id in self.parents_first() {
@@ -389,7 +389,7 @@ impl Queues {
         }
     }
 
-    /// What there was of each resource, by number.
+    /// The cluster's capacity of each resource over time, by the resource's number.
     pub(crate) fn capacity(&self) -> &[DecayedUsage] {
         &self.capacity
     }
@@ -400,7 +400,7 @@ impl Queue {
         !self.waiting.is_empty() || !self.placed.is_empty() || self.declared_groups > 0
     }
 
-    /// Notes that a pod group which waits here was declared, or is no longer.
+    /// Notes that a pod group of this queue was declared, or that it no longer is.
     pub(crate) fn note_declared_group(&mut self, is_declared: bool) {
         self.declared_groups =
             if is_declared { self.declared_groups + 1 } else { self.declared_groups.saturating_sub(1) };

@@ -1,4 +1,4 @@
-//! Numbers for resources, and amounts by those numbers.
+//! Numbers of resources, and amounts by these numbers.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::vocabulary::quantity::Bytes;
 use crate::vocabulary::request::Request;
 use crate::vocabulary::resource::Resource;
 
-/// Resources that exist whatever devices there are.
+/// The number of resources that every cluster has, whatever its devices.
 const FIXED: usize = 4;
 /// The number of [`Resource::DeviceMemory`].
 pub(crate) const DEVICE_MEMORY: usize = 3;
@@ -30,12 +30,12 @@ pub(crate) struct Resources {
 #[derive(Clone, Debug)]
 struct ModelKind {
     name: String,
-    /// How many devices of this model there are, by their memory.
+    /// The number of devices of this model for each size of memory.
     devices: BTreeMap<Bytes, usize>,
 }
 
 impl ModelKind {
-    /// The least and the most memory of a device of this model; `None` if there is none.
+    /// The least and the greatest memory of a device of this model; `None` if there is no such device.
     fn memory(&self) -> Option<(Bytes, Bytes)> {
         let (least, most) = (self.devices.first_key_value()?, self.devices.last_key_value()?);
         Some((*least.0, *most.0))
@@ -48,7 +48,7 @@ impl Resources {
         FIXED + self.models.len()
     }
 
-    /// A resource's number; a model that was not known becomes so.
+    /// A resource's number. An unknown model becomes known.
     pub(crate) fn number(&mut self, resource: &Resource) -> usize {
         match (self.find(resource), resource) {
             (None, Resource::ModelCore(model)) => FIXED + self.model(model),
@@ -72,7 +72,7 @@ impl Resources {
         number >= 2
     }
 
-    /// The resource of a number.
+    /// The resource that has a number.
     pub(crate) fn resource(&self, number: usize) -> Resource {
         match number {
             0 => Resource::Cpu,
@@ -93,8 +93,8 @@ impl Resources {
         number
     }
 
-    /// Takes in a device that comes. Returns the number of its model's resource, and whether the least or the most
-    /// memory of the model's devices is another one now.
+    /// Takes in a new device. Returns the resource number of its model, and whether the least or the greatest memory of
+    /// the model's devices has changed.
     pub(crate) fn learn_device(&mut self, model: &str, memory: Bytes) -> (usize, bool) {
         let number = self.model(model);
         let kind = &mut self.models[number];
@@ -103,8 +103,8 @@ impl Resources {
         (FIXED + number, kind.memory() != before)
     }
 
-    /// Takes in that a device is gone. Returns whether the least or the most memory of the model's devices is another
-    /// one now. The model keeps its number: queues may name it, and have used it.
+    /// Takes out a device. Returns whether the least or the greatest memory of the model's devices has changed. The
+    /// model keeps its number: queues may name it, and have used it.
     pub(crate) fn forget_device(&mut self, model: &str, memory: Bytes) -> bool {
         let number = self.by_model.get(model).copied();
         let Some(kind) = number.and_then(|number| self.models.get_mut(number)) else { return false };
@@ -118,7 +118,7 @@ impl Resources {
         kind.memory() != before
     }
 
-    /// The models that are known, in order.
+    /// The known models, in the order in which they became known.
     pub(crate) fn dump_models(&self) -> Vec<String> {
         self.models.iter().map(|kind| kind.name.clone()).collect()
     }
@@ -128,8 +128,8 @@ impl Resources {
         models.iter().for_each(|name| _ = self.model(name));
     }
 
-    /// The choices of a request but for those that are left out, for devices of other models than those with these
-    /// resources' numbers; without choices for which no devices are left that will do.
+    /// The request without devices of the models with these resource numbers. Choices that no other model can satisfy
+    /// are left out.
     pub(crate) fn besides(
         &self,
         request: &Request,
@@ -153,7 +153,7 @@ impl Resources {
             let kinds = (FIXED..).zip(&self.models).filter(|(number, kind)| {
                 !kind.devices.is_empty() && !numbers.contains(number) && wish.admit_model(&kind.name)
             });
-            // No model at all would mean any.
+            // An empty set of models would mean any model.
             Some(kinds.map(|(_, kind)| kind.name.clone()).collect()).filter(|models: &BTreeSet<_>| !models.is_empty())
         };
         let mut all = request.wishes().map(models);
@@ -166,7 +166,7 @@ impl Resources {
         Some(besides)
     }
 
-    /// The least and the most memory of a device that a request admits; `None`: no such device is known.
+    /// The least and the greatest memory of the devices that a request admits; `None`: no such device is known.
     pub(crate) fn memory_of(&self, request: &Request) -> Option<(Bytes, Bytes)> {
         let is_admitted = |kind: &&ModelKind| request.all_wishes().any(|wish| wish.admit_model(&kind.name));
         let admitted = self.models.iter().filter(is_admitted);
@@ -174,11 +174,11 @@ impl Resources {
         sizes.reduce(|(least, most), (low, high)| (least.min(low), most.max(high)))
     }
 
-    /// What a request is charged at least, wherever it is placed: of its choices the least of each resource.
+    /// The least that a request is charged wherever it is placed: for each resource, the minimum over its choices.
     pub(crate) fn least_charge(&self, request: &Request) -> Charge {
         let of_choice = |choice| {
             let mut charge = self.charge(request, choice, |least, _| least, u64::min);
-            // Which of several models it will be is not known yet.
+            // With several models it is not known yet which one it will be.
             if charge.models.len() > 1 {
                 charge.models.clear();
             }
@@ -188,9 +188,9 @@ impl Resources {
         others.fold(of_choice(0), |least, other| least.each_with(&other, u64::min))
     }
 
-    /// What a request is charged at most, wherever it is placed: what its queue is taken to ask for. Of its choices it is
-    /// the most of each resource, as quotas of Kubernetes count prioritised lists: a claim then never takes what its queue
-    /// was not taken to ask for.
+    /// The most that a request is charged wherever it is placed: for each resource, the maximum over its choices. Its
+    /// queue's demand counts this amount, as Kubernetes' quotas do for prioritised lists, so a claim never takes more
+    /// than its queue's demand.
     pub(crate) fn most_charge(&self, request: &Request) -> Charge {
         let of_choice = |choice| self.charge(request, choice, |_, most| most, u64::max);
         let others = (1..request.choice_count()).map(of_choice);
@@ -230,16 +230,16 @@ impl Resources {
     }
 }
 
-/// What one claim takes of the resources.
+/// The amounts that one claim takes of each resource.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charge {
     fixed: [u64; FIXED],
-    /// By number of the model's resource, each once and in ascending order: equal charges are equal values.
+    /// By the resource number of the model, each once and in ascending order, so that equal charges are equal values.
     models: Vec<(usize, u64)>,
 }
 
 impl Charge {
-    /// What a claim that is placed on `node` takes, exactly.
+    /// The exact charge of a claim that is placed on `node`.
     pub(crate) fn of(request: &Request, allocation: &Allocation, node: &Node) -> Self {
         let mut charge = Self { fixed: [request.cpu.get(), request.memory.get(), 0, 0], models: Vec::new() };
         for part in &allocation.devices {
@@ -252,13 +252,13 @@ impl Charge {
         charge
     }
 
-    /// The amounts that are not zero, by number of the resource.
+    /// The amounts that are not zero, by the resource's number.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         let fixed = self.fixed.iter().copied().enumerate();
         fixed.chain(self.models.iter().copied()).filter(|(_, amount)| *amount > 0)
     }
 
-    /// How much of a resource it takes.
+    /// The amount of one resource.
     pub(crate) fn get(&self, number: usize) -> u64 {
         match self.fixed.get(number) {
             Some(amount) => *amount,
@@ -266,32 +266,32 @@ impl Charge {
         }
     }
 
-    /// The numbers of the resources of the models that it takes time of.
+    /// The resource numbers of the models whose device time it takes.
     pub(crate) fn models(&self) -> impl Iterator<Item = usize> + '_ {
         self.models.iter().filter(|(_, amount)| *amount > 0).map(|(number, _)| *number)
     }
 
-    /// Whether a resource is time of devices of one model, by its number.
+    /// Whether a number is that of one model's device time.
     pub(crate) fn is_model(number: usize) -> bool {
         number >= FIXED
     }
 
-    /// Whether how much of a resource anything takes can depend on the devices' model.
+    /// Whether the charge of a resource can depend on the devices' model at all.
     pub(crate) fn may_depend_on_model(number: usize) -> bool {
         number == DEVICE_MEMORY || Self::is_model(number)
     }
 
-    /// Whether how much of a resource it takes can depend on the devices' model.
+    /// Whether this charge of a resource can depend on the devices' model.
     pub(crate) fn depends_on_model(&self, number: usize) -> bool {
         number == DEVICE_MEMORY && self.fixed[DEVICE_MEMORY] > 0 || self.models().any(|model| model == number)
     }
 
-    /// Whether it is more than `other` of anything, whatever the models of the devices are.
+    /// Whether it takes more than `other` of any resource that is not of one model.
     pub(crate) fn takes_more_than(&self, other: &Self) -> bool {
         self.fixed.iter().zip(&other.fixed).any(|(amount, other)| amount > other)
     }
 
-    /// What this is more than `other`, of each resource.
+    /// For each resource, the amount above `other`; 0 if it is not above.
     pub(crate) fn beyond(&self, other: &Self) -> Self {
         let mut beyond = Self::default();
         for (number, amount) in self.parts() {
@@ -304,7 +304,7 @@ impl Charge {
         beyond
     }
 
-    /// The least or the most of both, of each resource.
+    /// For each resource, the `extreme` (least or greatest) of both amounts.
     fn each_with(&self, other: &Self, extreme: impl Fn(u64, u64) -> u64) -> Self {
         let mut both = Self { fixed: self.fixed, models: Vec::new() };
         both.fixed.iter_mut().zip(other.fixed).for_each(|(amount, other)| *amount = extreme(*amount, other));
@@ -314,7 +314,7 @@ impl Charge {
         both
     }
 
-    /// Time of devices, in thousandths of one.
+    /// Device time, in thousandths of one device.
     pub(crate) fn device_core(&self) -> u64 {
         self.fixed[2]
     }
@@ -342,18 +342,18 @@ impl Charge {
     }
 }
 
-/// Amounts of all resources, by number. Sums of what can be written are wider than what is said of them, so that what
-/// was added can always be taken away again.
+/// Amounts of all resources, by number. They are kept wider than the 64 bits that are read out, so that what was added
+/// can always be taken away again.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Amounts(Vec<u128>);
 
 impl Amounts {
-    /// The amount of a resource; the greatest that can be said if it is greater.
+    /// The amount of a resource, or the greatest 64-bit number if the amount is greater.
     pub(crate) fn get(&self, number: usize) -> u64 {
         self.0.get(number).map_or(0, |amount| u64::try_from(*amount).unwrap_or(u64::MAX))
     }
 
-    /// Number of resources of which there may be some.
+    /// One more than the greatest resource number that an amount is kept for.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -368,7 +368,7 @@ impl Amounts {
         }
     }
 
-    /// Adds other amounts.
+    /// Adds other amounts, resource by resource.
     pub(crate) fn add_all(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0);
         self.0.iter_mut().zip(&other.0).for_each(|(sum, amount)| *sum += amount);

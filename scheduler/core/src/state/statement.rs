@@ -1,4 +1,4 @@
-//! Trials: changes that are made as a whole or not at all.
+//! Trials: groups of changes that are made as a whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use crate::vocabulary::event::EventError;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
 
-/// What was done, so that it can be undone.
+/// A change, with what is needed to undo it.
 #[derive(Debug)]
 enum Undo {
     Placed(ClaimId),
     Evicted(ClaimId, Allocation),
 }
 
-/// How far a [`Statement`] had come.
+/// A point in a [`Statement`] to roll back to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Savepoint(usize);
 
-/// A transaction on a cluster's state: its changes are in the books at once, can be undone back to any savepoint, and
-/// are all undone when it is dropped without having been committed. A gang, a reclaim and a preemption are one
+/// A transaction on a cluster's state. Its changes are in the books at once. They can be undone back to any savepoint,
+/// and are all undone if the statement is dropped without a commit. A gang, a reclaim and a preemption are one
 /// statement each.
 #[derive(Debug)]
 pub struct Statement<'a> {
@@ -34,7 +34,7 @@ impl<'a> Statement<'a> {
         Self { cluster, changes: Vec::new() }
     }
 
-    /// The state as it is with the changes so far.
+    /// The state with the changes so far.
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         self.cluster
@@ -43,7 +43,7 @@ impl<'a> Statement<'a> {
     /// Places a claim.
     ///
     /// # Errors
-    /// If it is placed already or there is not enough; nothing is changed then.
+    /// If it is placed already or there is not enough room. Then nothing has changed.
     pub fn place(&mut self, claim: ClaimId, allocation: Allocation) -> Result<(), EventError> {
         self.cluster.try_place(claim, allocation)?;
         self.changes.push(Undo::Placed(claim));
@@ -53,14 +53,14 @@ impl<'a> Statement<'a> {
     /// Evicts a claim.
     ///
     /// # Errors
-    /// If it is not placed; nothing is changed then.
+    /// If it is not placed. Then nothing has changed.
     pub fn evict(&mut self, claim: ClaimId) -> Result<(), EventError> {
         let allocation = self.cluster.try_evict(claim)?;
         self.changes.push(Undo::Evicted(claim, allocation));
         Ok(())
     }
 
-    /// A point to come back to.
+    /// A point to roll back to.
     #[must_use]
     pub fn savepoint(&self) -> Savepoint {
         Savepoint(self.changes.len())
@@ -69,7 +69,7 @@ impl<'a> Statement<'a> {
     /// Undoes everything since a savepoint of this statement.
     pub fn rollback(&mut self, savepoint: Savepoint) {
         while self.changes.len() > savepoint.0 {
-            // The reverse of a change that was made is always possible: nobody else changes the state meanwhile.
+            // The reverse of a change is always possible: only this statement changes the state meanwhile.
             let undone = match self.changes.pop() {
                 Some(Undo::Placed(claim)) => self.cluster.try_evict(claim).map(|_| ()),
                 Some(Undo::Evicted(claim, allocation)) => self.cluster.put_back(claim, allocation),
@@ -79,9 +79,9 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Makes the changes final and returns what is to be done, for whoever does it: evictions and moves first. What was
-    /// evicted and placed again where it was is left out. Evicted claims remember the cause. Members of a gang that
-    /// have not started, and are too few to start without those that were evicted, wait again, too.
+    /// Makes the changes final and returns the steps to carry out: evictions and moves first. A claim that was evicted
+    /// and placed again where it was has no step. Evicted claims remember the cause. If a gang has not started and is
+    /// too small without its evicted members, its placed members become pending again, too.
     #[must_use]
     pub fn commit(mut self, cause: &Displacement) -> Vec<Step> {
         let groups: BTreeSet<GroupId> = self.touched().filter_map(|claim| self.cluster.group_of(claim)).collect();
@@ -95,13 +95,13 @@ impl<'a> Statement<'a> {
         steps
     }
 
-    /// Makes the changes part of the plan under way, which other statements go on with, and returns what they come to.
-    /// What is to be done, and who can start, is known when [the plan is final](crate::Plan).
+    /// Makes the changes part of the plan under way, which further statements continue, and returns their net steps.
+    /// The steps to carry out, and the claims that can start, are known when [the plan is final](crate::Plan).
     pub(crate) fn keep(mut self, cause: &Displacement) -> Vec<Step> {
         self.decide(cause)
     }
 
-    /// The claims that were placed or evicted.
+    /// The claims that this statement has placed or evicted.
     fn touched(&self) -> impl Iterator<Item = ClaimId> {
         self.changes.iter().map(|change| match change {
             Undo::Placed(claim) | Undo::Evicted(claim, _) => *claim,

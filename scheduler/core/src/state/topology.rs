@@ -1,4 +1,4 @@
-//! Where nodes stand: domains within domains, such as zones, blocks and racks, told by the nodes' labels.
+//! Where nodes are: domains within domains, such as zones, blocks and racks, defined by the nodes' labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::slab::{Key, Slab};
 use crate::vocabulary::texts::Texts;
 
-/// Names a domain, for as long as nodes are in it.
+/// Names a domain as long as nodes are in it.
 pub type DomainId = Key<Domain>;
 
 /// The levels of a cluster's topology, and the domains that its nodes form.
@@ -22,7 +22,7 @@ pub struct Topology {
     innermost: BTreeMap<NodeId, DomainId>,
 }
 
-/// Nodes that have the same values of the labels of a level and of all levels above it.
+/// Nodes that have the same values of the labels of a level and of all levels outside it.
 #[derive(Clone, Debug)]
 pub struct Domain {
     values: Vec<String>,
@@ -61,23 +61,23 @@ impl Topology {
         self.levels.iter().position(|level| level == label)
     }
 
-    /// A domain; `None` if no node is in it any more.
+    /// A domain; `None` once no node is in it.
     #[must_use]
     pub fn domain(&self, id: DomainId) -> Option<&Domain> {
         self.domains.get(id)
     }
 
-    /// The domain of a level that a node is in. A node that lacks the label of a level is in no domain of this level
-    /// and of those further in.
+    /// The domain of a level that a node is in. A node that lacks the label of a level is in no domain of this level,
+    /// nor of any level further in.
     #[must_use]
     pub fn domain_of(&self, node: NodeId, level: usize) -> Option<DomainId> {
         let innermost = self.domains.get(*self.innermost.get(&node)?)?;
         self.by_values.get(level)?.get(innermost.values.get(..=level)?).copied()
     }
 
-    /// The domains of a level, in the order of their values; only those within a domain, if one is given.
+    /// The domains of a level, in the order of their values. If a domain is given, only those within it.
     pub fn domains(&self, level: usize, within: Option<DomainId>) -> impl Iterator<Item = DomainId> + '_ {
-        // A domain that is gone has nothing within it.
+        // A domain without nodes has no domains within it.
         let prefix = within.map_or(Some(&[][..]), |id| Some(self.domains.get(id)?.values()));
         let of_level = prefix.zip(self.by_values.get(level));
         of_level.into_iter().flat_map(|(prefix, domains)| {
@@ -86,7 +86,8 @@ impl Topology {
         })
     }
 
-    /// Makes the domains of other levels. Levels are different labels. Each node comes with its labels.
+    /// Replaces the levels, and makes their domains. The labels of the levels must differ. Each node comes with its
+    /// labels.
     pub(crate) fn set_levels<'a>(&mut self, levels: Vec<String>, nodes: impl Iterator<Item = (NodeId, &'a Texts)>) {
         let known: Vec<NodeId> = self.innermost.keys().copied().collect();
         known.into_iter().for_each(|id| self.learn(id, None));
@@ -95,7 +96,7 @@ impl Topology {
         nodes.for_each(|(id, labels)| self.learn(id, Some(labels)));
     }
 
-    /// Takes in the labels of a node; `None`: it was removed.
+    /// Takes in a node's labels; `None`: the node was removed.
     pub(crate) fn learn(&mut self, id: NodeId, labels: Option<&Texts>) {
         let of_levels =
             |labels: &Texts| self.levels.iter().map_while(|level| labels.get(level).map(str::to_owned)).collect();

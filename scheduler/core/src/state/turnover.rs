@@ -1,40 +1,42 @@
-//! How much of what runs has lately ended.
+//! How much of the running work has lately ended.
 
 use crate::vocabulary::dump::DumpedTurnover;
 
-/// Parts of a thousandth of a device in which device time is counted here: it decays by less than a thousandth.
+/// The unit of `ended` is a thousandth of a device divided by this, because it decays by less than a thousandth at a
+/// time.
 const PART: u64 = 1 << 10;
-/// Where less device time is placed, it counts as this much, in thousandths of a device: a few claims say little.
+/// The least placed device time that decay is computed with, in thousandths of a device. A few claims say little.
 const PLACED_MIN: u64 = 16_000;
-/// Turnover counts fully when this part of what is placed has lately ended: the half. Where what ends is replaced by
-/// what comes, it goes to the whole.
+/// The turnover is full when placed device time divided by this has lately ended, so the half. If arriving work
+/// replaces all that ends, this part goes to the whole.
 const FULL: u64 = 2;
 
-/// Counts the device time of claims that come and that end, each time a claim comes or ends: without a clock. What has
-/// ended counts the less, the more has come since: after as much as is placed, little more than a third.
+/// Counts the device time of claims that come and end. It advances only when a claim comes or ends, and uses no clock.
+/// What has ended counts less the more has come since: after as much has come as is placed, a little more than a third
+/// of it still counts.
 ///
-/// As long as nothing ends, the turnover is 0, however many claims come.
+/// As long as no claim ends, the turnover is 0, however many claims come.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turnover {
-    /// Device time that is placed, in thousandths of a device.
+    /// Placed device time, in thousandths of a device.
     placed: u64,
-    /// Device time that has ended lately, in parts.
+    /// Device time that has lately ended, in thousandths of a device divided by [`PART`].
     ended: u64,
     /// The turnover, in eighths.
     eighths: u8,
 }
 
 impl Turnover {
-    /// The most that [`Turnover::eighths`] says.
+    /// The greatest value of [`Turnover::eighths`].
     pub(crate) const MOST: u8 = 8;
 
-    /// How much turnover there is, in eighths: 0 as long as nothing ends. It falls half an eighth later than it rises,
+    /// The turnover, in eighths; 0 as long as no claim ends. It falls at half an eighth below the point where it rises,
     /// so that chance does not move it to and fro.
     pub(crate) fn eighths(&self) -> u8 {
         self.eighths
     }
 
-    /// Notes that a claim was placed that holds so much device time.
+    /// Notes that a claim with this device time was placed.
     pub(crate) fn place(&mut self, device_core: u64) {
         self.placed = self.placed.saturating_add(device_core);
     }
@@ -44,7 +46,7 @@ impl Turnover {
         self.placed = self.placed.saturating_sub(device_core);
     }
 
-    /// Notes that a claim has come.
+    /// Notes that a claim with this device time has come.
     pub(crate) fn note_coming(&mut self, device_core: u64) {
         let placed = self.placed.max(PLACED_MIN);
         let decay = (u128::from(self.ended) * u128::from(device_core.min(placed))).div_ceil(u128::from(placed));
@@ -52,7 +54,7 @@ impl Turnover {
         self.follow();
     }
 
-    /// Notes that a claim that runs has ended; it is still placed.
+    /// Notes that a running claim has ended. It is still placed at this point.
     pub(crate) fn note_end(&mut self, device_core: u64) {
         let most = self.placed.max(PLACED_MIN).saturating_mul(PART);
         self.ended = self.ended.saturating_add(device_core.saturating_mul(PART)).min(most);
@@ -68,12 +70,12 @@ impl Turnover {
         }
     }
 
-    /// What was learned, as a value.
+    /// The turnover as a value.
     pub(crate) fn dump(&self) -> DumpedTurnover {
         DumpedTurnover { ended: self.ended, eighths: self.eighths }
     }
 
-    /// Goes on from what was learned.
+    /// Continues from a dumped turnover.
     pub(crate) fn restore(&mut self, dump: DumpedTurnover) {
         (self.ended, self.eighths) = (dump.ended, dump.eighths.min(Self::MOST));
     }
@@ -83,7 +85,7 @@ impl Turnover {
 mod tests {
     use super::*;
 
-    /// With so many devices placed.
+    /// A turnover with this many devices placed.
     fn placed(devices: u64) -> Turnover {
         Turnover { placed: devices * 1000, ..Turnover::default() }
     }

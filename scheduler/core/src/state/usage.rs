@@ -1,8 +1,8 @@
-//! What was used lately: usage that counts half as much after each half-life.
+//! Recent usage: it counts half as much after each half-life.
 
-/// Bits after the point of a decay factor.
+/// Binary places after the point of a decay factor.
 const POINT: u32 = 48;
-/// One.
+/// A decay factor of 1.
 const ONE: u128 = 1 << POINT;
 /// `2^(-1/2)`, `2^(-1/4)`, ... `2^(-1/1024)`, in 2^48ths.
 const ROOTS: [u128; 10] = [
@@ -19,11 +19,11 @@ const ROOTS: [u128; 10] = [
 ];
 /// The natural logarithm of 2, in 2^48ths.
 const LN_2: u128 = 195_103_586_505_167;
-/// What one divided by the natural logarithm of 2 is above one, in 2^48ths.
+/// `1 / ln 2 - 1`, in 2^48ths.
 const INVERSE_LN_2_ABOVE_ONE: u128 = ONE * ONE / LN_2 - ONE;
 
-/// An amount that was held over time, decayed. Two of them with the same half-life can be compared: what a queue has
-/// used, and what there was.
+/// An amount that was held over time, decayed. Two of these with the same half-life can be compared, such as a queue's
+/// usage and the cluster's capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecayedUsage {
     half_life_ms: u64,
@@ -33,13 +33,13 @@ pub struct DecayedUsage {
 }
 
 impl DecayedUsage {
-    /// Nothing used so far. A half-life of 0 counts as a millisecond.
+    /// No usage so far. A half-life of 0 counts as a millisecond.
     #[must_use]
     pub fn new(half_life_ms: u64, now_ms: u64) -> Self {
         Self { half_life_ms: half_life_ms.max(1), integral: 0, at_ms: now_ms }
     }
 
-    /// The usage whose [`integral`](Self::integral) at a time was this.
+    /// The usage that had this [`integral`](Self::integral) at this time.
     pub(crate) fn restored(half_life_ms: u64, integral: u128, at_ms: u64) -> Self {
         Self { integral, ..Self::new(half_life_ms, at_ms) }
     }
@@ -49,12 +49,12 @@ impl DecayedUsage {
         self.integral
     }
 
-    /// Up to when it is known.
+    /// The time up to which it is known, in milliseconds.
     pub(crate) fn at_ms(&self) -> u64 {
         self.at_ms
     }
 
-    /// Takes in that `amount` was held from the last call until now. Time that runs backwards counts as none.
+    /// Notes that `amount` was held since the last call. If time runs backwards, no time has passed.
     pub fn hold(&mut self, amount: u64, now_ms: u64) {
         let elapsed_ms = now_ms.saturating_sub(self.at_ms);
         let left = decay(elapsed_ms, self.half_life_ms);
@@ -66,7 +66,7 @@ impl DecayedUsage {
         self.at_ms = self.at_ms.max(now_ms);
     }
 
-    /// What was held as a part of what there was, in millionths.
+    /// What was held divided by the capacity `there_was`, in millionths.
     #[must_use]
     pub fn ppm_of(&self, there_was: &Self) -> u64 {
         let part = self.integral.saturating_mul(1_000_000).checked_div(there_was.integral);
@@ -74,7 +74,7 @@ impl DecayedUsage {
     }
 }
 
-/// What is left of an amount after some time.
+/// The rest of an amount after it has decayed for some time.
 pub(crate) fn decayed(amount: u128, elapsed_ms: u64, half_life_ms: u64) -> u128 {
     part(amount, decay(elapsed_ms, half_life_ms.max(1)))
 }
@@ -90,7 +90,7 @@ fn decay(elapsed_ms: u64, half_life_ms: u64) -> u128 {
     if half_lives >= u64::from(POINT) {
         return 0;
     }
-    // What is over, as a part of a half-life, bit by bit.
+    // The rest beyond whole half-lives, as a part of a half-life. It is processed bit by bit.
     let mut rest = (u128::from(elapsed_ms % half_life_ms) << POINT) / u128::from(half_life_ms);
     let mut factor = ONE >> half_lives;
     for (bit, root) in (1..).zip(ROOTS) {
@@ -99,7 +99,7 @@ fn decay(elapsed_ms: u64, half_life_ms: u64) -> u128 {
             factor = part(factor, root);
         }
     }
-    // Less than a 1024th is left: the first terms of the series are exact enough.
+    // Less than a 1024th of a half-life is left: the first terms of the series are exact enough.
     let exponent = part(LN_2, rest);
     part(factor, ONE - exponent + part(exponent, exponent) / 2)
 }

@@ -1,4 +1,4 @@
-//! Claims that come, are placed, and go, with the books that they are in.
+//! Claims that come, are placed and go, and their entries in the books.
 
 use super::{ClaimState, Cluster, RETRY_MAX_MS, RETRY_MS};
 use crate::state::group::SingleSort;
@@ -69,7 +69,7 @@ impl Cluster {
         Ok(GroupFor::Declared(id, sub_group.ok_or_else(unknown)?))
     }
 
-    /// Removes a claim: who was waiting for it to be gone may start.
+    /// Removes a claim. Claims that waited for it to be gone may start.
     pub(super) fn remove_claim(&mut self, id: ClaimId) -> Result<Outcome, EventError> {
         let state = self.claim_state(id)?;
         let is_placed = state.allocation.is_some();
@@ -89,15 +89,17 @@ impl Cluster {
         Ok(Outcome::Claims { displaced, ready })
     }
 
-    /// Notes that a claim runs where the shell says; says who was waiting for it to leave its old place.
+    /// Notes that a claim runs at this place. Returns the claims that waited for it to leave its old place and can
+    /// start.
     pub(super) fn start(&mut self, id: ClaimId, allocation: Allocation) -> Result<Vec<ClaimId>, EventError> {
         self.place(id, allocation)?;
         self.note_started(id)
     }
 
-    /// Notes that a claim runs where it is placed; says who was waiting for it to leave its old place.
+    /// Notes that a claim runs where it is placed. Returns the claims that waited for it to leave its old place and can
+    /// start.
     pub(super) fn note_started(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
-        // Who runs again has left the old place.
+        // A claim that runs at its new place has left the old one.
         let ready = if self.claim_state(id)?.leaving.is_some() { self.gone(id)? } else { Vec::new() };
         let now_ms = self.now_ms;
         if let Some(state) = self.claims.get_mut(id) {
@@ -108,7 +110,7 @@ impl Cluster {
         Ok(ready)
     }
 
-    /// Notes that a claim is no longer where it was placed; says who waits again.
+    /// Notes that a claim is no longer where it was placed. Returns the claims that are pending again.
     pub(super) fn stop(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         if self.claim_state(id)?.allocation.is_none() {
             return Err(EventError::NotPlaced(id));
@@ -116,13 +118,13 @@ impl Cluster {
         self.lose(vec![id])
     }
 
-    /// Notes that a claim could not be started where it was placed; says who waits again.
+    /// Notes that a claim failed to start where it was placed. Returns the claims that are pending again.
     pub(super) fn fail(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         let now_ms = self.now_ms;
         let ran_ms = self.started_ms(id).map_or(0, |started_ms| now_ms.saturating_sub(started_ms));
         let displaced = self.stop(id)?;
         if let Some(state) = self.claims.get_mut(id) {
-            // Who has run for long has been started well: this is another failure than those before.
+            // A claim that has run for long had started well: this failure is not a repetition of earlier ones.
             if ran_ms > RETRY_MAX_MS {
                 state.failures = 0;
             }
@@ -135,12 +137,12 @@ impl Cluster {
         Ok(displaced)
     }
 
-    /// Puts a claim into the books where it is placed. Whether it runs there is not said by this.
+    /// Enters a claim's place into the books. This does not say that the claim runs there.
     pub(crate) fn place(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
         self.put(id, allocation, Node::take)
     }
 
-    /// The same, even if there is not so much room.
+    /// Like [`Cluster::place`], but even if there is not enough room.
     pub(crate) fn place_beyond(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
         let node = allocation.node;
         self.put(id, allocation, Node::take_beyond)?;
@@ -177,7 +179,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Takes a claim out of the books where it is placed, and says where that was.
+    /// Takes a claim out of the books of its place, and returns that place.
     pub(crate) fn evict(&mut self, id: ClaimId) -> Result<Allocation, EventError> {
         if self.claim_state(id)?.allocation.is_none() {
             return Err(EventError::NotPlaced(id));
@@ -200,14 +202,14 @@ impl Cluster {
         Ok(allocation)
     }
 
-    /// What a claim that is placed takes, exactly.
+    /// The exact charge of a placed claim.
     pub(crate) fn charge(&self, id: ClaimId) -> Option<Charge> {
         let state = self.claims.get(id)?;
         let allocation = state.allocation.as_ref()?;
         Some(Charge::of(&state.claim.request, allocation, self.node(allocation.node)?))
     }
 
-    /// What a claim would take on `allocation`, exactly.
+    /// The exact charge that a claim would have on `allocation`.
     pub(crate) fn charge_at(&self, id: ClaimId, allocation: &Allocation) -> Option<Charge> {
         Some(Charge::of(&self.claims.get(id)?.claim.request, allocation, self.node(allocation.node)?))
     }
@@ -240,7 +242,7 @@ impl Cluster {
         }
     }
 
-    /// Counts anew what queues ask for: what parts of a device mean has changed.
+    /// Counts anew what queues ask for, after the sizes of devices, and so of their parts, have changed.
     pub(super) fn recount_requested(&mut self) {
         self.queues.clear_requested();
         let claims: Vec<ClaimId> = self.claims.iter().map(|(id, _)| id).collect();

@@ -1,10 +1,10 @@
-//! What a plan decides, while it is under way and when it is final.
+//! The decisions of a plan, while it is under way and when it is final.
 //!
-//! A plan is made of many statements, and a later one may undo what an earlier one has done: a claim that was placed a
-//! moment ago makes way, or one that was evicted finds its old place free. Nobody is told of that. Until the plan is
-//! final, a claim that runs keeps its [`started_ms`](Cluster::started_ms) also when it is evicted: it is only noted
-//! that it has to leave, which is taken back if it is placed where it was. A claim that the plan places has not
-//! started. What is left at the end is carried out.
+//! A plan is made of many statements, and a later statement may undo what an earlier one has done: a claim that was
+//! just placed makes way, or an evicted claim returns to its old place. Outside, none of this is seen. Until the plan
+//! is final, a running claim keeps its [`started_ms`](Cluster::started_ms) even when it is evicted: the books only note
+//! that it has to leave. If the plan places it where it was, this is taken back. A claim that the plan places has not
+//! started. When the plan is final, the remaining decisions are carried out.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Takes back that a claim was evicted on trial. Its node may have had more on it than it has.
+    /// Undoes a trial eviction. The claim's node may have held more than it has, so this does not check for room.
     pub(crate) fn put_back(&mut self, id: ClaimId, allocation: Allocation) -> Result<(), EventError> {
         let returns = self.runs_before_plan(id) && self.leaving(id) == Some(&allocation);
         self.place_beyond(id, allocation)?;
@@ -35,10 +35,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Evicts a claim on trial; says where it was.
+    /// Evicts a claim on trial, and returns its place.
     pub(crate) fn try_evict(&mut self, id: ClaimId) -> Result<Allocation, EventError> {
         let from = self.evict(id)?;
-        // Who was moved by the same plan is still where he runs.
+        // A claim that the same plan has moved still runs at its first place.
         if self.runs_before_plan(id) && self.leaving(id).is_none() {
             self.leave(id, from.clone());
         }
@@ -49,13 +49,13 @@ impl Cluster {
         self.started_ms(id).is_some()
     }
 
-    /// Whether a claim runs and nothing was decided that changes this.
+    /// Whether a claim runs and no decision changes this.
     pub(super) fn runs_on(&self, id: ClaimId) -> bool {
         self.started_ms(id).is_some() && self.leaving(id).is_none()
     }
 
-    /// Takes in the steps of a statement: who is evicted remembers why, and who is placed, whom to wait for. Room that
-    /// is free now stays so for him, even if others are evicted there later in the plan.
+    /// Notes the steps of a statement. Evicted claims remember the cause. Placed claims remember which claims they wait
+    /// for. Room that is free now stays free for a placed claim, even if the plan later evicts other claims there.
     pub(crate) fn note_decided(&mut self, steps: &[Step], cause: &Displacement) {
         for step in steps {
             if let Step::Evict { claim, .. } | Step::Move { claim, .. } = step {
@@ -70,16 +70,17 @@ impl Cluster {
             return;
         }
         let mut others: BTreeSet<ClaimId> = self.in_the_way_of(id).into_iter().collect();
-        // Who waited for somebody on this node before the plan goes on waiting.
+        // A claim that already waited for claims on this node before the plan goes on waiting for them.
         let node = self.allocation(id).map(|at| at.node);
         let is_there = |other: &&ClaimId| self.leaving(**other).is_some_and(|from| Some(from.node) == node);
         others.extend(self.starts_after(id).iter().filter(is_there));
         self.wait_for(id, others.into_iter().collect());
     }
 
-    /// Makes a plan final, which is in the books already, by what is left of its steps, at most one for each claim:
-    /// evicted claims begin to leave, and placed ones start or wait for those. Enters into each step what it waits for.
-    /// `touched` are all claims that the plan has placed or evicted, even if nothing is left of that.
+    /// Makes a plan final. The books already show it. `steps` are its remaining steps, at most one for each claim:
+    /// evicted claims begin to leave, and placed claims start, or wait for claims that leave. Each step is told which
+    /// claims it waits for. `touched` are all claims that the plan has placed or evicted, even if no step remains for
+    /// them.
     pub(crate) fn make_final(&mut self, touched: &BTreeSet<ClaimId>, steps: &mut [&mut Step]) {
         let mut causes = std::mem::take(&mut self.causes);
         for step in &*steps {
@@ -92,12 +93,12 @@ impl Cluster {
                 state.displaced = causes.remove(claim).map(Box::new);
             }
         }
-        // Who has lost the place that was thought of, or is where he was, waits for nobody.
+        // A claim that has lost its planned place, or that is back where it ran, waits for no other claim.
         let idle = |claim: &&ClaimId| self.allocation(**claim).is_none() || self.runs_on(**claim);
         let idle: Vec<ClaimId> = touched.iter().filter(idle).copied().collect();
         idle.into_iter().for_each(|claim| self.wait_for_nobody(claim));
         for claim in steps.iter().filter_map(|step| step.placed()) {
-            // Somebody who was to make way was placed where he was again, perhaps into room that others leave.
+            // A claim that was going to make way is back at its place, and may itself use room that other claims leave.
             if self.starts_after(claim).iter().any(|other| self.leaving(*other).is_none()) {
                 self.note_who_is_in_the_way(claim);
             }

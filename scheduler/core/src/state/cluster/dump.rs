@@ -1,4 +1,4 @@
-//! The state as a value, and made from one.
+//! Dumps the state as a value, and restores it from one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,10 +111,10 @@ impl Cluster {
         })
     }
 
-    /// A cluster of this state. What a scheduler remembers is passed over.
+    /// Restores a cluster from a dump. What a scheduler remembers is ignored.
     ///
     /// # Errors
-    /// If there can be none; the error says which entry contradicts those before it.
+    /// If the dump cannot be restored. The error names the entry that contradicts the entries before it.
     pub fn restore(dump: Dump) -> Result<Self, RestoreError> {
         Self::restore_numbered(dump).map(|restored| restored.cluster)
     }
@@ -174,10 +174,10 @@ fn groups_by_age(cluster: &Cluster) -> Vec<GroupId> {
     groups
 }
 
-/// The number that each thing has in a dump.
+/// The number of each entry in a dump.
 pub(crate) struct Numbers {
     nodes: BTreeMap<NodeId, usize>,
-    /// The declared ones.
+    /// Only the declared groups.
     groups: BTreeMap<GroupId, usize>,
     claims: BTreeMap<ClaimId, usize>,
 }
@@ -198,7 +198,7 @@ impl Numbers {
         self.nodes.get(&id).copied()
     }
 
-    /// The number of the first node from this one on, which may be gone.
+    /// The number of this node, or, if it is gone, of the next one after it.
     pub(crate) fn node_from(&self, id: NodeId) -> Option<usize> {
         self.nodes.range(id..).next().map(|(_, number)| *number)
     }
@@ -219,9 +219,9 @@ fn at(entry: DumpEntry, reason: impl Into<RestoreReason>) -> RestoreError {
 /// A cluster that was restored, or is being restored, from a dump.
 pub(crate) struct Restored {
     pub(crate) cluster: Cluster,
-    /// By number.
+    /// By number in the dump.
     claims: Vec<ClaimId>,
-    /// By number.
+    /// By number in the dump.
     groups: Vec<GroupId>,
 }
 
@@ -250,13 +250,13 @@ impl Restored {
         Ok(())
     }
 
-    /// The node of a number.
+    /// The node with a number.
     pub(crate) fn node(&self, entry: DumpEntry, number: usize) -> Result<NodeId, RestoreError> {
         let id = u32::try_from(number).ok().map(NodeId).filter(|id| self.cluster.node(*id).is_some());
         id.ok_or_else(|| at(entry, RestoreReason::NoSuchEntry(DumpEntry::Node(number))))
     }
 
-    /// The group that is referred to.
+    /// The group that an entry refers to.
     pub(crate) fn group(&self, entry: DumpEntry, group: DumpedGroupRef) -> Result<GroupId, RestoreError> {
         let (id, referred) = match group {
             DumpedGroupRef::Declared(number) => (self.groups.get(number).copied(), DumpEntry::Group(number)),
@@ -335,7 +335,7 @@ impl Restored {
         Ok(allocation)
     }
 
-    /// Restores what a claim has to do with time and with other claims.
+    /// Restores a claim's times, and its relations to other claims.
     fn relate_claim(&mut self, number: usize, dumped: DumpedClaim) -> Result<(), RestoreError> {
         let entry = DumpEntry::Claim(number);
         let Some(id) = self.claims.get(number).copied() else { return Ok(()) };
@@ -388,7 +388,8 @@ impl Restored {
         Ok(())
     }
 
-    /// Who is waited for must be leaving, or nobody would ever say that it is gone.
+    /// A claim may only wait for claims that are leaving: for others it would wait for ever, as no event would end the
+    /// wait.
     fn check_waits(&self) -> Result<(), RestoreError> {
         for (number, id) in self.claims.iter().enumerate() {
             for other in self.cluster.starts_after(*id) {

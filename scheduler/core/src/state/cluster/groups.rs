@@ -23,7 +23,8 @@ impl Cluster {
         Ok(self.groups.add(spec, queue, self.now_ms))
     }
 
-    /// Gives a group another configuration; says who waits again because a gang that has not started needs more now.
+    /// Changes a group's configuration. Returns the claims that are pending again: members of a gang that has not
+    /// started and now needs more members.
     pub(super) fn replace_group(&mut self, id: GroupId, spec: PodGroup) -> Result<Vec<ClaimId>, EventError> {
         let group = self.groups.get(id).filter(|group| group.is_declared()).ok_or(EventError::NoSuchGroup(id))?;
         let names = |spec: &PodGroup| {
@@ -37,7 +38,8 @@ impl Cluster {
         let (before, preemptible, queue) = (group.spec().clone(), spec.preemptible, group.queue());
         let members: Vec<ClaimId> = group.members().filter(|claim| self.allocation(*claim).is_some()).collect();
         self.rebook_group(id, &members, spec);
-        // What was borrowed must still be given back when its owner asks.
+        // A claim that may not be evicted must stay within the quota: borrowed room must be given back when its owner
+        // asks.
         let mut charge = Charge::default();
         members.iter().filter_map(|claim| self.charge(*claim)).for_each(|each| charge.add(&each));
         if let Err(exceeded) = limits::check(self, queue, &charge, preemptible, true)
@@ -53,14 +55,15 @@ impl Cluster {
         Ok(displaced)
     }
 
-    /// Gives a group another configuration: whether what its members hold may be evicted is in the books.
+    /// Changes a group's configuration, and books its placed members anew: the books separate claims that may be
+    /// evicted from those that may not.
     fn rebook_group(&mut self, id: GroupId, members: &[ClaimId], spec: PodGroup) {
         members.iter().for_each(|claim| self.book_placed(*claim, false));
         self.change_group(id, |group| group.replace_spec(spec));
         members.iter().for_each(|claim| self.book_placed(*claim, true));
     }
 
-    /// The error of who would hold more than a queue may.
+    /// The error for a claim that would make a queue hold more than it may.
     pub(super) fn exceeded(&self, exceeded: &Exceeded) -> EventError {
         let queue = self.queue(exceeded.queue).map(|queue| queue.spec().name.clone()).unwrap_or_default();
         EventError::QueueExceeded {
@@ -89,7 +92,7 @@ impl Cluster {
         }
     }
 
-    /// Changes a group and keeps its place in its queue true.
+    /// Changes a group and updates its entries in its queue.
     pub(super) fn change_group(&mut self, id: GroupId, change: impl FnOnce(&mut Group)) {
         let Some(group) = self.groups.get_mut(id) else { return };
         let before = (waiting_turn(id, group), placed_turn(id, group));
@@ -110,8 +113,8 @@ impl Cluster {
         }
     }
 
-    /// Notes anew what decides whether a claim that waits by itself can be placed: it asks for something else, or has
-    /// failed to start.
+    /// Updates what decides whether a single pending claim can be placed: its request has changed, or it has failed to
+    /// start.
     pub(super) fn note_single(&mut self, id: GroupId) {
         let single = self.single(id);
         let Some(group) = self.groups.get(id) else { return };
@@ -121,26 +124,27 @@ impl Cluster {
         }
     }
 
-    /// The only claim of a group that was not declared. One that has failed to start is looked at for itself.
+    /// The only claim of a group that was not declared. `None` after a failed start: then the claim itself is looked
+    /// at.
     fn single(&self, id: GroupId) -> Option<Single> {
         let group = self.groups.get(id).filter(|group| !group.is_declared())?;
         let state = self.claims.get(group.members().next()?).filter(|state| state.failures == 0)?;
         Some(Single { class: state.claim.class, preemptible: group.spec().preemptible })
     }
 
-    /// The place of a group's next unit among those that wait.
+    /// The turn of a group's next unit among the pending ones.
     pub(crate) fn turn(&self, id: GroupId) -> Option<Turn> {
         waiting_turn(id, self.groups.get(id)?)
     }
 
-    /// Removes a group that stood for a single claim, which is gone.
+    /// Removes the group of a single claim, once that claim is gone.
     pub(super) fn forget_single_group(&mut self, id: GroupId) {
         if self.groups.get(id).is_some_and(|group| !group.is_declared() && group.is_empty()) {
             self.groups.remove(id);
         }
     }
 
-    /// Notes since when a group is incomplete; to be called when a change is final.
+    /// Notes since when a group is incomplete. To be called only when a change is final.
     pub(super) fn note_staleness(&mut self, id: GroupId) {
         let now_ms = self.now_ms;
         if let Some(group) = self.groups.get_mut(id) {

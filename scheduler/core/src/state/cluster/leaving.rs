@@ -1,7 +1,7 @@
-//! Claims that a plan has evicted but that are still there, and those that wait for them to be gone.
+//! Claims that a plan has evicted but that have not left yet, and the claims that wait for them to be gone.
 //!
-//! The books show what was decided: room that a plan makes belongs at once to whom it was made for. What is really
-//! there follows later, and who is placed on room that is still held starts when its holders are gone.
+//! The books show what was decided: room that a plan makes belongs at once to the claim that it was made for. The nodes
+//! follow later. A claim that is placed on room that is still held starts when the holders are gone.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ impl Cluster {
         state.leaving = Some(Box::new(from));
     }
 
-    /// Notes the place that a claim leaves without a plan. If more was held there than there is, others that are to
-    /// start there had not counted on this claim: they wait for it, too.
+    /// Notes that a claim leaves a place without a plan. If the node held more than it has, claims that are to start
+    /// there had not counted on this claim, so they now wait for it, too.
     pub(super) fn leave_unplanned(&mut self, id: ClaimId, from: Allocation, was_over_committed: bool) {
         let node = from.node;
         self.leave(id, from);
@@ -42,7 +42,7 @@ impl Cluster {
         }
     }
 
-    /// Takes back that a claim has to leave its place, or notes that it has left it.
+    /// Notes that a claim no longer has to leave its place, or that it has left it.
     pub(super) fn no_longer_leaving(&mut self, id: ClaimId) -> Option<Allocation> {
         let from = *self.claims.get_mut(id)?.leaving.take()?;
         if let Some(leaving) = self.leaving.get_mut(&from.node) {
@@ -57,7 +57,7 @@ impl Cluster {
     /// The claims that still hold what a placed claim will need.
     pub(super) fn in_the_way_of(&self, id: ClaimId) -> Vec<ClaimId> {
         let Ok(state) = self.claim_state(id) else { return Vec::new() };
-        // Who is moved must itself have left its old place.
+        // A moved claim must itself have left its old place.
         let own: Vec<ClaimId> = state.leaving.is_some().then_some(id).into_iter().collect();
         let Some(allocation) = &state.allocation else { return Vec::new() };
         let Some(node) = self.node(allocation.node) else { return own };
@@ -70,7 +70,7 @@ impl Cluster {
         let memory: Bytes = leaving.iter().filter_map(held).map(|(request, _)| request.memory).sum();
         let counted = counted::sum(leaving.iter().filter_map(held).map(|(request, _)| &request.counted));
         let lacks = |name: &String| node.counted_free(name) < counted::amount(&counted, name);
-        // What is free in the books is not free yet as far as others are still leaving.
+        // Room that is free in the books is not really free while other claims are still leaving it.
         let short =
             node.cpu_free() < cpu || node.memory_free() < memory || state.claim.request.counted.keys().any(lacks);
         let shares_a_device = |claim: &ClaimId| {
@@ -82,15 +82,15 @@ impl Cluster {
         others.copied().chain(own).chain(apart).collect()
     }
 
-    /// How many claims of a disruption budget may be disturbed now. Who has yet to start, or is on the way to another
-    /// place, is not there.
+    /// How many claims of a disruption budget may be disturbed now. Claims that have yet to start, or that are moving
+    /// to another place, do not count as available.
     pub(crate) fn spare_of_budget(&self, namespace: &str, name: &str) -> u32 {
         let Some((min_available, placed)) = self.budgets.get(namespace, name) else { return u32::MAX };
         let there = placed.filter(|claim| self.runs_on(*claim)).count();
         u32::try_from(there).unwrap_or(u32::MAX).saturating_sub(min_available)
     }
 
-    /// Notes that a claim has left its old place; says who can start now.
+    /// Notes that a claim has left its old place. Returns the claims that can start now.
     pub(super) fn gone(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         self.claim_state(id)?;
         self.no_longer_leaving(id).ok_or(EventError::NotLeaving(id))?;
@@ -110,7 +110,7 @@ impl Cluster {
         Ok(ready)
     }
 
-    /// Notes whom a claim waits for from now on.
+    /// Sets the claims that a claim waits for from now on.
     pub(super) fn wait_for(&mut self, id: ClaimId, others: Vec<ClaimId>) {
         self.wait_for_nobody(id);
         for other in &others {
@@ -121,7 +121,7 @@ impl Cluster {
         }
     }
 
-    /// A claim that is no longer placed waits for nobody to be gone.
+    /// Clears the claims that a claim waits for.
     pub(super) fn wait_for_nobody(&mut self, id: ClaimId) {
         let Some(state) = self.claims.get_mut(id) else { return };
         for leaving in std::mem::take(&mut state.starts_after) {

@@ -1,20 +1,20 @@
-//! What a queue may never exceed.
+//! The bounds of queues that claims never exceed.
 
 use crate::state::cluster::Cluster;
 use crate::state::resources::{Charge, DEVICE_MEMORY};
 use crate::vocabulary::allowance::Allowance;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// Which bound a charge would pass, and where.
+/// A bound that a charge would exceed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Exceeded {
-    /// The queue, or one above it.
+    /// The queue with the bound: the claim's own, or one above it.
     pub(crate) queue: QueueId,
-    /// The number of the resource.
+    /// The resource's number.
     pub(crate) resource: usize,
-    /// What is held there now: by all claims, or by those that may not be evicted.
+    /// What is held there now: by all claims, or, for a quota, by the claims that may not be evicted.
     pub(crate) held: u64,
-    /// What would be added.
+    /// How much would be added.
     pub(crate) asked: u64,
     /// The bound.
     pub(crate) bound: u64,
@@ -22,10 +22,10 @@ pub(crate) struct Exceeded {
     pub(crate) is_quota: bool,
 }
 
-/// Whether a queue and all above it may hold `charge`, which is `booked` already or comes on top of what they hold.
+/// Whether a queue and all queues above it may hold `charge`. `booked`: it is already part of what they hold.
 ///
-/// Nobody exceeds a limit. Claims that may not be evicted stay within the quota of each resource that a queue names:
-/// what is borrowed must be given back when its owner asks.
+/// No claim exceeds a limit. Claims that may not be evicted also stay within the quota of each resource that a queue
+/// names: borrowed room must be given back when its owner asks.
 pub(crate) fn check(
     cluster: &Cluster,
     queue: QueueId,
@@ -48,7 +48,7 @@ pub(crate) fn exceeded<'a>(
     let parts = binding.flat_map(|queue| charge.parts().map(move |part| (queue, part)));
     parts.flat_map(move |((id, queue), (resource, asked))| {
         let allowance = queue.named_allowance(resource);
-        // A quota of no CPU or memory says that none is promised, not that what runs on devices may use none.
+        // A quota of 0 CPU or memory promises none. It does not forbid device work to use any.
         let binds = |quota: &u64| !preemptible && (*quota > 0 || cluster.resources().is_of_devices(resource));
         let quota = allowance.and_then(|allowance| allowance.quota).filter(binds);
         let bounds = [
@@ -63,7 +63,7 @@ pub(crate) fn exceeded<'a>(
     })
 }
 
-/// Whether a queue, or one above it, has a bound that makes a difference between models of devices.
+/// Whether a queue, or one above it, has a bound that depends on the model of devices.
 pub(crate) fn binds_models(cluster: &Cluster, queue: QueueId) -> bool {
     let binds = |allowance: Allowance| allowance.limit.is_some() || allowance.quota.is_some();
     cluster.queues().path(queue).any(|(_, queue)| {

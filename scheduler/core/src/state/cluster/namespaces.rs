@@ -1,4 +1,4 @@
-//! Namespaces with a quota, which is a queue, or with bounds for each claim.
+//! Namespaces with a quota (which is a queue) or with bounds for each claim.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::vocabulary::queue_spec::{DEFAULT_QUEUE, QueueError, QueueId, QueueSpe
 use crate::vocabulary::request::Request;
 
 impl Cluster {
-    /// Gives a namespace a quota and bounds, or others than it has. What was admitted before stays.
+    /// Sets a namespace's quota and bounds. Claims that were admitted before stay.
     pub(super) fn set_namespace(&mut self, spec: NamespaceSpec) -> Result<(), EventError> {
         spec.validate()?;
         let queue = spec.queue_spec();
@@ -24,7 +24,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds a queue that is no namespace's.
+    /// Adds a queue that is not a namespace's quota.
     pub(super) fn add_queue(&mut self, spec: QueueSpec) -> Result<QueueId, EventError> {
         if spec.name.is_empty() {
             return Err(QueueError::Unnamed.into());
@@ -35,7 +35,7 @@ impl Cluster {
         Ok(self.queues.add(spec, &mut self.resources, self.now_ms)?)
     }
 
-    /// Removes a queue that nothing is in.
+    /// Removes a queue. Nothing may be in it or below it.
     pub(super) fn remove_queue(&mut self, name: &str) -> Result<(), EventError> {
         if let Some(namespace) = self.namespaces.values().find(|namespace| namespace.queue_name() == name) {
             return Err(QueueError::OfNamespace { queue: name.to_owned(), namespace: namespace.name.clone() }.into());
@@ -43,7 +43,7 @@ impl Cluster {
         Ok(self.queues.remove(name)?)
     }
 
-    /// Takes a namespace's quota and bounds away; nothing may be in its queue.
+    /// Removes a namespace's quota and bounds. Nothing may be in its queue.
     pub(super) fn remove_namespace(&mut self, name: &str) -> Result<(), EventError> {
         let unknown = || EventError::UnknownNamespace(name.to_owned());
         let queue = self.namespaces.get(name).ok_or_else(unknown)?.queue_name();
@@ -52,7 +52,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Adds a claim as its namespace lets it in: with the namespace's defaults for what it does not say.
+    /// Adds a claim, with its namespace's defaults for what it leaves out.
     pub(super) fn admit(&mut self, claim: Claim) -> Result<ClaimId, EventError> {
         let claim = self.as_let_in(Arc::new(claim))?;
         let id = self.add_claim(Arc::unwrap_or_clone(claim))?;
@@ -63,8 +63,8 @@ impl Cluster {
         Ok(id)
     }
 
-    /// A claim as it would be if it were added now, with its namespace's defaults for what it does not say. The cluster
-    /// stays as it is.
+    /// The claim as it would be if it were added now, with its namespace's defaults for what it leaves out. The cluster
+    /// stays unchanged.
     ///
     /// # Errors
     /// Those of [`Event::ClaimAdded`](crate::Event::ClaimAdded).
@@ -85,14 +85,14 @@ impl Cluster {
         Ok(claim)
     }
 
-    /// What a claim of a namespace is taken to ask for.
+    /// A request with the namespace's defaults, within the namespace's bounds.
     pub(super) fn bounded(&self, namespace: &str, request: Request) -> Result<Request, EventError> {
         let Some(namespace) = self.namespaces.get(namespace) else { return Ok(request) };
         Ok(namespace.apply(&request, self.resources.memory_of(&request))?)
     }
 
-    /// The leaf queue of who names `queue`: in a namespace with a quota its own, unless another one is named than that
-    /// above it.
+    /// The leaf queue of a claim that names `queue`. In a namespace with a quota this is the namespace's own queue,
+    /// unless the claim names a queue other than the one above it.
     pub(super) fn queue_for(&self, queue: &str, namespace: &str) -> Result<QueueId, EventError> {
         let own =
             self.namespaces.get(namespace).filter(|spec| queue.is_empty() || spec.queue.as_deref() == Some(queue));

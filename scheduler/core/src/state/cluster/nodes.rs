@@ -15,12 +15,12 @@ impl Cluster {
         self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))
     }
 
-    /// Notes that a node has changed, for who keeps something about each.
+    /// Notes that a node has changed, for readers that keep something about every node.
     pub(super) fn note(&mut self, node: NodeId, spec: bool) {
         self.changes.push(ChangedNode { node, spec }, self.nodes.len());
     }
 
-    /// Notes that what a node is has changed, and not only what is free on it.
+    /// Notes that more than a node's free amounts has changed.
     pub(super) fn note_spec(&mut self, node: NodeId) {
         self.specs_changed += 1;
         self.note(node, true);
@@ -41,8 +41,8 @@ impl Cluster {
         Ok(id)
     }
 
-    /// Takes in what a node is. Returns it as it is kept, and whether the least or the most memory of the devices of a
-    /// model is another one now.
+    /// Takes in a node's specification. Returns it as it is kept, and whether the least or the greatest memory of a
+    /// model's devices has changed.
     pub(super) fn join_node(&mut self, id: NodeId, spec: NodeSpec) -> (KnownNode, bool) {
         let mut models = Vec::with_capacity(spec.devices.len());
         let mut news = false;
@@ -56,8 +56,8 @@ impl Cluster {
         (self.node_parts.join(spec, &models), news)
     }
 
-    /// Takes out what a node was. Returns whether the least or the most memory of the devices of a model is another one
-    /// now.
+    /// Takes out a node's specification. Returns whether the least or the greatest memory of a model's devices has
+    /// changed.
     pub(super) fn leave_node(&mut self, id: NodeId, spec: &KnownNode) -> bool {
         self.note_foreign(id, &spec.foreign, false);
         let mut news = false;
@@ -76,7 +76,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Removes a node: who was placed there waits again, and who was leaving it is gone.
+    /// Removes a node: claims that were placed there are pending again, and claims that were leaving it are gone.
     pub(super) fn remove_node(&mut self, id: NodeId) -> Result<Outcome, EventError> {
         let there: Vec<ClaimId> = self.node(id).ok_or(EventError::NoSuchNode(id))?.claims().collect();
         let displaced = self.lose(there)?;
@@ -127,8 +127,8 @@ impl Cluster {
         self.lose(lost).map(Outcome::displaced)
     }
 
-    /// Keeps a node for somebody, or opens it to all again. A scheduler that keeps nodes of the cluster decides about
-    /// those by itself.
+    /// Keeps a node for a pending group, or opens it to all claims again. A scheduler that keeps nodes of this cluster
+    /// decides about those nodes itself.
     ///
     /// # Errors
     /// If there is no such node.
@@ -141,7 +141,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the nodes that take claims have of each resource, by its number.
+    /// The capacity of each resource on the nodes that are not cordoned, by the resource's number.
     pub(crate) fn totals(&self) -> Vec<u64> {
         let mut totals = vec![0_u64; self.resources.len()];
         let mut add = |number: usize, amount: u64| totals[number] = totals[number].saturating_add(amount);

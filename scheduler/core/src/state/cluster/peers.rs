@@ -1,4 +1,4 @@
-//! Claims, and tasks that are not in the books, that have to do with each other's places.
+//! Rules about peers: between claims, and between claims and tasks that are not in the books.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::vocabulary::peers::{AntiAffinity, Peers};
 use crate::vocabulary::request::Request;
 
 impl Cluster {
-    /// Where those are whom rules about peers count.
+    /// Where the peers are that rules count.
     pub(crate) fn peers(&self) -> &PeerBooks {
         &self.peers
     }
 
-    /// Gives a claim other peers, wherever it is.
+    /// Changes a claim's peers, whether it is placed or not.
     pub(super) fn change_peers(&mut self, id: ClaimId, peers: Option<Arc<Peers>>) -> Result<(), EventError> {
         let state = self.claim_state(id)?;
         if state.claim.request.peers == peers {
@@ -31,13 +31,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Notes the tasks on a node that are not in the books, or that they are there no longer.
+    /// Notes the tasks on a node that are not in the books, or that they are gone.
     pub(super) fn note_foreign(&mut self, node: NodeId, foreign: &[Arc<Peers>], is_there: bool) {
         foreign.iter().for_each(|peers| self.peers.note(node, peers, is_there));
     }
 
-    /// The claims that are leaving a place so near that a placed claim cannot start before they are gone: their
-    /// anti-affinity, or its own, keeps them apart.
+    /// Claims that have to be gone before a placed claim can start, because an anti-affinity, theirs or its own, keeps
+    /// them apart.
     pub(super) fn leaving_too_near(&self, id: ClaimId) -> Vec<ClaimId> {
         let Some(state) = self.claims.get(id) else { return Vec::new() };
         let Some((peers, at)) = state.claim.request.peers.as_deref().zip(state.allocation.as_ref()) else {
@@ -54,7 +54,7 @@ impl Cluster {
         near.map(|(other, _)| other).collect()
     }
 
-    /// Whether a task on one node has an anti-affinity that keeps another one from another node.
+    /// Whether an anti-affinity of the task `one` on `node` keeps the task `other` from `others_node`.
     fn avoids(&self, one: &Peers, other: &Peers, node: NodeId, others_node: NodeId) -> bool {
         let domain = |node: NodeId, key: &str| self.node(node).and_then(|node| node.spec().labels.get(key));
         let is_near = |rule: &AntiAffinity| {
@@ -64,7 +64,7 @@ impl Cluster {
         one.anti_affinity.iter().any(|rule| other.member_of.contains(&rule.group) && is_near(rule))
     }
 
-    /// Whether the affinity or the spread of others counts a claim. If it moved, others that are placed could lose the
+    /// Whether the affinity or the spread of other claims counts this claim. If it moved, placed claims could lose a
     /// claim that they must be near.
     pub(crate) fn is_counted_on(&self, id: ClaimId) -> bool {
         let peers = self.claims.get(id).and_then(|state| state.claim.request.peers.as_deref());

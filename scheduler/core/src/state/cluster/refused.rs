@@ -1,20 +1,20 @@
 //! Evictions that nodes refuse.
 //!
-//! A claim whose node refuses to evict it goes on running where it was. If it were chosen again at once, the claims that
-//! need its room would wait for it for ever, although others could make way. So no action chooses it for a while, which
-//! is twice as long after each further refusal, up to a bound. Then it may be chosen again.
+//! A claim stays where it was and runs on if its node refuses to evict it. If it were chosen again at once, the claims
+//! that need its room could wait for ever, although other claims could make way. So no action chooses it for a while.
+//! This time doubles with each further refusal, up to a bound.
 
 use super::Cluster;
 use crate::vocabulary::claim::{ClaimId, LastEviction};
 use crate::vocabulary::event::EventError;
 
-/// How long a claim is left alone after its node has refused to evict it for the first time.
+/// How long a claim is left alone after its node's first refusal.
 const ALONE_MS: u64 = 5000;
-/// The longest that it is left alone.
+/// The longest time that a claim is left alone.
 const ALONE_MAX_MS: u64 = 600_000;
 
 impl Cluster {
-    /// Puts a claim back that was leaving; says who waits again that was to have its room.
+    /// Puts a leaving claim back. Returns the claims that were going to have its room and are pending again.
     pub(super) fn refuse_eviction(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         let state = self.claim_state(id)?;
         if state.is_withdrawn {
@@ -22,7 +22,7 @@ impl Cluster {
         }
         let from = state.leaving.as_deref().cloned().ok_or(EventError::NotLeaving(id))?;
         let before = state.last_eviction.as_deref().copied().unwrap_or_default();
-        // A claim that was moved waits for itself to have left its old place.
+        // A moved claim waits for itself to leave its old place.
         let mut waiting: Vec<ClaimId> = self.waiting_for.get(&id).into_iter().flatten().copied().collect();
         if state.allocation.is_some() && !waiting.contains(&id) {
             waiting.push(id);
@@ -48,20 +48,20 @@ impl Cluster {
         Ok(displaced)
     }
 
-    /// Notes since when a claim ran that is leaving now.
+    /// Notes since when a claim that is leaving now has run.
     pub(super) fn note_eviction(&mut self, id: ClaimId, ran_since_ms: u64) {
         if let Some(state) = self.claims.get_mut(id) {
             state.last_eviction.get_or_insert_default().ran_since_ms = Some(ran_since_ms);
         }
     }
 
-    /// What is known of a claim's last eviction, if that is under way or was refused.
+    /// What is known of a claim's last eviction, while the eviction is under way or after it was refused.
     #[must_use]
     pub fn last_eviction(&self, id: ClaimId) -> Option<&LastEviction> {
         self.claim_state(id).ok()?.last_eviction.as_deref()
     }
 
-    /// How much longer a claim is left alone because its node has refused to evict it; `None`: it may be chosen.
+    /// How much longer a claim is left alone after a refused eviction, in milliseconds; `None`: it may be chosen.
     pub(crate) fn left_alone_ms(&self, id: ClaimId) -> Option<u64> {
         let until_ms = self.last_eviction(id)?.left_alone_until_ms;
         (until_ms > self.now_ms).then(|| until_ms - self.now_ms)

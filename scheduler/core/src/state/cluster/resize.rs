@@ -21,7 +21,8 @@ impl Cluster {
         if state.is_withdrawn {
             return Err(EventError::Withdrawn(id));
         }
-        // Others count on what it is leaving, or it counts on what others are leaving.
+        // A claim between two places is not resized: other claims count on what it leaves, or it counts on what others
+        // leave.
         if state.leaving.is_some() || (state.allocation.is_some() && state.started_ms.is_none()) {
             return Err(EventError::Moving(id));
         }
@@ -30,7 +31,7 @@ impl Cluster {
         let after = self.resized(&before, request)?;
         self.evict(id)?;
         let old = self.exchange_request(id, request)?;
-        // A claim that asks for less makes it better on a node that runs more than it has.
+        // On a node that holds more than it has, a smaller request helps, so it is accepted even without enough room.
         let shrinks = counted::is_enough(&old.counted, &request.counted)
             && self.charge_at(id, &after).is_some_and(|charge| charge.beyond(&held).parts().next().is_none());
         let placed = if shrinks { self.place_beyond(id, after) } else { self.place(id, after) };
@@ -44,11 +45,11 @@ impl Cluster {
         Err(error)
     }
 
-    /// What an allocation becomes with another request.
+    /// The allocation that a claim has with another request.
     pub(super) fn resized(&self, allocation: &Allocation, request: &Request) -> Result<Allocation, EventError> {
         let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
         let mut resized = allocation.clone();
-        // Where the numbers of devices differ, the node says so.
+        // If the numbers of devices differ, the node refuses the allocation later.
         for (part, wanted) in resized.devices.iter_mut().zip(request.parts_of(allocation)) {
             let memory = node.devices().get(usize::from(part.device)).map_or(part.memory, |device| device.memory());
             (part.core, part.memory) = (wanted.core, wanted.memory.on(memory));
@@ -56,8 +57,8 @@ impl Cluster {
         Ok(resized)
     }
 
-    /// Whether a running claim may have what it has now and did not have before. Without this check a claim could pass
-    /// a quota by growing, or two containers could hold what one of them is still leaving.
+    /// Whether a running claim may have what it holds now beyond what it held before. Without this check a claim could
+    /// exceed a quota by growing, or two containers could hold what one of them is still leaving.
     fn may_grow(&self, id: ClaimId, old: &Request, before: &Charge) -> Result<(), EventError> {
         let more = self.charge(id).unwrap_or_default().beyond(before);
         let state = self.claim_state(id)?;
@@ -73,8 +74,8 @@ impl Cluster {
         }
     }
 
-    /// Whether what is placed on a node, even if it has not started yet, and what is still leaving it are together more
-    /// than it has.
+    /// Whether a node has less than its placed claims (started or not) and the claims that are still leaving it hold
+    /// together.
     fn is_overfull(&self, id: NodeId) -> bool {
         let Some(node) = self.node(id) else { return false };
         let leaving = self.leaving.get(&id).into_iter().flatten();

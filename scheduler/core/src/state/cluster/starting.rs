@@ -1,9 +1,9 @@
 //! Members of a gang start together, or not at all.
 //!
-//! Between the decision and the start somebody else may still have to leave, and meanwhile members can be lost: a node
-//! goes, a claim is removed, a container fails. A gang never starts with fewer members than it needs: those that it
-//! needs wait for whoever any of them waits for, and if too few of them are left, none starts, and all of them are
-//! placed anew, together.
+//! Between a decision and the start, other claims may have to leave first, and meanwhile members can be lost: a node
+//! goes, a claim is removed, or a container fails. A gang never starts with fewer members than it needs. Each needed
+//! member waits until all claims are gone that any of them waits for. If too few members are left, none of them starts,
+//! and all of them are placed anew, together.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use crate::vocabulary::event::EventError;
 use crate::vocabulary::pod_group::GroupId;
 
 impl Cluster {
-    /// Takes claims that are gone from where they were placed out of the books, and with them those that now cannot
-    /// start. Says who waits again.
+    /// Takes lost claims out of the books of their places, and with them the claims that cannot start without them.
+    /// Returns the claims that are pending again.
     pub(super) fn lose(&mut self, mut lost: Vec<ClaimId>) -> Result<Vec<ClaimId>, EventError> {
         let mut groups = BTreeSet::new();
         for claim in &lost {
@@ -50,7 +50,7 @@ impl Cluster {
         Ok(released)
     }
 
-    /// The members of a group that are placed but do not run, if even all of them would not give it its minimum.
+    /// The placed members of a group that do not run, if the group cannot reach its minimum even with all of them.
     pub(crate) fn too_few_to_start(&self, id: GroupId) -> Vec<ClaimId> {
         let Some(group) = self.groups.get(id) else { return Vec::new() };
         match group.starting_core(|claim| self.runs_on(claim)) {
@@ -64,7 +64,7 @@ impl Cluster {
         members.filter(|claim| self.allocation(*claim).is_some() && !self.runs_on(*claim)).collect()
     }
 
-    /// Sees to it that the members of a group that it needs to run start at the same time, and none beyond them before.
+    /// Makes the members that a group needs start at the same time, and no further member before them.
     pub(super) fn start_together(&mut self, id: GroupId) {
         let waiting = self.yet_to_start(id);
         if waiting.len() < 2 {

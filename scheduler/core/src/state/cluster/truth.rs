@@ -1,5 +1,5 @@
-//! What is seen outside, whatever was decided. What runs somewhere runs there, and the books say so, even if it is more
-//! than there is room for. Cycles make that good.
+//! Observations, whatever was decided. The books record a claim where it was seen running, even if the node has not
+//! enough room. Later cycles correct this.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::{DeviceSpec, NodeSpec};
 
 impl Cluster {
-    /// Notes that a claim, which was not taken to run, does.
+    /// Notes that a claim runs that was not known to run.
     pub(super) fn see(&mut self, id: ClaimId, allocation: Allocation) -> Result<Outcome, EventError> {
         let state = self.claim_state(id)?;
         if state.started_ms.is_some() {
@@ -24,7 +24,7 @@ impl Cluster {
         let node = self.node(allocation.node).ok_or(EventError::NoSuchNode(allocation.node))?;
         let fits = node.check_shape(&state.claim.request, &allocation);
         fits.map_err(|reason| EventError::NotEnough { node: allocation.node, reason })?;
-        // It was to start somewhere else, or here once others are gone.
+        // The claim was to start at another place, or here after other claims are gone.
         let mut displaced = if state.allocation.is_some() { self.lose(vec![id])? } else { Vec::new() };
         displaced.retain(|claim| *claim != id);
         self.place_beyond(id, allocation)?;
@@ -32,7 +32,7 @@ impl Cluster {
         Ok(Outcome::Claims { displaced, ready })
     }
 
-    /// Notes that nobody knows whether a claim runs where it was told to; says who waits again.
+    /// Notes that it is unknown whether a running claim still runs. Returns the claims that are pending again.
     pub(super) fn silent(&mut self, id: ClaimId) -> Result<Vec<ClaimId>, EventError> {
         let state = self.claim_state(id)?;
         let from = state.allocation.clone().zip(state.started_ms);
@@ -44,8 +44,8 @@ impl Cluster {
         Ok(displaced)
     }
 
-    /// Gives a node other amounts, devices and labels; says who waits again because the device that it was to start on
-    /// is not healthy any more.
+    /// Changes a node's amounts, devices and labels. Returns the claims that are pending again because a device that
+    /// they were to start on is no longer healthy.
     pub(super) fn change_node(&mut self, id: NodeId, spec: NodeSpec) -> Result<Vec<ClaimId>, EventError> {
         let node = self.node(id).ok_or(EventError::NoSuchNode(id))?;
         let before = node.spec();
@@ -105,7 +105,7 @@ impl Cluster {
         self.note_spec(id);
     }
 
-    /// What a claim holds of its devices now that these may have other amounts of memory.
+    /// What a claim holds of its devices, after the memory of these devices may have changed.
     fn on_new_amounts(&self, id: ClaimId, at: &Allocation) -> Result<Allocation, EventError> {
         let request: &Request = &self.claim_state(id)?.claim.request;
         self.resized(at, request)

@@ -1,4 +1,4 @@
-//! Who belongs to a group.
+//! The members of a group.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ pub(crate) struct Member {
     pub(crate) claim: ClaimId,
     pub(crate) sub_group: usize,
     pub(crate) placed: bool,
-    /// Nobody wants it any more: it is never placed again, and counts for nothing.
+    /// Whether it was withdrawn: it is never placed again, and counts for nothing.
     pub(crate) withdrawn: bool,
 }
 
 impl Member {
-    /// Whether it is to be placed.
+    /// Whether it is pending.
     pub(crate) fn waits(&self) -> bool {
         !self.placed && !self.withdrawn
     }
@@ -75,7 +75,7 @@ impl Members {
         }
     }
 
-    /// The oldest first.
+    /// All members with their sequence numbers, the oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&u64, &Member)> {
         let (only, several) = match self {
             Self::OneAtMost(only) => (only.as_ref(), None),
@@ -84,7 +84,7 @@ impl Members {
         only.into_iter().map(|(sequence, member)| (sequence, member)).chain(several.into_iter().flatten())
     }
 
-    /// The oldest first.
+    /// All members, the oldest first.
     pub(super) fn values(&self) -> impl Iterator<Item = &Member> {
         self.iter().map(|(_, member)| member)
     }

@@ -1,18 +1,18 @@
-//! What claims hold of a node that it does not have.
+//! What claims hold of a node beyond its capacity.
 
 use std::collections::BTreeMap;
 
 use crate::vocabulary::counted;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 
-/// What claims hold of a node beyond what it has.
+/// The amounts that claims hold beyond a node's capacity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Beyond {
     pub(super) cpu: MilliCpu,
     pub(super) memory: Bytes,
-    /// Of things that are only counted, without zeros.
+    /// Of counted resources, without zeros.
     pub(super) counted: BTreeMap<String, u64>,
-    /// Time and memory, by device.
+    /// Time and memory, for each device.
     pub(super) devices: Vec<(DeviceCore, Bytes)>,
 }
 

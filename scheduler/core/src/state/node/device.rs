@@ -10,7 +10,7 @@ pub struct Device {
     pub(super) core_free: DeviceCore,
     pub(super) memory_free: Bytes,
     pub(super) memory: Bytes,
-    /// Memory in use that no claim was given.
+    /// Memory in use that was not given to any claim.
     memory_outside: Bytes,
     pub(super) holders: u32,
     pub(super) healthy: bool,
@@ -32,13 +32,13 @@ impl Device {
         device
     }
 
-    /// Time that nobody holds.
+    /// Device time that no claim holds.
     #[must_use]
     pub fn core_free(&self) -> DeviceCore {
         self.core_free
     }
 
-    /// Memory that nobody holds.
+    /// Device memory that no claim holds.
     #[must_use]
     pub fn memory_free(&self) -> Bytes {
         self.memory_free
@@ -50,27 +50,26 @@ impl Device {
         self.memory
     }
 
-    /// Whether nobody holds any of it and it may be given out.
+    /// Whether it is healthy and no claim holds any of it.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.holders == 0 && self.healthy
     }
 
-    /// Whether it may be given out.
+    /// Whether it is healthy, so that it may be given out.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.healthy
     }
 
-    /// The part of the device that can still be given out in time and memory alike, in thousandths; 0 if it may not be
-    /// given out.
+    /// The part of the device that can still be given out in time and memory alike, in thousandths; 0 if the device is
+    /// not healthy.
     #[must_use]
     pub fn usable_thousandths(&self) -> u16 {
         self.usable_thousandths
     }
 
-    /// What [`Device::usable_thousandths`] will be when `core` and `memory` of it are taken; `None` if there is not so
-    /// much.
+    /// The value of [`Device::usable_thousandths`] after `core` and `memory` of it are taken; `None` if less is free.
     #[must_use]
     pub fn usable_after(&self, core: DeviceCore, memory: Bytes) -> Option<u16> {
         if !self.healthy {
@@ -81,12 +80,12 @@ impl Device {
         Some(usable_thousandths(core_left, memory_left, self.memory))
     }
 
-    /// Memory that can be taken while at most `threshold_percent` of it are given out, or in use without being given out;
-    /// `None` if it is more already.
+    /// How much memory can be taken so that at most `threshold_percent` of all its memory is in use, whether given out
+    /// or not; `None` if more is in use already.
     #[must_use]
     pub fn memory_below(&self, threshold_percent: Option<u8>) -> Option<Bytes> {
         let Some(percent) = threshold_percent else { return Some(self.memory_free) };
-        // Rounded up, so that no more is used than the percentage.
+        // Rounded up, so that no more than this percentage is used.
         let kept = (u128::from(self.memory.get()) * u128::from(100 - percent.min(100))).div_ceil(100);
         let kept = u64::try_from(kept).unwrap_or(u64::MAX).saturating_add(self.memory_outside.get());
         self.memory_free.checked_sub(Bytes::new(kept))
@@ -101,7 +100,7 @@ impl Device {
 }
 
 fn usable_thousandths(core: DeviceCore, memory: Bytes, of: Bytes) -> u16 {
-    // A device none of whose memory is taken needs no division, nor does one whose memory nobody counts.
+    // A device of which no memory is taken needs no division, nor does one whose memory is not counted (0 bytes).
     let memory = if memory == of { 1000 } else { memory.thousandths_of(of) };
     u16::try_from(core.get().min(memory)).unwrap_or(u16::MAX)
 }

@@ -1,4 +1,4 @@
-//! What claims take of a node and give back.
+//! How claims take amounts of a node and give them back.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,7 @@ use crate::vocabulary::request::Request;
 use crate::vocabulary::spec::DeviceSpec;
 
 impl Node {
-    /// Takes what an allocation says, all of it or nothing. Whether devices are healthy is not asked: what ran before
-    /// stays in the books.
+    /// Takes the whole allocation, or nothing. Health is not checked: claims that ran before stay in the books.
     pub(crate) fn take(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
         if request.cpu > self.cpu_free {
             return Err(NotEnough::Cpu { wanted: request.cpu, free: self.cpu_free });
@@ -39,8 +38,8 @@ impl Node {
         Ok(())
     }
 
-    /// What is free of a device for the part of this number of an allocation, when the parts before it are taken: those
-    /// of other requests can be of the same device.
+    /// The free time and memory of a device for one part of an allocation, after the earlier parts are taken. Parts of
+    /// other requests can be on the same device.
     fn free_for(&self, request: &Request, allocation: &Allocation, number: usize) -> Option<(DeviceCore, Bytes)> {
         let part = allocation.devices.get(number)?;
         let state = self.devices.get(usize::from(part.device))?;
@@ -54,7 +53,7 @@ impl Node {
         }))
     }
 
-    /// Takes what an allocation says even if there is not so much.
+    /// Takes an allocation even if there is not enough room.
     pub(crate) fn take_beyond(
         &mut self,
         claim: ClaimId,
@@ -74,7 +73,7 @@ impl Node {
         Ok(())
     }
 
-    /// What an allocation would take beyond what is free.
+    /// What an allocation would take beyond the free amounts.
     fn missing(&self, request: &Request, allocation: &Allocation) -> Option<Beyond> {
         let mut missing = Beyond {
             cpu: request.cpu.saturating_sub(self.cpu_free),
@@ -95,7 +94,7 @@ impl Node {
         (!missing.is_nothing()).then_some(missing)
     }
 
-    /// Whether an allocation is one of this node for this request, whatever is free.
+    /// Whether an allocation fits this node's devices and this request in form, whatever is free.
     pub(crate) fn check_shape(&self, request: &Request, allocation: &Allocation) -> Result<(), NotEnough> {
         let (alternative, choices) = (allocation.alternative, request.choice_count());
         if alternative >= choices {
@@ -153,7 +152,7 @@ impl Node {
         self.derive();
     }
 
-    /// Gives back what [`Node::take`] or [`Node::take_beyond`] took. What is held beyond what there is goes first.
+    /// Gives back what [`Node::take`] or [`Node::take_beyond`] took. Amounts beyond the capacity are given back first.
     pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
         let place = self.claims.binary_search(&claim);
         debug_assert!(place.is_ok(), "only who is here can leave");

@@ -1,4 +1,4 @@
-//! What queues have used, as a value, and restored from one.
+//! Dumps the usage of queues, and restores it.
 
 use super::{Queue, Queues};
 use crate::state::resources::Resources;
@@ -6,7 +6,7 @@ use crate::state::usage::DecayedUsage;
 use crate::vocabulary::dump::DumpedUsage;
 
 impl Queue {
-    /// What it has used. Resources that it has not used are left out.
+    /// Its usage. Resources that it has not used are left out.
     pub(crate) fn dump_usage(&self, resources: &Resources) -> DumpedUsage {
         let used = self.usage.iter().enumerate().filter(|(_, usage)| usage.integral() > 0);
         DumpedUsage {
@@ -17,12 +17,12 @@ impl Queue {
 }
 
 impl Queues {
-    /// Past usage counts half as much after so many milliseconds.
+    /// The half-life of past usage, in milliseconds.
     pub(crate) fn half_life_ms(&self) -> u64 {
         self.half_life_ms
     }
 
-    /// What there was of each resource that was noted.
+    /// The cluster's capacity over time, of each resource that was noted.
     pub(crate) fn dump_capacity(&self, resources: &Resources) -> DumpedUsage {
         let noted = self.capacity.iter().enumerate();
         DumpedUsage {
@@ -31,7 +31,7 @@ impl Queues {
         }
     }
 
-    /// Sets what the queue of this name has used.
+    /// Sets the usage of the queue with this name.
     pub(crate) fn restore_usage(&mut self, name: &str, dumped: &DumpedUsage, resources: &mut Resources) {
         let usage = restored(dumped, self.half_life_ms, resources);
         if let Some(queue) = self.named(name).and_then(|id| self.queues.get_mut(id)) {
@@ -39,13 +39,13 @@ impl Queues {
         }
     }
 
-    /// Sets what there was of each resource.
+    /// Sets the cluster's capacity of each resource over time.
     pub(crate) fn restore_capacity(&mut self, dumped: &DumpedUsage, resources: &mut Resources) {
         self.capacity = restored(dumped, self.half_life_ms, resources);
     }
 }
 
-/// By number of the resource; of those in between that are left out nothing was used.
+/// Usage by the resource's number. Numbers that the dump leaves out have no usage.
 fn restored(dumped: &DumpedUsage, half_life_ms: u64, resources: &mut Resources) -> Vec<DecayedUsage> {
     let mut usages = Vec::new();
     for (resource, integral) in &dumped.integrals {
