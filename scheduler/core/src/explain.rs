@@ -1,9 +1,9 @@
-//! Why something waits, what would change that, and why it was evicted.
+//! Why a claim waits, which changes would let it be placed, and why it was evicted.
 //!
-//! There are two depths. A cycle says of all that waits what it has found out anyway
-//! ([`Pending::reason`](crate::Pending::reason)). Asked about one claim, [`Scheduler::explain`] looks at all that is in
-//! its way, and tries changes in a copy of the state: what it suggests does let the claim be placed, unless somebody
-//! whose turn comes before takes the room.
+//! There are two depths. A cycle reports for every pending group what it has found out anyway
+//! ([`Pending::reason`](crate::Pending::reason)). Asked about one claim, [`Scheduler::explain`] looks at everything
+//! that is in the claim's way, and tries changes in a copy of the state. A change that it suggests does let the claim
+//! be placed, unless a claim with an earlier turn takes the room.
 
 mod change;
 mod fairness;
@@ -45,28 +45,28 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
 use trial::Trial;
 
-/// All that is known about why a claim waits, or was evicted.
+/// Everything that is known about why a claim waits or was evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Explanation {
     /// The claim's name.
     pub name: String,
-    /// Its pod group, or the one that was made for it alone.
+    /// Its pod group, or the group that was made for it alone.
     pub group: GroupId,
-    /// The node that it is placed on; `None`: it waits.
+    /// The node that it is placed on; `None`: it is pending.
     pub node: Option<String>,
-    /// What is in the way of what its pod group wants to have placed next, the most basic first. Of a claim that waits
-    /// and that nothing is in the way of: the next cycle places it.
+    /// What is in the way of the members that its pod group needs placed next, the most basic reason first. If a
+    /// pending claim has no reason here, the next cycle places it.
     pub reasons: Vec<Reason>,
-    /// Single changes, each of which would let that be placed, the smallest first.
+    /// Single changes, the smallest first. Each of them alone would let those members be placed.
     pub changes: Vec<Change>,
-    /// The members whose requests these changes are about; see [`Change::events`].
+    /// The members whose requests the changes are about; see [`Change::events`].
     pub members: Vec<ClaimId>,
-    /// Why it was evicted last, then why the one that it was evicted for had been evicted, and so on.
+    /// Why it was last evicted, then why the claim that it was evicted for had been evicted, and so on.
     pub evictions: Vec<Eviction>,
 }
 
 impl Scheduler {
-    /// Explains why a claim waits, or was evicted. The state stays as it is.
+    /// Explains why a claim waits or was evicted. The state stays unchanged.
     ///
     /// # Errors
     /// If there is no such claim.
@@ -139,7 +139,7 @@ impl Scheduler {
         explanation.changes = search.run(first);
     }
 
-    /// Who makes way for a unit in a copy of the state, by whatever action, or why nobody does.
+    /// The claims that make way for a unit in a copy of the state, by any action, or why no claim does.
     fn make_way_in(
         &self,
         mut cluster: Cluster,
@@ -164,14 +164,14 @@ impl Scheduler {
     }
 }
 
-/// Of a claim that has its place: who it waits for.
+/// For a claim that has its place: the claims that it waits for.
 fn starts_after(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
     let leaving: Vec<(ClaimId, String)> =
         cluster.starts_after(claim).iter().map(|other| named(cluster, *other)).collect();
     (!leaving.is_empty()).then_some(Reason::StartsAfter { leaving })
 }
 
-/// Of a claim that runs: whether its node has refused to evict it lately.
+/// For a running claim: whether its node has lately refused to evict it.
 fn eviction_refused(cluster: &Cluster, claim: ClaimId) -> Option<Reason> {
     let left_ms = cluster.left_alone_ms(claim)?;
     let refusals = cluster.last_eviction(claim)?.refusals;

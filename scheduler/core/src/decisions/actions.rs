@@ -1,9 +1,9 @@
-//! What is done when nothing free fits: others are moved or evicted.
+//! The actions for units that do not fit into free room: other claims are moved or evicted.
 //!
-//! *Consolidate* moves claims so that what is free is in one place. *Reclaim* takes back from queues above their fair
-//! share. *Preempt* takes from units of lower priority in the same queue. Who may be taken follows in all cases from
-//! the one set of entitled units ([`Entitled`](crate::decisions::entitled::Entitled)), which is why none of this goes
-//! round in circles.
+//! *Consolidate* moves claims so that free room comes together in one place. *Reclaim* takes back from queues above
+//! their fair share. *Preempt* takes from units of lower priority in the same queue. In all cases the same set of
+//! entitled units ([`Entitled`](crate::decisions::entitled::Entitled)) decides which units may be taken, so actions
+//! never go round in circles.
 
 mod best_set;
 mod bounds;

@@ -1,4 +1,4 @@
-//! The members beyond a group's core that wait, and which of them are still to be tried.
+//! The pending members beyond a group's core, and which of them are still to be tried.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,18 +8,18 @@ use crate::state::cluster::Cluster;
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::pod_group::GroupId;
 
-/// The members of a group that could be placed one by one, while a cycle places some of them. Where one finds no room
-/// none of its class does, so that only the first of each class is looked at: a group may have thousands.
+/// The members of a group that could be placed one by one, while a cycle places some of them. If one of them finds no
+/// room, no other of its class does. So only the first of each class is tried: a group may have thousands of members.
 #[derive(Debug, Default)]
 pub(crate) struct Beyond {
-    /// By class, in the order in which they were added, each with its number in that order.
+    /// By class, the pending members in the order in which they were added, each with its number in that order.
     waiting: BTreeMap<ClassId, VecDeque<(u64, ClaimId)>>,
     /// The classes that are still to be tried, by the number of their first member.
     open: BTreeMap<u64, ClassId>,
 }
 
 impl Beyond {
-    /// Of a group that has what it needs, if several of its members wait.
+    /// For a group that has its minimum and more than one pending member.
     pub(crate) fn of(cluster: &Cluster, id: GroupId) -> Option<Self> {
         let group = cluster.group(id).filter(|group| group.has_minimum() && group.waiting_members() > 1)?;
         let mut beyond = Self::default();
@@ -35,7 +35,7 @@ impl Beyond {
         Some(beyond)
     }
 
-    /// The first member that is not known to fail; `fails` says whether one does.
+    /// The first member that is not known to fail. `fails` says whether a unit is known to fail.
     pub(crate) fn next(&mut self, cluster: &Cluster, group: GroupId, fails: impl Fn(&Unit) -> bool) -> Option<Unit> {
         while let Some((_, class)) = self.open.pop_first() {
             let Some(waiting) = self.waiting.get_mut(&class) else { continue };
@@ -43,7 +43,7 @@ impl Beyond {
                 waiting.pop_front();
             }
             let Some((number, claim)) = waiting.front().copied() else { continue };
-            // Others may stand before the next one of this class.
+            // Members of other classes may come before the next one of this class.
             if self.open.first_key_value().is_some_and(|(other, _)| *other < number) {
                 self.open.insert(number, class);
                 continue;

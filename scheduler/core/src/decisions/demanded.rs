@@ -1,4 +1,4 @@
-//! What a queue wants in units: placed or waiting, it makes no difference.
+//! The units that a queue wants, whether they are placed or pending.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -11,7 +11,7 @@ use crate::state::resources::Charge;
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// What units of each class take at least, wherever they are placed.
+/// The least charge of a unit of each class, wherever it is placed.
 #[derive(Debug, Default)]
 pub(crate) struct ClassCharges {
     by_class: BTreeMap<ClassId, Charge>,
@@ -31,7 +31,7 @@ impl ClassCharges {
     }
 }
 
-/// Members beyond their groups' cores come behind all cores of their priority, so they are kept until then.
+/// Members beyond their groups' cores, kept until all cores of their priority have come.
 #[derive(Debug, Default)]
 struct Later {
     priority: i32,
@@ -39,9 +39,9 @@ struct Later {
     beyond: BTreeMap<u64, Vec<ClaimId>>,
 }
 
-/// Goes through the units of a leaf queue in the order of rank, placed or waiting, as long as `visit` goes on: with
-/// their rank, and what they take at least. What is placed where does not matter. Groups that lack members are left
-/// out: they want nothing yet.
+/// Visits the units of a leaf queue in the order of rank, placed or pending, as long as `visit` goes on. `visit` is
+/// given the rank and the least charge of each. Where units are placed does not matter. Groups that lack members are
+/// left out: they want nothing yet.
 pub(crate) fn each_demanded<B>(
     cluster: &Cluster,
     charges: &mut ClassCharges,
@@ -50,7 +50,7 @@ pub(crate) fn each_demanded<B>(
 ) -> ControlFlow<B> {
     let Some(queue) = cluster.queue(queue) else { return ControlFlow::Continue(()) };
     let mut placed = queue.placed().iter().map(|turn| (*turn, None)).peekable();
-    // Groups of which something is placed are found there.
+    // Groups with placed members are found among the placed ones.
     let is_new =
         |turn: &Turn| !turn.elastic || cluster.group(turn.group).is_some_and(|group| group.placed_members() == 0);
     let new = queue.waiting().iter().filter(|(turn, _)| is_new(turn));

@@ -1,7 +1,8 @@
-//! Which of a queue's placed units are within its fair share, and which within what is certain of it.
+//! Which of a queue's placed units are within its fair share, and which are within its guaranteed part.
 //!
-//! These sets decide who may reclaim, from whom, and who goes first. With several measures each action could undo
-//! another one. Reclaim and preemption only raise the sets, in an order that has an end: so cycles come to rest.
+//! These sets decide which queues may reclaim, from which units, and which queue goes first. With several measures, one
+//! action could undo another one. Reclaim and preemption only raise the sets, in an order that has an end, so cycles
+//! come to rest.
 
 mod accepted;
 mod placed_unit;
@@ -22,7 +23,7 @@ use accepted::{Accepted, fits};
 pub(crate) use placed_unit::PlacedUnit;
 use placed_unit::Verdict;
 
-/// What is evicted as a whole, and whether it is within its queue's fair share.
+/// A unit that is evicted as a whole, and whether it is within its queue's fair share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Its group.
@@ -31,34 +32,41 @@ pub struct Standing {
     pub claims: Vec<ClaimId>,
     /// Whether it is one member beyond those that the group needs.
     pub is_elastic: bool,
-    /// Whether it is within its queue's fair share; otherwise it is borrowed, and queues that have less than theirs may
+    /// Whether it is within its queue's fair share. Otherwise it is borrowed, and queues below their fair share may
     /// take it back.
     pub is_entitled: bool,
     /// Whether it is within its queue's quota: no other queue may take it.
     pub is_guaranteed: bool,
 }
 
-/// The placed units of a leaf queue in their fixed order, each either *entitled* or *borrowed*, and either *guaranteed*
-/// or not.
+/// The placed units of a leaf queue in their fixed order. Each is either *entitled* or *borrowed*, and either
+/// *guaranteed* or not.
 ///
-/// In the order of rank a unit is entitled if, with the entitled ones before it, it stays within the queue's fair share
-/// of every resource that it takes; otherwise it is borrowed, and the next one is looked at. A member beyond its
-/// group's core is borrowed if the core is: evicting the core takes it along, and no queue may lose by that what it is
-/// entitled to. The fair shares of queues below one parent add up to at most the parent's, so what is entitled in a
-/// leaf is so at every level.
+/// Units are judged in the order of rank. A unit is entitled if it stays, together with the entitled units before it,
+/// within the queue's fair share of every resource that it takes. Otherwise it is borrowed, and the next unit is
+/// judged. A member beyond its group's core is borrowed if the core is borrowed: evicting the core takes the member
+/// along, and no queue may lose by that what it is entitled to. The fair shares of the queues below one parent add up
+/// to at most the parent's share, so a unit that is entitled in a leaf queue is entitled at every level.
 ///
-/// The guaranteed units are those before the first one in the order of rank with which all that the queue wants, placed
-/// or waiting, is more than its quota, and those above it, make certain. None is passed over, as is one for the fair
-/// share: otherwise a unit beyond the quota could evict, within its queue, one within it, which would then take its
-/// place back from another queue, and so on in a circle.
+/// The queue's quota, and the quotas above it, make a certain amount available. Add up everything that the queue wants,
+/// placed or pending, in the order of rank. The guaranteed units are those before the first one with which this sum
+/// exceeds the certain amount. Here, unlike for the fair share, no unit is skipped. Otherwise a unit beyond the quota
+/// could evict a unit of its own queue that is within it. That unit would then take its place back from another queue,
+/// and so on in a circle.
 ///
-/// These sets are what makes scheduling end. Reclaim by the guarantee takes what is not guaranteed, for a unit that is:
-/// the guaranteed set of its queue rises in the order of rank, and no other queue's changes. Reclaim by the fair share
-/// takes only what is borrowed and not guaranteed, for a unit that is entitled: no guaranteed set falls, the entitled
-/// set of its queue rises, and no other queue's changes. Preemption takes only units of later rank, and if the unit that
-/// it is for would itself be borrowed, only borrowed ones, and if it would not be guaranteed, none that are: where it
-/// stands in the order the set rises, and changes only come after it. All other actions only add. The guaranteed sets
-/// of all queues can only rise, and as long as they stay, so do the entitled sets; and there are finitely many of them.
+/// These sets make scheduling end:
+///
+/// - Reclaim by the guarantee takes units that are not guaranteed, for a unit that is guaranteed. The guaranteed set of
+///   the unit's queue rises in the order of rank, and no other queue's guaranteed set changes.
+/// - Reclaim by the fair share takes only units that are borrowed and not guaranteed, for a unit that is entitled. No
+///   guaranteed set falls, the entitled set of the unit's queue rises, and no other queue's entitled set changes.
+/// - Preemption takes only units of later rank. If the unit would itself be borrowed, it takes only borrowed ones. If
+///   the unit would not be guaranteed, it takes none that are guaranteed. The set rises at the unit's rank, and changes
+///   otherwise only after it.
+/// - All other actions only add.
+///
+/// So the guaranteed sets of all queues can only rise. As long as they stay the same, the entitled sets can only rise.
+/// And there are finitely many of these sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Entitled {
     units: BTreeMap<Rank, PlacedUnit>,
@@ -86,10 +94,10 @@ impl Entitled {
         entitled
     }
 
-    /// Takes in that members of these groups were placed or evicted. Answers the ranks of all other units that stand
-    /// otherwise now.
+    /// Updates the set after members of these groups were placed or evicted. Returns the ranks of all other units whose
+    /// verdict has changed.
     fn update(&mut self, cluster: &Cluster, groups: &BTreeSet<GroupId>) -> BTreeSet<Rank> {
-        // By right: the first unit from which on all are to be judged anew.
+        // By right: the first unit that has to be judged anew. All later units are judged anew with it.
         let mut anew: [Option<Rank>; 2] = [None; 2];
         let mut note = |right: Right, rank: Rank| {
             let first = &mut anew[right as usize];
@@ -100,7 +108,7 @@ impl Entitled {
             for placed in ranks.iter().filter_map(|rank| self.units.remove(rank)) {
                 for accepted in &mut self.accepted {
                     accepted.leave(&placed);
-                    // One of those behind it may have room now.
+                    // A unit after this one may have room now.
                     if placed.is(accepted.right) && accepted.any_is_short() {
                         note(accepted.right, placed.unit.rank);
                     }
@@ -112,7 +120,7 @@ impl Entitled {
                 placed.verdicts[right as usize] = self.verdict(right, &placed);
                 let accepted = &mut self.accepted[right as usize];
                 accepted.enter(&placed);
-                // One of those behind it may have no room any more.
+                // A unit after this one may no longer have room.
                 if placed.is(right) && !accepted.stays_within(&placed.charge) {
                     note(right, placed.unit.rank);
                 }
@@ -125,14 +133,14 @@ impl Entitled {
         changed
     }
 
-    /// How a unit stands behind those before it; itself, if it is among them, does not count.
+    /// The verdict on a unit after the units before it. If the unit itself is among the placed ones, it is not counted.
     fn verdict(&self, right: Right, placed: &PlacedUnit) -> Verdict {
         let rank = placed.unit.rank;
         let accepted = &self.accepted[right as usize];
         accepted.judge(placed, self.core_is_out(right, rank), &self.held_before(right, rank))
     }
 
-    /// What units before a rank hold by a right.
+    /// The amounts that units before a rank hold within a right.
     fn held_before(&self, right: Right, rank: Rank) -> Amounts {
         let is_of_level =
             |later: &&PlacedUnit| (later.unit.rank.priority, later.unit.rank.elastic) == (rank.priority, rank.elastic);
@@ -140,12 +148,12 @@ impl Entitled {
         self.accepted[right as usize].before(rank, later)
     }
 
-    /// Whether a unit is beyond a core that is placed and not within a right.
+    /// Whether a unit is beyond a placed core that is not within a right.
     fn core_is_out(&self, right: Right, rank: Rank) -> bool {
         rank.elastic && self.units.get(&rank.core()).is_some_and(|core| !core.is(right))
     }
 
-    /// Judges the units from a rank on anew by a right. Answers whose verdict is another one.
+    /// Judges anew all units from a rank on by a right. Returns the ranks of those whose verdict has changed.
     fn judge_from(&mut self, right: Right, first: Rank) -> Vec<Rank> {
         let accepted = &mut self.accepted[right as usize];
         self.units.range(first..).for_each(|(_, placed)| accepted.leave(placed));
@@ -167,7 +175,7 @@ impl Entitled {
         changed
     }
 
-    /// Whether all that is kept is what it would be if it were made anew.
+    /// Whether all kept values are the same as if the set were made anew.
     fn is_as_judged_anew(&self) -> bool {
         let mut anew = Self { units: self.units.clone(), accepted: self.accepted.each_ref().map(Accepted::emptied) };
         anew.units.values_mut().for_each(|placed| placed.verdicts = [Verdict::Out; 2]);
@@ -177,8 +185,8 @@ impl Entitled {
         anew.units == self.units && self.accepted.iter().zip(&anew.accepted).all(|(one, other)| one.agrees(other))
     }
 
-    /// Whether a unit of this rank that takes `charge` would be entitled, or guaranteed, if it were placed. What is
-    /// placed of a core already counts with the rest of it.
+    /// Whether a unit of this rank that takes `charge` would be entitled, or guaranteed, if it were placed. The placed
+    /// part of a core counts together with the rest of it.
     pub(crate) fn would_be(&self, right: Right, rank: Rank, charge: &Charge) -> bool {
         let accepted = &self.accepted[right as usize];
         if !accepted.reaches(rank) || self.core_is_out(right, rank) {
@@ -187,7 +195,7 @@ impl Entitled {
         let same = self.units.get(&rank);
         let mut with_same = charge.clone();
         same.into_iter().for_each(|same| with_same.add(&same.charge));
-        // Where there is room behind all, there is room before them.
+        // If there is room after all units, there is room before some of them.
         if accepted.allows(accepted.total(), &with_same) {
             return true;
         }
@@ -215,7 +223,7 @@ impl Entitled {
     }
 }
 
-/// The first unit, placed or waiting, with which a queue would have more than `guaranteed`.
+/// The first unit, placed or pending, with which the queue would have more than `guaranteed`.
 fn first_beyond(cluster: &Cluster, queue: QueueId, guaranteed: &[u64]) -> Option<Rank> {
     let mut wanted = Amounts::default();
     let beyond = each_demanded(cluster, &mut ClassCharges::default(), queue, |rank, charge| {
@@ -228,8 +236,8 @@ fn first_beyond(cluster: &Cluster, queue: QueueId, guaranteed: &[u64]) -> Option
     beyond.break_value()
 }
 
-/// The sets of the queues that were asked for, kept true as claims are placed and evicted. Made anew each cycle: fair
-/// shares change with what happens.
+/// The sets of the queues that were asked about, updated as claims are placed and evicted. They are made anew in each
+/// cycle, because fair shares change between cycles.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EntitledSets {
     by_queue: BTreeMap<QueueId, Entitled>,
@@ -241,8 +249,8 @@ impl EntitledSets {
         self.by_queue.entry(queue).or_insert_with(|| Entitled::of(cluster, shares, queue))
     }
 
-    /// Takes in that members of some groups of a queue were placed or evicted. Answers the ranks of all other units of
-    /// the queue that stand otherwise now.
+    /// Updates a queue's set after members of some of its groups were placed or evicted. Returns the ranks of all other
+    /// units of the queue whose verdict has changed.
     pub(crate) fn update(&mut self, cluster: &Cluster, queue: QueueId, groups: &BTreeSet<GroupId>) -> BTreeSet<Rank> {
         self.by_queue.get_mut(&queue).map(|entitled| entitled.update(cluster, groups)).unwrap_or_default()
     }
@@ -274,8 +282,8 @@ mod tests {
         Request { devices: DeviceRequest { memory, ..DeviceRequest::whole(devices) }, ..Request::default() }
     }
 
-    /// A queue whose groups have these priorities and minimums, and these members of so many devices each. None of the
-    /// members is placed.
+    /// A queue with groups of these priorities and minimums, and with these members, given by their group and number of
+    /// devices. No member is placed.
     fn world(groups: &[(i32, u32)], members: &[(Index, u16)], allowance: Allowance) -> (Cluster, Vec<ClaimId>) {
         let mut cluster = Cluster::new();
         let mut apply = |event| cluster.apply(event).unwrap_or_else(|error| panic!("{error}"));

@@ -1,9 +1,8 @@
-//! What queues are entitled to, as a function of amounts: nothing here knows nodes or claims.
+//! What queues are entitled to, as a function of amounts. Nothing here knows nodes or claims.
 //!
-//! [`divide`] shares one resource among siblings, [`entitlements`] does so for a tree of queues and all resources, a
-//! scheduler then rounds to whole claims what nobody could use otherwise,
-//! [`DominantShare`] orders queues by what they hold of it, and [`DecayedUsage`](crate::DecayedUsage) remembers what
-//! they have used.
+//! [`divide`] divides one resource among siblings. [`entitlements`] does so for a tree of queues and all resources. A
+//! scheduler then rounds unusable parts of shares to whole claims. [`DominantShare`] orders queues by the part of their
+//! entitlement that they hold. [`DecayedUsage`](crate::DecayedUsage) remembers what they have used.
 
 mod divide;
 mod dominant_share;

@@ -1,4 +1,4 @@
-//! Placing a unit: all of its members, or none.
+//! Places a unit: all of its members, or none.
 
 mod choices;
 mod member;
@@ -28,7 +28,7 @@ pub(crate) fn place_unit(
         Some(rules) => rules.place(statement, engine, unit, room),
         None => place_near(statement, engine, unit, preemptible, room),
     };
-    // Only now is it known what exactly the members take.
+    // The exact charge of the members is known only now.
     let charge = unit.charge(statement.cluster());
     let within = placed.and_then(|()| {
         limits::check(statement.cluster(), unit.queue, &charge, preemptible, true).map_err(Unplaceable::Limit)
@@ -39,7 +39,7 @@ pub(crate) fn place_unit(
     within
 }
 
-/// What is in the way of a unit if it is known that there is no room for its first member.
+/// What is in the way of a unit when it is known that its first member finds no room.
 pub(crate) fn without_room(cluster: &Cluster, unit: &Unit) -> Option<Unplaceable> {
     let (least, preemptible) = (unit.least_charge(cluster), unit.is_preemptible(cluster));
     match limits::check(cluster, unit.queue, &least, preemptible, false) {

@@ -1,11 +1,11 @@
-//! Nodes that are kept for a unit that has waited long, so that smaller ones do not take for ever what it is waiting
-//! for.
+//! Nodes that are kept for a unit that has waited long, so that smaller claims do not for ever take the room that it
+//! waits for.
 //!
-//! Small claims go where a large one does not fit: nothing is gained by leaving that free. But if they always do, the
-//! large one never finds enough in one place. So the first unit of a queue that could fit at all, if it would be within
-//! the queue's fair share and has waited for room longer than
-//! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms), is given the nodes that are nearest to having room:
-//! nothing new is placed there until it is.
+//! Small claims may use room in which a large unit does not fit: leaving it free would gain nothing. But if they always
+//! do, the large unit never finds enough room in one place. So nodes are kept for it if it is the first unit of its
+//! queue that could fit at all, if it would be within the queue's fair share, and if it has waited for room longer than
+//! [`Settings::hold_after_ms`](crate::Settings::hold_after_ms). It is given the nodes that are nearest to having room.
+//! Nothing else is placed there until the unit is placed.
 
 mod nearest;
 
@@ -23,44 +23,45 @@ use crate::vocabulary::queue_spec::QueueId;
 pub(crate) use nearest::Together;
 use nearest::{Kind, fits_when_empty, nearest, will_do};
 
-/// Who waits since when, and which nodes are kept for whom.
+/// The groups that wait for room, since when they wait, and the nodes that are kept for them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
     blocked_since_ms: BTreeMap<GroupId, u64>,
     nodes: BTreeMap<NodeId, GroupId>,
     by_group: BTreeMap<GroupId, BTreeSet<NodeId>>,
-    /// Whether units would fit if everybody else were gone, of those who were asked about last.
+    /// For the units that were last asked about: whether they would fit on an otherwise empty cluster.
     fits_when_empty: BTreeMap<Kind, bool>,
-    /// When they were asked about; see [`Cluster::specs_changed`].
+    /// The value of [`Cluster::specs_changed`] at which they were asked about.
     specs_changed: u64,
-    /// Those of them for whom there is nothing to keep while others keep what they do.
+    /// Those of them for which there is nothing to keep as long as the other kept nodes stay the same.
     hopeless: BTreeSet<Kind>,
 }
 
 impl Holds {
-    /// Opens the nodes that are kept for a group; to be closed again by [`Holds::close`] if it was not placed.
+    /// Opens the nodes that are kept for a group. If the group is then not placed, [`Holds::close`] must close them
+    /// again.
     pub(crate) fn open(&self, cluster: &mut Cluster, group: GroupId) {
         self.set(cluster, group, false);
     }
 
-    /// Keeps the nodes of a group again.
+    /// Keeps the nodes of a group again, after [`Holds::open`].
     pub(crate) fn close(&self, cluster: &mut Cluster, group: GroupId) {
         self.set(cluster, group, true);
     }
 
     fn set(&self, cluster: &mut Cluster, group: GroupId, held: bool) {
         for node in self.of(group) {
-            // A node that is gone is not held, and forgotten at the end of the cycle.
+            // A node that is gone is not held. It is forgotten at the end of the cycle.
             let _ = cluster.set_held(node, held);
         }
     }
 
-    /// Who waits for room as one of the first of its queue, and since when.
+    /// The groups that wait for room among the first of their queue, and since when, in milliseconds.
     pub(crate) fn blocked(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
         self.blocked_since_ms.iter().map(|(group, since_ms)| (*group, *since_ms))
     }
 
-    /// Notes that a group waits since then, and that these nodes are kept for it.
+    /// Notes since when a group has waited, and that these nodes are kept for it.
     pub(crate) fn restore(&mut self, group: GroupId, since_ms: u64, nodes: Vec<NodeId>) {
         self.blocked_since_ms.insert(group, since_ms);
         nodes.into_iter().for_each(|node| self.keep(node, group));
@@ -82,12 +83,12 @@ impl Holds {
         }
     }
 
-    /// Opens the nodes that are kept for groups that are gone, or have nothing to place any more.
+    /// Opens the nodes that are kept for groups that are gone or have no pending members.
     pub(crate) fn release_gone(&mut self, cluster: &mut Cluster) {
         self.retain(cluster, |cluster, group| cluster.group(group).is_some_and(Group::has_waiting));
     }
 
-    /// Opens the nodes that need not be kept for a group any more, and forgets nodes that are gone.
+    /// Opens the nodes that need no longer be kept for a group, and forgets nodes that are gone.
     fn retain(&mut self, cluster: &mut Cluster, keeps: impl Fn(&Cluster, GroupId) -> bool) {
         for (node, group) in self.nodes.clone() {
             if cluster.node(node).is_none() || !keeps(cluster, group) {
@@ -99,12 +100,12 @@ impl Holds {
         }
     }
 
-    /// The nodes that are kept, and for whom.
+    /// The kept nodes, each with the group that it is kept for.
     pub(crate) fn kept(&self) -> impl Iterator<Item = (NodeId, GroupId)> + '_ {
         self.nodes.iter().map(|(node, group)| (*node, *group))
     }
 
-    /// Keeps all nodes that are kept for anybody.
+    /// Keeps all nodes again that are kept for any group.
     pub(crate) fn close_all(&self, cluster: &mut Cluster) {
         for node in self.nodes.keys() {
             let _ = cluster.set_held(*node, true);
@@ -116,7 +117,7 @@ impl Holds {
         self.by_group.keys().copied().collect()
     }
 
-    /// Since when a group waits for room as one of the first of its queue.
+    /// Since when a group has waited for room among the first of its queue, in milliseconds.
     pub(crate) fn blocked_since_ms(&self, group: GroupId) -> Option<u64> {
         self.blocked_since_ms.get(&group).copied()
     }
@@ -126,8 +127,8 @@ impl Holds {
         self.by_group.get(&group).into_iter().flatten().copied()
     }
 
-    /// Takes in which units, the first ones of each queue, have found no room in this cycle, and keeps nodes for those
-    /// that have waited for `after_ms`; `nodes_max` nodes at most.
+    /// Notes which of the first units of each queue found no room in this cycle. Keeps nodes for those that have waited
+    /// for `after_ms`, at most `nodes_max` nodes.
     pub(crate) fn update(
         &mut self,
         cluster: &mut Cluster,
@@ -146,8 +147,8 @@ impl Holds {
             let entitled = sets.know(cluster, shares, unit.queue);
             entitled.would_be(Right::FairShare, unit.rank, &unit.least_charge(cluster))
         };
-        // Who is no longer blocked needs no nodes, who is no longer entitled may have none, and nobody needs those that
-        // have become too small, or another sort.
+        // A unit that is no longer blocked needs no nodes. A unit that is no longer entitled may keep none. Nodes that
+        // have become too small or of another sort are of no use.
         let units: BTreeMap<GroupId, &Unit> = blocked.iter().map(|unit| (unit.group, unit)).collect();
         let mut kept = BTreeSet::new();
         for (group, nodes) in &self.by_group {
@@ -171,7 +172,7 @@ impl Holds {
         let (known, hopeless) = if is_same { (known, hopeless) } else { Default::default() };
         self.specs_changed = cluster.specs_changed();
         for (_, unit) in due {
-            // One unit of a queue at a time: the first for which it helps.
+            // At most one unit of a queue at a time: the first for which keeping nodes helps.
             if served.contains(&unit.queue) {
                 continue;
             }
@@ -185,13 +186,13 @@ impl Holds {
             let kind = Kind::of(cluster, unit);
             let fits = || known.get(&kind).copied().unwrap_or_else(|| fits_when_empty(cluster, unit, &kind));
             let fits = *self.fits_when_empty.entry(kind.clone()).or_insert_with(fits);
-            // Who would not fit if everybody else were gone gains nothing by waiting for that.
+            // A unit that would not fit on an otherwise empty cluster gains nothing by waiting for that.
             if !fits || self.hopeless.contains(&kind) {
                 continue;
             }
-            // What is kept meanwhile makes none of these hopeful.
+            // Nodes that are kept meanwhile cannot make one of these units hopeful.
             let nodes = if hopeless.contains(&kind) { Vec::new() } else { nearest(cluster, unit, &kind, left) };
-            // Where others are decides for who has rules about them, and that changes.
+            // For a unit with rules about peers, the places of others decide, and those change.
             if nodes.is_empty() && !kind.has_peers(cluster) {
                 self.hopeless.insert(kind);
             }

@@ -1,8 +1,8 @@
-//! Where a claim should go.
+//! Decides where a claim should be placed.
 //!
-//! An [`Engine`] asks a [`Policy`] for a bid on each node that fits ([`fits`]) and takes the least; among equal bids
-//! the node that was added first. Bids are kept per class of request and made anew only where something has changed, so
-//! a decision costs what has changed and not what there is.
+//! An [`Engine`] asks a [`Policy`] for a bid on each node that fits ([`fits`]) and takes the least bid. Of equal bids,
+//! it takes the node that was added first. Bids are kept for each class of request and computed anew only where
+//! something has changed, so the cost of a decision depends on what has changed and not on the size of the cluster.
 
 mod candidates;
 mod class_bids;

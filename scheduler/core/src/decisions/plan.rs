@@ -1,4 +1,4 @@
-//! What a cycle decides.
+//! The plan of a cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,29 +11,29 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::step::Step;
 
-/// What is to be done, and what waits and why.
+/// The steps to carry out, and the groups that stay pending, with reasons.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
-    /// At most one for each claim, in the order in which they were decided; evictions stand before what they make room
-    /// for.
+    /// At most one step for each claim, in the order in which the steps were decided. Evictions come before the steps
+    /// that they make room for.
     pub steps: Vec<PlannedStep>,
-    /// The groups of which something waits, in the order in which it was their turn.
+    /// The groups with pending members, in the order of their turns.
     pub pending: Vec<Pending>,
 }
 
-/// What the steps of a plan do to one claim.
+/// What the steps of a plan do to one claim together.
 struct OfClaim {
-    /// Where it was placed before.
+    /// The claim's place before the plan.
     before: Option<Allocation>,
-    /// The first step that evicts it, and the last, by their numbers.
+    /// The numbers of the first and the last step that evict it.
     evicted: Option<(usize, usize)>,
-    /// The last step that places it.
+    /// The number of the last step that places it.
     placed: usize,
 }
 
 impl Plan {
-    /// Leaves of all that was done to a claim only what it comes to: who was placed and evicted again was never placed,
-    /// and who is again where he was never had to leave. Then the plan is final.
+    /// Replaces all steps of each claim by their net effect: a claim that was placed and evicted again was never
+    /// placed, and a claim that is back at its place never had to leave. Then makes the plan final.
     pub(crate) fn make_final(&mut self, cluster: &mut Cluster) {
         let mut claims: BTreeMap<ClaimId, OfClaim> = BTreeMap::new();
         for (number, planned) in self.steps.iter().enumerate() {
@@ -54,7 +54,8 @@ impl Plan {
         let touched: BTreeSet<ClaimId> = claims.keys().copied().collect();
         let net = claims.into_iter().filter_map(|(claim, OfClaim { before, evicted, placed })| {
             let now = cluster.allocation(claim).cloned();
-            // Where the step stands, whose doing it is, and what it is.
+            // The number of the remaining step, the number of the step that names its action and group, and the step
+            // itself.
             let (first, last) = evicted.unwrap_or((placed, placed));
             match (before, now) {
                 (Some(from), Some(to)) if from == to => None,
@@ -75,77 +76,79 @@ impl Plan {
     }
 }
 
-/// One step, and what it is for.
+/// One step, with the action that decided it and the group that it is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlannedStep {
-    /// The step.
+    /// What is done to the claim.
     pub step: Step,
-    /// Which action decided it.
+    /// The action that decided the step.
     pub action: Action,
-    /// The group that it is done for; `None`: for nobody in particular.
+    /// The group that the step is done for; `None`: no particular group.
     pub for_group: Option<GroupId>,
 }
 
-/// A group of which something waits.
+/// A group with pending members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pending {
-    /// The group.
+    /// The group's id in the cluster.
     pub group: GroupId,
     /// The leaf queue that it waits in.
     pub(crate) queue: QueueId,
-    /// Single claims of one number wait in the same queue for the same; `None`: it is like no other.
+    /// Single claims with the same number wait in the same queue for the same room; `None`: no other claim is like this
+    /// one.
     pub(crate) alike: Option<usize>,
     /// What is in its way.
     pub(crate) obstacle: Obstacle,
-    /// Why nobody makes way for it; `None`: nobody was asked to.
+    /// Why no claim makes way for it; `None`: no action was tried for it.
     pub(crate) refusal: Option<Refusal>,
 }
 
-/// What is in the way of a group's next unit, as a cycle has found it. It holds numbers; [`Pending::reason`] makes
-/// words of them when somebody asks. So fifty thousand waiting claims cost a cycle nothing, as few reasons are read.
+/// What is in the way of a group's next unit, as a cycle has found it. It holds only numbers. [`Pending::reason`] makes
+/// words of them when they are asked for. So the reasons of fifty thousand pending claims cost a cycle nothing, as few
+/// are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Obstacle {
-    /// So many members have yet to be added.
+    /// This many members have yet to be added.
     MembersMissing(u32),
-    /// A member could not be started lately, and is not tried again before this.
+    /// A member lately failed to start, and is not tried again before this time, in milliseconds.
     RetriedAt(u64),
-    /// It cannot be placed.
+    /// The unit cannot be placed, for this reason.
     Unplaceable(Unplaceable),
 }
 
 /// Why an action does not place a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// All that may be taken for it would not make enough room.
+    /// Everything that may be taken for it would not make enough room.
     NothingToTake,
-    /// Its queue would be above its fair share of a resource, and takes nothing back.
+    /// It would put its queue above the queue's fair share of a resource, so it may not take anything back.
     AboveFairShare {
         /// The number of the resource.
         resource: usize,
-        /// The share.
+        /// The queue's fair share of the resource.
         fair_share: u64,
     },
-    /// It would pass a limit.
+    /// It would exceed a limit.
     Limit(Exceeded),
-    /// There would be room, but too much would be evicted for it: see
+    /// There would be room, but too much would be evicted for it; see
     /// [`Settings::disruption_per_mille`](crate::Settings::disruption_per_mille).
     TooDisruptive,
-    /// Its group waits until then before others are evicted for it.
+    /// Its group has to wait before other claims are evicted for it.
     Delayed {
-        /// Until when.
+        /// The end of the wait, in milliseconds.
         until_ms: u64,
     },
-    /// The search was ended before it had seen everything; it goes on in the next cycle.
+    /// The search reached its bound before it had seen everything. It goes on in the next cycle.
     SearchExhausted,
 }
 
 impl Refusal {
-    /// A queue would be above its fair share of the resource of this number.
+    /// The refusal of a unit that would put its queue above the fair share of the resource with this number.
     pub(crate) fn above(shares: &Shares, queue: QueueId, resource: usize) -> Self {
         Self::AboveFairShare { resource, fair_share: shares.fair_share(queue, resource) }
     }
 
-    /// Of several actions' refusals the one that says most about what would have to change.
+    /// Of two actions' refusals, the one that says more about what would have to change.
     pub(crate) fn more_telling(self, other: Self) -> Self {
         let telling = |refusal: &Self| match refusal {
             Self::NothingToTake => 0,
@@ -159,7 +162,7 @@ impl Refusal {
     }
 }
 
-/// Why somebody is evicted for a group.
+/// The cause of evictions for a group.
 pub(crate) fn cause(cluster: &Cluster, action: Action, group: GroupId) -> Displacement {
     Displacement {
         action,

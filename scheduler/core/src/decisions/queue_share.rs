@@ -1,4 +1,4 @@
-//! What queues hold beside their fair shares, as it is told.
+//! What queues hold beside their fair shares, for reports.
 
 use crate::decisions::shares::Shares;
 use crate::state::cluster::Cluster;
@@ -6,8 +6,8 @@ use crate::state::resources::Charge;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::share::Share;
 
-/// What a queue holds, and would hold with `asked`, of the resource of `among` of which it would then hold the greatest
-/// part of its fair share.
+/// What a queue holds of one resource, and would hold with `asked`. Of the resources in `among`, it is the one of which
+/// the queue would then hold the greatest part of its fair share.
 pub(crate) fn share(
     cluster: &Cluster,
     shares: &Shares,
@@ -28,7 +28,7 @@ pub(crate) fn share(
         let part = |one: &(usize, u64, u64, u64), other: &(usize, u64, u64, u64)| {
             u128::from(one.1.saturating_add(one.2)) * u128::from(other.3.max(1))
         };
-        // The first of equals is kept.
+        // Of equal parts, the first resource is kept.
         part(left, right).cmp(&part(right, left)).then(right.0.cmp(&left.0))
     };
     let (number, held, asked, fair_share) = among.parts().map(|(number, _)| of(number)).max_by(greater)?;

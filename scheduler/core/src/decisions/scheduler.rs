@@ -1,4 +1,4 @@
-//! One cycle: from what waits to a plan.
+//! One cycle: makes a plan for the pending claims.
 
 mod chosen;
 mod dump;
@@ -27,11 +27,11 @@ use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::step::Step;
 
-/// Units of a queue, the first ones, of which one may have nodes kept for it. Not only the very first: it may be one
-/// that fits nowhere.
+/// How many of the first units of a queue may have nodes kept for them, one at a time. More than one, as the very first
+/// may fit nowhere.
 const HOLD_CANDIDATES: usize = 8;
 
-/// Decides which claims go where.
+/// Decides which claims are placed on which nodes.
 ///
 /// A scheduler belongs to one cluster's history, like its [`Engine`].
 pub struct Scheduler {
@@ -54,7 +54,7 @@ impl Scheduler {
         Self { engine: Engine::new(policy), settings, holds: Holds::default(), memory: SearchMemory::default() }
     }
 
-    /// A scheduler that knows as much, for who reads a copy of the cluster.
+    /// A scheduler with the same knowledge, for use with a copy of the cluster.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self {
@@ -65,8 +65,8 @@ impl Scheduler {
         }
     }
 
-    /// Decides what to do now. The plan is in the cluster's books already; whoever carries it out reports by events
-    /// what became of it.
+    /// Decides what to do now. The plan is already entered in the cluster's books. The caller carries it out, and
+    /// reports the results by events.
     pub fn cycle(&mut self, cluster: &mut Cluster) -> Plan {
         cluster.note_usage();
         self.holds.release_gone(cluster);
@@ -85,7 +85,7 @@ impl Scheduler {
         plan
     }
 
-    /// What is placed of a queue, in the order in which it is counted against the queue's fair share.
+    /// The placed units of a queue, in the order in which they count against the queue's fair share.
     #[must_use]
     pub fn standings(&self, cluster: &Cluster, queue: QueueId) -> Vec<Standing> {
         let shares = Shares::of(cluster, self.settings.usage_weight);
@@ -99,15 +99,15 @@ impl Scheduler {
         Entitled::of(cluster, &shares, queue).units().map(standing).collect()
     }
 
-    /// Places what fits into what is free. Answers who waits.
+    /// Places pending claims in free room. Returns the claims that stay pending.
     fn allocate(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &mut Plan) -> Waiting {
         let failures = Failures::with_holders(self.holds.holders());
         let mut hopeful = Hopeful { failures, waiting: Waiting::default() };
         let mut turns = Turns::new(cluster, shares, &mut hopeful);
         while let Some(next) = turns.next() {
             let Ok(Some(unit)) = hopeful.failures.next(cluster, next.turn.group) else {
-                // Since it was found to be the next of its queue, something like it has failed: it is looked at, and
-                // named, anew.
+                // Since this unit was found to be the next of its queue, a similar one has failed. So the queue's next
+                // unit is looked for again.
                 turns.advance(next, cluster, shares, &mut hopeful);
                 continue;
             };
@@ -121,7 +121,7 @@ impl Scheduler {
                     placed
                 }
             };
-            // The group is looked at again: what fails is known then, and another member may fit.
+            // The group is looked at again: by then the failure is known, and another member may fit.
             match placed {
                 Ok(steps) => plan.add(steps, Action::Allocate, unit.group),
                 Err(obstacle) => hopeful.failures.note(cluster, &unit, obstacle),
@@ -131,7 +131,7 @@ impl Scheduler {
         hopeful.waiting
     }
 
-    /// Moves and evicts for those who found no room.
+    /// Moves and evicts claims for the units that found no room.
     fn make_way(&mut self, cluster: &mut Cluster, shares: &Shares, mut waiting: Waiting, plan: &mut Plan) {
         let mut context = Context::new(cluster, shares, &self.settings, &mut self.engine, &mut self.memory);
         let placed_before = plan.steps.len();
@@ -154,9 +154,9 @@ impl Scheduler {
         plan.add_displaced(cluster);
     }
 
-    /// Keeps nodes for those who have been among the first of their queue for long and find no room.
+    /// Keeps nodes for units that have long been among the first of their queue and find no room.
     fn hold(&mut self, cluster: &mut Cluster, shares: &Shares, plan: &Plan) {
-        // By number of the queue's slot.
+        // Counts by the number of the queue's slot.
         let mut seen: Vec<usize> = Vec::new();
         let mut blocked = Vec::new();
         for pending in &plan.pending {
@@ -185,7 +185,7 @@ impl Scheduler {
         self.holds.update(cluster, shares, &blocked, self.settings.hold_after_ms, nodes_max);
     }
 
-    /// Places a unit in a statement of its own and makes that final.
+    /// Places a unit in a statement of its own, and makes the statement final.
     pub(crate) fn try_unit(
         &mut self,
         cluster: &mut Cluster,
@@ -203,7 +203,7 @@ impl Scheduler {
 /// The claims that are tried with what is free: all pending ones except those already known to fail.
 struct Hopeful {
     failures: Failures,
-    /// Those who were passed over.
+    /// The claims that were passed over.
     waiting: Waiting,
 }
 
@@ -228,7 +228,7 @@ impl Candidates for Hopeful {
 }
 
 impl Plan {
-    /// Enters who waits again because this cycle has evicted it.
+    /// Adds the claims that are pending again because this cycle has evicted them.
     fn add_displaced(&mut self, cluster: &Cluster) {
         let evicted = self.steps.iter().filter_map(|planned| match planned.step {
             Step::Evict { claim, .. } => Some(claim).filter(|claim| cluster.allocation(*claim).is_none()),

@@ -1,4 +1,4 @@
-//! Which resources are divided among queues, and in units of what size.
+//! Which resources are divided among queues, and the sizes of units to which shares are rounded.
 
 use std::ops::ControlFlow;
 
@@ -10,22 +10,22 @@ use crate::state::resources::{Amounts, Charge, DEVICE_CORE};
 use crate::vocabulary::allowance::Allowance;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// So many sizes of units that do not fit into a queue's share are thought of.
+/// The most sizes of units that are considered among those that do not fit into a queue's share.
 const SIZES_MAX: usize = 4;
 
-/// The resources that are divided.
+/// The resources that are divided among queues.
 ///
-/// A resource that no queue names is not: otherwise a quota of devices could not be taken back because of memory that
-/// nobody spoke of. Only the time of devices always is, as queues are about it: where queues name models, and none the
-/// total, by each model, and otherwise in total. An equal split of a total that nobody named would stand between a
-/// queue and its quota of a model.
+/// A resource that no queue names is not divided: otherwise a queue could not take back its quota of devices because of
+/// memory that no queue names. Device time is the exception. It is always divided, as queues are about it: by each
+/// model if queues name models but not the total, and otherwise in total. An equal split of a total that no queue names
+/// would keep a queue from its quota of a model.
 pub(super) struct SharedOut {
-    /// By number of the resource.
+    /// By the resource's number.
     pub(super) is_shared: Vec<bool>,
 }
 
 impl SharedOut {
-    /// Of so many resources.
+    /// For this many resources.
     pub(super) fn of(queues: &[&Queue], resources: usize) -> Self {
         let is_named = |number: usize| queues.iter().any(|queue| queue.named_allowance(number).is_some());
         let mut is_shared: Vec<bool> = (0..resources).map(is_named).collect();
@@ -43,8 +43,8 @@ impl SharedOut {
         Self { is_shared }
     }
 
-    /// What a queue may have of a resource. Who names models, but not the total that others name, has of the total what
-    /// it has of the models.
+    /// What a queue may have of a resource. If a queue names models, but not the total that other queues name, its
+    /// allowance of the total is what it may have of the models.
     pub(super) fn allowance(&self, queue: &Queue, number: usize) -> Allowance {
         if !self.is_shared[number] {
             return Allowance::default();
@@ -59,8 +59,7 @@ impl SharedOut {
         Allowance { quota, ..Allowance::UNNAMED }
     }
 
-    /// What is certain for each queue, by resource: what there would be for it if those at the top were given their
-    /// quotas only.
+    /// The guaranteed part of each queue, by resource: its share if the queues at the top were given only their quotas.
     pub(super) fn guaranteed(&self, totals: &[u64], demands: &mut [QueueDemand], usage_weight: u64) -> Vec<Vec<u64>> {
         let mut any = false;
         for demand in demands.iter_mut().filter(|demand| demand.parent.is_none()) {
@@ -77,7 +76,7 @@ impl SharedOut {
         (0..totals.len()).map(of).collect()
     }
 
-    /// Whether a queue that asks for so much is given it, or as much as its limits allow.
+    /// Whether a queue is given everything that it asks for, or as much as its limits allow.
     fn is_satisfied(&self, requested: &[u64], entitled: &[Entitlement]) -> bool {
         let mut shared = self.is_shared.iter().zip(requested).zip(entitled).filter(|((is_shared, _), _)| **is_shared);
         shared.all(|((_, requested), entitlement)| {
@@ -96,7 +95,7 @@ impl SharedOut {
     ) {
         let is_leaf = |id: &QueueId| cluster.queue(*id).is_some_and(|queue| queue.children().is_empty());
         let leaves = order.iter().zip(demands).zip(entitled.iter()).filter(|((id, _), _)| is_leaf(id));
-        // One that wants more than its share by itself has nobody to have more from.
+        // If only one queue wants more than its share, there is no other queue to get more from.
         if leaves.filter(|((_, demand), entitled)| !self.is_satisfied(&demand.requested, entitled)).count() < 2 {
             return;
         }
@@ -131,12 +130,12 @@ impl SharedOut {
     }
 }
 
-/// Finds out which units of queues fit into their shares.
+/// Finds the units of queues that fit into their shares.
 struct Sizes<'a> {
     shared: &'a SharedOut,
     cluster: &'a Cluster,
     charges: ClassCharges,
-    /// The least time of devices that any claim asks for that asks for any.
+    /// The least device time that any claim with devices asks for.
     least_core: Option<u64>,
 }
 
@@ -166,12 +165,12 @@ impl Sizes<'_> {
             if queue.next.len() < SIZES_MAX && !queue.next.contains(&size) {
                 queue.next.push(size);
             }
-            // What is left is too little for anybody.
+            // What is left is too little for any claim.
             let is_full = is_shared[DEVICE_CORE] && left(&used, DEVICE_CORE) < least_core;
             if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         for number in shared() {
-            // Which model a claim will be on is not known while it waits: what it could take of each may be needed.
+            // The model of a pending claim is not known yet, so what it could take of each model may be needed.
             if !(is_flexible && Charge::may_depend_on_model(number)) {
                 queue.used[number] = used.get(number).min(entitled[number].fair_share);
             }

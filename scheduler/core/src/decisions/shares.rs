@@ -1,4 +1,4 @@
-//! What every queue is entitled to, as the cluster is now.
+//! The entitlements of all queues in the cluster's present state.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use crate::state::resources::Charge;
 use crate::state::usage::DecayedUsage;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// The entitlements of all queues. They follow from what there is, what is asked for and what was used lately, and not
-/// from who is placed where: they stay the same as claims are placed and evicted.
+/// The entitlements of all queues. They follow from capacity, requests and recent usage, and not from placements. So
+/// they stay the same as claims are placed and evicted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
-    /// By number of the queue's slot.
+    /// By the number of the queue's slot.
     by_queue: Vec<OfQueue>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct OfQueue {
     entitled: Vec<Entitlement>,
-    /// What is certain of the fair share, by resource.
+    /// The guaranteed part of the fair share, by resource.
     guaranteed: Vec<u64>,
 }
 
-/// What a unit claims when it takes something back.
+/// The right by which a unit takes something back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Right {
-    /// Its queue's part of what there is.
+    /// Its queue's fair share.
     FairShare,
-    /// The part of that which its queue's quota, and those above it, make certain.
+    /// The part of the fair share that its queue's quota, and the quotas above it, make certain.
     Guarantee,
 }
 
@@ -48,7 +48,7 @@ impl Shares {
             parent: queue.parent().and_then(|parent| index.get(&parent).copied()),
             priority: queue.spec().priority,
             allowances: (0..totals.len()).map(|number| shared.allowance(queue, number)).collect(),
-            // What children ask for is added by who divides.
+            // `entitlements` adds what children ask for.
             requested: match queue.children().is_empty() {
                 true => (0..totals.len()).map(|number| queue.requested().get(number)).collect(),
                 false => vec![0; totals.len()],
@@ -74,7 +74,7 @@ impl Shares {
                     *entitlement = Entitlement { fair_share: u64::MAX, quota: None, limit: None, total: u64::MAX };
                     guaranteed[number] = u64::MAX;
                 } else if unlimited[number] {
-                    // Whose quota is all there is, up to the top, is never over it.
+                    // A queue with a quota of everything, up to the top of the tree, is never over its share.
                     entitlement.fair_share = entitlement.limit.unwrap_or(u64::MAX);
                     guaranteed[number] = entitlement.fair_share;
                 }
@@ -93,7 +93,7 @@ impl Shares {
         self.by_queue.get(queue.index()).map_or(&[], |of_queue| &of_queue.entitled)
     }
 
-    /// What a queue may hold of a resource by a right.
+    /// The most that a queue may hold of a resource by a right.
     pub(crate) fn by_right(&self, right: Right, queue: QueueId, number: usize) -> u64 {
         match right {
             Right::FairShare => self.fair_share(queue, number),
@@ -101,7 +101,7 @@ impl Shares {
         }
     }
 
-    /// What a queue is certain to get of each resource if it asks for it, by number.
+    /// What a queue is certain to get of each resource if it asks for it, by the resource's number.
     pub(crate) fn guaranteed(&self, queue: QueueId) -> &[u64] {
         self.by_queue.get(queue.index()).map_or(&[], |of_queue| &of_queue.guaranteed)
     }
@@ -111,7 +111,7 @@ impl Shares {
         self.get(queue).get(number).map_or(0, |entitlement| entitlement.fair_share)
     }
 
-    /// The first resource of which a queue would be above its fair share with `charge` on top of what it holds.
+    /// The first resource of which a queue would be above its fair share if it held `charge` in addition.
     pub(crate) fn exceeded(&self, cluster: &Cluster, queue: QueueId, charge: &Charge) -> Option<usize> {
         let held = cluster.queue(queue)?.allocated();
         let exceeds = |(number, amount): &(usize, u64)| {
@@ -120,12 +120,12 @@ impl Shares {
         charge.parts().find(exceeds).map(|(number, _)| number)
     }
 
-    /// The greatest part that a queue holds of what it is entitled to.
+    /// The greatest part of its entitlement that a queue holds.
     pub(crate) fn dominant(&self, cluster: &Cluster, queue: QueueId) -> DominantShare {
         self.dominant_with(cluster, queue, &Charge::default()).0
     }
 
-    /// The greatest part that a queue holds of what it is entitled to, and the same with `charge` on top.
+    /// The greatest part of its entitlement that a queue holds, and the same with `charge` in addition.
     pub(crate) fn dominant_with(
         &self,
         cluster: &Cluster,

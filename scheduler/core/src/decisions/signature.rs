@@ -17,12 +17,12 @@ use crate::vocabulary::queue_spec::QueueId;
 /// Classes that have no room which others are compared with.
 const TOO_LARGE_MAX: usize = 64;
 
-/// Units with equal signatures need the same room.
+/// What decides which room a unit needs: units with equal signatures need the same room.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Signature {
     One(ClassId),
     Many(Vec<ClassId>),
-    /// Of a group with rules of its own about where members may be.
+    /// Of a group that has its own rules about where members may be.
     Own(GroupId, Vec<ClassId>),
 }
 
@@ -41,27 +41,26 @@ impl Signature {
     }
 }
 
-/// What has failed since something became free last: there is no room for units of a signature, or none within what a
-/// queue may hold.
+/// What has failed since room last became free: signatures without room, or without room within a queue's bounds.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     no_room: BTreeMap<Signature, Unplaceable>,
     limited: BTreeMap<(QueueId, bool, Signature), Unplaceable>,
-    /// Classes of which not even one task has room, the last ones: who asks for more has none either.
+    /// The latest classes of which not even one task has room. A task that asks for more has no room either.
     too_large: VecDeque<ClassId>,
-    /// Groups for which nodes are kept that others may not have: what others have found says nothing of them.
+    /// Groups that have nodes kept for them. The failures of other groups say nothing about those nodes.
     holders: BTreeSet<GroupId>,
-    /// Of groups of which more than one member waits beyond the core: which of those are still to be tried.
+    /// For groups with more than one pending member beyond the core: which of those members are still to be tried.
     beyond: BTreeMap<GroupId, Beyond>,
 }
 
 impl Failures {
-    /// Nothing is known yet; nodes are kept for `holders`.
+    /// Knows of no failures yet. Nodes are kept for `holders`.
     pub(crate) fn with_holders(holders: BTreeSet<GroupId>) -> Self {
         Self { holders, ..Self::default() }
     }
 
-    /// The next unit of a group that is not known to fail; if all are, what is in the way of the first.
+    /// The next unit of a group that is not known to fail. If all units are known to fail, the obstacle of the first.
     pub(crate) fn next(&mut self, cluster: &Cluster, group: GroupId) -> Result<Option<Unit>, Obstacle> {
         if let Some(unit) = self.next_beyond(cluster, group) {
             return Ok(Some(unit));
@@ -71,7 +70,7 @@ impl Failures {
         self.other_core(cluster, &first, obstacle).map(Some).ok_or(obstacle)
     }
 
-    /// The first of the members that wait beyond a group's core which is not known to fail, if there are several.
+    /// The first pending member beyond a group's core that is not known to fail, if the group has several such members.
     fn next_beyond(&mut self, cluster: &Cluster, group: GroupId) -> Option<Unit> {
         let mut beyond = match self.beyond.remove(&group) {
             Some(beyond) => beyond,
@@ -82,7 +81,7 @@ impl Failures {
         next
     }
 
-    /// A core that is not known to fail, without the members that had no room in those that are.
+    /// A core that is not known to fail. It leaves out the members that found no room in cores that are known to fail.
     fn other_core(&self, cluster: &Cluster, first: &Unit, mut obstacle: Obstacle) -> Option<Unit> {
         let mut without = BTreeSet::new();
         loop {
@@ -110,7 +109,7 @@ impl Failures {
         self.of(unit.queue, unit.is_preemptible(cluster), signature).map(Obstacle::Unplaceable)
     }
 
-    /// What is known to be in the way of a single claim of a queue.
+    /// The known obstacle of a single claim of a queue.
     pub(crate) fn of_single(&self, queue: QueueId, group: GroupId, single: Single) -> Option<Unplaceable> {
         if self.is_empty() || self.holders.contains(&group) {
             return None;
@@ -129,7 +128,7 @@ impl Failures {
         self.limited.get(&(queue, preemptible, signature)).copied()
     }
 
-    /// Whether a single task can have no room because something smaller has none.
+    /// Whether a single task can have no room because a smaller task has none.
     pub(crate) fn is_hopeless(&self, cluster: &Cluster, unit: &Unit) -> bool {
         let request = |class: ClassId| cluster.class(class).map(Class::request);
         let Signature::One(class) = Signature::of(cluster, unit) else { return false };
@@ -145,7 +144,7 @@ impl Failures {
             Unplaceable::Limit(_) => {
                 self.limited.insert((unit.queue, unit.is_preemptible(cluster), signature), failure);
             }
-            // A queue that may have no more of a model packs a gang's members otherwise than others do.
+            // A queue that may hold no more of a model packs a gang's members differently from other queues.
             Unplaceable::NoRoom { .. }
                 if matches!(signature, Signature::Many(_)) && binds_models(cluster, unit.queue) =>
             {

@@ -1,8 +1,9 @@
-//! Whose turn it is: the order in which waiting units of all queues are looked at.
+//! The order in which the pending units of all queues are looked at.
 //!
-//! At each level of the tree that queue goes first which, with its next unit, stays within its fair share; then the one
-//! that stays within its quota; then the one of higher priority; then the one with the smaller dominant share with the
-//! next unit, and without it; then the older one. Within a leaf units go by rank.
+//! At each level of the tree, these rules decide between sibling queues, in this order. First comes the queue that
+//! stays within its fair share with its next unit, then the one that stays within its quota, then the one of higher
+//! priority, then the one with the smaller dominant share with the next unit, then without it, then the older one.
+//! Within a leaf queue, units go by rank.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use crate::state::queue::{Queue, Turn};
 use crate::state::resources::Charge;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// What decides between sibling queues; the least goes first.
+/// The key that decides between sibling queues; the least goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct SiblingKey {
     above_fair_share: bool,
@@ -23,12 +24,12 @@ struct SiblingKey {
     priority: Reverse<i32>,
     with_next: DominantShare,
     without: DominantShare,
-    /// Older queues stand first.
+    /// The queue's position by age; older queues come first.
     age: usize,
 }
 
 impl SiblingKey {
-    /// Of a queue that is compared with no other one.
+    /// The key of a queue without siblings to compare with.
     fn of_only_child(age: usize) -> Self {
         Self {
             above_fair_share: false,
@@ -45,24 +46,24 @@ impl SiblingKey {
 struct Place {
     queue: QueueId,
     parent: Option<usize>,
-    /// Whether it has no siblings: then it is its turn whatever it holds.
+    /// Whether it has no siblings: then it is always its turn, whatever it holds.
     is_only_child: bool,
     key: Option<SiblingKey>,
     /// The children that have something to place.
     children: BTreeSet<(SiblingKey, usize)>,
-    /// Of a leaf: where it has got to, and what its next unit takes.
+    /// For a leaf: the turn that it has reached, and the least charge of its next unit.
     next: Option<(Turn, Charge)>,
-    /// The leaf whose turn it is here, so that nobody goes down a deep tree to find it.
+    /// The leaf whose turn it is at this place, so that a deep tree need not be walked down to find it.
     leaf: Option<usize>,
 }
 
-/// Knows which of the groups that wait are to be looked at.
+/// Knows which pending groups are to be looked at.
 pub(crate) trait Candidates {
-    /// The first group of a leaf queue, from a turn on, that is to be looked at, and what its next unit takes at least.
+    /// The first group of a leaf queue, from a turn on, that is to be looked at, and the least charge of its next unit.
     fn next(&mut self, cluster: &Cluster, queue: QueueId, from: Bound<Turn>) -> Option<(Turn, Charge)>;
 }
 
-/// Goes through the waiting units of all queues, one after another.
+/// Goes through the pending units of all queues, one after another.
 #[derive(Debug)]
 pub(crate) struct Turns {
     places: Vec<Place>,
@@ -70,7 +71,7 @@ pub(crate) struct Turns {
     roots: BTreeSet<(SiblingKey, usize)>,
 }
 
-/// The turn of a unit: the first part of a group that waits.
+/// The turn of a unit: of the first pending part of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Next {
     place: usize,
@@ -79,7 +80,7 @@ pub(crate) struct Next {
 }
 
 impl Turns {
-    /// Begins.
+    /// Begins with the first pending unit of each queue.
     pub(crate) fn new(cluster: &Cluster, shares: &Shares, candidates: &mut impl Candidates) -> Self {
         let order = cluster.queues().parents_first();
         let index: BTreeMap<QueueId, usize> = order.iter().enumerate().map(|(index, id)| (*id, index)).collect();
@@ -98,12 +99,12 @@ impl Turns {
         };
         let places = order.iter().map(&mut place).collect();
         let mut turns = Self { places, index, roots: BTreeSet::new() };
-        // Those below come first: what the best of them takes decides about those above.
+        // Queues at the bottom come first, because the charge of their best unit decides about the queues above them.
         (0..order.len()).rev().for_each(|place| turns.set_key(place, cluster, shares));
         turns
     }
 
-    /// The unit whose turn it is.
+    /// The unit that is next in turn.
     pub(crate) fn next(&self) -> Option<Next> {
         let place = self.places.get(self.roots.first()?.1)?.leaf?;
         let leaf = self.places.get(place)?;
@@ -111,7 +112,7 @@ impl Turns {
         Some(Next { place, queue: leaf.queue, turn: *turn })
     }
 
-    /// Goes on after a unit was looked at. Its group is the first that is thought of: more of it may wait.
+    /// Goes on after a unit was looked at. The search begins at the same group, as more of it may be pending.
     pub(crate) fn advance(&mut self, next: Next, cluster: &Cluster, shares: &Shares, candidates: &mut impl Candidates) {
         if let Some(place) = self.places.get_mut(next.place) {
             place.next = candidates.next(cluster, next.queue, Bound::Included(next.turn));
@@ -119,14 +120,14 @@ impl Turns {
         self.update(next.place, cluster, shares);
     }
 
-    /// Takes in that a leaf queue holds something else than before.
+    /// Updates a leaf queue's position after its holdings have changed.
     pub(crate) fn refresh(&mut self, queue: QueueId, cluster: &Cluster, shares: &Shares) {
         if let Some(place) = self.index.get(&queue).copied() {
             self.update(place, cluster, shares);
         }
     }
 
-    /// Puts a leaf, and all above it, where they belong now.
+    /// Updates the positions of a leaf and of all places above it.
     fn update(&mut self, leaf: usize, cluster: &Cluster, shares: &Shares) {
         let mut at = Some(leaf);
         while let Some(place) = at {
@@ -135,7 +136,7 @@ impl Turns {
         }
     }
 
-    /// Puts a place where it belongs among its siblings; those below it are where they belong.
+    /// Updates the position of a place among its siblings. The positions below it must be up to date.
     fn set_key(&mut self, index: usize, cluster: &Cluster, shares: &Shares) {
         let leaf = self.leaf_of(index);
         let charge = leaf.and_then(|leaf| self.places.get(leaf)?.next.as_ref()).map(|(_, charge)| charge);
@@ -160,7 +161,7 @@ impl Turns {
         }
     }
 
-    /// The leaf whose turn it is at a place: itself, or further up that of the best child.
+    /// The leaf whose turn it is at a place: the place itself, or for an inner place the leaf of its best child.
     fn leaf_of(&self, index: usize) -> Option<usize> {
         let place = self.places.get(index)?;
         match place.children.first() {
@@ -173,7 +174,7 @@ impl Turns {
 fn key_of(age: usize, queue: QueueId, charge: &Charge, cluster: &Cluster, shares: &Shares) -> SiblingKey {
     let state = cluster.queue(queue);
     let (without, with_next) = shares.dominant_with(cluster, queue, charge);
-    // By the resources that the queue names; who names none of them deserves none.
+    // Only the resources that the queue names count. A queue that names none of them has no quota.
     let within_quota = state.map(|state| {
         let named = |(number, amount): (usize, u64)| {
             let quota = state.named_allowance(number)?.quota.unwrap_or(u64::MAX);
@@ -197,7 +198,7 @@ mod tests {
     use crate::vocabulary::event::Event;
     use crate::vocabulary::queue_spec::QueueSpec;
 
-    /// One turn of one queue.
+    /// A queue with a single turn.
     struct Only(QueueId, Turn);
 
     impl Candidates for Only {

@@ -11,8 +11,8 @@ use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// A unit's place in the fixed order of its leaf queue, the first first. What a group needs comes before what it could
-/// use beyond that, and nothing in it depends on what is placed.
+/// A unit's position in the fixed order of its leaf queue; the least goes first. What a group needs comes before what
+/// it could use beyond that. The rank does not depend on what is placed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Rank {
     pub(crate) priority: Reverse<i32>,
@@ -23,8 +23,8 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Of the core of a group, by the group's priority and number; or, with the number of a claim, of that member beyond
-    /// the core.
+    /// The rank of a group's core, by the group's priority and number. If `beyond` is given, the rank of the member
+    /// beyond the core with this claim number.
     pub(crate) fn new(priority: i32, group: u64, beyond: Option<u64>) -> Self {
         Self { priority: Reverse(priority), elastic: beyond.is_some(), group, member: beyond.unwrap_or(0) }
     }
@@ -68,8 +68,8 @@ impl Unit {
         Some(Self { rank, group: id, queue: group.queue(), claims, elastic })
     }
 
-    /// What a group would have placed next; `Err` with the number of members that are missing if there are too few. A
-    /// group that has all it needs has its members placed one by one.
+    /// The next unit that a group wants placed; `Err` with the number of missing members if there are too few. If a
+    /// group has its minimum, its further members are placed one by one.
     pub(crate) fn next(cluster: &Cluster, id: GroupId) -> Result<Option<Self>, u32> {
         let Some(group) = cluster.group(id) else { return Ok(None) };
         if group.has_minimum() {
@@ -84,16 +84,16 @@ impl Unit {
         Self::new(cluster, group, vec![claim], true)
     }
 
-    /// A core of other members that could be placed instead of this one: of none of these classes.
+    /// A core of other members that could be placed instead of this one, without members of these classes.
     pub(crate) fn core_without(&self, cluster: &Cluster, classes: &BTreeSet<ClassId>) -> Option<Self> {
         let group = cluster.group(self.group).filter(|group| !self.elastic && group.is_declared())?;
         let others = |claim| cluster.class_of(claim).is_some_and(|class| !classes.contains(&class));
         Self::new(cluster, self.group, group.missing_core_of(others).ok()?, false)
     }
 
-    /// This unit, and those that could be placed instead: members beyond the core, which are independent of each other,
-    /// one of each class, or cores that do without one of this one's classes. In the order of the members: the numbers of
-    /// classes are others in a scheduler that was restored.
+    /// This unit, and the units that could be placed instead of it. For a member beyond the core: one member of each
+    /// other class, as these are independent of each other. For a core: cores that do without one of its classes. The
+    /// order is that of the members, because a restored scheduler numbers classes differently.
     pub(crate) fn sorts<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = Self> + 'a {
         let mut seen: BTreeSet<ClassId> = BTreeSet::new();
         let classes = self.claims.iter().filter_map(|claim| cluster.class_of(*claim));
@@ -106,7 +106,7 @@ impl Unit {
         std::iter::once_with(|| self.clone()).chain(members).chain(cores)
     }
 
-    /// The units of a group that are placed: its core, and each member beyond.
+    /// The placed units of a group: its core, and each member beyond it.
     pub(crate) fn placed(cluster: &Cluster, id: GroupId) -> Vec<Self> {
         let Some(group) = cluster.group(id).filter(|group| group.placed_members() > 0) else { return Vec::new() };
         let (core, beyond) = group.placed_parts();
@@ -114,14 +114,14 @@ impl Unit {
         core.into_iter().chain(beyond.into_iter().filter_map(|claim| Self::beyond(cluster, id, claim))).collect()
     }
 
-    /// What its members that are placed take.
+    /// The exact charge of its placed members.
     pub(crate) fn charge(&self, cluster: &Cluster) -> Charge {
         let mut sum = Charge::default();
         self.claims.iter().filter_map(|claim| cluster.charge(*claim)).for_each(|charge| sum.add(&charge));
         sum
     }
 
-    /// What its members take at least, wherever they are placed.
+    /// The least charge of its members, wherever they are placed.
     pub(crate) fn least_charge(&self, cluster: &Cluster) -> Charge {
         let classes = self.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
         let mut charges = classes.map(|class| cluster.resources().least_charge(class.request()));

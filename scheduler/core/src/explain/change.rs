@@ -1,4 +1,4 @@
-//! Single changes that would let something be placed.
+//! Single changes that would let a pending group be placed.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -19,53 +19,53 @@ use crate::vocabulary::resource::Resource;
 use crate::vocabulary::spec::NodeSpec;
 use crate::vocabulary::taint::Toleration;
 
-/// One change. Where a request is changed, it is that of each member that is alike.
+/// One change. A change of a request applies to each member with the same request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Ask for less CPU; more than this does not fit.
+    /// Ask for less CPU. More than `to` does not fit.
     LessCpu {
         /// What is asked for now.
         from: MilliCpu,
         /// The most that would fit.
         to: MilliCpu,
     },
-    /// Ask for less memory; a MiB more than this does not fit.
+    /// Ask for less memory. `to` plus 1 MiB does not fit.
     LessMemory {
         /// What is asked for now.
         from: Bytes,
         /// The most that would fit.
         to: Bytes,
     },
-    /// Ask for less of something that is only counted; more than this does not fit.
+    /// Ask for less of a counted resource. More than `to` does not fit.
     LessCounted {
-        /// The name of what is counted.
+        /// The name of the counted resource.
         name: String,
         /// What is asked for now.
         from: u64,
         /// The most that would fit.
         to: u64,
     },
-    /// Ask for less time of each device; more than this does not fit.
+    /// Ask for less time of each device. More than `to` does not fit.
     LessDeviceCore {
-        /// In which of the task's requests; `None`: in the only one.
+        /// The name of the device request that is changed; `None`: the task has only one.
         request: Option<String>,
         /// What is asked for now.
         from: DeviceCore,
         /// The most that would fit.
         to: DeviceCore,
     },
-    /// Ask for less memory of each device; a MiB, or a thousandth, more than this does not fit.
+    /// Ask for less memory of each device. `to` plus 1 MiB, or plus a thousandth, does not fit.
     LessDeviceMemory {
-        /// In which of the task's requests; `None`: in the only one.
+        /// The name of the device request that is changed; `None`: the task has only one.
         request: Option<String>,
         /// What is asked for now.
         from: DeviceMemory,
         /// The most that would fit.
         to: DeviceMemory,
     },
-    /// Ask for fewer devices; more than this do not fit.
+    /// Ask for fewer devices. More than `to` do not fit.
     FewerDevices {
-        /// In which of the task's requests; `None`: in the only one.
+        /// The name of the device request that is changed; `None`: the task has only one.
         request: Option<String>,
         /// What is asked for now.
         from: u16,
@@ -78,49 +78,49 @@ pub enum Change {
     DropAttribute {
         /// The attribute's name.
         key: String,
-        /// The value that was asked for.
+        /// The value that is asked for.
         value: String,
     },
-    /// Do not ask for a label.
+    /// No longer ask for a label.
     DropLabel {
         /// The label's name.
         key: String,
         /// The value that is asked for.
         value: String,
     },
-    /// Do not ask that a node's labels match a term.
+    /// No longer ask that a node's labels match a term.
     DropNodeTerms,
-    /// Do not ask for affinity, anti-affinity or topology spread.
+    /// No longer ask for affinity, anti-affinity or topology spread.
     DropPeerRules,
     /// Tolerate a taint, or taints that differ only in their effect.
     Tolerate(Toleration),
-    /// Have fewer members placed together; more than this do not fit.
+    /// Have fewer members placed together. More than `to` do not fit.
     LowerMinimum {
-        /// Members that must be placed together.
+        /// Members that must be placed together now.
         from: u32,
-        /// Members that can be.
+        /// The most members that can be placed together.
         to: u32,
     },
-    /// Let a queue hold more; less than this is not enough.
+    /// Raise a queue's limit. Less than `to` is not enough.
     RaiseLimit {
         /// The name of the queue.
         queue: String,
         /// The resource that the limit is of.
         resource: Resource,
-        /// The limit as it is.
+        /// The present limit, in the resource's unit.
         from: u64,
-        /// The least limit that would be enough.
+        /// The least limit that would be enough, in the resource's unit.
         to: u64,
     },
-    /// Let claims of a queue that may not be evicted hold more; less than this is not enough.
+    /// Raise a queue's quota, which bounds its claims that may not be evicted. Less than `to` is not enough.
     RaiseQuota {
         /// The name of the queue.
         queue: String,
         /// The resource that the quota is of.
         resource: Resource,
-        /// The quota as it is.
+        /// The present quota, in the resource's unit.
         from: u64,
-        /// The least quota that would be enough.
+        /// The least quota that would be enough, in the resource's unit.
         to: u64,
     },
     /// Let a node take new claims.
@@ -130,26 +130,26 @@ pub enum Change {
     },
     /// Wait for a claim to end.
     WaitFor {
-        /// The claim that runs there.
+        /// The claim that has to end.
         claim: ClaimId,
         /// The name of that claim.
         name: String,
     },
 }
 
-/// Allowing what was excluded counts like asking for a tenth less.
+/// Allowing what the request excluded counts like asking for a tenth less.
 const EFFORT_OF_CONSTRAINTS: u64 = 100;
-/// What must be done by who owns the queues counts at least like asking for a fifth less, and the more, the more is
-/// added.
+/// A change that the owner of the queues must make counts at least like asking for a fifth less, and the more is added,
+/// the more it counts.
 const EFFORT_OF_BOUNDS: u64 = 200;
-/// Who owns the node may have had a reason.
+/// A change of a node counts more: the node's owner may have had a reason.
 const EFFORT_OF_NODES: u64 = 300;
-/// When somebody else ends is not known.
+/// Waiting counts most: when another claim ends is not known.
 const EFFORT_OF_WAITING: u64 = 500;
 
 impl Change {
-    /// How large the change is taken to be, for comparing: the part of what is asked for that is given up, in
-    /// thousandths, or what counts as much as that.
+    /// The size of the change, to compare changes: the part of the request that is given up, in thousandths, or an
+    /// equivalent for changes that give up none.
     #[must_use]
     pub fn effort(&self) -> u64 {
         let given_up = |from: u64, to: u64| per_mille(from.saturating_sub(to), from);
@@ -175,8 +175,8 @@ impl Change {
         }
     }
 
-    /// The events that make the change: for `members` where the request is changed, for `group` where its minimum is.
-    /// None if what the change is about is gone.
+    /// The events that make the change: for `members` if the request changes, for `group` if its minimum changes. Empty
+    /// if the object of the change is gone.
     #[must_use]
     pub fn events(&self, cluster: &Cluster, group: GroupId, members: &[ClaimId]) -> Vec<Event> {
         match self {
@@ -208,7 +208,7 @@ impl Change {
         }
     }
 
-    /// The event that raises a bound of a queue, or of the namespace that it stands for.
+    /// The event that raises a bound of a queue, or of the namespace whose quota the queue is.
     fn raised(&self, cluster: &Cluster, queue: &str) -> Option<Event> {
         if let Some(mut spec) = NamespaceSpec::of_queue(queue).and_then(|name| cluster.namespace(name)).cloned() {
             match self {
@@ -240,7 +240,7 @@ impl Change {
             Self::LessDeviceMemory { request, to, .. } => change_devices(request, &|devices| devices.memory = *to),
             Self::FewerDevices { request, to, .. } => change_devices(request, &|devices| devices.count = *to),
             Self::AllowModel(model) => request.change_device_constraints(|models, _| {
-                // No model at all means any.
+                // A request without models allows any model.
                 if !models.is_empty() {
                     models.insert(model.clone());
                 }
@@ -274,7 +274,7 @@ fn per_mille(part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * 1000 / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }
 
-/// The number that stands in a part of a device's memory, whatever its unit.
+/// The number in a request for device memory, whatever its unit.
 fn amount(memory: DeviceMemory) -> u64 {
     match memory {
         DeviceMemory::Bytes(bytes) => bytes.get(),
@@ -337,7 +337,7 @@ impl Display for Change {
     }
 }
 
-/// Memory of a device, as it was asked for.
+/// Memory of a device, as it was requested.
 struct OfMemory(DeviceMemory);
 
 impl Display for OfMemory {

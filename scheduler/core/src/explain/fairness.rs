@@ -1,4 +1,4 @@
-//! Why nobody is evicted for a unit that finds no room.
+//! Why no claim is evicted for a unit that finds no room.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::vocabulary::claim::Action;
 use crate::vocabulary::protection::Protection;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// Who holds more than his fair share of what a unit asks for, and keeps it. `None` if its own queue would be above its
-/// own share.
+/// The queues that hold more than their fair share of what a unit asks for, and why they keep it. `None` if the unit
+/// would put its own queue above its own share.
 pub(crate) fn nothing_to_reclaim(cluster: &Cluster, shares: &Shares, unit: &Unit) -> Option<Reason> {
     let charge = unit.least_charge(cluster);
     let own = share(cluster, shares, unit.queue, Some(&charge), &charge)?;
@@ -30,8 +30,7 @@ pub(crate) fn nothing_to_reclaim(cluster: &Cluster, shares: &Shares, unit: &Unit
     (!holders.is_empty()).then_some(Reason::NothingToReclaim { own, holders })
 }
 
-/// A leaf queue that holds more than its fair share of something that is asked for, and what keeps that from being
-/// taken.
+/// A leaf queue that holds more than its fair share of a requested resource, and what protects its claims.
 fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) -> Option<Holder> {
     let state = cluster.queue(queue)?;
     let above = |number: usize| state.allocated().get(number) > shares.fair_share(queue, number);
@@ -58,7 +57,7 @@ fn holder(cluster: &Cluster, shares: &Shares, queue: QueueId, asked: &Charge) ->
     })
 }
 
-/// What keeps a unit from being reclaimed.
+/// What protects a unit from being reclaimed.
 fn protection(cluster: &Cluster, rules: MinRuntime, unit: &Unit) -> Option<Protection> {
     if let Some(protection) = rules.reason(cluster, cluster.group(unit.group)?, unit) {
         return Some(protection);
@@ -73,7 +72,7 @@ fn protection(cluster: &Cluster, rules: MinRuntime, unit: &Unit) -> Option<Prote
     spent.map(|((_, name), _)| Protection::DisruptionBudget { name: (*name).to_owned() })
 }
 
-/// Minimum run times are told as one: until the first of them is over. So are refused evictions.
+/// Merges all minimum run times into one, which lasts until the first of them is over. The same for refused evictions.
 fn merged(protected: BTreeMap<Protection, u32>) -> Vec<(Protection, u32)> {
     let mut merged: Vec<(Protection, u32)> = Vec::new();
     for (protection, units) in protected {

@@ -1,4 +1,4 @@
-//! Why something was evicted: the chain of causes.
+//! Why a claim was evicted: the chain of causes.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
@@ -8,7 +8,7 @@ use crate::vocabulary::amount::Span;
 use crate::vocabulary::claim::{Action, ClaimId};
 use crate::vocabulary::share::Share;
 
-/// Evictions that are followed back at most.
+/// The most evictions that are followed back.
 const EVICTIONS_MAX: usize = 16;
 
 /// One eviction.
@@ -18,18 +18,18 @@ pub struct Eviction {
     pub name: String,
     /// The action that evicted it.
     pub action: Action,
-    /// For whom; empty: for nobody in particular.
+    /// The name of the group that needed the room; empty: no particular group.
     pub by: String,
     /// When it was evicted, in milliseconds.
     pub at_ms: u64,
     /// How long ago that is, in milliseconds.
     pub ago_ms: u64,
-    /// What the queues held then, with their fair shares: first that of whom it was done for, then those that were
-    /// taken from.
+    /// What the queues held then, with their fair shares: first the queue of the group that needed the room, then the
+    /// queues that lost claims.
     pub shares: Vec<Share>,
 }
 
-/// Why a claim was evicted last, then why the group that it was evicted for had been evicted before that, and so on.
+/// Why a claim was last evicted, then why the group that it was evicted for had been evicted before that, and so on.
 #[must_use]
 pub fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
     let mut evictions = Vec::new();
@@ -44,7 +44,7 @@ pub fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
             ago_ms: cluster.now_ms().saturating_sub(cause.at_ms),
             shares: cause.shares.clone(),
         });
-        // A group that was met before is no cause of what came before it.
+        // A group that was met before cannot be the cause of an earlier eviction.
         let by = cause.by.filter(|by| evictions.len() < EVICTIONS_MAX && seen.insert(*by));
         let members = by.and_then(|by| cluster.group(by)).into_iter().flat_map(|group| group.members());
         let before = members.filter_map(|member| Some((cluster.displaced(member)?.at_ms, member)));
@@ -54,7 +54,7 @@ pub fn evictions(cluster: &Cluster, claim: ClaimId) -> Vec<Eviction> {
 }
 
 impl Eviction {
-    /// What was done and why, for who knows when and to whom, such as `evicted for "b", which has a higher priority`.
+    /// What was done and why, without the time and the claim, such as `evicted for "b", which has a higher priority`.
     #[must_use]
     pub fn cause(&self) -> String {
         format!("{} {}{}", self.done(), self.why(), self.shares())

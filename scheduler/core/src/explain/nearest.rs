@@ -1,4 +1,5 @@
-//! Finds the single changes that would let something be placed, each tried in a copy of the state.
+//! Finds the single changes that would let a group's next members be placed. Each change is tried in a copy of the
+//! state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,28 +18,28 @@ use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::{Constraints, Request};
 use crate::vocabulary::taint::Toleration;
 
-/// Models, taints and nodes of which each is tried at most.
+/// The most models, taints and nodes that are tried, of each kind.
 const TRIES_MAX: usize = 16;
-/// Running claims of which each is looked at whether its end would make room.
+/// The most running claims that are checked for whether their end would make room.
 const RUNNING_MAX: usize = 4096;
-/// How often a bound is raised to what is then found to be needed.
+/// How often a bound is raised to the amount that then turns out to be needed.
 const RAISES_MAX: usize = 4;
-/// So many numbers are tried one by one.
+/// Up to this many numbers are tried one by one.
 const NUMBERS_MAX: u64 = 64;
-/// Memory is suggested in whole MiB.
+/// Bytes in one MiB. Memory is suggested in whole MiB.
 const MIB: u64 = 1 << 20;
 
-/// What is looked for.
+/// A search for changes that help one group.
 pub(crate) struct ChangeSearch<'a> {
     pub(crate) trial: &'a mut Trial,
     pub(crate) group: GroupId,
-    /// The members whose request may be changed, all of the same request.
+    /// The members whose request may be changed. All have the same request.
     pub(crate) members: &'a [ClaimId],
     pub(crate) request: Option<&'a Request>,
 }
 
 impl ChangeSearch<'_> {
-    /// The changes that help, the smallest first.
+    /// The changes that help, the smallest first. A change helps if it lets the group's next members be placed.
     pub(crate) fn run(mut self, obstacle: Option<Unplaceable>) -> Vec<Change> {
         let mut changes = Vec::new();
         changes.extend(self.lower_minimum());
@@ -62,11 +63,13 @@ impl ChangeSearch<'_> {
         !events.is_empty() && self.trial.admits_after(events)
     }
 
-    /// The largest number from `least` on and below `from` with which a change helps, if there is any.
+    /// The largest number, at least `least` and less than `from`, with which a change helps; `None` if there is no such
+    /// number.
     ///
-    /// More can fit where less does not: a claim's namespace has a minimum, devices must be linked in certain numbers,
-    /// and members of a gang are placed one after the other. So few numbers are tried one by one. Of many the last one
-    /// is sought up to which each helps, and then tried whether more helps of `amounts`: what there is in one piece.
+    /// A greater number can help where a smaller one does not: a claim's namespace has a minimum, devices must be
+    /// linked in certain numbers, and members of a gang are placed one after the other. So a few numbers are tried one
+    /// by one. Among many numbers, a bisection finds the last one up to which the tried ones help. Then larger ones
+    /// among `amounts`, the sizes of free pieces, are tried.
     fn largest_in(
         &mut self,
         least: u64,
@@ -93,7 +96,7 @@ impl ChangeSearch<'_> {
         found.map(change)
     }
 
-    /// The last number before `too_much`, from one that helps on, up to which each that is tried helps.
+    /// The last number before `too_much` that a bisection finds to help. It begins with `helps`, a number that helps.
     fn last_before(&mut self, mut helps: u64, mut too_much: u64, change: &impl Fn(u64) -> Change) -> u64 {
         while too_much - helps > 1 {
             let middle = helps + (too_much - helps) / 2;
@@ -105,7 +108,7 @@ impl ChangeSearch<'_> {
         helps
     }
 
-    /// Asking for less of one thing.
+    /// Changes that ask for less of one resource.
     fn less(&mut self, request: &Request) -> Vec<Change> {
         let (cpu, memory) = (request.cpu, request.memory);
         let members = self.members;
@@ -136,7 +139,7 @@ impl ChangeSearch<'_> {
         changes
     }
 
-    /// Asking for less of devices in one of the task's requests.
+    /// Changes that ask for less of devices in one of the task's device requests.
     fn less_of_devices(&mut self, wish: DeviceWish<'_>) -> Vec<Change> {
         let (devices, members) = (*wish.devices, self.members);
         let request = || wish.name.map(str::to_owned);
@@ -174,8 +177,8 @@ impl ChangeSearch<'_> {
         changes
     }
 
-    /// Allowing one more model, no longer asking for one attribute, one label, a node affinity or anything about peers,
-    /// or tolerating one taint.
+    /// Changes that allow one more model, drop one attribute, one label, the node affinity or all rules about peers, or
+    /// tolerate one taint.
     fn constraints(&mut self, request: &Request) -> Vec<Change> {
         let asked = &request.constraints;
         let mut candidates: Vec<Change> = Vec::new();
@@ -204,7 +207,7 @@ impl ChangeSearch<'_> {
         candidates
     }
 
-    /// Opening the first cordoned node that helps.
+    /// The change that opens the first cordoned node that helps.
     fn uncordon(&mut self, request: &Request) -> Option<Change> {
         let nodes = self.trial.cluster().nodes().map(|(_, node)| node).filter(|node| node.spec().cordoned);
         let roomy = nodes.filter(|node| request.constraints.admit(node.spec()) && has_room(node, request));
@@ -213,7 +216,7 @@ impl ChangeSearch<'_> {
         candidates.into_iter().find(|change| self.helps(change))
     }
 
-    /// Raising the bound that is in the way.
+    /// The change that raises the bound in the way.
     fn raise(&mut self, exceeded: Exceeded) -> Option<Change> {
         let cluster = self.trial.cluster();
         let queue = cluster.queue(exceeded.queue)?.spec().name.clone();
@@ -233,7 +236,7 @@ impl ChangeSearch<'_> {
             })?;
             match still {
                 None => return Some(change),
-                // What it takes exactly is only known once devices are chosen.
+                // The exact amount that the unit takes is known only once devices are chosen.
                 Some(Unplaceable::Limit(more))
                     if (more.queue, more.resource, more.is_quota)
                         == (exceeded.queue, exceeded.resource, exceeded.is_quota) =>
@@ -246,12 +249,12 @@ impl ChangeSearch<'_> {
         None
     }
 
-    /// Having fewer members placed together.
+    /// The change that has fewer members placed together.
     fn lower_minimum(&mut self) -> Option<Change> {
         let group = self.trial.cluster().group(self.group).filter(|group| group.is_declared())?;
         let from = group.spec().min_members;
         let of_sub_groups = group.spec().sub_groups.iter().map(|sub| sub.min_members).fold(0, u32::saturating_add);
-        // With no more than what is placed, nothing would have to be placed at all.
+        // With a minimum of no more than the placed members, no further member would have to be placed.
         let least = of_sub_groups.max(group.placed_members() + 1);
         self.largest_in(
             least.into(),
@@ -261,7 +264,8 @@ impl ChangeSearch<'_> {
         )
     }
 
-    /// The end of one claim: of lowest priority, among those of the one that has run longest.
+    /// The change that waits for one claim to end: of the lowest priority, and among those the one that has run
+    /// longest.
     fn wait_for(&mut self, request: &Request, obstacle: Unplaceable) -> Option<Change> {
         let cluster = self.trial.cluster();
         let mut running: Vec<_> = cluster
@@ -286,8 +290,8 @@ impl ChangeSearch<'_> {
     }
 }
 
-/// For each taint that keeps tasks away a toleration of it, and where a node has it with several effects, one of all of
-/// them.
+/// For each taint that keeps the task away, a toleration of it. If a node has the taint with several effects, also one
+/// that tolerates all of its effects.
 fn tolerations(cluster: &Cluster, asked: &Constraints) -> BTreeSet<Toleration> {
     let mut tolerations = BTreeSet::new();
     for (_, node) in cluster.nodes() {
@@ -304,7 +308,7 @@ fn tolerations(cluster: &Cluster, asked: &Constraints) -> BTreeSet<Toleration> {
     tolerations
 }
 
-/// Whether there would be room for a task on a node if a claim were not there. `rules`: what rules about peers say now.
+/// Whether a node would have room for a task without a claim. `rules` are the rules about peers as they apply now.
 fn makes_room<'a>(
     cluster: &'a Cluster,
     rules: &mut Option<PeerRules<'a>>,

@@ -1,4 +1,4 @@
-//! All that is in the way of what a group wants to have placed next.
+//! Everything that is in the way of the unit that a group wants placed next.
 
 use crate::decisions::gang::Unplaceable;
 use crate::decisions::plan::Refusal;
@@ -13,17 +13,17 @@ use crate::state::cluster::limits::{self, Exceeded};
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::request::Request;
 
-/// What was found.
+/// The obstacles that were found.
 pub(crate) struct Obstacles {
-    /// The most basic first.
+    /// The reasons, the most basic first.
     pub(crate) reasons: Vec<Reason>,
-    /// What the first try to place the unit came to.
+    /// The result of the first try to place the unit.
     pub(crate) first: Option<Unplaceable>,
-    /// The member that does not find a place, if one does not.
+    /// The member that finds no place, if there is one.
     pub(crate) blocked: Option<ClaimId>,
 }
 
-/// Finds what is in the way of a unit for which nobody makes way, for the reason given.
+/// Finds what is in the way of a unit for which no claim makes way. `refusal`: why none does.
 pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Option<Refusal>) -> Obstacles {
     let cluster = trial.cluster();
     let mut reasons = Vec::new();
@@ -41,7 +41,7 @@ pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Opt
     {
         reasons.push(over_bound(trial.cluster(), &exceeded));
     }
-    // Bounds may hide that there is no room either.
+    // A bound may hide that there is also no room.
     let room = match first {
         Some(Unplaceable::Limit(_)) => trial.unbounded(|trial| trial.place(unit).err()).flatten(),
         other => other,
@@ -60,7 +60,7 @@ pub(crate) fn find(trial: &mut Trial, shares: &Shares, unit: &Unit, refusal: Opt
     Obstacles { reasons, first, blocked }
 }
 
-/// Why a member of a unit finds no place.
+/// The member of a unit that finds no place. Adds the reasons for that.
 fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<Reason>) -> Option<ClaimId> {
     let (claim, placed) = match room {
         Unplaceable::NoRoom { claim, placed } => (claim, placed),
@@ -78,7 +78,7 @@ fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<
     if let Some(topology) = topology(cluster, unit, claim, &request, alike, room) {
         reasons.push(topology);
     }
-    // What the nodes lack is seen when those that find room are there.
+    // What the nodes lack shows only with those members in place that find room.
     let before: Vec<ClaimId> = trial.in_order(unit).into_iter().take(placed).collect();
     let wanted = count(unit.claims.len());
     let explain = |cluster: &Cluster, fitting: u32| room::no_room(cluster, &request, wanted, fitting, alike);
@@ -91,14 +91,14 @@ fn blocked(trial: &mut Trial, unit: &Unit, room: Unplaceable, reasons: &mut Vec<
     };
     let no_room = with_others.unwrap_or_else(|| explain(trial.cluster(), 0));
     let only_topology = matches!(room, Unplaceable::Topology { .. }) && matches!(no_room, Reason::NoRoom { .. });
-    // A node that has room is no obstacle: only that it is not where the others are.
+    // If a node has room, only the topology is in the way: the node is not where the other members are.
     if !only_topology {
         reasons.push(no_room);
     }
     Some(claim)
 }
 
-/// Whether a rule of the group about where its members may be is in the way.
+/// Whether a rule of the group about the places of its members is in the way.
 fn topology(
     cluster: &Cluster,
     unit: &Unit,

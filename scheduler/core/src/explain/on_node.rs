@@ -1,4 +1,4 @@
-//! What keeps one more task from one node, for whoever chooses nodes otherwise than by cycles.
+//! What keeps one more task from one node, for callers that choose nodes in another way than by cycles.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -14,18 +14,18 @@ use crate::vocabulary::request::Request;
 /// Why one more task cannot be placed on a node now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeObstacle {
-    /// These keep it away, whatever is free.
+    /// These exclude the task, whatever is free.
     Excluded(Vec<Exclusion>),
-    /// Not even the empty node has enough.
+    /// The node does not have this even when it is empty.
     TooSmall(Vec<Shortage>),
-    /// The node is kept for somebody who has waited for long.
+    /// The node is kept for a group that has waited for long.
     Held,
     /// The node lacks this now.
     Full(Vec<Shortage>),
 }
 
 impl NodeObstacle {
-    /// What keeps one more task of a request from a node; `None`: it fits there now.
+    /// What keeps one more task with this request from a node; `None`: it fits there now.
     #[must_use]
     pub fn of(cluster: &Cluster, request: &Request, node: NodeId) -> Option<Self> {
         let books = cluster.node(node)?;
@@ -44,7 +44,7 @@ impl NodeObstacle {
         }
     }
 
-    /// Whether it stays so, whoever leaves the node.
+    /// Whether the obstacle stays even if other claims leave the node.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         matches!(self, Self::Excluded(_) | Self::TooSmall(_))
@@ -66,7 +66,8 @@ impl Display for NodeObstacle {
     }
 }
 
-/// The bounds of its queue, and of those above that, which a claim that waits would pass, wherever it is placed.
+/// The bounds of a pending claim's queue, and of the queues above it, that the claim would exceed wherever it is
+/// placed.
 #[must_use]
 pub fn bounds_passed(cluster: &Cluster, claim: ClaimId) -> Vec<Reason> {
     let of = || Some((cluster.class(cluster.class_of(claim)?)?, cluster.group(cluster.group_of(claim)?)?));

@@ -1,4 +1,4 @@
-//! What a cycle says of what waits: what it has found out anyway, and no search of its own.
+//! What a cycle reports about pending groups: what it has found out anyway, without a search of its own.
 
 use crate::decisions::gang::Unplaceable;
 use crate::decisions::plan::{Obstacle, Pending, Refusal};
@@ -13,8 +13,8 @@ use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::share::Share;
 
 impl Pending {
-    /// What is in its way, as far as the cycle that planned this knows. `cluster` is as the cycle left it. This costs
-    /// little; [`Scheduler::explain`](crate::Scheduler::explain) looks closer, and says what would change it.
+    /// What is in the group's way, as far as the cycle that made this plan knows. `cluster` is as the cycle left it.
+    /// This is cheap; [`Scheduler::explain`](crate::Scheduler::explain) looks closer, and says what would change it.
     #[must_use]
     pub fn reason(&self, cluster: &Cluster) -> Reason {
         let unit = Unit::next(cluster, self.group).ok().flatten();
@@ -39,7 +39,7 @@ impl Pending {
     }
 }
 
-/// Why nobody makes way for a unit; `None` if there is nobody who could.
+/// Why no claim makes way for a unit; `None` if there is no claim that could.
 pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Option<Reason> {
     Some(match *refusal {
         Refusal::NothingToTake => return None,
@@ -66,8 +66,8 @@ pub(crate) fn refused(cluster: &Cluster, unit: &Unit, refusal: &Refusal) -> Opti
     })
 }
 
-/// Whether others than a queue hold some of a resource, of which the queue holds `own`. If nobody does, it does not
-/// matter whose fair share is how large.
+/// Whether queues other than this one hold some of a resource, of which this queue holds `own`. If they hold none, the
+/// sizes of fair shares do not matter.
 fn is_held_by_others(cluster: &Cluster, queue: QueueId, resource: usize, own: u64) -> bool {
     let mut root = None;
     for (id, above) in cluster.queues().path(queue) {
@@ -80,7 +80,7 @@ fn is_held_by_others(cluster: &Cluster, queue: QueueId, resource: usize, own: u6
     others.filter_map(|other| cluster.queue(*other)).any(|other| other.allocated().get(resource) > 0)
 }
 
-/// The topology level in one domain of which a member must be with others; `Some(None)`: they must be on one node.
+/// The topology level in one domain of which a member must be with others. `Some(None)`: they must be on one node.
 pub(crate) fn level(cluster: &Cluster, group: GroupId, member: ClaimId) -> Option<Option<&str>> {
     let spec = cluster.group(group)?.spec();
     let sub_group = cluster.claim(member)?.sub_group.as_deref();
@@ -89,7 +89,7 @@ pub(crate) fn level(cluster: &Cluster, group: GroupId, member: ClaimId) -> Optio
     (level.is_some() || spec.spread.strategy == PlacementStrategy::SingleNode).then_some(level)
 }
 
-/// No domain of a level has room for so many members together, or no node if there is no level.
+/// The reason that no domain of a level has room for all `wanted` members together, or no node, if there is no level.
 pub(crate) fn topology(cluster: &Cluster, level: Option<&str>, wanted: u32, best: Option<(String, u32)>) -> Reason {
     let topology = cluster.topology();
     match level {
@@ -100,13 +100,13 @@ pub(crate) fn topology(cluster: &Cluster, level: Option<&str>, wanted: u32, best
     }
 }
 
-/// A pod group that is not complete yet.
+/// The reason that a pod group is not complete yet.
 pub(crate) fn members_missing(cluster: &Cluster, group: GroupId, missing: u32) -> Reason {
     let members = cluster.group(group).map_or(0, |group| group.members().count());
     Reason::MembersMissing { members: u32::try_from(members).unwrap_or(u32::MAX), missing }
 }
 
-/// A group with members that could not be started lately.
+/// The reason that members of a group have lately failed to start.
 pub(crate) fn retried(cluster: &Cluster, group: GroupId, retry_at_ms: u64) -> Reason {
     let members = cluster.group(group).into_iter().flat_map(|group| group.members());
     Reason::RetriedLater {
@@ -115,7 +115,7 @@ pub(crate) fn retried(cluster: &Cluster, group: GroupId, retry_at_ms: u64) -> Re
     }
 }
 
-/// A limit or a quota that would be passed.
+/// The reason that a limit or a quota would be exceeded.
 pub(crate) fn over_bound(cluster: &Cluster, exceeded: &Exceeded) -> Reason {
     let bound = Bound {
         queue: cluster.queue(exceeded.queue).map(|queue| queue.spec().name.clone()).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! What there is in one piece: amounts of which it is worth asking whether so much would fit.
+//! The sizes of free pieces: amounts for which it is worth trying whether a request fits.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use crate::state::node::Device;
 use crate::vocabulary::claim::ClaimId;
 use crate::vocabulary::quantity::Bytes;
 
-/// Members of a group that may share one piece.
+/// The most members of a group that are expected to share one piece.
 const SHARERS_MAX: usize = 8;
 
-/// Of what something is free in one piece.
+/// The resource of which pieces are free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Piece<'a> {
     /// CPU of a node, in thousandths of a core.
     Cpu,
     /// Memory of a node, in MiB.
     MemoryMib,
-    /// Something of a node that is only counted, by its name.
+    /// A counted resource of a node, by its name.
     Counted(&'a str),
     /// Time of a device, in thousandths of it.
     DeviceCore,
@@ -27,8 +27,8 @@ pub(crate) enum Piece<'a> {
     DeviceMemoryThousandths,
 }
 
-/// What is free in one piece, and its halves, thirds and so on, as one of these members could be given them; and the
-/// least that their namespace lets anybody ask for.
+/// The sizes of free pieces that one of these members could be given, their halves, thirds and so on, and the least
+/// that the members' namespace allows a claim.
 pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> BTreeSet<u64> {
     let mib = |bytes: Bytes| bytes.get() >> 20;
     let mut free = BTreeSet::new();
@@ -53,7 +53,8 @@ pub(crate) fn pieces(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> B
     pieces
 }
 
-/// The least that the members' namespace lets anybody ask for. Of devices it is for all of them together.
+/// The least that the members' namespace allows a claim. For devices, the namespace's minimum is for all of them
+/// together.
 fn minima(cluster: &Cluster, members: &[ClaimId], of: Piece<'_>) -> Option<Vec<u64>> {
     let claim = members.first().and_then(|claim| cluster.claim(*claim))?;
     let range = &cluster.namespace(&claim.namespace)?.limit_range;

@@ -1,4 +1,4 @@
-//! Who uses what: queues with what they hold, may hold and wait for.
+//! A report of all queues: what each holds, may hold and waits for.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -13,42 +13,42 @@ use crate::vocabulary::amount::{Amount, Count};
 use crate::vocabulary::queue_spec::QueueId;
 use crate::vocabulary::resource::Resource;
 
-/// A queue. Amounts and counts are those of all queues below it, too.
+/// A report of one queue. Amounts and counts include those of all queues below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueReport {
     /// Its name.
     pub queue: String,
     /// How many queues are above it.
     pub depth: u32,
-    /// Each resource that it names, holds or asks for.
+    /// Each resource that the queue names, holds or asks for.
     pub resources: Vec<ResourceReport>,
-    /// Pod groups, single claims among them, of which something waits.
+    /// The number of pod groups with pending members, single claims included.
     pub waiting: u32,
-    /// Which of them is first in the order of turns, and why it waits.
+    /// The name of the pending group with the first turn, and why it waits.
     pub head: Option<(String, Reason)>,
 }
 
-/// What a queue has of a resource.
+/// What a queue has of a resource. All amounts are in the resource's unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResourceReport {
     /// The resource.
     pub resource: Resource,
-    /// What is held.
+    /// What its claims hold.
     pub held: u64,
-    /// What of that is held by claims that may not be evicted.
+    /// The part that is held by claims that may not be evicted.
     pub held_non_preemptible: u64,
-    /// What is asked for at most, held or not.
+    /// The most that its claims, placed or pending, can be charged.
     pub requested: u64,
     /// The fair share; `None`: the resource is not shared out, because no queue names it.
     pub fair_share: Option<u64>,
-    /// What the queue deserves; `None`: all there is.
+    /// Its quota; `None`: everything that there is.
     pub quota: Option<u64>,
-    /// What it never exceeds; `None`: no limit.
+    /// The most that it may hold; `None`: no limit.
     pub limit: Option<u64>,
 }
 
 impl Scheduler {
-    /// All queues, each before those below it and otherwise the oldest first, after a cycle that made `plan`.
+    /// Reports all queues after a cycle that made `plan`: each before the queues below it, and siblings by age.
     #[must_use]
     pub fn queue_reports(&self, cluster: &Cluster, plan: &Plan) -> Vec<QueueReport> {
         let shares = Shares::of(cluster, self.settings.usage_weight);
@@ -59,7 +59,7 @@ impl Scheduler {
                 waiting.entry(queue).or_insert((0, turn)).0 += 1;
             }
         }
-        // The first of a queue is mostly the first of those above it, too.
+        // The first group of a queue is mostly also the first of the queues above it.
         let mut heads: BTreeMap<usize, (String, Reason)> = BTreeMap::new();
         let mut reports = Vec::with_capacity(cluster.queues().len());
         let mut next: Vec<(QueueId, u32)> = cluster.queues().roots().iter().rev().map(|root| (*root, 0)).collect();

@@ -1,4 +1,4 @@
-//! Why something waits: what is in its way, in tiers.
+//! Reasons why a group waits, sorted into tiers.
 
 use crate::explain::shortage::{Exclusion, Nearest, NodeCount, Shortage};
 use crate::vocabulary::claim::ClaimId;
@@ -6,13 +6,13 @@ use crate::vocabulary::protection::Protection;
 use crate::vocabulary::resource::Resource;
 use crate::vocabulary::share::Share;
 
-/// What is in the way of a group's next members. It holds names and amounts only, and reads as a sentence that says
+/// What is in the way of a group's next members. It holds only names and amounts, and reads as a sentence that says
 /// what to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reason {
     /// Members that must be placed together have not been added yet.
     MembersMissing {
-        /// Members that there are.
+        /// Members that have been added.
         members: u32,
         /// Members that must still be added.
         missing: u32,
@@ -21,11 +21,12 @@ pub enum Reason {
     NamespaceLimit(Bound),
     /// Its queue, or one above it, would hold more than it may.
     QueueLimit(Bound),
-    /// It may not be evicted, and what may not be evicted would pass a queue's quota.
+    /// It may not be evicted, and claims that may not be evicted would exceed a queue's quota.
     NonPreemptibleOverQuota(Bound),
-    /// Nothing that is free fits, and its queue would be above its fair share, so nobody else is evicted for it.
+    /// It does not fit into free room, and it would put its queue above the queue's fair share, so no claim is evicted
+    /// for it.
     AboveFairShare(Share),
-    /// Nothing that is free fits, and from those who hold more than their fair share nothing can be taken.
+    /// It does not fit into free room, and nothing can be reclaimed from queues above their fair share.
     NothingToReclaim {
         /// What its own queue would hold.
         own: Share,
@@ -34,148 +35,148 @@ pub enum Reason {
     },
     /// Room could be made, but too much would be evicted for it.
     TooDisruptive,
-    /// No domain of a topology level has room for all members that must be in one.
+    /// No domain of a topology level has room for all members that must be in one domain.
     Topology {
         /// The level whose domains are too small.
         level: String,
         /// Members that must find room.
         wanted: u32,
-        /// The domain in which most of them do, and how many. `None` in what a cycle says, and where there is no
-        /// domain.
+        /// The domain in which most members find room, and their number. `None` in a cycle's report, and where there is
+        /// no domain.
         best: Option<(String, u32)>,
     },
-    /// The level in one domain of which members must be together is not one of the topology's.
+    /// The topology level in one domain of which members must be together does not exist.
     NoSuchLevel {
         /// The level that the group asks for.
         level: String,
-        /// The levels that there are, the outermost first.
+        /// The existing levels, the outermost first.
         levels: Vec<String>,
     },
-    /// There are nodes that could take it, but now there is no room.
+    /// Some nodes could take it, but have no room now.
     NoRoom {
         /// Members that must find room together.
         wanted: u32,
-        /// So many of them would.
+        /// How many of them would find room.
         fitting: u32,
-        /// What the nodes lack for the next one, what most of them lack first. Empty in what a cycle says: only who
-        /// explains looks.
+        /// What the nodes lack for the next member, the most frequent lack first. Empty in a cycle's report: only an
+        /// explanation looks at this.
         nodes: Vec<NodeCount<Shortage>>,
         /// The node that lacks least.
         nearest: Option<Nearest>,
     },
-    /// There is no node that may take it, whatever is free.
+    /// No node may take it, whatever is free.
     NoSuchNode {
         /// How many nodes there are.
         nodes: u32,
-        /// How many of them each thing excludes, the one that excludes most first. A node can be counted several times.
+        /// How many of them each obstacle excludes, the most frequent first. A node can be counted several times.
         excluded: Vec<NodeCount<Exclusion>>,
     },
-    /// No node that may take it is large enough, even if nothing else were there.
+    /// No node that may take it is large enough, even without any other claim.
     TooLarge {
         /// Members that must find room together.
         wanted: u32,
-        /// So many of them would, if nothing else were there.
+        /// How many of them would find room without any other claim.
         fitting: u32,
-        /// What the empty nodes lack for the next one, what most of them lack first.
+        /// What the empty nodes lack for the next member, the most frequent lack first.
         nodes: Vec<NodeCount<Shortage>>,
         /// The empty node that lacks least.
         nearest: Option<Nearest>,
     },
-    /// Whether room can be made was not found out in the time for it; the next cycle goes on.
+    /// The search for room ended at its bound without a result; the next cycle continues it.
     SearchExhausted,
-    /// There are more ways to put its group's sub-groups into domains than are tried, and none of those that were tried
-    /// leads to room for all.
+    /// There are more ways to assign its group's sub-groups to domains than are tried, and no tried way has room for
+    /// all members.
     TooManyWays,
-    /// Others could be evicted for it, but it waits a while first.
+    /// Other claims could be evicted for it, but it must wait a while first.
     PreemptionDelayed {
         /// How much longer, in milliseconds.
         left_ms: u64,
     },
-    /// A member could not be started where it was placed, and is tried again later.
+    /// A member failed to start where it was placed. It is tried again later.
     RetriedLater {
-        /// How often that was so.
+        /// How often it failed.
         failures: u32,
         /// How much longer it waits, in milliseconds.
         left_ms: u64,
     },
-    /// Nodes are kept for others.
+    /// Nodes are kept for other groups.
     NodesHeld {
-        /// Nodes that have room for it and are kept, the oldest first.
+        /// The nodes that have room for it but are kept for others, the oldest first.
         nodes: Vec<String>,
     },
     /// The next cycle makes room for it.
     RoomIsMade {
-        /// Who is evicted or moved: ids and names.
+        /// The claims that are evicted or moved: ids and names.
         making_way: Vec<(ClaimId, String)>,
     },
-    /// It runs on because its node has refused to evict it, and others are chosen for a while.
+    /// It runs on because its node has refused to evict it. For a while other claims are chosen instead.
     EvictionRefused {
-        /// How often that was so.
+        /// How often the node has refused.
         refusals: u32,
         /// How much longer it is left alone, in milliseconds.
         left_ms: u64,
     },
-    /// Nobody wants it any more. It is placed nowhere again.
+    /// It was withdrawn, and is never placed again.
     Withdrawn {
         /// The node on which it holds room until it is gone; `None`: it holds none.
         leaving: Option<String>,
     },
-    /// It has its place, but others have not left it yet.
+    /// It has its place, but other claims have not left that place yet.
     StartsAfter {
-        /// Who must be gone: ids and names.
+        /// The claims that must be gone first: ids and names.
         leaving: Vec<(ClaimId, String)>,
     },
 }
 
-/// How basic a reason is: of several the first tier is the one to name.
+/// How basic a reason is. Of several reasons, the one with the first tier is the one to report.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Tier {
-    /// It is not complete yet.
+    /// The group does not have all its members yet.
     Members,
-    /// The namespace's quota.
+    /// The quota of the namespace.
     Namespace,
-    /// A queue's limit or quota.
+    /// The limit or quota of a queue.
     Quota,
     /// Fair shares.
     FairShare,
-    /// Where members may be, relative to each other.
+    /// Rules about where members may be, relative to each other.
     Topology,
-    /// The search for room that can be made ended too early.
+    /// The search for room ended too early.
     Search,
-    /// Nothing is in its way but time: there is room, or some is made. This tier stands before a lack of room, because
-    /// an autoscaler would otherwise add nodes for claims that the next cycle places.
+    /// Only time is in its way: there is room, or room is being made. This tier stands before a lack of room. Otherwise
+    /// an autoscaler would add nodes for claims that the next cycle places.
     Waiting,
-    /// What is free on nodes and devices.
+    /// Free amounts on nodes and devices.
     Device,
     /// Models, labels and taints.
     Model,
-    /// How large nodes are.
+    /// The size of nodes.
     Size,
 }
 
-/// A bound that would be passed.
+/// A bound that would be exceeded. All amounts are in the resource's unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bound {
-    /// The queue whose bound it is; a namespace's queue for a namespace.
+    /// The queue that has the bound; for a namespace, the queue that holds its quota.
     pub queue: String,
     /// The resource that the bound is of.
     pub resource: Resource,
-    /// What is held there now; where the bound is a quota, by claims that may not be evicted.
+    /// What is held there now; for a quota, only by claims that may not be evicted.
     pub held: u64,
-    /// What would be added.
+    /// How much would be added.
     pub asked: u64,
-    /// The most that may be held of it there.
+    /// The most that may be held there.
     pub bound: u64,
 }
 
 impl Bound {
-    /// By how much it would be passed.
+    /// By how much the bound would be exceeded.
     #[must_use]
     pub fn excess(&self) -> u64 {
         self.needed().saturating_sub(self.bound)
     }
 
-    /// The bound with which it would not be.
+    /// The least bound that would not be exceeded.
     #[must_use]
     pub fn needed(&self) -> u64 {
         self.held.saturating_add(self.asked)
@@ -187,20 +188,21 @@ impl Bound {
 pub struct Holder {
     /// The name of the queue.
     pub queue: String,
-    /// The resource that it holds too much of.
+    /// The resource of which it holds too much.
     pub resource: Resource,
     /// What it holds of the resource.
     pub held: u64,
     /// Its fair share of the resource.
     pub fair_share: u64,
-    /// What keeps its units that are above the share from being evicted, and how many units each.
+    /// What protects its units above the share from eviction, and the number of units for each protection.
     pub protected: Vec<(Protection, u32)>,
-    /// Units above the share that could be evicted, but do not make enough room, or too many would have to be evicted.
+    /// The number of units above the share that could be evicted, but would not make enough room, or only too many of
+    /// them would.
     pub evictable: u32,
 }
 
 impl Reason {
-    /// The tier.
+    /// How basic this reason is.
     #[must_use]
     pub fn tier(&self) -> Tier {
         match self {
@@ -223,8 +225,8 @@ impl Reason {
         }
     }
 
-    /// Whether more nodes like those that there are could help: what an autoscaler asks. Who waits for a quota, for
-    /// members or for claims that are leaving already gains nothing by them.
+    /// Whether more nodes like the existing ones could help, for an autoscaler. More nodes do not help a group that
+    /// waits for a quota, for members, or for claims that are already leaving.
     #[must_use]
     pub fn calls_for_nodes(&self) -> bool {
         !matches!(self, Self::NoSuchLevel { .. })

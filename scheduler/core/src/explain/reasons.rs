@@ -1,27 +1,27 @@
-//! Why everything waits that does.
+//! The reasons of all pending groups.
 
 use crate::decisions::plan::{Pending, Plan};
 use crate::explain::reason::Reason;
 use crate::state::cluster::Cluster;
 
-/// Why each of a plan's groups waits. Thousands of equal claims of a queue wait for the same reason, which is found and
-/// kept once.
+/// The reason of each of a plan's pending groups. Thousands of equal claims of a queue wait for the same reason, so it
+/// is found and kept only once.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reasons {
     distinct: Vec<Reason>,
-    /// For each entry of [`Plan::pending`], the number of its reason.
+    /// For each entry of [`Plan::pending`], the index of its reason in `distinct`.
     numbers: Vec<usize>,
 }
 
 impl Reasons {
-    /// The different reasons, in the order in which they came up. Two can be equal, if they are about different queues
-    /// or requests.
+    /// The different reasons, in the order in which they were found. Two of them can be equal if they are about
+    /// different queues or requests.
     #[must_use]
     pub fn distinct(&self) -> &[Reason] {
         &self.distinct
     }
 
-    /// For each entry of [`Plan::pending`], the number of its reason among the different ones.
+    /// For each entry of [`Plan::pending`], the index of its reason in [`Reasons::distinct`].
     #[must_use]
     pub fn numbers(&self) -> &[usize] {
         &self.numbers
@@ -35,12 +35,12 @@ impl Reasons {
 }
 
 impl Plan {
-    /// Why each of [`Plan::pending`] waits: as [`Pending::reason`], but what is alike is looked at once. `cluster` is
-    /// as the cycle left it.
+    /// The reason of each entry of [`Plan::pending`], as [`Pending::reason`] gives it. Groups that are alike are looked
+    /// at only once. `cluster` is as the cycle left it.
     #[must_use]
     pub fn reasons(&self, cluster: &Cluster) -> Reasons {
         let mut reasons = Reasons { distinct: Vec::new(), numbers: Vec::with_capacity(self.pending.len()) };
-        // By number of those alike, the last one that was looked at.
+        // For each number of alike groups, the group that was last looked at.
         let mut known: Vec<Option<(&Pending, usize)>> = Vec::new();
         for pending in &self.pending {
             let new = reasons.distinct.len();

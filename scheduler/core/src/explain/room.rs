@@ -1,4 +1,4 @@
-//! Where a task could be, and what is in the way there.
+//! Where a task could be placed, and what is in its way there.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::device_request::{DeviceRequest, DeviceWish};
 use crate::vocabulary::request::Request;
 
-/// Why there is no room for one more task. `fitting` of `wanted` members have found some, and are placed in `cluster`;
-/// `alike` members ask for the same as the one that has not.
+/// Why there is no room for one more task. `fitting` of `wanted` members have found room and are placed in `cluster`.
+/// `alike` members have the same request as the one that has not.
 pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting: u32, alike: u32) -> Reason {
     let open: Vec<(NodeId, &Node)> = cluster.nodes().filter(|(_, node)| admits(node.spec(), request).is_ok()).collect();
     if open.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) fn no_room(cluster: &Cluster, request: &Request, wanted: u32, fitting
     Reason::NoRoom { wanted, fitting, nodes, nearest }
 }
 
-/// What keeps a task from nodes, and how many of them.
+/// The obstacles that keep a task from nodes, and the number of nodes for each.
 fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
     let mut counts: BTreeMap<Exclusion, u32> = BTreeMap::new();
     for (_, node) in cluster.nodes() {
@@ -57,7 +57,7 @@ fn excluded(cluster: &Cluster, request: &Request) -> Vec<NodeCount<Exclusion>> {
     excluded
 }
 
-/// All that keeps a task from a node, whatever is free there.
+/// All obstacles that keep a task from a node, whatever is free there.
 pub(crate) fn exclusions<'a>(node: &'a Node, request: &'a Request) -> impl Iterator<Item = Exclusion> + 'a {
     let (spec, asked) = (node.spec(), &request.constraints);
     let lacking = |wish: &DeviceWish<'_>| {
@@ -65,7 +65,7 @@ pub(crate) fn exclusions<'a>(node: &'a Node, request: &'a Request) -> impl Itera
         devices.count() < usize::from(wish.devices.count)
     };
     let choices = 0..request.choice_count();
-    // Only if none of its choices is possible.
+    // Devices exclude a node only if they make all of the task's choices impossible.
     let are_lacking = choices.clone().all(|choice| request.wishes_of(choice).any(|wish| lacking(&wish)));
     let wishes = choices.flat_map(|choice| request.wishes_of(choice)).filter(move |wish| are_lacking && lacking(wish));
     let devices = wishes.map(|wish| Exclusion::Devices {
@@ -83,7 +83,8 @@ pub(crate) fn exclusions<'a>(node: &'a Node, request: &'a Request) -> impl Itera
         .chain(devices)
 }
 
-/// What nodes that admit such tasks lack for one, what most of them lack first, and the one that lacks least.
+/// What the nodes that admit such tasks lack for one of them, the most frequent lack first, and the node that lacks
+/// least.
 fn shortages<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     request: &Request,
@@ -115,7 +116,7 @@ fn shortages<'a>(
     (counts, nearest)
 }
 
-/// All that a node that admits such tasks lacks for one.
+/// Everything that a node lacks for one such task. The node admits such tasks.
 pub(crate) fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>>) -> Vec<Shortage> {
     let mut lacks = Vec::new();
     if node.cpu_free() < request.cpu {
@@ -132,7 +133,7 @@ pub(crate) fn lacks(node: &Node, request: &Request, rules: Option<&PeerRules<'_>
     lacks
 }
 
-/// What its devices lack; for a task with alternatives, what they lack for each of its choices if they do for all.
+/// What its devices lack. For a task with alternatives: nothing if one choice fits, otherwise what each choice lacks.
 fn lacks_of_devices(node: &Node, request: &Request) -> Vec<Shortage> {
     if !request.has_alternatives() {
         return lacks_of_choice(node, request, request.wishes());
@@ -153,7 +154,7 @@ fn lacks_of_devices(node: &Node, request: &Request) -> Vec<Shortage> {
     lacks
 }
 
-/// What devices lack for a request without alternatives, whose `wishes` have the names that reasons give.
+/// What the node's devices lack for one choice of a request. `wishes` have the names that reasons use.
 fn lacks_of_choice<'a>(node: &Node, request: &Request, wishes: impl Iterator<Item = DeviceWish<'a>>) -> Vec<Shortage> {
     let mut lacks = Vec::new();
     for wish in wishes {
@@ -179,8 +180,8 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// The place of a level of the topology, or the node if there is no level, in which most tasks of a request find room,
-/// and how many.
+/// The domain of a topology level in which most tasks with a request find room, and their number. Without a level, the
+/// node.
 pub(crate) fn best_domain(cluster: &Cluster, level: Option<&str>, request: &Request) -> Option<(String, u32)> {
     let room_on = |id: NodeId| match cluster.node(id).filter(|_| !cluster.is_held(id)) {
         Some(node) => room(node, request),

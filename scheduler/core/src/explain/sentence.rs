@@ -129,7 +129,7 @@ impl Display for Reason {
     }
 }
 
-/// So many members of those that must be placed together find room.
+/// How many of the members that must be placed together find room.
 struct Fitting {
     wanted: u32,
     fitting: u32,
@@ -173,7 +173,7 @@ fn passes(f: &mut Formatter<'_>, kind: &str, whose: &str, bound: &Bound) -> fmt:
     )
 }
 
-/// A queue, or the namespace that a queue stands for.
+/// A queue, or the namespace whose quota the queue is.
 pub(crate) struct Owner<'a>(pub(crate) &'a str);
 
 impl Display for Owner<'_> {
@@ -219,10 +219,10 @@ impl Display for Protection {
     }
 }
 
-/// Names in quotes, the first ones if there are many.
+/// Names in quotes. If there are many, only the first ones.
 pub(crate) struct Quoted<'a>(pub(crate) &'a [String]);
 
-/// Names that are written out.
+/// The most names that are written out.
 const NAMES_MAX: usize = 5;
 
 impl Display for Quoted<'_> {

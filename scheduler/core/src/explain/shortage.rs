@@ -1,4 +1,4 @@
-//! What nodes lack for a task, and what keeps it from them.
+//! What nodes lack for a task, and what keeps a task from nodes.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
@@ -11,16 +11,16 @@ use crate::vocabulary::peers::PeerMisfit;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::taint::Taint;
 
-/// How many nodes something is true of.
+/// A fact about nodes, and the number of nodes for which it is true.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeCount<T> {
-    /// How many nodes it is true of.
+    /// The number of nodes.
     pub nodes: u32,
-    /// What is true of them.
+    /// The fact.
     pub what: T,
 }
 
-/// What a node lacks for one more task. Of several nodes: of the one that lacks least.
+/// What a node lacks for one more task. For several nodes: the lack of the node that lacks least.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Shortage {
     /// Too little CPU is free.
@@ -37,18 +37,18 @@ pub enum Shortage {
         /// What is free on the node.
         free: Bytes,
     },
-    /// Something that is only counted.
+    /// Too little of a counted resource is free.
     Counted {
-        /// The name of what is counted.
+        /// The name of the counted resource.
         name: String,
         /// What is asked for.
         wanted: u64,
         /// What is free on the node, as a count.
         free: u64,
     },
-    /// Devices with enough free on each.
+    /// Too few devices have enough free.
     Devices {
-        /// Which of the task's requests it is; `None`: the only one.
+        /// The name of the device request; `None`: the task has only one.
         request: Option<String>,
         /// Devices that are asked for.
         wanted: u16,
@@ -59,19 +59,20 @@ pub enum Shortage {
         /// Memory that is asked for of each.
         memory: DeviceMemory,
     },
-    /// Devices that have enough free and of which the required ones are linked.
+    /// Enough devices may have enough free, but too few of them are linked as required.
     Alignment {
         /// Devices that are asked for.
         wanted: u16,
         /// Devices that have enough free.
         fitting: u16,
     },
-    /// Each of the task's requests finds its devices, but this one does not beside those before it.
+    /// Each of the task's device requests finds devices by itself, but this one finds none beside the requests before
+    /// it.
     CrowdedOut {
-        /// What the request is called.
+        /// The name of the device request.
         request: String,
     },
-    /// A domain that a rule about other tasks allows: affinity, anti-affinity or topology spread.
+    /// The node is in no domain that the rules about peers allow: affinity, anti-affinity or topology spread.
     Peers(PeerMisfit),
 }
 
@@ -84,10 +85,10 @@ pub struct Nearest {
     pub lacks: Vec<Shortage>,
 }
 
-/// What keeps a task from a node, whatever is free there.
+/// An obstacle that keeps a task from a node, whatever is free there.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Exclusion {
-    /// The node takes nothing new.
+    /// The node is cordoned: it takes no new claims.
     Cordoned,
     /// It does not have the label with the value.
     Label {
@@ -96,17 +97,17 @@ pub enum Exclusion {
         /// The value that is asked for.
         value: String,
     },
-    /// Its labels match none of these terms, of which they must match one.
+    /// Its labels match none of these terms; they must match at least one.
     NodeTerms(BTreeSet<NodeTerm>),
     /// It has a taint that is not tolerated.
     Taint(Taint),
-    /// It has fewer devices of the models and with the attributes that are asked for than are wanted.
+    /// It has too few devices of the requested models and with the requested attributes.
     Devices {
-        /// Which of the task's requests it is; `None`: the only one.
+        /// The name of the device request; `None`: the task has only one.
         request: Option<String>,
         /// Devices that are asked for.
         wanted: u16,
-        /// Models that will do; empty: any.
+        /// The accepted models; empty: any model.
         models: Vec<String>,
         /// Attributes that are asked for, with their values.
         attributes: Vec<(String, String)>,
@@ -114,7 +115,7 @@ pub enum Exclusion {
 }
 
 impl Shortage {
-    /// Whether the same is lacking, however much.
+    /// Whether both are a lack of the same resource, of whatever amount.
     pub(crate) fn is_alike(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Counted { name, .. }, Self::Counted { name: other, .. }) => name == other,
@@ -125,21 +126,21 @@ impl Shortage {
         }
     }
 
-    /// How much is lacking, in thousandths of what is wanted.
+    /// The lacking part of the wanted amount, in thousandths.
     pub(crate) fn lack(&self) -> u64 {
         let (wanted, free) = match self {
             Self::Cpu { wanted, free } => (wanted.get(), free.get()),
             Self::Memory { wanted, free } => (wanted.get(), free.get()),
             Self::Counted { wanted, free, .. } => (*wanted, *free),
             Self::Devices { wanted, fitting, .. } => ((*wanted).into(), (*fitting).into()),
-            // There are enough, but in the wrong places.
+            // There are enough, but not where they must be.
             Self::Alignment { .. } | Self::CrowdedOut { .. } | Self::Peers(_) => (1, 0),
         };
         let lack = u128::from(wanted.saturating_sub(free)) * 1000 / u128::from(wanted.max(1));
         u64::try_from(lack).unwrap_or(u64::MAX)
     }
 
-    /// What of the want is there, as a sentence about one node.
+    /// What is wanted and what is free, as a sentence about one node.
     pub(crate) fn on_one(&self) -> String {
         match self {
             Self::Cpu { wanted, free } => format!("{} are free and {} wanted", Cores(free.get()), Cores(wanted.get())),
@@ -204,7 +205,7 @@ impl Display for NodeCount<Shortage> {
 }
 
 impl Exclusion {
-    /// What keeps a task away, as a sentence about one node.
+    /// The obstacle, as a sentence about one node.
     pub(crate) fn on_one(&self) -> String {
         OfNodes { nodes: "the node", is_one: true, exclusion: self }.to_string()
     }
@@ -217,7 +218,7 @@ impl Display for NodeCount<Exclusion> {
     }
 }
 
-/// What keeps a task from nodes, as a sentence about them.
+/// The obstacle, as a sentence about several nodes.
 struct OfNodes<'a> {
     nodes: &'a str,
     is_one: bool,
@@ -253,7 +254,7 @@ impl Display for OfNodes<'_> {
     }
 }
 
-/// Names one of several requests of a task.
+/// Names one of a task's device requests, if it has several.
 pub(crate) struct ForRequest<'a>(pub(crate) Option<&'a str>);
 
 impl Display for ForRequest<'_> {

@@ -19,7 +19,7 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// For what a group wants to have placed next.
+    /// A trial for the unit that a group wants placed next.
     pub(crate) fn new(cluster: Cluster, engine: Engine<Box<dyn Policy>>, group: GroupId) -> Self {
         Self { cluster, engine, group }
     }
@@ -29,41 +29,41 @@ impl Trial {
         demanding_first(&self.cluster, &mut self.engine, &unit.claims)
     }
 
-    /// The state.
+    /// The cluster's state in this trial.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Whether what the group wants to have placed next can be, into what is free.
+    /// Whether the group's next unit can be placed into free room.
     pub(crate) fn admits(&mut self) -> bool {
         Unit::next(&self.cluster, self.group).ok().flatten().is_some_and(|unit| self.place(&unit).is_ok())
     }
 
-    /// Whether it can be with other events having happened. They are undone afterwards.
+    /// Whether the group's next unit can be placed after these events. The events are undone afterwards.
     pub(crate) fn admits_after(&mut self, events: Vec<Event>) -> bool {
         self.after(events, Self::admits).unwrap_or(false)
     }
 
-    /// Whether it can be when a claim has ended.
+    /// Whether the group's next unit can be placed once a claim has ended.
     pub(crate) fn admits_without(&mut self, claim: ClaimId) -> bool {
         let Ok(Some(unit)) = Unit::next(&self.cluster, self.group) else { return false };
         let mut statement = Statement::new(&mut self.cluster);
         statement.evict(claim).is_ok() && place_unit(&mut statement, &mut self.engine, &unit, &mut FreeRoom).is_ok()
     }
 
-    /// Whether a unit can be placed; nothing stays placed.
+    /// Tries to place a unit in free room. The unit does not stay placed.
     pub(crate) fn place(&mut self, unit: &Unit) -> Result<(), Unplaceable> {
         place_unit(&mut Statement::new(&mut self.cluster), &mut self.engine, unit, &mut FreeRoom)
     }
 
-    /// What can be seen when a unit is placed; `None` if it cannot be.
+    /// Places a unit, looks at the cluster, and takes the unit back. `None` if the unit cannot be placed.
     pub(crate) fn placed<T>(&mut self, unit: &Unit, look: impl FnOnce(&Cluster) -> T) -> Option<T> {
         let mut statement = Statement::new(&mut self.cluster);
         place_unit(&mut statement, &mut self.engine, unit, &mut FreeRoom).ok()?;
         Some(look(statement.cluster()))
     }
 
-    /// What is found if the group's queue and those above it had no bounds.
+    /// The result of `find` without the bounds of the group's queue and of the queues above it.
     pub(crate) fn unbounded<T>(&mut self, find: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let queue = self.cluster.group(self.group)?.queue();
         let specs = self.cluster.queues().path(queue).map(|(_, queue)| queue.spec().clone());
@@ -75,7 +75,7 @@ impl Trial {
         self.after(events, find)
     }
 
-    /// What is found with other events having happened; `None` if one of them cannot happen.
+    /// The result of `find` after these events, which are undone afterwards; `None` if one of them is refused.
     pub(crate) fn after<T>(&mut self, events: Vec<Event>, find: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let mut undo = Vec::with_capacity(events.len());
         let mut all = true;

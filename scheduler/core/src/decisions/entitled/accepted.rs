@@ -1,4 +1,4 @@
-//! What the units come to that are within a right of their queue.
+//! The sums of the units that are within a right of their queue.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,23 +9,23 @@ use crate::state::resources::{Amounts, Charge};
 
 use super::placed_unit::{PlacedUnit, Verdict};
 
-/// The bounds of one right, and the sums of the units that are within it: kept as units come and go, so that a question
-/// about one unit does not add up all before it.
+/// The bounds of one right, and the sums of the units that are within it. The sums are updated as units come and go, so
+/// that a question about one unit does not need to add up all units before it.
 #[derive(Clone, Debug)]
 pub(super) struct Accepted {
     pub(super) right: Right,
-    /// What the queue may hold by the right, by number of the resource.
+    /// The most that the queue may hold by the right, by the resource's number.
     bounds: Vec<u64>,
-    /// The first unit that the right does not reach; `None`: it reaches all.
+    /// The first rank that the right does not reach; `None`: it reaches all units.
     before: Option<Rank>,
     total: Amounts,
-    /// The same by priority, and by whether units are beyond their groups' cores.
+    /// The sums by priority, and by whether units are beyond their groups' cores.
     by_level: BTreeMap<Level, Amounts>,
-    /// Number of units that are only out because too much is held.
+    /// The number of units that are out only because too much is held.
     short: usize,
 }
 
-/// Units of one level stand together in the order of rank.
+/// Units of one level come together in the order of rank.
 type Level = (Reverse<i32>, bool);
 
 fn level(rank: Rank) -> Level {
@@ -37,12 +37,12 @@ impl Accepted {
         Self { right, bounds, before, total: Amounts::default(), by_level: BTreeMap::new(), short: 0 }
     }
 
-    /// The same without units.
+    /// The same bounds, without units.
     pub(super) fn emptied(&self) -> Self {
         Self::new(self.right, self.bounds.clone(), self.before)
     }
 
-    /// Whether the sums are those of another one.
+    /// Whether two have the same sums.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         let same = |one: &Amounts, other: &Amounts| (0..self.bounds.len()).all(|at| one.get(at) == other.get(at));
         let nothing = Amounts::default();
@@ -52,7 +52,7 @@ impl Accepted {
             && self.by_level.iter().all(|(level, amounts)| same(amounts, of_level(level)))
     }
 
-    /// How a unit stands if `held` is held by those before it.
+    /// The verdict on a unit if the units before it hold `held`.
     pub(super) fn judge(&self, placed: &PlacedUnit, core_is_out: bool, held: &Amounts) -> Verdict {
         if !placed.is_whole || core_is_out || !self.reaches(placed.unit.rank) {
             return Verdict::Out;
@@ -65,27 +65,28 @@ impl Accepted {
         self.before.is_none_or(|before| rank < before)
     }
 
-    /// Whether `charge` on top of what is held is within the bounds.
+    /// Whether held + `charge` is within the bounds.
     pub(super) fn allows(&self, held: &Amounts, charge: &Charge) -> bool {
         fits(&self.bounds, held, charge)
     }
 
-    /// Whether all units that are within the right stay so when one of them comes to take this, wherever it stands.
+    /// Whether all units within the right stay within it when one of them comes to take this charge, wherever it
+    /// stands.
     pub(super) fn stays_within(&self, charge: &Charge) -> bool {
         charge.parts().all(|(number, _)| self.total.get(number) <= bound(&self.bounds, number))
     }
 
-    /// Whether some units are only out because too much is held.
+    /// Whether some units are out only because too much is held.
     pub(super) fn any_is_short(&self) -> bool {
         self.short > 0
     }
 
-    /// What all units take that are within the right.
+    /// The sum of all units that are within the right.
     pub(super) fn total(&self) -> &Amounts {
         &self.total
     }
 
-    /// What those of them take that stand before a rank; `later` are all units of its level from that rank on.
+    /// The sum of those of them before a rank. `later` are all units of the rank's level from that rank on.
     pub(super) fn before<'a>(&self, rank: Rank, later: impl Iterator<Item = &'a PlacedUnit>) -> Amounts {
         let mut held = Amounts::default();
         self.by_level.range(..=level(rank)).for_each(|(_, of_level)| held.add_all(of_level));
@@ -93,7 +94,7 @@ impl Accepted {
         held
     }
 
-    /// Takes in how a unit stands now.
+    /// Enters a unit with its present verdict.
     pub(super) fn enter(&mut self, placed: &PlacedUnit) {
         match placed.verdict(self.right) {
             Verdict::Within => {
@@ -105,7 +106,7 @@ impl Accepted {
         }
     }
 
-    /// Takes a unit out as it was entered.
+    /// Takes out a unit, by the verdict with which it was entered.
     pub(super) fn leave(&mut self, placed: &PlacedUnit) {
         match placed.verdict(self.right) {
             Verdict::Within => {
@@ -120,7 +121,7 @@ impl Accepted {
     }
 }
 
-/// Whether `charge` on top of what is held is within bounds.
+/// Whether held + `charge` is within the bounds.
 pub(super) fn fits(bounds: &[u64], held: &Amounts, charge: &Charge) -> bool {
     charge.parts().all(|(number, amount)| held.get(number).saturating_add(amount) <= bound(bounds, number))
 }

@@ -1,4 +1,4 @@
-//! A unit that is placed, and by which rights it is where it is.
+//! A placed unit, and the rights of its queue that it is within.
 
 use crate::decisions::shares::Right;
 use crate::decisions::unit::Unit;
@@ -7,39 +7,39 @@ use crate::state::group::Group;
 use crate::state::resources::Charge;
 use crate::vocabulary::pod_group::GroupId;
 
-/// A unit that is placed.
+/// A unit that is placed, with its charge and verdicts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PlacedUnit {
     pub(crate) unit: Unit,
-    /// What it takes.
+    /// The exact charge of its members.
     pub(crate) charge: Charge,
-    /// Whether its group has all it needs. What is left of a gang does no work, and is entitled to nothing until it is
-    /// whole.
+    /// Whether its group has its minimum. The rest of a gang does no work, so it is entitled to nothing until the gang
+    /// is whole.
     pub(super) is_whole: bool,
     /// By [`Right`].
     pub(super) verdicts: [Verdict; 2],
 }
 
-/// How a unit stands to what its queue has a right to.
+/// How a unit relates to one right of its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// It is within that.
+    /// It is within the right.
     Within,
-    /// It would be within that if its queue held less.
+    /// It would be within the right if its queue held less.
     Short,
-    /// It is not within that, however much its queue holds.
+    /// It is not within the right, however little its queue holds.
     Out,
 }
 
 impl PlacedUnit {
-    /// The units of a group that are placed, in the order of rank. How they stand is still to be found out.
+    /// The placed units of a group, in the order of rank. Their verdicts are not known yet.
     pub(super) fn of_group(cluster: &Cluster, group: GroupId) -> impl Iterator<Item = Self> {
         let is_whole = cluster.group(group).is_some_and(Group::has_minimum);
         let units = Unit::placed(cluster, group).into_iter();
         units.map(move |unit| Self { charge: unit.charge(cluster), unit, is_whole, verdicts: [Verdict::Out; 2] })
     }
 
-    /// Its members, each by itself.
+    /// Its members, each as a unit by itself.
     pub(crate) fn members(&self, cluster: &Cluster) -> impl Iterator<Item = Self> {
         let members = self.unit.claims.iter().filter_map(|claim| Some((*claim, cluster.charge(*claim)?)));
         members.map(|(claim, charge)| Self {
@@ -49,7 +49,7 @@ impl PlacedUnit {
         })
     }
 
-    /// Whether it is within what its queue has a right to; otherwise it is borrowed.
+    /// Whether it is within a right of its queue; otherwise it is borrowed.
     pub(crate) fn is(&self, right: Right) -> bool {
         self.verdict(right) == Verdict::Within
     }

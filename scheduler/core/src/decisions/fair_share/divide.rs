@@ -1,56 +1,57 @@
 //! How much of one resource each of several sibling queues is entitled to.
 //!
-//! First each gets its quota, as far as it asks for it. What is left goes to the queues by priority, and among equals
-//! in proportion to weight, never beyond what they ask for or their limit. Amounts are integers in the resource's
-//! smallest unit, and nothing is rounded to whole devices here.
+//! First each queue gets min(quota, what it asks for). The rest goes to the queues by priority, and among equal
+//! priorities in proportion to weight, but never beyond what a queue asks for or its limit. Amounts are integers in the
+//! resource's smallest unit. Nothing is rounded to whole devices here.
 //!
-//! All units are thought of as handed out one after the other, in an order that depends neither on how many there are
-//! nor on what is asked for beyond them. So more of the resource never makes anybody's share smaller, and neither does
-//! asking for more make one's own.
+//! Think of all units of the resource as handed out one after the other, in an order that depends neither on their
+//! number nor on requests beyond them. So more of the resource never makes a queue's share smaller, and asking for more
+//! never makes the queue's own share smaller.
 
 use crate::decisions::fair_share::hand_out::{Taker, hand_out, hand_out_until_satisfied};
 
-/// What decides a queue's part of one resource.
+/// The inputs that decide a queue's part of one resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Demand {
-    /// What it deserves; `None`: all there is.
+    /// Its quota; `None`: everything that there is.
     pub quota: Option<u64>,
-    /// What it never exceeds; `None`: no limit.
+    /// The most that it may hold; `None`: no limit.
     pub limit: Option<u64>,
-    /// Its weight for what is left over; 0: it gets nothing of that.
+    /// Its weight for what is left over; with 0 it gets nothing of that.
     pub weight: u64,
-    /// Those of higher priority are given what is left over first.
+    /// Queues of higher priority are given what is left over first.
     pub priority: i32,
-    /// What its claims ask for, running or waiting.
+    /// The amount that its claims ask for, running or pending.
     pub requested: u64,
-    /// What it has used lately, in millionths of what there was.
+    /// Its recent usage, in millionths of the capacity.
     pub usage_ppm: u64,
 }
 
 impl Demand {
-    /// What it could be given at most.
+    /// The most that it can be given: min(requested, limit).
     #[must_use]
     pub fn requestable(&self) -> u64 {
         self.limit.map_or(self.requested, |limit| limit.min(self.requested))
     }
 
-    /// What it is given before anything is left over.
+    /// What it is given before anything is left over: min(quota, requestable).
     fn deserved(&self) -> u64 {
         self.quota.map_or(self.requestable(), |quota| quota.min(self.requestable()))
     }
 }
 
-/// Divides `total` among queues, the oldest first. `usage_weight` says how strongly past usage counts against a queue,
-/// in thousandths of the difference between its part of the weights and its part of the usage; 0: not at all.
+/// Divides `total` among queues, which are given oldest first. `usage_weight` says how strongly past usage counts
+/// against a queue, in thousandths of the difference between its part of the weights and its part of the usage. 0: not
+/// at all.
 ///
-/// * The shares never add up to more than there is.
-/// * No share is more than what is asked for, or the limit.
-/// * If all quotas that are asked for fit, no share is less than its quota as far as it is asked for. Otherwise what
-///   there is is divided in proportion to the quotas; one that is all there is counts as the largest of the others.
-///   Shares must add up to what there is, and no queue's weight may depend on the total.
+/// * The shares never add up to more than the total.
+/// * No share is more than min(requested, limit).
+/// * If all requested quotas fit, no share is less than min(quota, requested). Otherwise the total is divided in
+///   proportion to the quotas. A quota of everything then counts as much as the largest other quota, as shares must add
+///   up to the total and no queue's weight may depend on the total.
 /// * Nothing is left over that a queue with a weight asks for.
 /// * No share gets smaller because there is more to divide, or because its queue asks for more.
-/// * The order of the queues decides about one unit of a share at most.
+/// * The order of the queues decides at most one unit of a share.
 #[must_use]
 pub fn divide(total: u64, queues: &[Demand], usage_weight: u64) -> Vec<u64> {
     let mut shares = vec![0; queues.len()];
@@ -58,7 +59,7 @@ pub fn divide(total: u64, queues: &[Demand], usage_weight: u64) -> Vec<u64> {
     let mut waiting: Vec<usize> = (0..queues.len())
         .filter(|queue| queues[*queue].weight > 0 && shares[*queue] < queues[*queue].requestable())
         .collect();
-    // A stable sort: those of a priority stay in the order of their age.
+    // The sort is stable: queues of equal priority stay in the order of their age.
     waiting.sort_by_key(|queue| std::cmp::Reverse(queues[*queue].priority));
     for group in waiting.chunk_by(|one, other| queues[*one].priority == queues[*other].priority) {
         if left == 0 {
@@ -69,7 +70,7 @@ pub fn divide(total: u64, queues: &[Demand], usage_weight: u64) -> Vec<u64> {
     shares
 }
 
-/// Gives each queue its quota, as far as it asks for it, or all of them parts in proportion. Returns what is left.
+/// Gives each queue min(quota, requested), or, if that is too much in total, parts in proportion. Returns what is left.
 fn divide_quotas(total: u64, queues: &[Demand], shares: &mut [u64]) -> u64 {
     let largest = queues.iter().filter_map(|queue| queue.quota).max().unwrap_or(0).max(1);
     let quotas: Vec<u128> = queues.iter().map(|queue| u128::from(queue.quota.unwrap_or(largest))).collect();
@@ -84,12 +85,13 @@ fn divide_quotas(total: u64, queues: &[Demand], shares: &mut [u64]) -> u64 {
 }
 
 /// Divides what quotas have left among queues of one priority, all of which have a weight and ask for more. Returns
-/// what nobody takes.
+/// what no queue takes.
 fn divide_over_quota(mut left: u64, queues: &[Demand], group: &[usize], usage_weight: u64, shares: &mut [u64]) -> u64 {
     let mut takers: Vec<Taker> =
         group.iter().map(|queue| Taker::new(*queue, shares[*queue], queues[*queue].requestable())).collect();
     while left > 0 && usage_weight > 0 && takers.iter().any(|taker| queues[taker.queue].usage_ppm > 0) {
-        // What is due to each depends on who else competes: it is settled anew whenever some are satisfied.
+        // The portion of each queue depends on which others compete, so portions are computed anew whenever some are
+        // satisfied.
         let portions = portions_by_usage(queues, &takers, usage_weight);
         set_portions(&mut takers, &portions);
         left = hand_out_until_satisfied(left, &mut takers);
@@ -107,12 +109,12 @@ fn divide_over_quota(mut left: u64, queues: &[Demand], group: &[usize], usage_we
     left
 }
 
-/// The proportions in which what is left over goes to queues: the part of the weights that each has, more if it has
-/// used less than that lately, and less if more; but nobody's less than nothing.
+/// The proportions in which what is left over goes to queues: each queue's part of the weights, raised if it has lately
+/// used less than that part, and lowered if it has used more, but not below 0.
 fn portions_by_usage(queues: &[Demand], takers: &[Taker], usage_weight: u64) -> Vec<u128> {
-    /// All of the usage, in the unit of [`Demand::usage_ppm`].
+    /// The total usage, in the unit of [`Demand::usage_ppm`].
     const ALL: u128 = 1_000_000;
-    /// Beyond these bounds numbers make no difference any more, and products would not fit.
+    /// Above this bound larger weights make no further difference, and products would not fit.
     const MOST: u64 = 1 << 40;
     let usage_weight = u128::from(usage_weight.min(1_000_000));
     let weight = |taker: &Taker| u128::from(queues[taker.queue].weight.min(MOST));
@@ -125,13 +127,13 @@ fn portions_by_usage(queues: &[Demand], takers: &[Taker], usage_weight: u64) -> 
     let portions: Vec<u128> = takers.iter().map(by_usage).collect();
     match portions.iter().any(|portion| *portion > 0) {
         true => portions,
-        // All of them have used more than their part: then nobody is worse than the others.
+        // All of them have used more than their part, so none is worse than the others.
         false => takers.iter().map(weight).collect(),
     }
 }
 
-/// Sets takers' portions to these, in numbers that are small enough to be multiplied with amounts. What is not nothing
-/// stays so.
+/// Sets takers' portions, scaled so that they are small enough to be multiplied with amounts. A portion above 0 stays
+/// above 0.
 fn set_portions(takers: &mut [Taker], portions: &[u128]) {
     let all = portions.iter().fold(0, |sum: u128, portion| sum.saturating_add(*portion));
     let shift = (128 - all.leading_zeros()).saturating_sub(Taker::PORTION_BITS);

@@ -1,11 +1,11 @@
-//! Whose turn it is.
+//! The measure that decides which queue's turn it is.
 
 use std::cmp::Ordering;
 
 use crate::decisions::fair_share::entitlement::Entitlement;
 
-/// The greatest part that a queue holds of what it is entitled to, over all resources: the less, the sooner it is its
-/// turn.
+/// The greatest part of its entitlement that a queue holds, over all resources: max(held / entitled). The queue with
+/// the least goes first.
 #[derive(Clone, Copy, Debug)]
 pub struct DominantShare {
     held: u64,
@@ -13,18 +13,18 @@ pub struct DominantShare {
 }
 
 impl DominantShare {
-    /// Of a queue that holds `allocated`, by resource.
+    /// The dominant share of a queue that holds `allocated`, by resource.
     #[must_use]
     pub fn new(allocated: &[u64], entitled: &[Entitlement]) -> Self {
         allocated.iter().zip(entitled).map(|(held, entitled)| Self::of(*held, entitled)).max().unwrap_or_default()
     }
 
-    /// Of one resource of which a queue holds so much.
+    /// The share of one resource of which a queue holds this much.
     pub(crate) fn of(held: u64, entitled: &Entitlement) -> Self {
         Self { held, of: entitled.allocatable() }
     }
 
-    /// Whether it holds more than it is entitled to of some resource.
+    /// Whether the queue holds more of some resource than it is entitled to.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.held > self.of
@@ -39,8 +39,7 @@ impl Default for DominantShare {
 
 impl Ord for DominantShare {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Who holds something that it is not entitled to at all comes after everybody else; nothing of nothing is
-        // nothing.
+        // A queue that holds something without any entitlement comes after all other queues. 0 / 0 counts as 0.
         let unentitled = |share: &Self| share.of == 0 && share.held > 0;
         match (unentitled(self), unentitled(other)) {
             (true, true) => self.held.cmp(&other.held),

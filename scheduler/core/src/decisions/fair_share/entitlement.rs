@@ -1,51 +1,51 @@
-//! Trees of queues: what each is entitled to.
+//! Entitlements of the queues of a tree.
 
 use crate::decisions::fair_share::divide::{Demand, divide};
 use crate::vocabulary::allowance::Allowance;
 
-/// What decides a queue's entitlement: what it is allowed, what it asks for, and what it has used.
+/// The inputs that decide a queue's entitlement: what it is allowed, what it asks for, and what it has used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QueueDemand {
-    /// The index of its parent, which stands before it; `None`: none.
+    /// The index of its parent, which comes before it in the list; `None`: it is at the top.
     pub parent: Option<usize>,
-    /// Queues of higher priority are given what is left over first; [`Allowance::priority`] goes before it.
+    /// Queues of higher priority are given what is left over first. [`Allowance::priority`] overrides it for one
+    /// resource.
     pub priority: i32,
-    /// By resource.
+    /// What it may have, by resource.
     pub allowances: Vec<Allowance>,
-    /// By resource, what its own claims ask for, running or waiting; what its children ask for is added.
+    /// What its own claims ask for, running or pending, by resource. What its children ask for is added.
     pub requested: Vec<u64>,
-    /// By resource, what it has used lately, in millionths of what there was.
+    /// Its recent usage, in millionths of the capacity, by resource.
     pub usage_ppm: Vec<u64>,
 }
 
-/// What a queue is entitled to of one resource. Everything follows from it: whose turn it is, who may reclaim, and from
-/// whom.
+/// A queue's entitlement to one resource. It decides whose turn it is, which queues may reclaim, and from which queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entitlement {
-    /// Its part of what there is.
+    /// Its part of the total.
     pub fair_share: u64,
-    /// What it deserves; `None`: all there is.
+    /// Its quota; `None`: everything that there is.
     pub quota: Option<u64>,
-    /// What it never exceeds; `None`: no limit.
+    /// The most that it may hold; `None`: no limit.
     pub limit: Option<u64>,
-    /// All there is.
+    /// The capacity of the cluster.
     pub total: u64,
 }
 
 impl Entitlement {
-    /// What it may hold before others go first: its quota even where it does not ask for all of it now, otherwise its
-    /// fair share.
+    /// What it may hold before other queues go first: min(max(quota, fair share), limit). The quota counts in full even
+    /// if the queue does not ask for all of it now.
     #[must_use]
     pub fn allocatable(&self) -> u64 {
         self.quota.unwrap_or(self.total).max(self.fair_share).min(self.limit.unwrap_or(u64::MAX))
     }
 }
 
-/// What queues of a tree are entitled to, by queue and resource. The queues stand parents first and, among siblings,
-/// the oldest first.
+/// The entitlements of the queues of a tree, by queue and resource. In the list, parents come before their children,
+/// and older siblings before younger ones.
 ///
-/// `totals` is what there is of each resource. Children divide what their parent gets. See [`divide`] for
-/// `usage_weight`. A parent asks for no more than its children may have: a larger share would serve nobody.
+/// `totals` is the capacity of each resource. Children divide their parent's share. See [`divide`] for `usage_weight`.
+/// A parent asks for no more than its children may have, because it could not use a larger share.
 #[must_use]
 pub fn entitlements(totals: &[u64], queues: &[QueueDemand], usage_weight: u64) -> Vec<Vec<Entitlement>> {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); queues.len()];

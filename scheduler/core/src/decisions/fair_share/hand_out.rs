@@ -1,49 +1,49 @@
-//! Units of a resource, handed out one after the other in proportion.
+//! Hands out units of a resource one after the other, in proportion to portions.
 //!
-//! Each taker's units become due at even distances, the first after half a distance: of two takers whose portions are 1
-//! and 3, the one's become due at 1/2, 3/2, ... and the other's at 1/6, 3/6, 5/6, ... Units are given in the order in
-//! which they are due, and the one of the taker that stands first where two are due at once. What is given of an amount
-//! is thus always a beginning of what is given of a larger one; largest remainders, or rounds, do not have this
-//! property. (The method of Sainte-Laguë, with upper bounds.)
+//! Each taker's units become due at even distances, the first after half a distance. With portions of 1 and 3, the
+//! units of the first taker become due at 1/2, 3/2, ..., and those of the second at 1/6, 3/6, 5/6, ... Units are given
+//! in the order in which they become due. If two are due at once, the taker that comes first in the list gets its unit
+//! first. So the units that are given of an amount are always the first units that are given of a larger amount.
+//! Largest remainders, or rounds, do not have this property. (This is the method of Sainte-Laguë, with upper bounds.)
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-/// A unit is so many ticks: what a taker's next unit still lacks is kept when portions change.
+/// The number of ticks in a unit. Ticks keep what a taker's next unit still lacks when portions change.
 const UNIT: i128 = 1 << 16;
 const HALF: i128 = UNIT / 2;
-/// Bits after the point of a level.
+/// Binary places after the point of a level.
 const POINT: u32 = 40;
-/// Where portions depend on who is not yet satisfied, they are settled anew whenever one in so many has been satisfied
-/// (and at least one): the time that it takes stays proportional to the number of takers.
+/// If portions depend on which takers are not yet satisfied, they are computed anew whenever one taker in this many
+/// (and at least one) has been satisfied. So the time stays proportional to the number of takers.
 const SETTLED_ANEW_PER: usize = 32;
 
-/// One who takes units until it is satisfied.
+/// A queue that takes units until it is satisfied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taker {
-    /// Whose the units are.
+    /// The index of the queue.
     pub(super) queue: usize,
-    /// The proportion in which it is given units, below `2^PORTION_BITS`, as is the sum of all.
+    /// The proportion in which it is given units. It is below `2^PORTION_BITS`, and so is the sum of all portions.
     pub(super) portion: u64,
-    /// What it has been given.
+    /// The number of units that it has been given.
     pub(super) given: u64,
-    /// What it takes at most.
+    /// The most units that it takes.
     most: u64,
-    /// What has become due beyond what was given, in ticks; from -[`HALF`] to less than [`HALF`].
+    /// What has become due beyond the given units, in ticks; from -[`HALF`] to less than [`HALF`].
     rest: i128,
 }
 
 impl Taker {
-    /// Products of amounts in ticks (80 bits) with portions, and sums of those, fit into 127 bits.
+    /// With this many bits, products of amounts in ticks (80 bits) with portions, and sums of those, fit into 127 bits.
     pub(super) const PORTION_BITS: u32 = 40;
 
-    /// One who has been given so much already; its portion is still to be set.
+    /// A taker that has been given this many units already. Its portion is still to be set.
     pub(super) fn new(queue: usize, given: u64, most: u64) -> Self {
         Self { queue, portion: 0, given, most, rest: 0 }
     }
 
-    /// What it would still take.
+    /// How many more units it takes.
     pub(super) fn missing(&self) -> u64 {
         self.most.saturating_sub(self.given)
     }
@@ -52,7 +52,7 @@ impl Taker {
         self.portion > 0 && self.missing() > 0
     }
 
-    /// How many ticks must become due until it has got so many more units.
+    /// How many ticks must become due until it has been given this many more units.
     fn ticks_until(&self, units: u64) -> i128 {
         i128::from(units) * UNIT - HALF - self.rest
     }
@@ -61,24 +61,24 @@ impl Taker {
         self.ticks_until(self.missing())
     }
 
-    /// How many units it gets when so many ticks become due.
+    /// How many units it is given when this many ticks become due.
     fn units_within(&self, ticks: i128) -> u64 {
         let units = (ticks + self.rest + HALF).div_euclid(UNIT);
         u64::try_from(units).unwrap_or(u64::MAX).min(self.missing())
     }
 
-    /// Which of two is satisfied first, if both start now.
+    /// Compares when two takers are satisfied if both start now.
     fn cmp_satisfied(&self, other: &Self) -> Ordering {
         cmp_levels((self.ticks_until_satisfied(), self.portion), (other.ticks_until_satisfied(), other.portion))
     }
 }
 
-/// Compares two levels: ticks by portion.
+/// Compares two levels, given as ticks and portion: level = ticks / portion.
 fn cmp_levels(one: (i128, u64), other: (i128, u64)) -> Ordering {
     (one.0 * i128::from(other.1)).cmp(&(other.0 * i128::from(one.1)))
 }
 
-/// The level at which a taker's next unit is due, and where the taker stands.
+/// The level at which a taker's next unit is due, and the taker's index.
 struct DueUnit {
     ticks: i128,
     portion: u64,
@@ -105,13 +105,13 @@ impl PartialEq for DueUnit {
 
 impl Eq for DueUnit {}
 
-/// Hands out up to `left` units to the end. Returns what nobody takes.
+/// Hands out all of `left`, if the takers take it. Returns what no taker takes.
 pub(super) fn hand_out(mut left: u64, takers: &mut [Taker]) -> u64 {
     let mut active: Vec<usize> = (0..takers.len()).filter(|index| takers[*index].takes()).collect();
     let wanted: u128 = active.iter().map(|index| u128::from(takers[*index].missing())).sum();
     let enough = wanted <= u128::from(left);
     loop {
-        // If units became due continuously until none is left: who is satisfied by then is so in any case.
+        // If units became due continuously until none is left, the takers satisfied by then are satisfied in any case.
         let portions: i128 = active.iter().map(|index| i128::from(takers[*index].portion)).sum();
         let ahead: i128 = active.iter().map(|index| takers[*index].rest + HALF).sum();
         let ticks = i128::from(left) * UNIT - ahead;
@@ -133,8 +133,8 @@ pub(super) fn hand_out(mut left: u64, takers: &mut [Taker]) -> u64 {
     }
 }
 
-/// Gives each of the `active` takers what is `due` to it, in ticks, and then unit by unit what is left. Nobody is
-/// satisfied before all is given.
+/// Gives each of the `active` takers the units that are `due` to it, in ticks, and then the rest unit by unit. No taker
+/// may be satisfied before everything is given.
 fn hand_out_by_turns(mut left: u64, takers: &mut [Taker], active: &[usize], due: impl Fn(&Taker) -> i128) -> u64 {
     let mut turns = Vec::with_capacity(active.len());
     for index in active {

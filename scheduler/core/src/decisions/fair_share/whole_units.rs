@@ -1,37 +1,37 @@
-//! Shares in whole units.
+//! Rounds shares to whole units.
 //!
-//! Ten equal queues have a share of 0.9 of nine devices each. No claim for a device fits into 0.9, so nobody could take
-//! anything back from a queue that holds all nine. Here what all queues cannot use of their shares is put together, and
-//! queues are given so much of it that their next unit fits: at most one for each queue, and at most one beyond the
-//! share of each queue above it.
+//! Ten equal queues have a share of 0.9 of nine devices each. No claim for a device fits into 0.9, so no queue could
+//! take anything back from a queue that holds all nine. So the parts of shares that queues cannot use are put together,
+//! and queues are given enough of that for their next unit to fit: at most one unit for each queue, and at most one
+//! beyond the share of each queue above it.
 //!
-//! All of it follows from what is asked for, and not from what is placed. So whoever loses a claim by it does not become
-//! entitled to take it back.
+//! All of this follows from what is asked for, and not from what is placed. So a queue that loses a claim by it is not
+//! then entitled to take the claim back.
 
 use std::cmp::Reverse;
 
-/// A queue of a tree, as far as rounding goes. Amounts are by resource.
+/// A queue of a tree, as far as rounding needs it. Amounts are by resource.
 #[derive(Clone, Debug)]
 pub(crate) struct RoundedQueue {
-    /// The index of its parent, which stands before it.
+    /// The index of its parent, which comes before it in the list.
     pub(crate) parent: Option<usize>,
     pub(crate) priority: i32,
-    /// `None`: it names none, or all there is.
+    /// `None`: the queue names no quota, or its quota is everything that there is.
     pub(crate) quotas: Vec<Option<u64>>,
     pub(crate) limits: Vec<Option<u64>>,
-    /// What its own units can use of its share; of queues below it nothing.
+    /// The part of its share that its own units can use; 0 for a queue with queues below it.
     pub(crate) used: Vec<u64>,
-    /// What units take, by resource, that do not fit into its share beside those that do. The first of them go first.
+    /// Units that do not fit into its share beside those that do, as (resource, amount) pairs. Earlier units go first.
     pub(crate) next: Vec<Vec<(usize, u64)>>,
 }
 
-/// Raises shares so that units fit, and lowers others by as much of what nobody can use. `shares` is by queue and
-/// resource; of a resource that has no entry in `totals` everybody has enough.
+/// Raises shares so that units fit, and lowers others by unusable parts of theirs. `shares` is by queue and resource. A
+/// resource without an entry in `totals` is not limited.
 ///
-/// * What is given out is never more than there is, or below a queue than the queue has.
+/// * The given shares never exceed the total, nor, below a queue, that queue's share.
 /// * A queue's share is never less than what its units can use of it.
-/// * Those go first whose unit is within their quota; then queues of higher priority; then those who will be the least
-///   beyond their share; then the oldest.
+/// * Queues are raised in this order: first those whose unit is within their quota, then those of higher priority, then
+///   those that will be least beyond their share, then the oldest.
 pub(crate) fn round_up(totals: &[Option<u64>], queues: &[RoundedQueue], shares: &mut [Vec<u64>]) {
     if queues.iter().all(|queue| queue.next.is_empty()) {
         return;
@@ -56,11 +56,11 @@ pub(crate) fn round_up(totals: &[Option<u64>], queues: &[RoundedQueue], shares: 
 struct Rounding<'a> {
     totals: &'a [Option<u64>],
     queues: &'a [RoundedQueue],
-    /// What is used of each queue's share, with what is below it.
+    /// The used part of each queue's share, including the queues below it.
     used: Vec<Vec<u64>>,
-    /// The same of all queues at the top.
+    /// The used part of all queues at the top together.
     used_of_all: Vec<u64>,
-    /// By queue, the index of the one at the top.
+    /// For each queue, the index of the queue above it at the top.
     roots: Vec<usize>,
 }
 
@@ -83,13 +83,13 @@ impl<'a> Rounding<'a> {
         Self { totals, queues, used, used_of_all, roots }
     }
 
-    /// A queue and those above it.
+    /// A queue and all queues above it.
     fn path(&self, leaf: usize) -> impl Iterator<Item = usize> + use<'a> {
         let queues = self.queues;
         std::iter::successors(Some(leaf), move |index| queues[*index].parent)
     }
 
-    /// The parts of a unit that are shared out.
+    /// The parts of a unit that are of limited resources.
     fn parts<'b>(&self, unit: &'b [(usize, u64)]) -> impl Iterator<Item = (usize, u64)> + use<'a, 'b> {
         let totals = self.totals;
         unit.iter()
@@ -97,7 +97,7 @@ impl<'a> Rounding<'a> {
             .filter(|(resource, amount)| *amount > 0 && totals.get(*resource).copied().flatten().is_some())
     }
 
-    /// Where a unit stands in the order in which shares are raised; the least goes first.
+    /// The position of a unit in the order in which shares are raised; the least goes first.
     fn order(
         &self,
         shares: &[Vec<u64>],
@@ -110,7 +110,7 @@ impl<'a> Rounding<'a> {
             let quotas = &self.queues[index].quotas;
             self.parts(unit).all(|part| quotas[part.0].is_none_or(|quota| with(index, part) <= quota))
         };
-        // In millionths of what there is: of several resources the one that is exceeded most.
+        // In millionths of the total. Of several resources, the one that is exceeded most counts.
         let beyond = |part: (usize, u64)| {
             let beyond = with(leaf, part).saturating_sub(shares[leaf][part.0]);
             let total = self.totals[part.0].unwrap_or(0).max(1);
@@ -124,8 +124,8 @@ impl<'a> Rounding<'a> {
         )
     }
 
-    /// Whether a unit fits into what is not used, and takes no queue further beyond its share than by itself, or beyond
-    /// its limit.
+    /// Whether a unit fits into the unused amounts, takes each queue beyond its share by at most this one unit, and
+    /// takes no queue beyond its limit.
     fn has_room(&self, shares: &[Vec<u64>], leaf: usize, unit: &[(usize, u64)]) -> bool {
         self.parts(unit).all(|(resource, amount)| {
             let fits = |used: u64, into: u64| used.saturating_add(amount) <= into;
@@ -147,8 +147,8 @@ impl<'a> Rounding<'a> {
         }
     }
 
-    /// Sets shares to no less than what is used. What has become too much by that is taken of what is not used, from
-    /// the youngest queues first.
+    /// Raises shares to at least what is used. What then exceeds the total is taken from unused parts, from the
+    /// youngest queues first.
     fn assign(&self, shares: &mut [Vec<u64>]) {
         let mut children: Vec<Vec<usize>> = vec![Vec::new(); self.queues.len()];
         let mut roots = Vec::new();
@@ -164,7 +164,7 @@ impl<'a> Rounding<'a> {
                 share[resource] = share[resource].max(used[resource]);
             }
             self.fit(resource, total, &roots, shares);
-            // Parents stand before their children.
+            // Parents come before their children in the list.
             for (index, children) in children.iter().enumerate() {
                 self.fit(resource, shares[index][resource], children, shares);
             }

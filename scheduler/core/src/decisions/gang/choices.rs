@@ -1,4 +1,4 @@
-//! Units whose members have several choices of which not all can have their first.
+//! Units with members that have several choices, when not all members can have their first choice.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use crate::state::cluster::Cluster;
 use crate::state::statement::{Savepoint, Statement};
 use crate::vocabulary::claim::ClaimId;
 
-/// Looks at nodes for one unit, at most. A turn is taken to look at each node for each member.
+/// The most looks at nodes for one unit. One turn back is counted as a look at each node for each member.
 const LOOKS_MAX: usize = 1 << 16;
 
-/// Whether a member of a unit could take less, or something else, for the sake of others.
+/// Whether a member of a unit could take another choice to leave room for other members.
 pub(super) fn has_choices(cluster: &Cluster, unit: &Unit) -> bool {
     unit.claims.len() > 1 && unit.claims.iter().any(|claim| choice_count(cluster, *claim) > 1)
 }
@@ -21,11 +21,12 @@ fn choice_count(cluster: &Cluster, claim: ClaimId) -> usize {
     cluster.claim(claim).map_or(1, |claim| usize::from(claim.request.choice_count()))
 }
 
-/// Places a unit's members in what is free, and says whether all found room; if not, nothing is placed.
+/// Places a unit's members in free room. Returns whether all found room; if not, nothing is placed.
 ///
-/// Where a member finds no room, one before it goes on to its next choice, and with it those of its class behind it. At
-/// first this is the last one that has any, then the second last of those, the fourth last, and so on, so that a large
-/// unit costs few turns. Not every way is tried, and of members that are equal the first have the better choices.
+/// If a member finds no room, an earlier member goes on to its next choice, together with the members of its class
+/// behind it. At first this is the last member that has a further choice, then the second last, the fourth last, and so
+/// on, so that a large unit needs few turns. Not every combination is tried. Of equal members, the first ones have the
+/// better choices.
 pub(super) fn place_by_choices(
     statement: &mut Statement<'_>,
     engine: &mut Engine<Box<dyn Policy>>,
@@ -56,17 +57,17 @@ pub(super) fn place_by_choices(
     true
 }
 
-/// The way of placing the members that is tried now, and how far the next turn goes back.
+/// The combination that is tried now, and how far the next turn goes back.
 struct Ways<'a> {
     order: &'a [ClaimId],
-    /// Of each member that is placed: where that began, and the choices that it is not to have.
+    /// For each placed member: the savepoint before it, and the choices that it may not have.
     begun: Vec<(Savepoint, BTreeSet<u16>)>,
-    /// How many members with another choice the next turn goes back.
+    /// How many members with a further choice the next turn goes back.
     back: usize,
 }
 
 impl Ways<'_> {
-    /// The choices that the next member is not to have: those of the last one before it that is like it.
+    /// The choices that the next member may not have: those of the last member before it that is of its class.
     fn left_out_of_next(&self, cluster: &Cluster) -> BTreeSet<u16> {
         let class = self.order.get(self.begun.len()).and_then(|claim| cluster.class_of(*claim));
         let mut before = self.begun.iter().zip(self.order).rev();
@@ -74,7 +75,7 @@ impl Ways<'_> {
         like.map(|((_, left_out), _)| left_out.clone()).unwrap_or_default()
     }
 
-    /// Takes members back, down to one that has another choice. Answers what that one is not to have.
+    /// Takes members back, down to one that has a further choice. Returns the choices that this one may not have.
     fn turn_back(&mut self, statement: &mut Statement<'_>) -> Option<BTreeSet<u16>> {
         let has_another = |(place, (_, left_out)): &(usize, &(Savepoint, BTreeSet<u16>))| {
             let count = self.order.get(*place).map(|claim| choice_count(statement.cluster(), *claim));

@@ -13,13 +13,13 @@ use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::peers::PeerGroup;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// Finds places for tasks that do not fit anywhere as it is.
+/// Makes room for tasks that do not fit anywhere in the present state.
 pub(crate) trait MakeRoom {
-    /// Whether room is made at all; if not, nothing is tried where not everything fits.
+    /// Whether claims may be evicted or moved. If not, a unit is not tried where it does not wholly fit.
     fn may_evict(&self) -> bool;
 
-    /// Where a claim that fits nowhere can go, perhaps after evictions, which are part of the statement; only on one of
-    /// the nodes of `among`, if that is given.
+    /// A place for a claim that fits nowhere, possibly after evictions, which are part of the statement. If `among` is
+    /// given, only on one of these nodes.
     fn make_room(
         &mut self,
         statement: &mut Statement<'_>,
@@ -29,7 +29,7 @@ pub(crate) trait MakeRoom {
     ) -> Option<Allocation>;
 }
 
-/// Takes only what is free.
+/// Uses only free room.
 pub(crate) struct FreeRoom;
 
 impl MakeRoom for FreeRoom {
@@ -51,9 +51,9 @@ impl MakeRoom for FreeRoom {
 /// Why a unit cannot be placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unplaceable {
-    /// Its queue would hold more than it may.
+    /// Its queue, or one above it, would hold more than it may.
     Limit(Exceeded),
-    /// This member fits nowhere, when `placed` of the unit's members had found a place.
+    /// This member fits nowhere, after `placed` of the unit's members have found a place.
     NoRoom { claim: ClaimId, placed: usize },
     /// No domain of a topology level, or no node, has room for all members that must be in one; `claim` is one of them.
     Topology { claim: ClaimId },
@@ -61,10 +61,10 @@ pub(crate) enum Unplaceable {
     TooManyWays,
 }
 
-/// What a queue may have no more of.
+/// What a claim may not be given because its queue may not hold more of it.
 #[derive(Default)]
 pub(super) struct Spent {
-    /// Models, as the numbers of their resources.
+    /// Models, as their resource numbers.
     pub(super) models: Vec<usize>,
     /// Choices of the claim.
     pub(super) choices: BTreeSet<u16>,
@@ -76,9 +76,9 @@ impl Spent {
     }
 }
 
-/// Where a claim fits; not on devices of a model of which its queue may have no more, or of which a part is more memory
-/// than the queue may have, nor as one of its choices that is more than the queue may have. `place` says where it would
-/// go without what is spent.
+/// A place for a claim within its queue's bounds. It avoids models of which the queue may hold no more, models of which
+/// the requested part is more memory than the queue may hold, and choices that are more than the queue may hold.
+/// `place` finds a place without what is spent.
 pub(super) fn place_within_bounds(
     cluster: &Cluster,
     queue: QueueId,
@@ -93,7 +93,8 @@ pub(super) fn place_within_bounds(
         let Err(exceeded) = limits::check(cluster, queue, &charge, preemptible, false) else {
             return Ok(Some(allocation));
         };
-        // Another model can only help against a bound on this one, or on memory of which a part was asked for.
+        // Another model can help only if the bound is on this model, or on memory and a part of a device's memory was
+        // requested.
         let bounded = charge.models().find(|model| *model == exceeded.resource);
         let model = bounded.or_else(|| largest_model(cluster, &allocation));
         match model.filter(|_| charge.depends_on_model(exceeded.resource)) {
@@ -104,7 +105,7 @@ pub(super) fn place_within_bounds(
             None => {}
         }
         best = place(&spent);
-        // Less may be asked for of these models in another choice.
+        // Another choice may ask for less of these models.
         if best.is_none() && !spent.models.is_empty() && spend_choice(cluster, claim, &allocation, &mut spent) {
             best = place(&spent);
         }
@@ -115,7 +116,7 @@ pub(super) fn place_within_bounds(
     Ok(None)
 }
 
-/// Takes in that a claim is not to have the choice that an allocation has. Says whether it has any other left.
+/// Notes that a claim may not have an allocation's choice. Returns whether the claim has another choice left.
 fn spend_choice(cluster: &Cluster, claim: ClaimId, allocation: &Allocation, spent: &mut Spent) -> bool {
     let choices = cluster.claim(claim).map_or(1, |claim| claim.request.choice_count());
     spent.choices.insert(allocation.alternative);
@@ -123,14 +124,13 @@ fn spend_choice(cluster: &Cluster, claim: ClaimId, allocation: &Allocation, spen
     spent.choices.len() < usize::from(choices)
 }
 
-/// Of the models that an allocation is of, the one of which it takes the most memory of a device, as the number of its
-/// resource.
+/// The resource number of the model of which an allocation takes the most memory of one device.
 fn largest_model(cluster: &Cluster, allocation: &Allocation) -> Option<usize> {
     let largest = allocation.devices.iter().max_by_key(|part| part.memory)?;
     cluster.node(allocation.node)?.model_resource(largest.device)
 }
 
-/// Where a task of a class fits without what is spent, on nodes that are `open` to it.
+/// A place for a task of a class without what is spent, on nodes that are `open` to it.
 pub(super) fn place_besides(
     cluster: &Cluster,
     engine: &mut Engine<Box<dyn Policy>>,
@@ -149,7 +149,7 @@ pub(super) fn place_besides(
     let (mixed, others): (Vec<_>, Vec<_>) = nodes.partition(|(_, node)| is_mixed(node));
     let best = engine.place_among(cluster, class, others.into_iter().map(|(id, _)| id));
     let best = best.and_then(|at| Some((engine.cost_on(cluster, class, at.node)?, at)));
-    // What is kept of bids is for all devices of a node and all choices.
+    // The kept bids are for all devices of a node and all choices together, so they cannot be used here.
     let (rules, wishes) = (PeerRules::of(cluster, request), PeerWishes::of(cluster, request));
     let distance = |node: &Node| wishes.as_ref().map_or(0, |wishes| wishes.distance(node.spec()));
     let is_open = |node: &Node| rules.as_ref().is_none_or(|rules| rules.admit(node.spec()));
@@ -162,7 +162,8 @@ pub(super) fn place_besides(
     best.into_iter().chain(mixed).min_by_key(|(cost, at)| (*cost, at.node)).map(|(_, at)| at)
 }
 
-/// Members in the order in which places are sought: first who has the fewest nodes to choose from, then who needs most.
+/// The members in the order in which they are placed: first those with the fewest nodes to choose from, then those that
+/// need most.
 pub(crate) fn demanding_first(
     cluster: &Cluster,
     engine: &mut Engine<Box<dyn Policy>>,
@@ -190,8 +191,8 @@ pub(crate) fn demanding_first(
     if near.is_empty() { claims } else { behind_their_peers(cluster, claims, &near) }
 }
 
-/// The same members, but each whose affinity asks for others that are not placed yet comes after those. `near` are the
-/// classes with an affinity.
+/// The same members, but a member whose affinity asks for others that are not placed yet comes after those. `near` are
+/// the classes with an affinity.
 fn behind_their_peers(cluster: &Cluster, claims: Vec<ClaimId>, near: &[ClassId]) -> Vec<ClaimId> {
     let peers = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.request.peers.as_deref());
     let unmet = near.iter().filter_map(|class| {

@@ -1,4 +1,4 @@
-//! Units whose members may be anywhere, as far as their group says; rules about peers may keep them near each other.
+//! Units of groups without placement rules. Rules about peers may still keep their members near each other.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::state::statement::Statement;
 use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::peers::{Affinity, PeerGroup};
 
-/// Domains that are tried for members that must be near each other.
+/// The most domains that are tried for members that must be near each other.
 const DOMAINS_MAX: usize = 16;
 
-/// Where members of a group are to be: on nodes with this value of a label.
+/// The domain where members of a group are to be: the nodes with this value of a label.
 struct Within {
     group: PeerGroup,
     label: String,
@@ -28,10 +28,10 @@ impl Within {
     }
 }
 
-/// Places a unit's members; what was placed before it failed is still there.
+/// Places a unit's members. If it fails, the members placed before the failure are still placed.
 ///
-/// The first of those that must be near each other goes where it fits best, and there may be no room for the others
-/// near. So if they are not placed, one domain after another is tried for them.
+/// The first of the members that must be near each other goes where it fits best, and the others may find no room near
+/// it. Then one domain after another is tried for all of them.
 pub(super) fn place_near(
     statement: &mut Statement<'_>,
     engine: &mut Engine<Box<dyn Policy>>,
@@ -62,7 +62,7 @@ pub(super) fn place_near(
         }
         statement.rollback(start);
     }
-    // What stops the first way says most.
+    // The failure of the first try is the one to report.
     placed
 }
 
@@ -71,7 +71,7 @@ fn has_affinity(cluster: &Cluster, claim: ClaimId) -> bool {
     peers.is_some_and(|peers| peers.affinity.is_some())
 }
 
-/// The domains in which to try a unit of which these members have an affinity; none if it is not to each other.
+/// The domains in which to try a unit with these members that have an affinity; empty if it is not to each other.
 fn domains(
     cluster: &Cluster,
     engine: &mut Engine<Box<dyn Policy>>,
@@ -92,7 +92,7 @@ fn domains(
     });
     together.filter_map(|claim| cluster.class_of(*claim)).for_each(|class| *wanted.entry(class).or_default() += 1);
     let wanted: Vec<(ClassId, u32)> = wanted.into_iter().collect();
-    // Whoever is in one domain of each key is in one of the key with the smallest domains.
+    // A node in one domain of each key is in a domain of the key with the smallest domains.
     let by_label = rule.topology_keys.iter().map(|label| (label, engine.values_for(cluster, label, &wanted)));
     let Some((label, values)) = by_label.max_by_key(|(_, values)| values.len()) else { return Vec::new() };
     let open = values.into_iter().filter(|value: &Roomy<&str>| may_evict || value.holds_all);
@@ -126,7 +126,8 @@ fn place_each(
         });
         let allocation = match free {
             Ok(Some(allocation)) => Some(allocation),
-            // What is free may be of a model of which the queue may have no more; others can make room elsewhere.
+            // All free devices may be of a model of which the queue may hold no more. Evictions can make room
+            // elsewhere.
             none => {
                 let made = room.make_room(statement, engine, claim, open.as_deref());
                 made.map_or_else(|| none, |found| Ok(Some(found)))?

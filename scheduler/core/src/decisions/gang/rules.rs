@@ -1,4 +1,4 @@
-//! Units whose members may not be just anywhere: in one domain of a topology level, on one node, or spread.
+//! Units of groups with placement rules: in one domain of a topology level, on one node, or spread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::IntoIter;
@@ -14,8 +14,7 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::vocabulary::queue_spec::QueueId;
 
-/// So often, for one unit in one scope, a sub-group that has found a domain goes on to the next one for the sake of
-/// others.
+/// How often, for one unit in one scope, a placed sub-group may go on to its next domain to leave room for others.
 const WAYS_MAX: u32 = 64;
 
 /// A group's rules about where its members may be.
@@ -28,14 +27,14 @@ pub(super) struct Rules {
     levels: Vec<Option<String>>,
 }
 
-/// What placing needs at every step.
+/// What every step of placing needs.
 struct Placing<'a, 's> {
     statement: &'a mut Statement<'s>,
     engine: &'a mut Engine<Box<dyn Policy>>,
     room: &'a mut dyn MakeRoom,
 }
 
-/// Members of a sub-group that must be in one domain of its level.
+/// The members of a sub-group that must be in one domain of its level.
 struct Part {
     /// The number of the sub-group.
     sub_group: usize,
@@ -43,12 +42,12 @@ struct Part {
     /// One of them.
     first: ClaimId,
     wanted: Vec<(ClassId, u32)>,
-    /// The domains in which they could be before any other part was placed. If there is no other: none is noted.
+    /// The domains in which they could be before any other part was placed. Left empty if there is no other part.
     choices: Vec<DomainId>,
 }
 
 impl Part {
-    /// Whether it has the same domains to choose from as another one and takes the same there.
+    /// Whether it has the same domains to choose from as another part, and takes the same there.
     fn is_like(&self, other: &Self) -> bool {
         (&self.choices, &self.wanted) == (&other.choices, &other.wanted)
     }
@@ -64,7 +63,7 @@ impl Rules {
         has_any.then(|| Self { group, queue, preemptible, spread: spec.spread.clone(), levels })
     }
 
-    /// Places the unit's members; what was placed before it failed is still there.
+    /// Places the unit's members. If it fails, the members placed before the failure are still placed.
     pub(super) fn place(
         &self,
         statement: &mut Statement<'_>,
@@ -81,7 +80,7 @@ impl Rules {
         for scope in self.scopes(&mut trial, unit) {
             match self.place_within(&mut trial, &unit.claims, scope) {
                 Ok(()) => return Ok(()),
-                // Whether it fits in a domain that was not looked at to the end is not known.
+                // In a domain that was not searched to the end, it is not known whether the unit fits.
                 Err(obstacle) if last != Unplaceable::TooManyWays => last = obstacle,
                 Err(_) => {}
             }
@@ -90,7 +89,7 @@ impl Rules {
         Err(last)
     }
 
-    /// The domains in which to try the unit, one after another; `None` is the whole cluster.
+    /// The domains in which to try the unit, one after another; `None` stands for the whole cluster.
     fn scopes(&self, trial: &mut Placing<'_, '_>, unit: &Unit) -> Vec<Option<DomainId>> {
         let required = match &self.spread.required_level {
             None => vec![None],
@@ -102,8 +101,8 @@ impl Rules {
         preferred.into_iter().chain(required).collect()
     }
 
-    /// The domains of a level, within another one, in which members can be placed that must be in one: those of a
-    /// sub-group, or all. If some of them run already, where those are.
+    /// The domains of a level, within another domain, in which members can be placed that must be in one domain: the
+    /// members of a sub-group, or all. If some of them run already: the domain where those are.
     fn domains(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -124,15 +123,15 @@ impl Rules {
         if !trial.room.may_evict() {
             return roomy.into_iter().filter(|domain| domain.holds_all).map(|domain| domain.place).collect();
         }
-        // Where nothing is free at all, something may be made free. How much is looked at is bounded by the search's
-        // budget.
+        // Domains without free room are tried as well: room may be made there. The search's budget bounds how much is
+        // looked at.
         let roomy: Vec<DomainId> = roomy.into_iter().map(|domain| domain.place).collect();
         let known: BTreeSet<DomainId> = roomy.iter().copied().collect();
         let others = cluster.topology().domains(level, within).filter(|id| !known.contains(id));
         roomy.iter().copied().chain(others).collect()
     }
 
-    /// The node of a member that runs and must be in the same domain as these claims: one of the sub-group, or any.
+    /// The node of a running member that must be in the same domain as these claims: one of the sub-group, or any.
     fn anchor(&self, cluster: &Cluster, claims: &[ClaimId], sub_group: Option<&str>) -> Option<NodeId> {
         let of = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
         let with = |member: &ClaimId| sub_group.is_none() || of(member) == sub_group;
@@ -141,7 +140,7 @@ impl Rules {
         placed.filter_map(|member| cluster.allocation(member)).map(|allocation| allocation.node).next()
     }
 
-    /// Places members within a domain: each sub-group that must be in one domain of a level, and then the rest. Where
+    /// Places members within a domain: first each sub-group that must be in one domain of a level, then the rest. If
     /// one finds no room, the one before it goes on to its next domain.
     fn place_within(
         &self,
@@ -150,7 +149,7 @@ impl Rules {
         within: Option<DomainId>,
     ) -> Result<(), Unplaceable> {
         let (parts, rest) = self.parts(trial, claims, within);
-        // Those that are placed: where each began, and the domains that it has not tried.
+        // The placed parts: for each, the savepoint before it and the domains that it has not tried.
         let mut begun: Vec<(Savepoint, IntoIter<DomainId>)> = Vec::new();
         let mut first_obstacle = None;
         let mut ways_left = WAYS_MAX;
@@ -167,9 +166,9 @@ impl Rules {
                 },
             };
             let Some(obstacle) = obstacle else { continue };
-            // What stops the way that is tried first says most.
+            // The obstacle of the way that is tried first is the one to report.
             let first_obstacle = *first_obstacle.get_or_insert(obstacle);
-            // That those alike change places helps nobody.
+            // To exchange the domains of parts that are alike would not help.
             if let Some(failed) = parts.get(begun.len()) {
                 let others = parts.iter().take(begun.len()).rposition(|part| !part.is_like(failed));
                 begun.truncate(others.map_or(0, |last| last + 1));
@@ -189,7 +188,7 @@ impl Rules {
         }
     }
 
-    /// Places the last part that was begun in the next domain that takes it. If there is none it is not begun any more.
+    /// Places the last begun part in the next domain that takes it. If there is no such domain, the part is taken back.
     fn go_on(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -211,8 +210,8 @@ impl Rules {
         Err(last)
     }
 
-    /// The members that must be in one domain of a level, by sub-group, those with the fewest domains to choose from
-    /// first; and the rest.
+    /// The members that must be in one domain of a level, by sub-group, with the fewest domains to choose from first;
+    /// and the rest of the members.
     fn parts(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -242,7 +241,7 @@ impl Rules {
         (parts, rest)
     }
 
-    /// The domains in which a part can be placed as it is now.
+    /// The domains in which a part can be placed in the present state.
     fn domains_of(&self, trial: &mut Placing<'_, '_>, part: &Part, within: Option<DomainId>) -> Vec<DomainId> {
         let Some(label) = self.levels.get(part.sub_group).and_then(Option::as_deref) else { return Vec::new() };
         let first = trial.statement.cluster().claim(part.first);
@@ -268,7 +267,7 @@ impl Rules {
         self.levels.get(number)?.as_ref().map(|_| number)
     }
 
-    /// Places members on one node, that of the members that run if there are any.
+    /// Places members on one node: the node of the running members, if there are any.
     fn place_on_one_node(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -307,7 +306,7 @@ impl Rules {
         Err(last)
     }
 
-    /// Places members one after another, within a domain, or on one node of it.
+    /// Places members one after another, within a domain or on one node of it.
     fn place_each(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -326,8 +325,8 @@ impl Rules {
             let open =
                 |node: NodeId, spent: &Spent| cluster.node(node).is_some_and(|node| !node.has_model_of(&spent.models));
             let free = place_within_bounds(cluster, self.queue, claim, self.preemptible, |spent| match only {
-                // Bids are kept for all choices together; so nodes are asked about those that are left, and of several
-                // that have room the cheapest is taken, however members are to be spread.
+                // The kept bids are for all choices together. So nodes are asked about the choices that are left. Of
+                // several nodes with room the cheapest is taken, whatever the spread rule says.
                 _ if !spent.choices.is_empty() => {
                     let request = cluster.class(class)?.request();
                     let nodes: BTreeSet<NodeId> = match only {
@@ -358,7 +357,7 @@ impl Rules {
     }
 }
 
-/// How many of each class some claims are.
+/// The number of claims of each class.
 fn wanted(cluster: &Cluster, claims: &[ClaimId]) -> Vec<(ClassId, u32)> {
     let mut wanted: BTreeMap<ClassId, u32> = BTreeMap::new();
     for class in claims.iter().filter_map(|claim| cluster.class_of(*claim)) {

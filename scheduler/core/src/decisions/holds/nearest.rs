@@ -11,7 +11,7 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::pod_group::PlacementStrategy;
 use crate::vocabulary::request::Request;
 
-/// What a unit asks for: classes, how many members, and what those must have in common.
+/// What a unit asks for: its classes, its number of members, and what the members must have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Kind {
     classes: Vec<ClassId>,
@@ -20,14 +20,14 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// Of a unit; many ask for the same.
+    /// The kind of a unit. Many units have the same kind.
     pub(super) fn of(cluster: &Cluster, unit: &Unit) -> Self {
         let mut classes: Vec<ClassId> = unit.claims.iter().filter_map(|claim| cluster.class_of(*claim)).collect();
         classes.dedup();
         Self { classes, members: unit.claims.len(), together: Together::of(cluster, unit).unwrap_or_default() }
     }
 
-    /// Whether where others are decides which nodes are nearest.
+    /// Whether the places of other tasks decide which nodes are nearest.
     pub(super) fn has_peers(&self, cluster: &Cluster) -> bool {
         let mut classes = self.classes.iter().filter_map(|class| cluster.class(*class));
         classes.any(|class| class.request().peers.is_some())
@@ -37,15 +37,15 @@ impl Kind {
 /// What all members of a group must have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Together {
-    /// The topology level of which they are in one domain.
+    /// The topology level in one domain of which they must all be.
     level: Option<String>,
     one_node: bool,
-    /// Where one of them is already, if it matters.
+    /// The node of a member that is placed already, if they must be together with it.
     with: Option<NodeId>,
 }
 
 impl Together {
-    /// Of a unit's group; `None` if members of the unit are in sub-groups that have domains of their own.
+    /// For a unit's group; `None` if members of the unit are in sub-groups that have domains of their own.
     pub(crate) fn of(cluster: &Cluster, unit: &Unit) -> Option<Self> {
         let group = cluster.group(unit.group)?;
         let spec = group.spec();
@@ -64,12 +64,12 @@ impl Together {
         Some(Self { level, one_node, with })
     }
 
-    /// Whether they must have anything in common.
+    /// Whether the members must have anything in common.
     pub(crate) fn is_required(&self) -> bool {
         self.level.is_some() || self.one_node
     }
 
-    /// The sets of nodes of which one has to take all members.
+    /// The sets of nodes of which one must take all members.
     fn areas(&self, cluster: &Cluster) -> Vec<Vec<NodeId>> {
         let areas: Vec<Vec<NodeId>> = match &self.level {
             None => vec![cluster.nodes().map(|(id, _)| id).collect()],
@@ -105,7 +105,7 @@ fn is_same<T: PartialEq>(mut all: impl Iterator<Item = Option<T>>) -> bool {
     all.all(|other| other.as_ref() == Some(&first))
 }
 
-/// The member of a unit that needs most: it stands for all.
+/// The member of a unit that needs most. It stands for all members.
 fn most_demanding<'a>(cluster: &'a Cluster, unit: &Unit) -> Option<&'a Request> {
     let requests = unit.claims.iter().filter_map(|claim| cluster.claim(*claim)).map(|claim| &*claim.request);
     requests.max_by_key(|request| (request.total_core(), request.cpu))
@@ -115,26 +115,26 @@ fn members(unit: &Unit) -> u32 {
     u32::try_from(unit.claims.len()).unwrap_or(u32::MAX)
 }
 
-/// Whether all of a unit's members would fit if everybody else were gone, and no node kept for anybody.
+/// Whether all of a unit's members would fit if no other claim were placed and no node kept.
 pub(super) fn fits_when_empty(cluster: &Cluster, unit: &Unit, kind: &Kind) -> bool {
     let areas = kind.together.areas(cluster);
     areas.iter().any(|area| is_room_for(cluster, unit, area))
 }
 
-/// Whether nodes still serve to place a unit once everybody else there has gone.
+/// Whether nodes can still take a unit after all other claims there have gone.
 pub(super) fn will_do(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
     let together = Together::of(cluster, unit).unwrap_or_default();
     let is_open = most_demanding(cluster, unit).is_some_and(|request| are_open(cluster, request, nodes));
     together.allows(cluster, nodes) && is_room_for(cluster, unit, nodes) && is_open
 }
 
-/// Whether rules about peers close none of these nodes to tasks of a request.
+/// Whether rules about peers leave all of these nodes open to tasks with a request.
 fn are_open(cluster: &Cluster, request: &Request, nodes: &[NodeId]) -> bool {
     let Some(rules) = PeerRules::of(cluster, request) else { return true };
     nodes.iter().filter_map(|node| cluster.node(*node)).all(|node| rules.lasting_misfit(node.spec()).is_none())
 }
 
-/// Whether nodes have room for all members of a unit once everybody else has gone.
+/// Whether nodes have room for all members of a unit after all other claims there have gone.
 fn is_room_for(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
     let Some(request) = most_demanding(cluster, unit) else { return false };
     let mut wanted = members(unit);
@@ -144,13 +144,13 @@ fn is_room_for(cluster: &Cluster, unit: &Unit, nodes: &[NodeId]) -> bool {
     })
 }
 
-/// How many tasks of a request have room on a node once everybody else has gone.
+/// How many tasks with a request have room on a node after all other claims there have gone.
 fn room_when_empty(node: &Node, request: &Request) -> u32 {
     if admits(node.spec(), request).is_ok() { room(&node.emptied(), request) } else { 0 }
 }
 
-/// The nodes that are nearest to having room for a unit's members: enough for all of them once everybody else has gone.
-/// None if that would be more than `most`: fewer are of no use to it.
+/// The nodes that are nearest to having room for a unit's members: enough nodes for all of them after all other claims
+/// there have gone. Empty if that takes more than `most` nodes: fewer would not help the unit.
 pub(super) fn nearest(cluster: &Cluster, unit: &Unit, kind: &Kind, most: usize) -> Vec<NodeId> {
     let Some(request) = most_demanding(cluster, unit) else { return Vec::new() };
     let areas = kind.together.areas(cluster).into_iter();
@@ -158,28 +158,29 @@ pub(super) fn nearest(cluster: &Cluster, unit: &Unit, kind: &Kind, most: usize) 
     choices.min_by_key(|choice| choice.missing).map(|choice| choice.nodes).unwrap_or_default()
 }
 
-/// How far nodes are from having room: parts of devices, CPU and memory that are missing, and of what is only counted
-/// the parts of what is asked for, in thousandths.
+/// How far nodes are from having room: missing parts of devices, missing CPU, missing memory, and, for counted
+/// resources, the missing part of the request in thousandths.
 type Missing = [u64; 4];
 
-/// Nodes that might be kept.
+/// A set of nodes that might be kept.
 struct Choice {
     missing: Missing,
     nodes: Vec<NodeId>,
 }
 
-/// A node that might be kept.
+/// One node that might be kept.
 struct Candidate<'a> {
     id: NodeId,
     node: &'a Node,
-    /// How many tasks have room there once everybody else has gone.
+    /// How many tasks have room there after all other claims there have gone.
     tasks: u32,
 }
 
 impl Choice {
-    /// The nodes of an area that are nearest to having room for as many tasks; if those are too many, the largest ones.
+    /// The nodes of an area that are nearest to having room for this many tasks. If those are too many nodes, the
+    /// largest ones.
     fn of(cluster: &Cluster, request: &Request, wanted: u32, area: &[NodeId], most: usize) -> Option<Self> {
-        // What others keep is not there for it, nor is what rules about peers close.
+        // Nodes that are kept for others, or that rules about peers close, are left out.
         let rules = PeerRules::of(cluster, request);
         let is_open = |id: NodeId| match (&rules, cluster.node(id)) {
             (Some(rules), Some(node)) => rules.lasting_misfit(node.spec()).is_none(),
@@ -196,7 +197,8 @@ impl Choice {
         })
     }
 
-    /// The first of these that have room for as many tasks; `None` if those are more than `most`.
+    /// The first of these nodes that together have room for this many tasks; `None` if that takes more than `most`
+    /// nodes.
     fn first(candidates: &[Candidate<'_>], request: &Request, mut wanted: u32, most: usize) -> Option<Self> {
         let mut choice = Self { missing: Missing::default(), nodes: Vec::new() };
         for candidate in candidates.iter().take(most) {
@@ -214,7 +216,7 @@ impl Choice {
     }
 }
 
-/// How far a node is from having room for as many tasks.
+/// How far a node is from having room for this many tasks.
 fn missing(node: &Node, request: &Request, tasks: u32) -> Missing {
     if request.has_alternatives() {
         let choices = request.choices().map(|choice| missing(node, &choice.request, tasks));

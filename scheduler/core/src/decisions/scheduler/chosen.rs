@@ -1,4 +1,4 @@
-//! Claims whose node somebody else chooses. Of them only the devices are decided here.
+//! Claims whose node is chosen outside the scheduler. Only their devices are decided here.
 
 use super::Scheduler;
 use crate::decisions::gang::{FreeRoom, place_unit};
@@ -9,9 +9,9 @@ use crate::state::statement::Statement;
 use crate::vocabulary::claim::{Action, ClaimId, NodeId};
 
 impl Scheduler {
-    /// Places what the group of a claim wants to have placed next, outside of a cycle and into what is free. Nobody
-    /// makes way for it, and it does not wait for its turn. Whether it was placed; if not, nothing has changed. Who has
-    /// chosen a node for the claim says so in its constraints.
+    /// Places the next unit of a claim's group in free room, outside of a cycle. No claim makes way for it, and it does
+    /// not wait for its turn. Returns whether it was placed; if not, nothing has changed. A caller that has chosen a
+    /// node for the claim says so in the claim's constraints.
     pub fn place_now(&mut self, cluster: &mut Cluster, claim: ClaimId) -> bool {
         let Some(group) = cluster.group_of(claim) else { return false };
         let Ok(Some(unit)) = Unit::next(cluster, group) else { return false };
@@ -26,8 +26,8 @@ impl Scheduler {
         true
     }
 
-    /// What it costs to place a claim that waits on each of these nodes, by which they can be compared; `None`: it does
-    /// not fit there, or the node is kept for somebody.
+    /// The cost of placing a pending claim on each of these nodes, for comparison only. `None`: the claim does not fit
+    /// there, or the node is kept for a group.
     pub fn costs_on(
         &mut self,
         cluster: &Cluster,

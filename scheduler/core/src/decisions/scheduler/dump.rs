@@ -1,4 +1,4 @@
-//! A scheduler and its cluster as a value, and made from one.
+//! Dumps a scheduler and its cluster as a value, and restores them from one.
 
 use super::{Scheduler, Settings};
 use crate::decisions::actions::Unfinished;
@@ -8,16 +8,16 @@ use crate::state::cluster::dump::Numbers;
 use crate::vocabulary::dump::{Dump, DumpEntry, DumpedBlocked, DumpedSearch, RestoreError};
 
 impl Scheduler {
-    /// The state of a cluster with what the scheduler remembers of it. What a policy remembers beyond the cluster's
-    /// state, such as how far its source of chance has come, is not in it.
+    /// The state of a cluster, with what the scheduler remembers of it. What a policy remembers beyond the cluster's
+    /// state, such as the state of its random numbers, is left out.
     #[must_use]
     pub fn dump(&self, cluster: &Cluster) -> Dump {
         let numbers = Numbers::of(cluster);
         Dump { claims: cluster.dump_claims(&numbers), ..self.dump_numbered(cluster, &numbers) }
     }
 
-    /// The same without the claims, which are most of it. What refers to them names the numbers that they would have:
-    /// their places in the order of their ids.
+    /// The same dump without the claims, which are most of it. References to claims use the numbers that the claims
+    /// would have: their positions in the order of their ids.
     #[must_use]
     pub fn dump_without_claims(&self, cluster: &Cluster) -> Dump {
         self.dump_numbered(cluster, &Numbers::of(cluster))
@@ -35,7 +35,8 @@ impl Scheduler {
         });
         let mut dump =
             Dump { blocked: blocked.collect(), searches: searches.collect(), ..cluster.dump_without_claims(numbers) };
-        // Nodes that are kept for a group that is gone are opened at the beginning of the next cycle.
+        // Nodes that are kept for a group that is gone are opened at the beginning of the next cycle, so the dump opens
+        // them.
         for (node, _) in self.holds.kept().filter(|(_, group)| cluster.group(*group).is_none()) {
             let node = numbers.node(node).and_then(|number| dump.nodes.get_mut(number));
             node.into_iter().for_each(|node| node.held = false);
@@ -43,10 +44,10 @@ impl Scheduler {
         dump
     }
 
-    /// A cluster of this state, and a scheduler that goes on with it.
+    /// Restores a cluster, and a scheduler that continues with it.
     ///
     /// # Errors
-    /// If there can be none; the error says which entry contradicts those before it.
+    /// If the dump cannot be restored. The error names the entry that contradicts the entries before it.
     pub fn restore(
         policy: Box<dyn Policy>,
         settings: Settings,

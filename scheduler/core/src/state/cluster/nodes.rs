@@ -141,7 +141,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The capacity of each resource on the nodes that are not cordoned, by the resource's number.
+    /// The capacity of each resource, by number: of the nodes that are not cordoned, and of their healthy devices.
     pub(crate) fn totals(&self) -> Vec<u64> {
         let mut totals = vec![0_u64; self.resources.len()];
         let mut add = |number: usize, amount: u64| totals[number] = totals[number].saturating_add(amount);
