@@ -1,7 +1,7 @@
 //! Room for a small gang among few victims: the best of all sets.
 //!
-//! What is found for one member after the other can be more than need go, or so much that it may not. Where there are
-//! few, all sets of them are gone through instead.
+//! The victims that are found for one member after the other can be more than needed, or so many that the eviction is
+//! not allowed. If there are only a few possible victims, all sets of them are tried instead.
 
 use crate::decisions::gang::{FreeRoom, Unplaceable, place_unit};
 use crate::decisions::placement::{Engine, Policy};
@@ -15,14 +15,14 @@ use super::evicting::Evicting;
 use super::least_disruption::Disruption;
 use super::selection::Spares;
 
-/// So many victims are few.
+/// The most victims for which all sets are tried.
 const VICTIMS_MAX: usize = 10;
-/// So many members are a small gang.
+/// The most members of a gang for which all sets are tried.
 const MEMBERS_MAX: usize = 8;
 
 impl Evicting<'_> {
-    /// Places a small gang by evicting the best set of victims, if there are few; `None`: there are too many, or it is
-    /// no gang.
+    /// Places a small gang by evicting the best set of victims, if there are few. `None`: there are too many victims,
+    /// or the unit is not a small gang.
     pub(super) fn place_by_best_set(
         &mut self,
         statement: &mut Statement<'_>,
@@ -36,7 +36,7 @@ impl Evicting<'_> {
         if all.len() > VICTIMS_MAX {
             return None;
         }
-        // Whom that many do not help, fewer do not help either.
+        // If the eviction of all of them makes no room, the eviction of fewer does not either.
         match self.fits_without(statement, engine, &all) {
             Ok(()) => {}
             Err(Unplaceable::Limit(exceeded)) => return Some(Err(Refusal::Limit(exceeded))),
@@ -85,7 +85,7 @@ impl Evicting<'_> {
             let set = all.iter().enumerate().filter(|(place, _)| members & (1 << place) != 0);
             let set: Vec<usize> = set.map(|(_, number)| *number).collect();
             let victims = || set.iter().filter_map(|number| selection.get(*number));
-            // Who goes with a core is no victim beside it.
+            // A member that is evicted with its core is not a victim beside the core.
             let is_beside_its_core = victims()
                 .filter(|victim| victim.rank().elastic)
                 .any(|victim| victims().any(|core| !core.rank().elastic && core.group() == victim.group()));

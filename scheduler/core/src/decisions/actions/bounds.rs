@@ -1,4 +1,4 @@
-//! How much may be taken for a unit, of whom, and where.
+//! The bounds for one unit: how much may be taken, from which units, and where.
 
 use crate::decisions::entitled::Entitled;
 use crate::decisions::plan::Refusal;
@@ -12,43 +12,43 @@ use crate::vocabulary::queue_spec::QueueId;
 use super::least_disruption::Candidate;
 use super::selection::{Measure, VictimSelection};
 
-/// What is taken already, in a trial.
+/// What a trial has taken already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     pub(super) victims: usize,
-    /// By the search's measure.
+    /// The amount that was taken, in the search's measure.
     pub(super) amount: u64,
-    /// Whether any of them is within its queue's fair share.
+    /// Whether any victim is within its queue's fair share.
     pub(super) entitled: bool,
-    /// Whether any of them is within what its queue is certain of.
+    /// Whether any victim is within its queue's guaranteed part.
     pub(super) guaranteed: bool,
 }
 
 /// The bounds of one attempt.
 pub(super) struct Bounds<'a> {
     pub(super) action: Action,
-    /// What the unit claims.
+    /// The right by which the unit takes.
     pub(super) right: Right,
     pub(super) unit: &'a Unit,
     /// Whether the unit's own members may be evicted.
     pub(super) preemptible: bool,
-    /// What is placed of the unit's queue.
+    /// The placed units of the unit's queue.
     pub(super) own: &'a Entitled,
     pub(super) shares: &'a Shares,
     pub(super) measure: Measure,
-    /// What the unit takes at least.
+    /// The least charge of the unit.
     pub(super) least: Charge,
-    /// The resources that it may take, by number.
+    /// The resources that the unit may take, by number.
     pub(super) needs: &'a [usize],
-    /// What may be evicted, by the measure, if it is more than one unit.
+    /// The most that may be evicted, in the measure, if it is more than one unit.
     pub(super) amount_max: u64,
-    /// Why something was not taken although it would have made room.
+    /// Why a set of victims was not taken although it would have made room.
     pub(super) refusal: Option<Refusal>,
 }
 
 impl Bounds<'_> {
-    /// Whether these may be evicted after what is evicted already, and the task that they make room for be placed
-    /// there.
+    /// Whether these victims may be evicted in addition to those that are evicted already, and whether the task may
+    /// then be placed in their room.
     pub(super) fn allow(
         &mut self,
         cluster: &Cluster,
@@ -62,8 +62,8 @@ impl Bounds<'_> {
             && self.keeps_fair_share(cluster, selection, before, candidate)
     }
 
-    /// Whether each victim's queue has, when it is the victim's turn to go, too much of something that the victim holds
-    /// and that is needed.
+    /// Whether each victim's queue, when the victim's turn to go comes, holds too much of a needed resource that the
+    /// victim holds.
     pub(super) fn leaves_shares(&self, cluster: &Cluster, selection: &VictimSelection<'_>, set: &[usize]) -> bool {
         if self.action != Action::Reclaim {
             return true;
@@ -92,7 +92,7 @@ impl Bounds<'_> {
         is_bounded
     }
 
-    /// Whether the unit's queue, and all above it, may hold what the task takes exactly there, once the victims have
+    /// Whether the unit's queue, and all queues above it, may hold the task's exact charge there, once the victims have
     /// gone.
     fn keeps_limits(&mut self, cluster: &Cluster, selection: &VictimSelection<'_>, candidate: &Candidate<'_>) -> bool {
         let victims = || candidate.set.iter().filter_map(|number| selection.get(*number));
@@ -105,7 +105,7 @@ impl Bounds<'_> {
             freed.fold(0, u64::saturating_add)
         };
         let mut passed = limits::exceeded(cluster, self.unit.queue, candidate.charge, self.preemptible, false);
-        // Victims may all be evicted, so they hold nothing of what is bounded by a quota.
+        // Victims may all be evicted, so they hold nothing that a quota bounds.
         let passed = passed.find(|exceeded| {
             let freed = if exceeded.is_quota { 0 } else { freed(exceeded.queue, exceeded.resource) };
             exceeded.held.saturating_sub(freed).saturating_add(exceeded.asked) > exceeded.bound
@@ -116,7 +116,8 @@ impl Bounds<'_> {
         passed.is_none()
     }
 
-    /// Whether the unit would be entitled with what the task takes exactly there, if it must be to take from these.
+    /// Whether the unit would be entitled with the task's exact charge there, if it must be entitled to take these
+    /// victims.
     fn keeps_fair_share(
         &mut self,
         cluster: &Cluster,
@@ -143,13 +144,13 @@ impl Bounds<'_> {
         refusal.is_none()
     }
 
-    /// Whether the unit, as it is placed in a trial, may take from those who are evicted.
+    /// Whether the unit, as a trial has placed it, may take from the evicted units.
     pub(super) fn judge(&self, cluster: &Cluster, taken: Taken) -> Result<(), Refusal> {
         let held = |number: usize| cluster.queue(self.unit.queue).map_or(0, |queue| queue.allocated().get(number));
         self.above_share(&self.unit.charge(cluster), held, taken).map_or(Ok(()), Err)
     }
 
-    /// Why a unit that takes `charge`, with which its queue holds `held`, may not take these.
+    /// Why a unit may not take these victims. The unit takes `charge`, and its queue then holds `held`.
     fn above_share(&self, charge: &Charge, held: impl Fn(usize) -> u64, taken: Taken) -> Option<Refusal> {
         let reclaims = self.action == Action::Reclaim;
         let must_be_entitled = reclaims || taken.entitled;
@@ -157,7 +158,7 @@ impl Bounds<'_> {
         let queue = self.unit.queue;
         let above = |number: &usize| held(*number) > self.shares.fair_share(queue, *number);
         let resources = || charge.parts().map(|(number, _)| number);
-        // Within its queue a unit of high priority takes the place of others, whatever the queue holds.
+        // In preemption, a unit of high priority takes the place of others of its queue, whatever the queue holds.
         let above = resources().find(|number| reclaims && above(number));
         let lacks = |must_be: bool, right: Right| must_be && !self.own.would_be(right, self.unit.rank, charge);
         let lacks = lacks(must_be_entitled, Right::FairShare) || lacks(must_be_guaranteed, Right::Guarantee);

@@ -1,4 +1,4 @@
-//! Consolidate: claims are moved so that what is free is in one place. Nobody is evicted for good.
+//! Consolidate: moves claims so that free room comes together in one place. No claim is evicted for good.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ use super::protection::delayed_until_ms;
 use super::selection::{Measure, Spares, VictimSelection};
 use super::victims::Victim;
 
-/// Places a unit by moving claims of others, all of which find another place.
+/// Places a unit by moving claims of other units. Each moved claim finds another place.
 pub(crate) fn consolidate(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     if context.moves_left == 0 || !enough_is_free(cluster, unit) {
         return Err(Refusal::NothingToTake);
@@ -102,7 +102,7 @@ fn enough_is_free(cluster: &Cluster, unit: &Unit) -> bool {
     }) && enough_counted_is_free(cluster, unit)
 }
 
-/// The same of what is only counted.
+/// Like [`enough_is_free`], for counted resources.
 fn enough_counted_is_free(cluster: &Cluster, unit: &Unit) -> bool {
     let members = unit.claims.iter().filter_map(|claim| cluster.claim(*claim));
     let wanted = counted::sum(members.map(|claim| &claim.request.counted));
@@ -120,13 +120,13 @@ struct Moving<'a> {
     measure: Measure,
     unit: &'a Unit,
     moves_max: u32,
-    /// Where claims were that have been moved.
+    /// The original places of the claims that have been moved.
     moved: BTreeMap<ClaimId, Allocation>,
-    /// What the unit's queue may have no more of where room could be made.
+    /// The bound of the unit's queue that was in the way where room could be made.
     bounded: Option<Exceeded>,
 }
 
-/// All nodes on which room could be made, and who would have to move.
+/// All nodes on which room could be made, each with the victims that would have to move.
 struct Openings {
     moves_left: usize,
     found: Vec<(Disruption, i64, NodeId, Vec<usize>)>,
@@ -134,7 +134,7 @@ struct Openings {
 
 impl Seeker for Openings {
     fn kept_back(&self, left: u32) -> u32 {
-        // It costs no more to try the openings of some nodes than to find them.
+        // To find the openings of some nodes costs as much as to try them, so half of the budget is kept for trying.
         left / 2
     }
 
@@ -156,7 +156,7 @@ impl Seeker for Openings {
 }
 
 impl Moving<'_> {
-    /// The nodes on which moves could make room, as far as that is seen at a glance.
+    /// The nodes on which moves could make room, as far as a quick look shows.
     fn promising(
         &mut self,
         cluster: &Cluster,
@@ -178,7 +178,7 @@ impl Moving<'_> {
         Some(nodes)
     }
 
-    /// All of these nodes on which room could be made, the best first.
+    /// Those of these nodes on which room could be made, the best first.
     fn openings(
         &mut self,
         cluster: &Cluster,
@@ -201,8 +201,8 @@ impl Moving<'_> {
         openings.found.into_iter().map(|(.., node, victims)| (node, victims)).collect()
     }
 
-    /// Moves those who are in the way of a claim on a node; where the claim can go then. Nothing is changed if somebody
-    /// finds no other place.
+    /// Moves the claims that are in the way of a claim on a node, and returns the place of that claim. If one of them
+    /// finds no other place, nothing is changed.
     fn make_way(
         &mut self,
         statement: &mut Statement<'_>,
@@ -244,20 +244,20 @@ impl Moving<'_> {
         let within = limits::check(statement.cluster(), self.unit.queue, &charge, preemptible, false);
         within.map_err(|exceeded| self.bounded = Some(exceeded)).ok()?;
         statement.place(claim, allocation.clone()).ok()?;
-        // Who needs most has the fewest places to choose from.
+        // A claim that needs more has fewer places to choose from, so it goes first.
         homeless.sort_by_key(|(_, charge)| std::cmp::Reverse((charge.device_core(), charge.cpu())));
         for (claim, charge) in homeless {
             let class = statement.cluster().class_of(claim)?;
             let to = engine.place(statement.cluster(), class)?;
-            // It must count as before: what it is entitled to does not change by a move.
+            // A move must not change the charge, because what a claim is entitled to must not change by it.
             if statement.cluster().charge_at(claim, &to)? != charge {
                 return None;
             }
             statement.place(claim, to).ok()?;
         }
-        // Its place is kept free until whoever asked for it takes it.
+        // The place is kept free until the caller takes it for the claim.
         statement.evict(claim).ok()?;
-        // Whoever was moved may be on its devices again, and use more of their memory than it tolerates.
+        // Claims that were moved may be on these devices again, and use more of their memory than the claim tolerates.
         let request = &statement.cluster().claim(claim)?.request;
         let books = statement.cluster().node(node)?;
         still_fits(books, request, &allocation.devices).then_some(allocation)

@@ -1,4 +1,4 @@
-//! What the actions work with, and what they answer.
+//! The context in which actions work, and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,27 +19,27 @@ use super::givers::Givers;
 use super::memory::{SearchMemory, Searches};
 use super::victims::{Fate, Victims};
 
-/// What the actions of one cycle work with.
+/// What the actions of one cycle share.
 pub(crate) struct Context<'a> {
     pub(crate) shares: &'a Shares,
     pub(crate) settings: &'a Settings,
     pub(crate) engine: &'a mut Engine<Box<dyn Policy>>,
     pub(super) searches: Searches<'a>,
     pub(super) entitled: EntitledSets,
-    /// Who could be evicted, of the queues that were asked for.
+    /// The units that could be evicted, of the queues that were asked for.
     pub(super) evictable: Victims,
-    /// Who could be moved.
+    /// The units that could be moved.
     pub(super) movable: Victims,
-    /// Where the evictable ones are, by the purposes of evictions so far.
+    /// The nodes with evictable units, for each purpose of evictions so far.
     pub(super) frontiers: Frontiers,
-    /// By what they have too much for.
+    /// For each right: the queues that hold more than it gives them.
     givers: BTreeMap<Right, Givers>,
-    /// Claims that may still be moved in this cycle to make room in one place.
+    /// How many claims may still be moved in this cycle to make room in one place.
     pub(super) moves_left: u32,
 }
 
 impl<'a> Context<'a> {
-    /// At the beginning of a cycle.
+    /// The context at the beginning of a cycle.
     pub(crate) fn new(
         cluster: &Cluster,
         shares: &'a Shares,
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Takes in steps that have been made final.
+    /// Updates the context after steps have been made final.
     pub(crate) fn changed(&mut self, cluster: &Cluster, steps: &[Step]) {
         let mut groups: BTreeMap<QueueId, BTreeSet<GroupId>> = BTreeMap::new();
         for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
@@ -80,12 +80,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Makes known who could be evicted of a queue.
+    /// Makes sure that the evictable units of a queue are known.
     pub(super) fn know_evictable(&mut self, cluster: &Cluster, queue: QueueId) {
         self.evictable.know(cluster, self.entitled.know(cluster, self.shares, queue), queue);
     }
 
-    /// Makes known who could be moved, of all queues.
+    /// Makes sure that the movable units of all queues are known.
     pub(super) fn know_movable(&mut self, cluster: &Cluster) {
         if self.movable.knows_all() {
             return;
@@ -99,7 +99,7 @@ impl<'a> Context<'a> {
         self.movable.note_all_known();
     }
 
-    /// The queues that hold more of any of these resources than they have a right to, each with all of those.
+    /// The queues that hold more of any of these resources than a right gives them, each with all such resources.
     pub(super) fn givers(
         &mut self,
         cluster: &Cluster,
@@ -109,11 +109,11 @@ impl<'a> Context<'a> {
         self.givers.entry(right).or_insert_with(|| Givers::of(cluster, self.shares, right)).among(resources)
     }
 
-    /// Ends the cycle: remembers which searches go on in the next one.
+    /// Ends the cycle: remembers which searches go on in the next cycle.
     pub(crate) fn finish(self, cluster: &Cluster) {
         self.searches.finish(cluster);
     }
 }
 
-/// What came of an action for one unit: what is to be done, evictions and moves first, or why nothing is.
+/// The result of an action for one unit: the steps to carry out, evictions and moves first, or why there are none.
 pub(crate) type ActionResult = Result<Vec<Step>, Refusal>;

@@ -1,4 +1,4 @@
-//! One unit is placed where others are evicted.
+//! Places one unit by evicting others.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,24 +27,24 @@ use super::selection::{Measure, VictimSelection};
 use super::takes::Takes;
 use super::victims::Victims;
 
-/// What is tried.
+/// An attempt to place one unit.
 pub(super) struct Attempt<'a> {
     pub(super) action: Action,
     pub(super) right: Right,
     pub(super) unit: &'a Unit,
-    /// The resources that it may take, by number.
+    /// The resources that the unit may take, by number.
     pub(super) needs: &'a [usize],
-    /// Who could be evicted, and which of them may be for the unit.
+    /// All units that could be evicted. `takes` says which of them may be evicted for this unit.
     pub(super) victims: &'a Victims,
     pub(super) takes: Takes,
-    /// What is placed of the unit's queue.
+    /// The placed units of the unit's queue.
     pub(super) own: &'a Entitled,
     pub(super) shares: &'a Shares,
     pub(super) settings: &'a Settings,
 }
 
 impl Attempt<'_> {
-    /// Evicts whom it takes to place the unit.
+    /// Evicts the units that must go for the unit to be placed.
     pub(super) fn run(
         self,
         cluster: &mut Cluster,
@@ -109,14 +109,14 @@ impl Evicting<'_> {
             (Err(_), _) if self.finder.search.stopped().is_some() => return Err(Refusal::SearchExhausted),
             (Err(_), refusal) => return Err(refusal.unwrap_or(Refusal::NothingToTake)),
         }
-        // For a single claim nobody too many was taken from its node.
+        // For a single claim, no more than necessary was taken from its node.
         if unit.claims.len() > 1 || is_bounded {
             self.spare_whom_it_can(statement, engine, start);
         }
         Ok(())
     }
 
-    /// What the other queues held from which these were taken.
+    /// What the other queues that lose these victims held before.
     fn shares_before(&self, taken: &[usize]) -> Vec<Share> {
         let queues = self.selection.victims().queues();
         let givers = taken.iter().filter_map(|number| queues.get(self.selection.get(*number)?.queue));
@@ -124,8 +124,8 @@ impl Evicting<'_> {
         givers.into_iter().filter_map(|queue| self.before.get(queue).cloned().flatten()).collect()
     }
 
-    /// Places evicted units where there is room for them elsewhere and they take no more than before, though perhaps of
-    /// another model: they are moved, then.
+    /// Places evicted units elsewhere if there is room for them and they take no more than before, though perhaps of
+    /// another model. Then they are moved and not evicted.
     fn find_elsewhere(&self, statement: &mut Statement<'_>, engine: &mut Engine<Box<dyn Policy>>, taken: &[usize]) {
         let mut last_first = taken.to_vec();
         if taken.len() > 1 {
@@ -133,8 +133,8 @@ impl Evicting<'_> {
             last_first.sort_by_cached_key(|number| Reverse(self.selection.goes(&order, *number)));
         }
         for victim in last_first.into_iter().filter_map(|number| self.selection.get(number)) {
-            // Without its core no member beyond it is placed. What is left of a gang is not started elsewhere: it would
-            // do no work there either.
+            // Without its core, no member beyond it is placed. The rest of a gang is not started elsewhere: it would do
+            // no work there either.
             for placed in &victim.units {
                 let before = statement.savepoint();
                 let is_placed = place_unit(statement, engine, &placed.unit, &mut FreeRoom).is_ok();

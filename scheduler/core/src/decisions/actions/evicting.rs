@@ -1,4 +1,4 @@
-//! Room that is made by evictions.
+//! Makes room by evictions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,21 +22,21 @@ use super::selection::{QueueOrder, Spares, VictimSelection};
 use super::takes::Takes;
 use super::victims::Victim;
 
-/// Evicts, within a statement, as few as possible for each task.
+/// Evicts as few units as possible for each task, within a statement.
 pub(super) struct Evicting<'a> {
     pub(super) selection: VictimSelection<'a>,
     pub(super) takes: &'a Takes,
     pub(super) frontiers: &'a mut Frontiers,
     pub(super) finder: Finder,
     pub(super) bounds: Bounds<'a>,
-    /// Those that were evicted at any time.
+    /// The victims that were evicted at any time, even if they were put back.
     pub(super) evicted: BTreeSet<usize>,
     /// What queues held before anything was taken from them.
     pub(super) before: BTreeMap<QueueId, Option<Share>>,
 }
 
 impl Evicting<'_> {
-    /// Those that are evicted in a trial. Members beyond a core that is evicted too are the core's.
+    /// The victims that are evicted in a trial. Members beyond a core that is evicted, too, count as part of the core.
     pub(super) fn taken(&self, cluster: &Cluster) -> Vec<usize> {
         let victims = self.evicted.iter().filter_map(|number| Some((*number, self.selection.get(*number)?)));
         let gone: Vec<(usize, &Victim)> = victims.filter(|(_, victim)| victim.is_gone(cluster)).collect();
@@ -46,7 +46,7 @@ impl Evicting<'_> {
         gone.iter().filter(|(_, victim)| own(victim)).map(|(number, _)| *number).collect()
     }
 
-    /// What taking these comes to.
+    /// The sum of what these victims hold.
     pub(super) fn sum(&self, taken: &[usize]) -> Taken {
         let victims = || taken.iter().filter_map(|number| self.selection.get(*number));
         let amounts = victims().map(|victim| self.bounds.measure.amount(&victim.charge));
@@ -58,12 +58,12 @@ impl Evicting<'_> {
         }
     }
 
-    /// In which order queues give now.
+    /// The order in which queues now give units.
     pub(super) fn order(&self, cluster: &Cluster) -> QueueOrder {
         self.selection.order_of_queues(cluster, self.bounds.shares)
     }
 
-    /// Evicts what is still placed of a victim.
+    /// Evicts the part of a victim that is still placed.
     pub(super) fn evict(&mut self, statement: &mut Statement<'_>, number: usize) {
         let Some(victim) = self.selection.get(number) else { return };
         self.evicted.insert(number);
@@ -80,8 +80,8 @@ impl Evicting<'_> {
         }
     }
 
-    /// Evicts those who stand between the unit and a limit of its queue or of one above it; whether it is within its
-    /// limits then.
+    /// Evicts units that keep the unit from staying within a limit of its queue or of a queue above it. Returns whether
+    /// the unit is within all limits then.
     pub(super) fn keep_limits(&mut self, statement: &mut Statement<'_>) -> Result<(), Exceeded> {
         loop {
             let (cluster, bounds) = (statement.cluster(), &self.bounds);
@@ -95,7 +95,7 @@ impl Evicting<'_> {
         }
     }
 
-    /// The first to go of those who hold something of what a limit is passed of.
+    /// The first victim to go among those that hold some of the resource whose limit is exceeded.
     fn next_below(&mut self, cluster: &Cluster, exceeded: Exceeded) -> Option<usize> {
         let selection = &self.selection;
         let below = |queue: &QueueId| cluster.queues().path(*queue).any(|(id, _)| id == exceeded.queue);
@@ -123,7 +123,7 @@ impl Evicting<'_> {
         })
     }
 
-    /// The least disruption that makes room for a task, and on which node.
+    /// The least disruption that makes room for a task, and its node.
     fn least(
         &mut self,
         cluster: &Cluster,
@@ -157,8 +157,8 @@ impl Evicting<'_> {
         seeker.best.map(|(.., id, victims)| (id, victims))
     }
 
-    /// Lets stay, one after another, who need not have gone: those first who go last. A gang's members are given room
-    /// one by one, and what is evicted for a later one may do for an earlier one as well.
+    /// Puts back, one after another, victims that need not have gone, in reverse order of eviction. Room for a gang's
+    /// members is made one by one, and what is evicted for a later member may be enough for an earlier one as well.
     pub(super) fn spare_whom_it_can(
         &mut self,
         statement: &mut Statement<'_>,
@@ -196,12 +196,12 @@ impl Evicting<'_> {
     }
 }
 
-/// Where a unit's members are.
+/// The places of a unit's members.
 fn places(cluster: &Cluster, unit: &Unit) -> Vec<(ClaimId, Allocation)> {
     unit.claims.iter().filter_map(|claim| Some((*claim, cluster.allocation(*claim)?.clone()))).collect()
 }
 
-/// The least disruption of all nodes.
+/// Finds the least disruption over all nodes.
 struct Least<'a, 'b> {
     cluster: &'a Cluster,
     selection: &'a VictimSelection<'a>,

@@ -17,7 +17,7 @@ use super::selection::VictimSelection;
 /// Looks for room that could be made by taking victims.
 pub(super) struct Finder {
     pub(super) search: Search,
-    /// Members of the unit for which no room was sought yet.
+    /// How many members of the unit have not been searched room for yet.
     members_left: u32,
 }
 
@@ -27,8 +27,8 @@ impl Finder {
         Self { search, members_left }
     }
 
-    /// Looks at all nodes, as [`Finder::each_node`] does, if the budget is enough for all of them whatever they promise:
-    /// then only those that promise enough need be known. They are in a frontier.
+    /// Looks at all nodes, as [`Finder::each_node`] does, if the budget is enough for all of them whatever they
+    /// promise. Then only the nodes that promise enough are needed, and a frontier has these.
     pub(super) fn each_promising_node(
         &mut self,
         question: &mut Question<'_>,
@@ -64,12 +64,13 @@ impl Finder {
         }
     }
 
-    /// Looks at all nodes, or those of `among`, as long as the budget lasts, for whom to take from each.
+    /// Looks for the best victims on each node, or on each of `among`, as long as the budget lasts.
     ///
-    /// Nodes are taken in order, so that the next search can go on where this one ends; but of as many as the budget is
-    /// enough for in any case those come first that promise most, and then most others need no closer look.
+    /// Nodes are taken in order, so that the next search can continue where this one ends. But among those for which
+    /// the budget is enough in any case, the nodes that promise most come first: then most of the others need no closer
+    /// look.
     pub(super) fn each_node(&mut self, question: &mut Question<'_>, among: Option<&[NodeId]>, seeker: &mut dyn Seeker) {
-        // Members for whom room is still to be found leave each other a part of the budget.
+        // Members that still need room leave each other a part of the budget.
         let enough = self.search.left() - self.search.left() / self.members_left.max(1);
         let kept_back = seeker.kept_back(self.search.left());
         self.members_left = self.members_left.saturating_sub(1);
@@ -84,7 +85,7 @@ impl Finder {
         while let Some((next, _)) = nodes.peek() {
             let left = self.search.left();
             if seeker.has_found() && left < enough {
-                // There the next member's search goes on.
+                // The next member's search continues there.
                 self.search.start = Some(*next);
             }
             if left <= kept_back || (seeker.has_found() && left < enough) {
@@ -118,8 +119,8 @@ impl Finder {
     }
 }
 
-/// Whether all members of a gang could fit if everybody who may be taken were gone: if not, nothing need be tried. A
-/// single claim is not worth asking about: the search itself asks the same of each node.
+/// Whether all members of a gang could fit if all victims that may be taken were gone. If not, nothing needs to be
+/// tried. A single claim is not checked here: the search itself checks the same on each node.
 pub(super) fn could_fit(cluster: &Cluster, selection: &VictimSelection<'_>, unit: &Unit, search: &mut Search) -> bool {
     if unit.claims.len() < 2 {
         return true;

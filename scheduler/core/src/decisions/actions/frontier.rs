@@ -1,5 +1,5 @@
-//! The nodes on which somebody may be taken, those first that promise the least disruption. They are kept from one unit
-//! to the next. Without that, each of a thousand preemptions would look at everything that runs.
+//! The nodes that have victims, in order of the least disruption that they promise. They are kept from one unit to the
+//! next. Without that, each of a thousand preemptions would look at everything that runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,12 +17,12 @@ use super::selection::{Measure, QueueOrder, VictimSelection};
 use super::takes::Takes;
 use super::victims::Victim;
 
-/// Whether such tasks may run on a node at all.
+/// Whether tasks with this request may run on a node at all.
 pub(super) fn may_run(cluster: &Cluster, id: NodeId, request: &Request) -> bool {
     cluster.node(id).is_some_and(|node| admits(node.spec(), request).is_ok())
 }
 
-/// For whom room is sought, and among whom: with the same purpose the same nodes promise the same.
+/// The class that room is for, and the victims that may be taken: with the same purpose, nodes promise the same.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Purpose {
     pub(super) class: ClassId,
@@ -30,17 +30,18 @@ pub(super) struct Purpose {
     pub(super) takes: Takes,
 }
 
-/// The frontiers of the purposes that there were lately in a cycle.
+/// The frontiers of the recent purposes of a cycle.
 #[derive(Debug, Default)]
 pub(super) struct Frontiers {
     by_purpose: BTreeMap<Purpose, Frontier>,
 }
 
-/// Nodes of all frontiers together, for each victim that there is, before all are forgotten and made again as needed.
+/// The most nodes in all frontiers together, for each victim. Beyond that, all frontiers are forgotten and made again
+/// as needed.
 const NODES_PER_VICTIM: usize = 4;
 
 impl Frontiers {
-    /// The frontier of a purpose, as things are now; `selection` is of those whom the purpose takes.
+    /// The up-to-date frontier of a purpose. `selection` has the victims that the purpose takes.
     pub(super) fn get(&mut self, cluster: &Cluster, selection: &VictimSelection<'_>, purpose: &Purpose) -> &Frontier {
         if !self.by_purpose.contains_key(purpose) {
             let nodes: usize = self.by_purpose.values().map(|frontier| frontier.nodes.len()).sum();
@@ -54,24 +55,24 @@ impl Frontiers {
     }
 }
 
-/// The nodes that admit tasks of a class and on which there are victims for it.
+/// The nodes that admit tasks of a class and have victims for it.
 #[derive(Debug, Default)]
 pub(super) struct Frontier {
-    /// How many of the victims' changes it has taken in; `None`: it was not made yet.
+    /// How many of the victims' changes it includes; `None`: it has not been made yet.
     known: Option<usize>,
     nodes: BTreeMap<NodeId, Promise>,
-    /// What it costs to look at all of them.
+    /// The cost of a look at all of them.
     looks: usize,
     best_first: BTreeMap<Promised, ByQueue>,
 }
 
-/// The least of what taking any victim on a node could mean: units that run, the highest priority, and what they hold.
+/// The least disruption that any victim on a node could mean: running units, highest priority, held amount.
 type Promised = (usize, i32, u64);
 
-/// By number of each queue that has victims on these nodes: the rank of the one that goes first, and the node.
+/// For each queue that has victims on these nodes, by number: the rank of its victim that goes first, and the node.
 type ByQueue = BTreeMap<usize, BTreeSet<(Reverse<Rank>, NodeId)>>;
 
-/// What a node promises.
+/// What a node promises at best.
 #[derive(PartialEq, Eq, Debug)]
 struct Promise {
     promised: Promised,
@@ -102,7 +103,7 @@ impl Promise {
 }
 
 impl Frontier {
-    /// Takes in what has changed.
+    /// Updates the frontier with the victims' changes.
     fn follow(&mut self, cluster: &Cluster, selection: &VictimSelection<'_>, purpose: &Purpose) {
         let victims = selection.victims();
         let changed: BTreeSet<NodeId> = match self.known {
@@ -150,7 +151,7 @@ impl Frontier {
         self.nodes == anew.collect::<BTreeMap<NodeId, Promise>>()
     }
 
-    /// Number of the nodes that are not kept for somebody, and what it costs to look at all of them.
+    /// The number of nodes that are not kept for a group, and the cost of a look at all of them.
     pub(super) fn open(&self, cluster: &Cluster) -> (usize, usize) {
         let held = cluster.held_nodes().filter_map(|node| self.nodes.get(&node));
         held.fold((self.nodes.len(), self.looks), |(nodes, looks), held| (nodes - 1, looks - held.looks))
@@ -161,8 +162,8 @@ impl Frontier {
         self.nodes.keys().copied()
     }
 
-    /// The nodes, those first that promise most, with the least disruption that is possible there. A node on which
-    /// several queues have victims comes once for each of them; only the first time counts.
+    /// The nodes, each with the least disruption that is possible there, the best first. A node on which several queues
+    /// have victims comes once for each of them; only the first time counts.
     pub(super) fn best_first<'a>(&'a self, order: &'a QueueOrder) -> impl Iterator<Item = (Disruption, NodeId)> + 'a {
         self.best_first.iter().flat_map(move |((running, priority, amount), by_queue)| {
             let mut queues: Vec<(Option<usize>, &BTreeSet<_>)> =
@@ -204,7 +205,7 @@ mod tests {
     const NODES: usize = 4;
     const DEVICES: u16 = 4;
 
-    /// What runs: by node and device, in which queue, and at what priority.
+    /// A cluster in which `running` says, by node and device, the queue and priority of the claim that runs there.
     fn world(running: &[Option<(usize, i32)>]) -> (Cluster, Vec<QueueId>) {
         let mut cluster = Cluster::new();
         let mut apply = |event| cluster.apply(event).unwrap_or_else(|error| panic!("{error}"));

@@ -1,4 +1,4 @@
-//! Which queues have more than their fair share, or than what is certain of it.
+//! Queues that hold more than their fair share, or more than their guaranteed part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use crate::state::cluster::Cluster;
 use crate::state::queue::Queue;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// The leaf queues that hold more of a resource, by its number, than they have a right to: found out once for a cycle,
-/// and kept true as claims are placed and evicted.
+/// For each resource, by number, the leaf queues that hold more of it than a right gives them. They are found once for
+/// a cycle, and updated as claims are placed and evicted.
 #[derive(Clone, Debug)]
 pub(super) struct Givers {
     right: Right,
@@ -24,7 +24,7 @@ impl Givers {
         givers
     }
 
-    /// Takes in that a queue holds something else than before.
+    /// Updates a queue after its holdings have changed.
     pub(super) fn update(&mut self, cluster: &Cluster, shares: &Shares, queue: QueueId) {
         for number in 0..shares.get(queue).len() {
             let share = shares.by_right(self.right, queue, number);
@@ -37,7 +37,7 @@ impl Givers {
         }
     }
 
-    /// The queues that have too much of any of these resources, each with all of those.
+    /// The queues that hold too much of any of these resources, each with all such resources.
     pub(super) fn among(&self, resources: &[usize]) -> BTreeMap<QueueId, Vec<usize>> {
         let mut among: BTreeMap<QueueId, Vec<usize>> = BTreeMap::new();
         for resource in resources {

@@ -1,4 +1,4 @@
-//! Who must go from one node so that a task fits there: as few as possible, and nobody whose staying would do no harm.
+//! Chooses the victims on one node so that a task fits there: as few as possible, and none that could stay.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,28 +14,28 @@ use super::search::Search;
 use super::selection::{EvictionKey, Measure, QueueOrder, Spares, VictimSelection};
 use super::victims::Victim;
 
-/// The harm of taking some victims; less is better. The number of units counts first, then their highest priority, then
-/// their size, then the order in which they go. So one large claim of low priority is taken before two small ones, and
-/// before a smaller one that matters more.
+/// The harm of taking a set of victims; less is better. The number of units counts first, then their highest priority,
+/// then their size, then the order in which they go. So one large claim of low priority is taken before two small ones,
+/// and before a smaller one of higher priority.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Disruption {
-    /// Units that run.
+    /// The number of running units.
     pub(super) running: usize,
-    /// The highest priority of any.
+    /// The highest priority of any victim.
     priority: i32,
-    /// What they hold; see [`Measure`].
+    /// The amount that they hold; see [`Measure`].
     pub(super) amount: u64,
-    /// The one that goes last of them.
+    /// The key of the victim that goes last.
     last: Option<EvictionKey>,
 }
 
 impl Disruption {
-    /// What it means at least to take anybody where this is the least of each.
+    /// The least harm of taking any victim, if these are the least values of each kind.
     pub(super) fn at_least(running: usize, priority: i32, amount: u64, last: Option<EvictionKey>) -> Self {
         Self { running, priority, amount, last }
     }
 
-    /// What it means to take all of these.
+    /// The harm of taking all of these victims.
     pub(super) fn of(selection: &VictimSelection<'_>, measure: Measure, order: &QueueOrder, set: &[usize]) -> Self {
         let victims = || set.iter().filter_map(|victim| selection.get(*victim));
         Self {
@@ -47,17 +47,17 @@ impl Disruption {
     }
 }
 
-/// Some victims on a node without whom a task fits there.
+/// A set of victims on a node without which a task fits there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) disruption: &'a Disruption,
-    /// Those who go first, first.
+    /// The victims in the order in which they go.
     pub(super) set: &'a [usize],
-    /// What the task takes there, exactly.
+    /// The exact charge of the task there.
     pub(super) charge: &'a Charge,
 }
 
-/// What a task's search on a node needs to know.
+/// Everything that the search for one task needs to know.
 pub(super) struct Question<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) selection: &'a VictimSelection<'a>,
@@ -66,42 +66,42 @@ pub(super) struct Question<'a> {
     pub(super) measure: Measure,
     pub(super) order: &'a QueueOrder,
     pub(super) spares: Spares<'a>,
-    /// What keeps the task from nodes because of where others are. A trial borrows it.
+    /// The rules about peers that keep the task from nodes. A trial borrows them.
     pub(super) rules: Option<PeerRules<'a>>,
 }
 
-/// Whom to take from a node so that a task fits there.
+/// The victims to take from a node so that a task fits there.
 #[derive(Debug)]
 pub(super) struct Solution {
     pub(super) disruption: Disruption,
     pub(super) victims: Vec<usize>,
-    /// What the policy says that it costs to place the task there then.
+    /// The policy's cost of then placing the task there.
     pub(super) cost: i64,
 }
 
-/// Who looks for room: says what is worth looking at, and takes what is found.
+/// Controls a search for room: says what is worth a look, and takes what is found.
 pub(super) trait Seeker {
-    /// What of the search's budget is not for looking.
+    /// The part of the search's budget that is not for looking.
     fn kept_back(&self, left: u32) -> u32;
 
-    /// Whether whoever does so much harm, or more, is worth a look.
+    /// Whether a set of victims with this disruption, or a greater one, is worth a look.
     fn cares_for(&self, disruption: &Disruption) -> bool;
 
-    /// Whether these may be taken.
+    /// Whether a set of victims may be taken.
     fn allows(&mut self, candidate: &Candidate<'_>) -> bool;
 
-    /// Takes what was found on a node.
+    /// Takes the solution that was found on a node.
     fn found(&mut self, node: NodeId, solution: Solution);
 
     /// Whether anything was found.
     fn has_found(&self) -> bool;
 }
 
-/// Of what is left of a search's budget, the part that one node's sets of victims may take.
+/// The part of a search's remaining budget that the sets of one node's victims may use: one in this many.
 const PART_OF_ONE_NODE: u32 = 8;
 
 impl<'a> Question<'a> {
-    /// The least that taking any of these could mean.
+    /// The least disruption that taking any of these victims could mean.
     pub(super) fn least(&self, here: &[usize]) -> Option<Disruption> {
         let victims = || here.iter().filter_map(|number| self.selection.get(*number));
         Some(Disruption {
@@ -112,8 +112,8 @@ impl<'a> Question<'a> {
         })
     }
 
-    /// The best that there is on a node with these victims, if any of it is allowed. Sets of several are sought as long
-    /// as the budget lasts.
+    /// The best allowed solution on a node with these victims, if there is one. Sets of several victims are tried as
+    /// long as the budget lasts.
     pub(super) fn answer(
         &mut self,
         id: NodeId,
@@ -152,7 +152,7 @@ impl<'a> Question<'a> {
         best.found
     }
 
-    /// Whether several of these could be better than the best single one.
+    /// Whether several of these victims together could be better than the best single one.
     fn may_be_worth(&self, here: &[usize], best: &Best, seeker: &dyn Seeker) -> bool {
         let victims = || here.iter().filter_map(|number| self.selection.get(*number));
         let mut running: Vec<usize> = victims().map(|victim| victim.running).collect();
@@ -162,8 +162,8 @@ impl<'a> Question<'a> {
         seeker.cares_for(&least) && best.found.as_ref().is_none_or(|best| least < best.disruption)
     }
 
-    /// Goes through the sets of several victims, each as they go, and passes over all that can be no better than what
-    /// is known. Answers at how many it has looked, and whether at all.
+    /// Tries the sets of several victims, each in the order in which they go, and skips all that can be no better than
+    /// the best known one. Returns the number of looks, and whether all sets were looked at.
     fn sets(
         &mut self,
         trial: &mut NodeTrial<'_>,
@@ -173,7 +173,7 @@ impl<'a> Question<'a> {
         seeker: &mut dyn Seeker,
     ) -> (usize, bool) {
         let mut set: Vec<usize> = Vec::new();
-        // By member of the set, its place in `here`.
+        // For each member of the set, its position in `here`.
         let mut places: Vec<usize> = Vec::new();
         let (mut next, mut looks) = (0, 0);
         loop {
@@ -191,7 +191,7 @@ impl<'a> Question<'a> {
             set.push(victim);
             if best.may_improve(self, &set, seeker) {
                 trial.release(victim);
-                // With more of them it would only be worse.
+                // More victims would only make the set worse.
                 if trial.fits() {
                     if set.len() > 1 {
                         best.offer(self, trial, &set, seeker);
@@ -212,7 +212,7 @@ impl<'a> Question<'a> {
         Disruption::of(self.selection, self.measure, self.order, set)
     }
 
-    /// Whether disruption budgets allow that all of these go.
+    /// Whether disruption budgets allow the last of these victims to go together with the others.
     fn budgets_allow(&mut self, set: &[usize]) -> bool {
         let Some((last, others)) = set.split_last() else { return true };
         let selection = self.selection;
@@ -221,21 +221,21 @@ impl<'a> Question<'a> {
     }
 }
 
-/// The best that was found on a node so far.
+/// The best solution on a node so far.
 struct Best {
     id: NodeId,
     found: Option<Solution>,
 }
 
 impl Best {
-    /// Whether a set, of which all but the last were asked about before, or one that contains it, could be better.
+    /// Whether a set, or a larger one that contains it, could be better than the best one.
     fn may_improve(&self, question: &mut Question<'_>, set: &[usize], seeker: &dyn Seeker) -> bool {
         let disruption = question.disruption(set);
         let is_better = self.found.as_ref().is_none_or(|best| disruption < best.disruption);
         is_better && seeker.cares_for(&disruption) && (1..=set.len()).all(|end| question.budgets_allow(&set[..end]))
     }
 
-    /// Takes a set if the task fits without it, as the trial is, and it is allowed.
+    /// Takes a set if the task fits without it in the trial's present state, and if it is allowed.
     fn offer(&mut self, question: &Question<'_>, trial: &NodeTrial<'_>, set: &[usize], seeker: &mut dyn Seeker) {
         if !trial.fits() {
             return;
@@ -250,16 +250,16 @@ impl Best {
     }
 }
 
-/// A copy of one node's books, from which victims are taken on trial. A look thus changes no queue, group or index:
-/// only chosen victims are evicted, in a statement.
+/// A copy of one node's books, from which victims are taken on trial. So a look changes no queue, group or index. Only
+/// the chosen victims are evicted, in a statement.
 struct NodeTrial<'a> {
     cluster: &'a Cluster,
     selection: &'a VictimSelection<'a>,
     request: &'a Request,
     id: NodeId,
     node: Node,
-    /// Claims that are off their nodes, and how many victims say so: a core and a member beyond it can share claims. Of
-    /// claims on other nodes only rules about peers want to know.
+    /// Claims that are off their nodes, and how many victims include each: a core and a member beyond it can share
+    /// claims. Claims on other nodes matter only to rules about peers.
     released: Vec<(ClaimId, u32)>,
     rules: Option<PeerRules<'a>>,
 }
@@ -275,7 +275,8 @@ impl<'a> NodeTrial<'a> {
         fits(&self.node, self.request).is_ok() && self.rules.as_ref().is_none_or(|rules| rules.admit(self.node.spec()))
     }
 
-    /// Whether the task can fit without some of these: it does without all of them, or needs that some stay.
+    /// Whether the task may fit without some of these victims: it fits without all of them, or it depends on some that
+    /// stay.
     fn may_fit_without_some(&mut self, here: &[usize]) -> bool {
         if self.rules.as_ref().is_some_and(PeerRules::depend_on_others) {
             return true;
@@ -291,7 +292,7 @@ impl<'a> NodeTrial<'a> {
         self.placed(victim, false)
     }
 
-    /// A victim's claims on the node, or on any node.
+    /// A victim's claims on the node, or with `anywhere` on any node.
     fn placed(&self, victim: usize, anywhere: bool) -> impl Iterator<Item = ClaimId> + use<'a> {
         let (id, cluster) = (self.id, self.cluster);
         let claims = self.selection.get(victim).into_iter().flat_map(Victim::claims);
@@ -315,7 +316,7 @@ impl<'a> NodeTrial<'a> {
         }
     }
 
-    /// Puts a victim that was taken off back.
+    /// Puts a victim back that was taken off.
     fn keep(&mut self, victim: usize) {
         for claim in self.placed(victim, self.rules.is_some()) {
             let Some(index) = self.released.iter().position(|(released, _)| *released == claim) else { continue };
@@ -334,8 +335,9 @@ impl<'a> NodeTrial<'a> {
         }
     }
 
-    /// Sets without whom the task fits, and of whom nobody can stay: found by letting one after another stay who can,
-    /// those first who go last, and those first whose device would have to be freed of many.
+    /// Minimal sets without which the task fits: no member of such a set can stay. They are found by letting one victim
+    /// after another stay, in two orders: the reverse of the order in which they go, and first those on the most
+    /// crowded device.
     fn minimal_sets(&mut self, here: &[usize]) -> Vec<Vec<usize>> {
         let mut last_first = here.to_vec();
         last_first.reverse();
@@ -347,7 +349,7 @@ impl<'a> NodeTrial<'a> {
         [last_first, crowded_first].map(|order| self.minimal_set(here, &order)).into()
     }
 
-    /// Who is left of all when in this order whoever can stays.
+    /// The victims that must go if all others stay, tried in this order.
     fn minimal_set(&mut self, here: &[usize], order: &[usize]) -> Vec<usize> {
         order.iter().for_each(|victim| self.release(*victim));
         let mut set = Vec::new();
@@ -362,7 +364,7 @@ impl<'a> NodeTrial<'a> {
         here.iter().copied().filter(|victim| set.contains(victim)).collect()
     }
 
-    /// The devices of a victim's claims here; of several claims more than once.
+    /// The devices of a victim's claims on the node. A device that several claims hold comes several times.
     fn devices(&self, victim: usize) -> impl Iterator<Item = u16> + use<'a> {
         let cluster = self.cluster;
         let allocations = self.local(victim).filter_map(|claim| cluster.allocation(claim));

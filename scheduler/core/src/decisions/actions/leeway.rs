@@ -1,4 +1,4 @@
-//! Where moves could make room at all: a look that is much cheaper than the search for whom to move.
+//! A quick look at where moves could make room at all. It is much cheaper than the search for the claims to move.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,22 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 use crate::vocabulary::counted;
 use crate::vocabulary::request::Request;
 
-/// Classes for which the engine is asked whether there is room anywhere; of others it is taken to be so.
+/// The most classes for which the engine is asked whether there is room anywhere. For others, there is assumed to be
+/// room.
 const CLASSES_MAX: usize = 64;
 
-/// Who on a node has room elsewhere.
+/// Knows for which classes of movable claims there is room elsewhere.
 ///
-/// Whoever is moved goes to another node, or to other devices of the same one. Who has room nowhere can only do the
-/// latter. So a node has room for a task after moves only if what is free there, and what those hold who have room
-/// elsewhere, is together as much as the task asks for.
+/// A moved claim goes to another node, or to other devices of the same node. A claim without room elsewhere can only do
+/// the latter. So moves can make room for a task on a node only if this holds for each resource: free there + held
+/// there by claims with room elsewhere ≥ what the task asks for.
 #[derive(Debug, Default)]
 pub(super) struct Leeway {
     has_room: BTreeMap<ClassId, bool>,
 }
 
 impl Leeway {
-    /// Whether moves of `movable`, who are on a node, could make room for a task there.
+    /// Whether moves of `movable`, the movable victims on a node, could make room for a task there.
     pub(super) fn is_enough(
         &mut self,
         cluster: &Cluster,
@@ -59,7 +60,7 @@ impl Leeway {
         if let Some(known) = self.has_room.get(&class) {
             return *known;
         }
-        // Where it stands now, a claim with rules about peers can be what closes other places.
+        // At its present place, a claim with rules about peers may itself be what closes other places to it.
         let has_peers = cluster.class(class).is_some_and(|class| class.request().peers.is_some());
         if has_peers || self.has_room.len() >= CLASSES_MAX {
             return true;

@@ -1,4 +1,4 @@
-//! Searches that were too long for one cycle, and how much is looked at in a cycle.
+//! Searches that were too long for one cycle, and the search budget of a cycle.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,17 +10,17 @@ use crate::vocabulary::pod_group::GroupId;
 
 use super::search::Search;
 
-/// What is searched for: room for the next unit of a group, by an action.
+/// The purpose of a search: room for the next unit of a group, by an action.
 type Purpose = (Action, GroupId);
 
-/// A search that has not seen everything.
+/// A search that was cut short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unfinished {
     pub(crate) action: Action,
     pub(crate) group: GroupId,
-    /// The node at which to go on; `None`: at the first.
+    /// The node at which the search goes on; `None`: at the first node.
     pub(crate) at: Option<NodeId>,
-    /// How often it was cut short. Each time it is given twice as much.
+    /// How often the search was cut short. Each time its budget doubles.
     pub(crate) times: u32,
 }
 
@@ -30,34 +30,34 @@ impl Unfinished {
     }
 }
 
-/// The searches that go on in the next cycle, those first that have waited longest.
+/// The searches that go on in the next cycle, those that have waited longest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SearchMemory {
     unfinished: VecDeque<Unfinished>,
 }
 
 impl SearchMemory {
-    /// All of them, in order.
+    /// All unfinished searches, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Unfinished> {
         self.unfinished.iter()
     }
 
-    /// Adds one, as the last.
+    /// Adds an unfinished search at the end.
     pub(crate) fn push(&mut self, unfinished: Unfinished) {
         self.unfinished.push_back(unfinished);
     }
 
-    /// Forgets groups that are gone, or have nothing to place any more.
+    /// Forgets searches of groups that are gone or have no pending members.
     fn forget_gone(&mut self, cluster: &Cluster) {
         let waits = |unfinished: &Unfinished| cluster.group(unfinished.group).is_some_and(Group::has_waiting);
         self.unfinished.retain(waits);
     }
 }
 
-/// How much may still be looked at in a cycle, and for whom.
+/// The rest of a cycle's search budget, and the searches that it is reserved for.
 ///
-/// What a cycle looks at is bounded, and given out in the order of turns. So that nobody is passed over for ever, those
-/// whose searches are unfinished have, the longest first, up to half of it for themselves.
+/// The budget of a cycle is bounded, and is given out in the order of turns. So that no search is skipped for ever, up
+/// to half of the budget is reserved for unfinished searches, those that have waited longest first.
 #[derive(Debug)]
 pub(crate) struct Searches<'a> {
     memory: &'a mut SearchMemory,
@@ -66,9 +66,9 @@ pub(crate) struct Searches<'a> {
     left: u32,
     reserved: BTreeMap<Purpose, u32>,
     known: BTreeMap<Purpose, Unfinished>,
-    /// What this cycle has to say of some: `None`, it is finished.
+    /// The results of this cycle's searches; `None`: the search is finished.
     outcomes: BTreeMap<Purpose, Option<Unfinished>>,
-    /// Those of them that were cut short, or not begun, in this order.
+    /// The searches of this cycle that were cut short or could not begin, in this order.
     order: Vec<Purpose>,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Searches<'a> {
         u32::try_from(doubled).unwrap_or(u32::MAX).min(self.per_cycle)
     }
 
-    /// Begins a search; `None`: too much was looked at in this cycle already.
+    /// Begins a search. `None`: this cycle's budget is used up.
     pub(super) fn begin(&mut self, action: Action, group: GroupId) -> Option<Search> {
         let purpose = (action, group);
         let known = self.known.get(&purpose).copied();
@@ -121,7 +121,7 @@ impl<'a> Searches<'a> {
         None
     }
 
-    /// Ends a search that has found room, or not.
+    /// Ends a search. `found` says whether it has found room.
     pub(super) fn end(&mut self, action: Action, group: GroupId, search: &Search, found: bool) {
         let purpose = (action, group);
         match self.reserved.remove(&purpose) {
@@ -131,7 +131,8 @@ impl<'a> Searches<'a> {
         let times = self.known.get(&purpose).map_or(0, |unfinished| unfinished.times);
         let stopped = search.stopped().filter(|_| !found);
         let cut = stopped.map(|at| Unfinished { action, group, at: Some(at), times: times.saturating_add(1) });
-        // A group may be sought room for in several ways. Those that come to an end are no answer for one that was cut.
+        // Room for a group may be searched for in several ways. A way that is finished is no answer for one that was
+        // cut short.
         if found || cut.is_some() || !self.outcomes.contains_key(&purpose) {
             self.note(purpose, cut);
         }
@@ -144,9 +145,10 @@ impl<'a> Searches<'a> {
         self.outcomes.insert(purpose, outcome);
     }
 
-    /// Ends the cycle: remembers who goes on in the next one. Who was not begun for want of budget keeps its place in
-    /// the order; who was cut short goes to the end of it, and who was not asked for, as its group had to wait for
-    /// something else, behind that: what is kept for it is of no use to others.
+    /// Ends the cycle: remembers which searches go on in the next one. A search that could not begin for lack of budget
+    /// keeps its place in the order. A search that was cut short goes to the end. A search that was not asked for,
+    /// because its group had to wait for something else, goes behind those: a budget that is reserved for it is of no
+    /// use to others.
     pub(super) fn finish(self, cluster: &Cluster) {
         let Self { memory, known, outcomes, order, .. } = self;
         let mut seen: BTreeSet<Purpose> = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! One action for all that waits, in the order of turns.
+//! Tries one action for all pending groups, in the order of turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -25,22 +25,23 @@ use super::protection::MinRuntime;
 use super::reclaim::reclaim;
 use super::waiting::{Waiting, starts};
 
-/// What a pass tries.
+/// The state of a pass.
 #[derive(Debug, Default)]
 struct Tried {
-    /// By queue, and by turn of the group that is to be tried: the place in [`Waiting`] of which it is the first.
+    /// For each queue, by the turn of the group that is to be tried next: the place in [`Waiting`] that the group is
+    /// first at.
     firsts: BTreeMap<QueueId, BTreeMap<Turn, usize>>,
-    /// By that place: why the first was refused, and all behind it.
+    /// By that place: why its first group was refused, and with it all groups behind it.
     refusals: Vec<Option<Refusal>>,
-    /// Moves that were refused are refused to all queues alike, but those that may move others of their own sooner than
-    /// those of other queues.
+    /// Refused moves are refused to units of all queues alike. The exception is a unit that may move units of its own
+    /// queue sooner than those of other queues: for it, the queue is part of the key.
     no_moves: BTreeMap<(Option<QueueId>, Signature), Refusal>,
-    /// Whether anybody was moved or evicted: they may have left more room than was needed.
+    /// Whether any unit was moved or evicted. Evictions may have left more room than was needed.
     has_evicted: bool,
 }
 
 impl Tried {
-    /// Has the first of those at a place tried, in its turn.
+    /// Adds the first group at a place to those that are to be tried, in its turn.
     fn add(&mut self, cluster: &Cluster, waiting: &Waiting, place: usize) {
         let Some(alike) = waiting.alike.get(place) else { return };
         let turn = waiting.first(place).and_then(|group| cluster.turn(group));
@@ -49,15 +50,15 @@ impl Tried {
         }
     }
 
-    /// If a group of a queue that has or had this turn is to be tried: at which turn, and the place of which it is the
-    /// first. A group's turn changes only in whether its core is what waits.
+    /// If a queue's group with this turn is to be tried: its noted turn, and the place that it is first at. A group's
+    /// turn changes only in whether its core is what is pending, so both such turns are looked up.
     fn find(&self, queue: QueueId, turn: Turn) -> Option<(Turn, usize)> {
         let firsts = self.firsts.get(&queue)?;
         let turns = [turn, Turn { elastic: !turn.elastic, ..turn }];
         turns.into_iter().find_map(|turn| Some((turn, *firsts.get(&turn)?)))
     }
 
-    /// Notes why the first at a place was refused.
+    /// Notes why the first group at a place was refused.
     fn refuse(&mut self, place: usize, refusal: Refusal) {
         if self.refusals.len() <= place {
             self.refusals.resize(place + 1, None);
@@ -65,7 +66,8 @@ impl Tried {
         self.refusals[place] = Some(refusal);
     }
 
-    /// Goes on to whoever is next of those alike. Answers whose turn it was, by number among what is pending.
+    /// Goes on to the next group at the same place. Returns the number of the finished group in the list of pending
+    /// groups.
     fn go_on(&mut self, cluster: &Cluster, waiting: &mut Waiting, next: &Next) -> Option<usize> {
         let (turn, place) = self.find(next.queue, next.turn)?;
         self.firsts.get_mut(&next.queue)?.remove(&turn);
@@ -74,8 +76,7 @@ impl Tried {
         number
     }
 
-    /// Takes in what has become of groups that are still to be tried: one of which the core was evicted has another
-    /// turn.
+    /// Follows changes to groups that are still to be tried: a group whose core was evicted has another turn.
     fn follow(&mut self, cluster: &Cluster, steps: &[Step]) {
         for group in steps.iter().filter_map(|step| cluster.group_of(step.claim())) {
             let Some((queue, now)) = cluster.group(group).map(Group::queue).zip(cluster.turn(group)) else { continue };
@@ -101,8 +102,8 @@ impl Candidates for Tried {
     }
 }
 
-/// Tries an action for every unit that found no room, or stands before a limit that others fill; enters into the plan
-/// what is done, and notes who is refused.
+/// Tries an action for every unit that found no room, or that is stopped by a limit that others use up. Adds the steps
+/// to the plan, and notes refusals.
 pub(crate) fn pass(
     action: Action,
     cluster: &mut Cluster,
@@ -119,7 +120,7 @@ pub(crate) fn pass(
         let place = tried.find(next.queue, next.turn).map(|(_, place)| place);
         let unit = Unit::next(cluster, next.turn.group).ok().flatten();
         let Some((place, unit)) = place.zip(unit) else {
-            // Of this group nothing can be tried now; others go on.
+            // Nothing of this group can be tried now; other groups go on.
             turns.advance(next, cluster, shares, &mut tried);
             continue;
         };
@@ -140,7 +141,7 @@ pub(crate) fn pass(
                     tried.add(cluster, waiting, place);
                 }
             }
-            // How long a group waits is its own affair.
+            // A group's waiting time concerns only this group, not those that are alike.
             Err(refusal @ Refusal::Delayed { .. }) => {
                 let number = tried.go_on(cluster, waiting, &next);
                 number.into_iter().for_each(|number| waiting.refuse(number, refusal));
@@ -154,8 +155,8 @@ pub(crate) fn pass(
     }
 }
 
-/// Tries a unit, and if it is refused those that could be placed instead of it. Answers which one was placed, and how;
-/// or why the first was refused.
+/// Tries a unit and, if it is refused, the units that could be placed instead of it. Returns the placed unit and its
+/// steps, or why the first unit was refused.
 fn attempt(
     action: Action,
     cluster: &mut Cluster,
@@ -187,7 +188,7 @@ fn attempt_one(
     tried: &mut Tried,
     unit: &Unit,
 ) -> Result<(Vec<Step>, Action), Refusal> {
-    // Room that an earlier unit has left over costs nobody anything.
+    // Room that the evictions for an earlier unit have left over is free to use.
     let left_over = if tried.has_evicted { take_free(cluster, context, unit) } else { None };
     if let Some(steps) = left_over {
         return Ok((steps, Action::Allocate));
@@ -198,20 +199,20 @@ fn attempt_one(
     let protection = |action: Action| MinRuntime::of(cluster, unit.queue, action);
     let own = (protection(Action::Preempt) != protection(Action::Reclaim)).then_some(unit.queue);
     let sought = (own, Signature::of(cluster, unit));
-    // What others have found says nothing of nodes that are kept for it.
+    // Failures of others say nothing about nodes that are kept for this group.
     let is_holder = holds.of(unit.group).next().is_some();
     if let Some(refusal) = tried.no_moves.get(&sought).filter(|_| !is_holder) {
         return Err(*refusal);
     }
     let outcome = make_way(action, cluster, context, unit);
-    // A limit is one queue's own, and how long a group waits is its own affair.
+    // Limits concern one queue, and waiting times one group, so these refusals are not noted for others.
     if let Err(refusal @ (Refusal::NothingToTake | Refusal::SearchExhausted)) = outcome {
         tried.no_moves.insert(sought, refusal);
     }
     outcome.map(|steps| (steps, action))
 }
 
-/// Places a unit by an action that has others make way.
+/// Places a unit by an action that moves or evicts others.
 pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     match action {
         Action::Consolidate => consolidate(cluster, context, unit),
@@ -220,7 +221,7 @@ pub(crate) fn make_way(action: Action, cluster: &mut Cluster, context: &mut Cont
     }
 }
 
-/// Places a unit where there is room without anybody making way.
+/// Places a unit in free room, without moves or evictions.
 fn take_free(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> Option<Vec<Step>> {
     let because = cause(cluster, Action::Allocate, unit.group);
     let mut statement = Statement::new(cluster);

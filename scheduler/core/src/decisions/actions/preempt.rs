@@ -1,4 +1,4 @@
-//! Preempt: within a queue, what is of lower priority makes way.
+//! Preempt: units of lower priority in the same queue make way.
 
 use crate::decisions::plan::Refusal;
 use crate::decisions::shares::Right;
@@ -11,11 +11,11 @@ use super::evict::Attempt;
 use super::protection::delayed_until_ms;
 use super::takes::Takes;
 
-/// Places a unit by evicting units of strictly lower priority in its queue: any, if it would be entitled, otherwise
-/// only borrowed ones; and guaranteed ones only if it would be guaranteed.
+/// Places a unit by evicting units of strictly lower priority in its queue. If the unit would be entitled, it may take
+/// any of them, otherwise only borrowed ones. It may take guaranteed ones only if it would be guaranteed.
 pub(crate) fn preempt(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let own = context.entitled.know(cluster, context.shares, unit.queue);
-    // Who is of the lowest priority has nobody to take from.
+    // A unit of the lowest priority can take from no other unit.
     if own.units().next_back().is_none_or(|last| last.unit.rank.priority <= unit.rank.priority) {
         return Err(Refusal::NothingToTake);
     }

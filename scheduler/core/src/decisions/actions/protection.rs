@@ -1,4 +1,4 @@
-//! Who may be disturbed at all.
+//! Protection of placed units from being disturbed.
 
 use crate::decisions::unit::Unit;
 use crate::state::cluster::Cluster;
@@ -7,7 +7,7 @@ use crate::vocabulary::claim::Action;
 use crate::vocabulary::protection::Protection;
 use crate::vocabulary::queue_spec::{QueueId, QueueSpec};
 
-/// How long claims of a queue run before an action may take them.
+/// How long claims of a queue must have run before an action may take them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MinRuntime {
     queue_min_runtime_ms: u64,
@@ -15,7 +15,7 @@ pub(crate) struct MinRuntime {
 }
 
 impl MinRuntime {
-    /// What a queue says, or else the nearest one above it.
+    /// The minimum run time of a queue, or else that of the nearest queue above it that sets one.
     pub(crate) fn of(cluster: &Cluster, queue: QueueId, action: Action) -> Self {
         let says = |spec: &QueueSpec| match action {
             Action::Reclaim => spec.reclaim_min_runtime_ms,
@@ -30,9 +30,9 @@ impl MinRuntime {
         self.reason(cluster, group, unit).is_some()
     }
 
-    /// Why a placed unit must stay: it may not be evicted at all, its node has refused it lately, or it has not run for
-    /// long enough. Who is placed but
-    /// does not run yet loses nothing.
+    /// Why a placed unit must stay: it may not be evicted at all, its node has lately refused to evict it, or it has
+    /// not run for long enough. A unit that is placed but does not run yet loses nothing, so its run time does not
+    /// protect it.
     pub(crate) fn reason(self, cluster: &Cluster, group: &Group, unit: &Unit) -> Option<Protection> {
         let spec = group.spec();
         if !spec.preemptible {
@@ -50,8 +50,8 @@ impl MinRuntime {
     }
 }
 
-/// Until when a unit's group has to wait before others are evicted for it; `None`: no longer. It waits since it was
-/// added, or since it was evicted itself.
+/// Until when a unit's group has to wait before others are evicted for it; `None`: the wait is over. The wait begins
+/// when the group was added, or when the unit itself was evicted.
 pub(super) fn delayed_until_ms(cluster: &Cluster, unit: &Unit) -> Option<u64> {
     let group = cluster.group(unit.group)?;
     let displaced = unit.claims.iter().filter_map(|claim| cluster.displaced(*claim)).map(|cause| cause.at_ms).max();

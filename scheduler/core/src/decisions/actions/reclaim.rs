@@ -1,5 +1,5 @@
-//! Reclaim: what queues hold beyond their fair share goes back to those who have less than theirs, and what they hold
-//! beyond their quota to those who cannot use theirs otherwise.
+//! Reclaim: takes what queues hold beyond their fair share for queues that have less than theirs, and what queues hold
+//! beyond their quota for queues that cannot use their own quota otherwise.
 
 use crate::decisions::plan::Refusal;
 use crate::decisions::shares::Right;
@@ -13,9 +13,8 @@ use super::evict::Attempt;
 use super::protection::delayed_until_ms;
 use super::takes::Takes;
 
-/// Places a unit that would be entitled by evicting borrowed units of other queues. If that makes no room, since what is
-/// free or borrowed is in pieces, and the unit would be within what its queue's quota makes certain, also by evicting
-/// units beyond their queues' quotas.
+/// Places a unit that would be entitled, by evicting borrowed units of other queues. Free and borrowed room may be too
+/// scattered for that. Then a unit that would be guaranteed may also evict units beyond their queues' quotas.
 pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &Unit) -> ActionResult {
     let least = unit.least_charge(cluster);
     let needs = needs(cluster, unit);
@@ -39,7 +38,7 @@ pub(crate) fn reclaim(cluster: &mut Cluster, context: &mut Context<'_>, unit: &U
     }
 }
 
-/// The resources of which a unit takes something: of the models those that it may be placed on.
+/// The resources that a unit needs; of device models, those that it may be placed on.
 fn needs(cluster: &Cluster, unit: &Unit) -> Vec<usize> {
     let classes = unit.claims.iter().filter_map(|claim| cluster.class(cluster.class_of(*claim)?));
     let mut most = Charge::default();

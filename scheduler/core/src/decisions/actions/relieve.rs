@@ -1,5 +1,5 @@
-//! Nodes that run more than they have: claims were seen running there that nobody had placed, or the node has become
-//! smaller. Whoever is there gets less than was promised, so those go who matter least.
+//! Relieves nodes that run more than they have: claims were seen running there that were not placed there, or the node
+//! has become smaller. All claims there get less than was promised, so the least important ones are evicted.
 
 use std::cmp::Reverse;
 
@@ -11,9 +11,9 @@ use crate::vocabulary::claim::{Action, ClaimId, NodeId};
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::step::Step;
 
-/// Evicts from each node of which more is held than there is, until that is no longer so: the lowest priority first,
-/// and among equals who started last. Who may not be evicted stays if it has started, and so does for a while a claim
-/// whose node has refused to evict it.
+/// Evicts claims from each node of which more is held than it has, until this is no longer so. The lowest priority goes
+/// first, and of equal priorities the claim that started last. A started claim that may not be evicted stays. A claim
+/// whose node has refused to evict it stays for a while.
 pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
     let nodes: Vec<NodeId> = cluster.over_committed().collect();
     let mut evicted = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn relieve(cluster: &mut Cluster) -> Vec<(GroupId, Vec<Step>)> {
     evicted
 }
 
-/// Who is on a node and may be evicted, in the order in which they go.
+/// The claims on a node that may be evicted, in the order in which they go.
 fn candidates(cluster: &Cluster, node: NodeId) -> Vec<ClaimId> {
     let there = cluster.node(node).into_iter().flat_map(Node::claims);
     let ranked = there.filter_map(|claim| {
@@ -46,7 +46,7 @@ fn candidates(cluster: &Cluster, node: NodeId) -> Vec<ClaimId> {
     ranked.into_iter().map(|(.., Reverse(claim))| claim).collect()
 }
 
-/// Nothing is taken from who has not started.
+/// A claim that has not started may always go: it loses no work.
 fn may_go(cluster: &Cluster, claim: ClaimId) -> bool {
     let group = cluster.group_of(claim).and_then(|group| cluster.group(group));
     cluster.started_ms(claim).is_none() || group.is_some_and(|group| group.spec().preemptible)
@@ -59,7 +59,7 @@ fn holds_too_much(cluster: &Cluster, node: NodeId, claim: ClaimId) -> bool {
     node.holds_over_committed(&of.request, at)
 }
 
-/// Who is evicted with a claim: all that its group needs, if it is one of those.
+/// The claims that are evicted together with a claim: if its group needs it, all members that the group needs.
 fn unit_of(cluster: &Cluster, claim: ClaimId) -> Option<(GroupId, Vec<ClaimId>)> {
     let id = cluster.group_of(claim)?;
     let (needed, _) = cluster.group(id)?.placed_parts();

@@ -1,4 +1,4 @@
-//! Whom an action may take for one unit.
+//! The victims that an action may take for one unit.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,18 +12,18 @@ use crate::vocabulary::claim::{ClaimId, NodeId};
 
 use super::victims::{Victim, Victims};
 
-/// Those of the victims that may be taken for a unit.
+/// The victims that may be taken for a unit.
 pub(super) struct VictimSelection<'a> {
     victims: &'a Victims,
-    /// The numbers of the queues that they are of.
+    /// The numbers of the queues that they belong to.
     queues: Vec<usize>,
-    /// By number of a queue: whether they are of it.
+    /// By number of a queue: whether victims of it may be taken.
     is_of_queues: Vec<bool>,
     takes: Box<dyn Fn(&Victim) -> bool + 'a>,
 }
 
 impl<'a> VictimSelection<'a> {
-    /// Of these queues, by number, those that `takes` allows.
+    /// Of the victims of these queues, given by number, those that `takes` allows.
     pub(super) fn new(victims: &'a Victims, queues: Vec<usize>, takes: impl Fn(&Victim) -> bool + 'a) -> Self {
         let mut is_of_queues = vec![false; victims.queues().len()];
         for queue in &queues {
@@ -45,25 +45,25 @@ impl<'a> VictimSelection<'a> {
         self.get(number).is_some_and(|victim| is_of_queues(victim) && (self.takes)(victim))
     }
 
-    /// All of them.
+    /// The numbers of all its victims.
     pub(super) fn all(&self) -> impl Iterator<Item = usize> {
         self.queues.iter().flat_map(|queue| self.victims.of_queue(*queue)).filter(|number| self.may_take(*number))
     }
 
-    /// Whether there is nobody.
+    /// Whether it has no victims.
     pub(super) fn is_empty(&self) -> bool {
-        // Most of those who may be taken are the last of their queue.
+        // Most victims that may be taken are the last ones of their queue.
         let mut last_first = self.queues.iter().flat_map(|queue| self.victims.of_queue(*queue).rev());
         !last_first.any(|number| self.may_take(number))
     }
 
-    /// The nodes on which there is anybody, with who, from node `start` on and then from the first.
+    /// The nodes with victims, with their victims, from node `start` on and then from the first node.
     pub(super) fn nodes(&self, start: Option<NodeId>) -> impl Iterator<Item = (NodeId, Vec<usize>)> {
         let nodes = self.victims.nodes(start).map(|(node, here)| (node, self.of(here)));
         nodes.filter(|(_, here)| !here.is_empty())
     }
 
-    /// Who may be taken on a node.
+    /// The victims that may be taken on a node.
     pub(super) fn on(&self, node: NodeId) -> impl Iterator<Item = usize> {
         self.victims.on(node).iter().copied().filter(|number| self.may_take(*number))
     }
@@ -72,7 +72,7 @@ impl<'a> VictimSelection<'a> {
         here.iter().copied().filter(|number| self.may_take(*number)).collect()
     }
 
-    /// A node without those who may be taken there; `None` if there is nobody.
+    /// A node without the victims that may be taken there; `None` if there are none.
     pub(super) fn without(&self, cluster: &Cluster, id: NodeId) -> Option<Node> {
         let here: Vec<usize> = self.on(id).collect();
         if here.is_empty() {
@@ -90,7 +90,7 @@ impl<'a> VictimSelection<'a> {
         Some(node)
     }
 
-    /// The order in which queues give: the one that is furthest above its share first, from the top of the tree down.
+    /// The order in which queues give units: the queue furthest above its share first, from the top of the tree down.
     pub(super) fn order_of_queues(&self, cluster: &Cluster, shares: &Shares) -> QueueOrder {
         let mut places = vec![usize::MAX; self.victims.queues().len()];
         if let [only] = self.queues[..] {
@@ -116,20 +116,20 @@ impl<'a> VictimSelection<'a> {
         QueueOrder { places }
     }
 
-    /// The key by which victims are sorted: who goes first is least.
+    /// The key by which victims are sorted; the least goes first.
     pub(super) fn goes(&self, order: &QueueOrder, victim: usize) -> Option<EvictionKey> {
         let victim = self.get(victim)?;
         Some((order.place(victim.queue)?, Reverse(victim.rank())))
     }
 }
 
-/// When a victim goes: its queue's place, and its rank.
+/// When a victim goes: its queue's place in the order, and its rank.
 pub(super) type EvictionKey = (usize, Reverse<Rank>);
 
-/// The order in which queues give.
+/// The order in which queues give units.
 #[derive(Clone, Debug)]
 pub(super) struct QueueOrder {
-    /// By number of the queue.
+    /// The place of each queue, by the queue's number.
     places: Vec<usize>,
 }
 
@@ -140,7 +140,7 @@ impl QueueOrder {
     }
 }
 
-/// What may still be taken of each disruption budget, in one state.
+/// How many more claims may be taken of each disruption budget, in one state of the cluster.
 #[derive(Debug)]
 pub(super) struct Spares<'a> {
     cluster: &'a Cluster,
@@ -153,7 +153,7 @@ impl<'a> Spares<'a> {
         Self { cluster, victims, known: BTreeMap::new() }
     }
 
-    /// Whether the budgets of a victim allow that it goes with some others.
+    /// Whether the budgets of a victim allow it to go together with some others.
     pub(super) fn allow(&mut self, victim: &Victim, others: impl Iterator<Item = &'a Victim> + Clone) -> bool {
         victim.budgets.iter().all(|(budget, members)| {
             let of_other = |other: &Victim| -> u32 {
@@ -171,8 +171,8 @@ impl<'a> Spares<'a> {
     }
 }
 
-/// How much is taken for a unit, measured in what the unit itself wants most: time of devices, else memory of devices,
-/// else CPU.
+/// The resource in which the amount that is taken for a unit is measured. It is the unit's most important one: device
+/// time, else device memory, else CPU.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Measure(usize);
 

@@ -1,4 +1,4 @@
-//! Stale gangs: what is left of a gang that has lost members does no work, and makes way if they do not come back in
+//! Stale gangs: the rest of a gang that has lost members does no work. It makes way if the members do not come back in
 //! time.
 
 use crate::decisions::plan::cause;
@@ -11,8 +11,9 @@ use crate::vocabulary::step::Step;
 
 use super::context::Context;
 
-/// Evicts all members of each gang that has run with too few for longer than its grace period. A gang of which a
-/// disruption budget protects members stays, and so does for a while one of which a node has refused to evict a member.
+/// Evicts all members of each gang that has run with too few members for longer than its grace period. A gang with
+/// members that a disruption budget protects stays. A gang with a member that a node has refused to evict stays for a
+/// while.
 pub(crate) fn evict_stale(cluster: &mut Cluster, context: &mut Context<'_>) -> Vec<(GroupId, Vec<Step>)> {
     let now_ms = cluster.now_ms();
     let is_stale = |group: &Group| {
@@ -21,7 +22,7 @@ pub(crate) fn evict_stale(cluster: &mut Cluster, context: &mut Context<'_>) -> V
         since_ms.zip(grace_ms).is_some_and(|(since_ms, grace_ms)| now_ms.saturating_sub(since_ms) > grace_ms)
     };
     let mut stale: Vec<GroupId> = cluster.groups().filter(|(_, group)| is_stale(group)).map(|(id, _)| id).collect();
-    // In the order in which they were added, not of the slots that they are in.
+    // In the order in which groups were added, not of their slots.
     stale.sort_unstable();
     let mut evicted = Vec::new();
     for id in stale {

@@ -1,4 +1,4 @@
-//! Whom reclaim and preemption may take for a unit.
+//! The victims that reclaim and preemption may take for a unit.
 
 use crate::decisions::shares::Right;
 use crate::decisions::unit::Rank;
@@ -6,31 +6,31 @@ use crate::vocabulary::claim::Action;
 
 use super::victims::Victim;
 
-/// Whom an action may take.
+/// The victims that an action may take.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Takes {
-    /// What other queues have too much of.
+    /// Units of other queues that hold too much of a resource.
     Reclaim {
-        /// By what right it is taken back.
+        /// The right by which it is taken back.
         right: Right,
-        /// By number of the queue, up to the last that gives: the resources that it has too much of.
+        /// By number of the queue, up to the last giving one: the resources that it holds too much of.
         gives: Vec<Vec<usize>>,
     },
-    /// What is of lower priority in the same queue.
+    /// Units of lower priority in the same queue.
     Preempt {
         /// The number of the queue.
         queue: usize,
         /// The unit's priority.
         priority: i32,
-        /// Also what is within the queue's fair share.
+        /// Whether units within the queue's fair share may be taken, too.
         entitled: bool,
-        /// Also what the queue is certain of.
+        /// Whether guaranteed units may be taken, too.
         guaranteed: bool,
     },
 }
 
 impl Takes {
-    /// The numbers of the queues of which somebody may be taken.
+    /// The numbers of the queues from which units may be taken.
     pub(super) fn queues(&self) -> Vec<usize> {
         match self {
             Self::Reclaim { gives, .. } => (0..gives.len()).filter(|queue| !gives[*queue].is_empty()).collect(),

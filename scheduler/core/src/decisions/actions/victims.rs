@@ -1,5 +1,5 @@
-//! Who could be made to go, and where they are: found out once for a cycle, and kept true as claims are placed and
-//! evicted. Without that, each of a thousand reclaims would look at everything that runs.
+//! The units that could be made to go, and where they are. They are found once for a cycle, and updated as claims are
+//! placed and evicted. Without that, each of a thousand reclaims would look at everything that runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,30 +15,30 @@ use crate::vocabulary::queue_spec::QueueId;
 
 use super::protection::MinRuntime;
 
-/// What goes as a whole: a member beyond a group's core, or a core, with which all members beyond it go.
+/// A victim goes as a whole: a member beyond a group's core, or a core together with all members beyond it.
 #[derive(Clone, Debug)]
 pub(super) struct Victim {
-    /// Its units; a core is the first.
+    /// Its units; if it has a core, the core is the first.
     pub(super) units: Vec<PlacedUnit>,
     /// The number of its queue in [`Victims::queues`].
     pub(super) queue: usize,
-    /// What it takes.
+    /// The charge of all its units.
     pub(super) charge: Charge,
     /// Whether it is within its queue's fair share.
     pub(super) entitled: bool,
-    /// Whether it is within what its queue is certain of.
+    /// Whether it is within its queue's guaranteed part.
     pub(super) guaranteed: bool,
-    /// How many units that run, or are on the way from one place to another, would be stopped. Of a core with a member
-    /// that is moved each other member counts, too.
+    /// How many units would be stopped that run or are moving to another place. Of a core with a moved member, each
+    /// other member counts, too.
     pub(super) running: usize,
     rank: Rank,
     group: GroupId,
-    /// Whether reclaim, and preemption within its queue, may disturb it.
+    /// Whether reclaim may disturb it; `preemptible`: whether preemption within its queue may.
     reclaimable: bool,
     preemptible: bool,
-    /// How many members name each budget, by number of the budget.
+    /// The number of members that name each budget, by the budget's number.
     pub(super) budgets: Vec<(usize, u32)>,
-    /// Each once.
+    /// The nodes that its members are on, each once.
     nodes: Vec<NodeId>,
 }
 
@@ -55,7 +55,7 @@ impl Victim {
         self.group
     }
 
-    /// The nodes on which it is, each once.
+    /// The nodes that its members are on, each once.
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().copied()
     }
@@ -65,28 +65,28 @@ impl Victim {
         if action == Action::Reclaim { self.reclaimable } else { self.preemptible }
     }
 
-    /// Whether all of it is evicted, in a trial.
+    /// Whether a trial has evicted all of it.
     pub(super) fn is_gone(&self, cluster: &Cluster) -> bool {
         self.claims().all(|claim| cluster.allocation(claim).is_none())
     }
 }
 
-/// What is done with victims.
+/// What happens to victims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
-    /// They are evicted, and a core takes along what its group has beyond it.
+    /// They are evicted. A core takes along the members of its group beyond it.
     Evicted,
-    /// They are moved, each member by itself; only those that may be anywhere.
+    /// They are moved, each member by itself. Only members without placement rules of their group can be moved.
     Moved,
 }
 
-/// Who could be made to go, of the queues that were asked for.
+/// The units that could be made to go, of the queues that were asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Victims {
     fate: Fate,
-    /// Whether every queue with anything placed is to be known.
+    /// Whether every queue with placed units must be known.
     knows_all: bool,
-    /// By number; `None`: the number is free.
+    /// Victims by their number; `None`: the number is free.
     all: Vec<Option<Victim>>,
     free: Vec<usize>,
     queues: Vec<QueueId>,
@@ -94,16 +94,16 @@ pub(super) struct Victims {
     /// By number of the queue: its victims in the order of rank.
     of_queue: Vec<BTreeSet<(Rank, usize)>>,
     of_group: BTreeMap<GroupId, Vec<usize>>,
-    /// Who is on which node.
+    /// The victims on each node.
     at: BTreeMap<NodeId, Vec<usize>>,
-    /// Nodes on which somebody has come, gone, or stands otherwise now, one after another.
+    /// Nodes on which a victim has come, gone or changed its verdict, in the order of these changes.
     changes: Vec<NodeId>,
     budgets: Vec<(String, String)>,
     by_budget: BTreeMap<(String, String), usize>,
 }
 
 impl Victims {
-    /// Of no queue yet.
+    /// Knows no queue yet.
     pub(super) fn new(fate: Fate) -> Self {
         Self {
             fate,
@@ -125,12 +125,12 @@ impl Victims {
         self.all.get(number)?.as_ref()
     }
 
-    /// The queues that are known, by number.
+    /// The known queues; their numbers are their positions.
     pub(super) fn queues(&self) -> &[QueueId] {
         &self.queues
     }
 
-    /// The number of a queue, if it is known.
+    /// The number of a queue; `None` if it is not known.
     pub(super) fn number_of(&self, queue: QueueId) -> Option<usize> {
         self.by_queue.get(&queue).copied()
     }
@@ -140,25 +140,25 @@ impl Victims {
         self.of_queue.get(queue).into_iter().flatten().map(|(_, victim)| *victim)
     }
 
-    /// The nodes on which there is anybody, with who, from node `start` on and then from the first.
+    /// The nodes with victims, with their victims, from node `start` on and then from the first node.
     pub(super) fn nodes(&self, start: Option<NodeId>) -> impl Iterator<Item = (NodeId, &[usize])> {
         let start = start.unwrap_or(NodeId(0));
         let nodes = self.at.range(start..).chain(self.at.range(..start));
         nodes.map(|(node, here)| (*node, here.as_slice()))
     }
 
-    /// Who is on a node.
+    /// The victims on a node.
     pub(super) fn on(&self, node: NodeId) -> &[usize] {
         self.at.get(&node).map_or(&[], Vec::as_slice)
     }
 
-    /// The nodes on which somebody has come, gone, or stands otherwise now, each as often as that was so, without the
-    /// first `known` of them.
+    /// The nodes on which a victim has come, gone or changed its verdict, once for each change. The first `known` of
+    /// them are left out.
     pub(super) fn changes(&self, known: usize) -> &[NodeId] {
         self.changes.get(known..).unwrap_or_default()
     }
 
-    /// How many there are.
+    /// The number of victims.
     pub(super) fn len(&self) -> usize {
         self.all.len() - self.free.len()
     }
@@ -168,17 +168,17 @@ impl Victims {
         self.budgets.get(number)
     }
 
-    /// Whether every queue with anything placed is known.
+    /// Whether every queue with placed units is known.
     pub(super) fn knows_all(&self) -> bool {
         self.knows_all
     }
 
-    /// Says that every queue with anything placed was made known, and is to be from now on.
+    /// Notes that every queue with placed units is known, and must be from now on.
     pub(super) fn note_all_known(&mut self) {
         self.knows_all = true;
     }
 
-    /// Makes sure that a queue is known; `entitled` are its placed units.
+    /// Makes sure that a queue is known. `entitled` has the queue's placed units.
     pub(super) fn know(&mut self, cluster: &Cluster, entitled: &Entitled, queue: QueueId) {
         if self.by_queue.contains_key(&queue) {
             return;
@@ -193,8 +193,8 @@ impl Victims {
         self.add_groups(cluster, number, &units);
     }
 
-    /// Takes in that members of groups of a queue were placed or evicted, and that other units of the queue, by rank,
-    /// stand otherwise now.
+    /// Updates a queue after members of some of its groups were placed or evicted, and after the verdicts of other
+    /// units, given by rank, have changed.
     pub(super) fn update(
         &mut self,
         cluster: &Cluster,
@@ -215,7 +215,7 @@ impl Victims {
         let Some(of_queue) = self.of_queue.get(number) else { return };
         for placed in others.iter().filter_map(|rank| entitled.get(*rank)) {
             let rank = placed.unit.rank;
-            // Several members of a core have one rank.
+            // Several members of a core share one rank.
             for (_, victim) in of_queue.range((rank, 0)..=(rank, usize::MAX)) {
                 let Some(Some(victim)) = self.all.get_mut(*victim) else { continue };
                 victim.entitled = placed.is(Right::FairShare);
@@ -246,7 +246,7 @@ impl Victims {
         }
     }
 
-    /// Adds the victims among some units of a queue, which stand group by group, each group's core first.
+    /// Adds the victims among a queue's units. The units come group by group, each group's core first.
     fn add_groups(&mut self, cluster: &Cluster, queue: usize, units: &[&PlacedUnit]) {
         let Some(id) = self.queues.get(queue).copied() else { return };
         let protections = [Action::Reclaim, Action::Preempt].map(|action| MinRuntime::of(cluster, id, action));
@@ -261,7 +261,7 @@ impl Victims {
                     (Fate::Evicted, false) => units,
                     _ => std::slice::from_ref(placed),
                 };
-                // A core is not taken while one of those that would go with it must stay.
+                // A core is not taken while a unit that would go with it must stay.
                 let open = with.iter().map(open).reduce(|all, one| [all[0] && one[0], all[1] && one[1]]);
                 let Some(open) = open.filter(|open| *open != [false, false]) else { continue };
                 match self.fate {
@@ -283,7 +283,7 @@ impl Victims {
         }
     }
 
-    /// Adds one; `open` says whether reclaim, and preemption within the queue, may disturb it.
+    /// Adds a victim. `open` says whether reclaim, and preemption within the queue, may disturb it.
     fn push(&mut self, cluster: &Cluster, queue: usize, units: Vec<PlacedUnit>, running: usize, open: [bool; 2]) {
         let [reclaimable, preemptible] = open;
         let Some(first) = units.first() else { return };
@@ -343,20 +343,20 @@ impl Victims {
     }
 }
 
-/// How many members of a unit run, or are on the way from one place to another.
+/// How many members of a unit run or are moving to another place.
 fn running(cluster: &Cluster, unit: &Unit) -> usize {
     let is_there = |claim: &&ClaimId| cluster.started_ms(**claim).is_some() || cluster.leaving(**claim).is_some();
     unit.claims.iter().filter(is_there).count()
 }
 
-/// Whether a unit that was moved has yet to start where it is now. It is moved no further: it would never run, and
+/// Whether a moved unit has yet to start at its new place. It is not moved again: otherwise it might never run, as
 /// nothing protects it.
 fn is_on_its_way(cluster: &Cluster, unit: &Unit) -> bool {
     unit.claims.iter().any(|claim| cluster.leaving(*claim).is_some())
 }
 
-/// Whether members of a group may be moved. Where a group says how they stand to each other they stay together where
-/// they are, and what is left of a gang would start nowhere else.
+/// Whether members of a group may be moved. Members of a group with placement rules stay together where they are. The
+/// rest of a gang would not start anywhere else.
 fn may_move(group: &Group) -> bool {
     group.has_minimum() && !group.has_rules()
 }

@@ -1,4 +1,4 @@
-//! Those who wait, and who of them are alike.
+//! The pending groups of a cycle, and which of them are alike.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,17 +11,17 @@ use crate::state::queue::Single;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// So often a claim may have failed to start, and others still make way for it.
+/// How often a claim may have failed to start before other claims no longer make way for it.
 const FAILURES_MAX: u32 = 3;
 
-/// The groups of which something waits, in the order of turns. Of those for whom others may make way, who wait in the
-/// same queue and need the same stand behind one another: where the first is refused, so would be the others.
+/// The pending groups, in the order of turns. Groups for which others may make way are alike if they wait in the same
+/// queue and need the same. If the first of these is refused, all of them would be.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) pending: Vec<Pending>,
-    /// By place, those that are alike.
+    /// The groups that are alike, by place.
     pub(super) alike: Vec<Alike>,
-    /// By what their next units need, and whether they may be evicted: those who may not are bound by a quota.
+    /// By queue, the place of what next units need and whether they may be evicted: a quota bounds those that may not.
     known: BTreeMap<QueueId, BTreeMap<(Signature, bool), usize>>,
 }
 
@@ -29,12 +29,12 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(super) struct Alike {
     pub(super) queue: QueueId,
-    /// The numbers among what is pending of those that may be tried.
+    /// The numbers in `pending` of the groups that may be tried.
     pub(super) numbers: VecDeque<usize>,
 }
 
 impl Waiting {
-    /// Adds a group that can be tried by its next unit only.
+    /// Adds a group that can be tried only by its next unit.
     pub(crate) fn add(&mut self, cluster: &Cluster, queue: QueueId, group: GroupId, obstacle: Obstacle) {
         let number = self.pending.len();
         self.pending.push(Pending { group, queue, alike: None, obstacle, refusal: None });
@@ -65,7 +65,7 @@ impl Waiting {
         }
     }
 
-    /// The place of those alike, which may be new.
+    /// The place of groups that are alike. If there is none yet, it is added.
     fn place(&mut self, queue: QueueId, sort: (Signature, bool)) -> usize {
         let place = *self.known.entry(queue).or_default().entry(sort).or_insert(self.alike.len());
         if place == self.alike.len() {
@@ -82,30 +82,30 @@ impl Waiting {
         self.alike.push(Alike { queue, numbers: VecDeque::from([number]) });
     }
 
-    /// Puts a group that has been placed by itself: what it could use beyond that is not what those behind it need.
-    /// Answers its place.
+    /// Gives a placed group a place of its own: what it could use beyond its core is not what the groups behind it
+    /// need. Returns the place.
     pub(super) fn separate(&mut self, queue: QueueId, number: usize) -> usize {
         self.join_new(queue, number);
         self.alike.len() - 1
     }
 
-    /// The first of those alike.
+    /// The first group at a place.
     pub(super) fn first(&self, place: usize) -> Option<GroupId> {
         let number = self.alike.get(place)?.numbers.front()?;
         self.pending.get(*number).map(|pending| pending.group)
     }
 
-    /// Takes the first of those alike out. Answers its number among what is pending.
+    /// Takes the first group at a place out. Returns its number in `pending`.
     pub(super) fn pop(&mut self, place: usize) -> Option<usize> {
         self.alike.get_mut(place)?.numbers.pop_front()
     }
 
-    /// Notes that nobody makes way for one of those who wait.
+    /// Notes why no claim makes way for a pending group.
     pub(super) fn refuse(&mut self, number: usize, refusal: Refusal) {
         self.pending.get_mut(number).into_iter().for_each(|pending| pending.refuse(refusal));
     }
 
-    /// The same for all that are alike.
+    /// Notes the same refusal for all groups at a place.
     pub(super) fn refuse_alike(&mut self, place: usize, refusal: Refusal) {
         for number in self.alike.get(place).into_iter().flat_map(|alike| &alike.numbers) {
             self.pending.get_mut(*number).into_iter().for_each(|pending| pending.refuse(refusal));
@@ -119,8 +119,8 @@ impl Pending {
     }
 }
 
-/// Whether others may make way for a unit: who cannot be started takes what is free, but nobody else must stop for one
-/// more try.
+/// Whether other claims may make way for a unit. A unit that fails to start may take free room, but no other claim must
+/// stop for one more try.
 pub(super) fn starts(cluster: &Cluster, unit: &Unit) -> bool {
     unit.claims
         .iter()
