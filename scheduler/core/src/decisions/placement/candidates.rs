@@ -12,18 +12,17 @@ use crate::state::topology::DomainId;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::pod_group::GroupPlacement;
 
-/// A place for several tasks, and whether it has room for each sort of them.
+/// A place for several tasks, and whether it may have room for all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Roomy<T> {
-    /// A domain or a node.
+    /// The id of the domain or of the node.
     pub place: T,
-    /// Whether as many of each class fit there as are wanted, each class looked at by itself: without that they cannot
-    /// all fit.
+    /// Whether each class by itself fits there as often as wanted. If not, the tasks cannot all fit.
     pub holds_all: bool,
 }
 
-/// How much of a place several tasks would fill: of the class that would fill the most of its room, how many are wanted
-/// and how many fit.
+/// How much of a place several tasks would fill. It is the wanted number and the number that fits, of the class that
+/// would fill the greatest part of its room.
 #[derive(Clone, Copy, Debug)]
 struct Fill {
     wanted: u64,
@@ -35,7 +34,7 @@ impl Fill {
         self.wanted <= self.room
     }
 
-    /// Compares the parts that are filled; no room at all counts as more than any part.
+    /// Compares the parts that are filled: wanted / room. No room at all counts as more than any part.
     fn cmp(self, other: Self) -> Ordering {
         let (left, right) = (u128::from(self.wanted), u128::from(other.wanted));
         (left * u128::from(other.room)).cmp(&(right * u128::from(self.room)))
@@ -43,9 +42,9 @@ impl Fill {
 }
 
 impl<P: Policy> Engine<P> {
-    /// The domains of a level within the scope that have room for some of so many tasks of these classes, in the order
-    /// in which to try them: first those that may hold all of them, the tightest first, so that large ones stay whole;
-    /// then the others, the roomiest first, so that few of them are needed.
+    /// The domains of a level within the scope that have room for some of these tasks, in the order in which to try
+    /// them. First come the domains that may hold all of the tasks, the tightest first, so that large domains stay
+    /// whole. Then come the others, the roomiest first, so that few of them are needed.
     pub fn domains_for(
         &mut self,
         cluster: &Cluster,
@@ -61,7 +60,8 @@ impl<P: Policy> Engine<P> {
         ordered(fills.collect())
     }
 
-    /// The same of the domains that a label of nodes makes, which need be no level of the topology: its values.
+    /// Like [`Engine::domains_for`], for the domains that a label of nodes makes, which need not be a level of the
+    /// topology. Returns the label's values.
     pub(crate) fn values_for<'a>(
         &mut self,
         cluster: &'a Cluster,
@@ -82,8 +82,8 @@ impl<P: Policy> Engine<P> {
         ordered(fills.collect())
     }
 
-    /// The nodes within the scope that have room for so many tasks of these classes, the tightest first: for a group
-    /// that must be on one node.
+    /// The nodes within the scope that have room for all of these tasks, the tightest first. For a group that must be
+    /// on one node.
     pub fn nodes_for(
         &mut self,
         cluster: &Cluster,
@@ -94,7 +94,7 @@ impl<P: Policy> Engine<P> {
         ordered(fills.filter(|(_, fill)| fill.holds_all()).collect())
     }
 
-    /// How much of some nodes so many tasks would fill; `None` if there is no room for any of them.
+    /// How much of some nodes these tasks would fill; `None` if there is no room for any of them.
     fn fill<N: IntoIterator<Item = NodeId>>(
         &mut self,
         cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! One class's bids, brought up to what the cluster is now.
+//! The bids of one class, kept up to date with the cluster.
 
 use std::collections::BTreeMap;
 
@@ -16,35 +16,35 @@ use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// What is added to a cost where devices cannot be had as a task prefers them: more than any policy's cost, so that a
-/// node where they can be had goes first.
+/// Added to a cost if devices cannot be had as a task prefers them. It is more than any policy's cost, so that a node
+/// with the preferred devices goes first.
 const NOT_BY_NVLINK: i32 = 1 << 30;
 const NOT_ON_ONE_SWITCH: i32 = 1 << 29;
-/// Costs are clipped to this for tasks with such preferences.
+/// Costs for tasks with such preferences are clipped to ± this.
 const COST_MAX: i32 = (1 << 28) - 1;
 
-/// If more has changed than this part of the nodes, they are gone through in their own order and not in that of their
-/// changes: that is quicker for each, and a node that has changed often is met once.
+/// If more nodes than one in this many have changed, all are visited in their own order and not in that of the changes.
+/// That is quicker for each node, and a node that has changed often is visited once.
 const PART_IN_ORDER: u64 = 4;
 
-/// A class's bids, and how far they follow the cluster's changes.
+/// The bids of one class, and up to which change of the cluster they are known.
 #[derive(Debug, Default)]
 pub(crate) struct ClassBids {
     index: BidIndex,
     /// The bids on nodes of a rank above 0, by rank.
     others: BTreeMap<Rank, BidIndex>,
-    /// Nodes on which the class's tasks may run at all and that are not held, one bit each.
+    /// Nodes that admit the class's tasks and are not held, one bit each.
     admitted: Vec<u64>,
-    /// How far the admitted nodes follow the cluster's changes.
+    /// The position in the change log up to which `admitted` is known.
     admitted_read: u64,
-    /// How far the bids follow the cluster's changes; `None`: not at all.
+    /// The position in the change log up to which the bids are known; `None`: they are not known.
     read: Option<u64>,
-    /// The decision for which they were last asked.
+    /// The number of the decision that last used the bids.
     used: u64,
 }
 
 impl ClassBids {
-    /// The costs by node, of the nodes whose rank is the least that there is.
+    /// The bids on the nodes of the least rank.
     pub(crate) fn index(&self) -> &BidIndex {
         if self.others.is_empty() || !self.index.is_empty() {
             return &self.index;
@@ -65,7 +65,7 @@ impl ClassBids {
         self.others.values().map(BidIndex::count).fold(self.index.count(), usize::saturating_add)
     }
 
-    /// The decision for which the bids were last asked.
+    /// The number of the decision that last used the bids.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
@@ -76,14 +76,14 @@ impl ClassBids {
         nodes.filter(|id| self.get(id.index()).is_some())
     }
 
-    /// Takes in that the policy has changed its mind about all nodes.
+    /// Forgets all bids after the policy has changed them for all nodes.
     pub(crate) fn forget_costs(&mut self) {
         self.read = None;
         self.index.clear();
         self.others.clear();
     }
 
-    /// Makes the bids anew on what has changed, for a decision. The table knows all changes of the cluster.
+    /// Updates the bids on changed nodes, for a decision. The table must know all changes of the cluster.
     pub(crate) fn follow(
         &mut self,
         cluster: &Cluster,
@@ -118,7 +118,7 @@ impl ClassBids {
         self.read = Some(end);
     }
 
-    /// Finds out anew whether the class's tasks may run on the nodes of which more has changed than what is free.
+    /// Checks again whether nodes admit the class's tasks, if more than their free amounts has changed.
     fn admit(&mut self, cluster: &Cluster, table: &NodeTable, request: &Request) {
         self.admitted.resize(cluster.node_slots().div_ceil(64), 0);
         for id in table.specs_changed_since(self.admitted_read) {
@@ -177,14 +177,14 @@ fn ranked_bid(
     Some((rank(choice.rank, &choice.request, node.spec()), cost(policy, id, node, &choice.request)))
 }
 
-/// What tasks of a class ask for, and their choices if they have alternatives.
+/// The request of a class, and its choices if it has alternatives.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     request: &'a Request,
     choices: &'a [SingleChoice<'a>],
 }
 
-/// What it costs to place a task on a node, and what is forgone by it.
+/// The cost of placing a task on a node, and what is forgone by it.
 fn cost(policy: &impl Policy, id: NodeId, node: &Node, request: &Request) -> (i32, u8) {
     let bid = several::bid(policy, id, node, request);
     match request.rules.align() {

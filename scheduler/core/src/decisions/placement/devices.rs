@@ -1,4 +1,4 @@
-//! From a policy's choice to the devices that a task takes.
+//! Turns a policy's choice into the devices that a task takes.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use crate::vocabulary::claim::DeviceAllocation;
 use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::request::{Alignment, Request};
 
-/// Devices for a task, and what it would have liked and does not get.
+/// Devices for a task, and the preferences that they miss.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Chosen {
     /// By ascending index.
     devices: Vec<u16>,
     misses: Misses,
-    /// What is left of them afterwards.
+    /// The sum of what is left of these devices afterwards, in thousandths of a device.
     left: u32,
 }
 
-/// A device that fits.
+/// A device that fits the request.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     index: u16,
-    /// What is left of it afterwards.
+    /// What is left of it afterwards, in thousandths.
     left: u16,
-    /// How many such tasks it has room for.
+    /// How many tasks with this request it has room for.
     parts: u32,
 }
 
-/// The devices that the choice means; `None` if the node does not have them.
+/// The devices for a policy's choice; `None` if the node does not have them.
 pub(crate) fn chosen(node: &Node, request: &Request, choice: Choice) -> Option<Vec<DeviceAllocation>> {
     if request.further.is_some() {
         return several::assign(node, request, choice).map(|found| found.devices);
@@ -44,7 +44,7 @@ pub(crate) fn chosen(node: &Node, request: &Request, choice: Choice) -> Option<V
     choose(node, request, choice)?.devices.into_iter().map(part).collect()
 }
 
-/// Which preferences cannot be met on a node, by the choice of a policy; `None` if the node does not have the devices.
+/// The preferences that the devices for a policy's choice miss; `None` if the node does not have the devices.
 pub(crate) fn misses(node: &Node, request: &Request, choice: Choice) -> Option<Misses> {
     match request.further {
         Some(_) => several::assign(node, request, choice).map(|found| found.misses),
@@ -89,10 +89,10 @@ fn choose(node: &Node, request: &Request, choice: Choice) -> Option<Chosen> {
     )
 }
 
-/// Chooses from one group of the candidates, or from all of them if it need not be one group and none will do. Of
-/// several groups that will do, the one where least is missed, then where least is left, then the smallest one is
-/// taken: larger ones stay whole for tasks that need them. `choose` is told whether the preference for one group is
-/// missed.
+/// Chooses from one group of the candidates, or from all of them if one group is not required and none is enough. Of
+/// several groups that are enough, the best has the fewest missed preferences, then the least left over, then the
+/// fewest candidates: larger groups stay whole for tasks that need them. `choose` is told whether the preference for
+/// one group is missed.
 fn within_group(
     node: &Node,
     request: &Request,
@@ -121,7 +121,7 @@ fn within_group(
     }
 }
 
-/// Chooses from candidates that are all equally near to each other, but for the NUMA nodes that they are attached to.
+/// Chooses from candidates that are all equally near to each other, except for their NUMA nodes.
 fn pick(node: &Node, request: &Request, choice: Choice, mut candidates: Vec<Candidate>) -> Option<Chosen> {
     let wanted = usize::from(request.devices.count);
     if candidates.len() < wanted {
@@ -145,10 +145,10 @@ fn pick(node: &Node, request: &Request, choice: Choice, mut candidates: Vec<Cand
     Some(Chosen { devices, misses: Misses::default(), left })
 }
 
-/// The first ones, in this order, after which as many more such tasks have room as possible.
+/// The first devices, in this order, that leave room for as many more such tasks as possible.
 ///
-/// A device is wanted by a task only once. So of those on which there is room for all tasks that can follow and one
-/// more, any may be taken; taking one of the others costs a place, and there are only so many to spare.
+/// A task uses a device only once. So a device with room for one more than the number of tasks that can follow may be
+/// taken freely. Taking any other device costs a place, and only a certain number of places can be spared.
 fn roomiest(order: &[Candidate], wanted: u16) -> Vec<Candidate> {
     let parts = || order.iter().map(|candidate| candidate.parts);
     let following = rounds(parts(), wanted).saturating_sub(1);
@@ -165,8 +165,8 @@ fn roomiest(order: &[Candidate], wanted: u16) -> Vec<Candidate> {
     order.iter().filter(harmless).take(usize::from(wanted)).copied().collect()
 }
 
-/// In which order to take devices of NUMA nodes when all else is equal: first the smallest NUMA node that has enough of
-/// the candidates, or if none has, the largest.
+/// The order in which devices of NUMA nodes are taken when all else is equal: first the smallest NUMA node that has
+/// enough candidates, or, if none has, the largest.
 fn numa_ranks<'a>(
     node: &'a Node,
     candidates: &[Candidate],

@@ -1,4 +1,4 @@
-//! Asks a policy, and remembers what it said.
+//! Asks a policy for bids, and keeps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,36 +21,36 @@ use crate::vocabulary::claim::{Allocation, NodeId};
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::request::Request;
 
-/// Bids that are kept at most, of all classes together; those of classes that were not asked for longest go first.
+/// The most bids that are kept, of all classes together. The bids of the class that was not used for longest go first.
 const BIDS_MAX: usize = 1 << 25;
-/// Classes whose bids are kept however many nodes there are.
+/// The number of classes whose bids are kept whatever the number of nodes.
 const CLASSES_MIN: usize = 1024;
 
-/// A decision.
+/// The place that an engine has chosen.
 pub type Placement = Allocation;
 
 /// Finds the best node for a claim by a policy.
 ///
-/// An engine belongs to one cluster's history: it follows the cluster's changes, and asked about another cluster it
-/// would answer nonsense.
+/// An engine belongs to one cluster's history: it follows that cluster's changes. Its answers about any other cluster
+/// would be wrong.
 #[derive(Debug)]
 pub struct Engine<P> {
     policy: P,
-    /// How far the policy and the table know the cluster's changes; `None`: not at all.
+    /// The position in the change log up to which the policy and the table know the cluster; `None`: they know nothing.
     read: Option<u64>,
-    /// The turnover that the policy was told last.
+    /// The turnover that the policy was last told, in eighths.
     turnover: u8,
     table: NodeTable,
     classes: BTreeMap<ClassId, ClassBids>,
-    /// The class that has, or had last, each request: a class whose last claim is gone leaves its bids to the next one
-    /// with the same request.
+    /// The class that has, or last had, each request. A class without claims leaves its bids to the next class with the
+    /// same request.
     by_request: BTreeMap<Arc<Request>, ClassId>,
     /// Number of decisions.
     decisions: u64,
 }
 
 impl<P: Policy> Engine<P> {
-    /// An engine that knows nothing of any cluster yet.
+    /// An engine that does not know any cluster yet.
     pub fn new(policy: P) -> Self {
         Self {
             policy,
@@ -63,7 +63,7 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// An engine that knows as much, for a copy of the cluster.
+    /// An engine with the same knowledge, for a copy of the cluster.
     pub(crate) fn fork(&self) -> Self
     where
         P: Clone,
@@ -77,7 +77,7 @@ impl<P: Policy> Engine<P> {
         &self.policy
     }
 
-    /// Tells the policy what work is expected from now on.
+    /// Tells the policy which work is expected from now on.
     pub fn expect(&mut self, mix: &Mix) {
         if self.policy.expect(mix) {
             self.read = None;
@@ -85,8 +85,8 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// Where one more task of a class should go; `None` if it fits nowhere. Nothing is reserved. Held nodes are passed
-    /// over.
+    /// The best place for one more task of a class; `None` if it fits nowhere. Nothing is reserved. Held nodes are
+    /// skipped.
     pub fn place(&mut self, cluster: &Cluster, class: ClassId) -> Option<Placement> {
         let request = self.make_bids(cluster, class)?;
         let (rules, wishes) = (PeerRules::of(cluster, request), PeerWishes::of(cluster, request));
@@ -106,9 +106,9 @@ impl<P: Policy> Engine<P> {
         self.placement_on(cluster, class, node)
     }
 
-    /// Where one more task of a class should go if only these nodes are open to it; `None` if it fits on none of them.
-    /// The order of preference is that of [`Engine::place`], and held nodes are passed over too: who holds one releases
-    /// it before.
+    /// The best place for one more task of a class among these nodes; `None` if it fits on none of them. The order of
+    /// preference is that of [`Engine::place`]. Held nodes are skipped, too: the group that holds a node must open it
+    /// first.
     pub fn place_among(
         &mut self,
         cluster: &Cluster,
@@ -118,7 +118,7 @@ impl<P: Policy> Engine<P> {
         self.place_ranked(cluster, class, nodes, |_| 0)
     }
 
-    /// The same, but a node of lower rank goes first whatever the policy says.
+    /// Like [`Engine::place_among`], but a node of lower rank goes first whatever the policy's cost.
     pub(super) fn place_ranked(
         &mut self,
         cluster: &Cluster,
@@ -132,7 +132,7 @@ impl<P: Policy> Engine<P> {
         self.best_of(cluster, class, nodes, wishes.as_ref(), rank)
     }
 
-    /// The best of these nodes by the class's bids, which are as the cluster is now, and by what is wished of peers.
+    /// The best of these nodes by the class's bids, which must be up to date, and by the wishes about peers.
     fn best_of(
         &mut self,
         cluster: &Cluster,
@@ -158,7 +158,7 @@ impl<P: Policy> Engine<P> {
         self.placement_on(cluster, class, node)
     }
 
-    /// On how many nodes one more task of a class fits.
+    /// The number of nodes on which one more task of a class fits.
     pub fn choices(&mut self, cluster: &Cluster, class: ClassId) -> usize {
         let Some((request, bids)) = self.bids(cluster, class) else { return 0 };
         match PeerRules::of(cluster, request) {
@@ -176,8 +176,8 @@ impl<P: Policy> Engine<P> {
         }
     }
 
-    /// How many more tasks of a class fit on these nodes together, by themselves, with at most `most` on each. Held
-    /// nodes have no room, nor have those that rules about peers close however many others are placed.
+    /// How many more tasks of a class fit on these nodes together, without other tasks, with at most `most` on each.
+    /// Held nodes have no room. Neither have nodes that rules about peers close whatever else is placed.
     pub fn room_among(
         &mut self,
         cluster: &Cluster,
@@ -188,15 +188,15 @@ impl<P: Policy> Engine<P> {
         let Some((request, bids)) = self.bids(cluster, class) else { return 0 };
         let rules = PeerRules::of(cluster, request);
         let is_closed = |node: &Node| rules.as_ref().is_some_and(|rules| rules.lasting_misfit(node.spec()).is_some());
-        // Most nodes have no bid because they have no room: that is known without looking at their devices.
+        // Most nodes without a bid have no room, so their devices need not be looked at.
         let fitting = nodes.into_iter().filter(|node| bids.get(node.index()).is_some());
         let open = fitting.filter_map(|id| Some((id, cluster.node(id).filter(|node| !is_closed(node))?)));
         let rooms = open.map(|(id, node)| u64::from(room(node, request).min(most(id))));
         rooms.fold(0, u64::saturating_add)
     }
 
-    /// What it costs to place one more task of a class on a node, by which nodes can be compared in this state; `None`
-    /// if it does not fit there or the node is held.
+    /// The cost of placing one more task of a class on a node, for comparing nodes in the present state. `None` if it
+    /// does not fit there or the node is held.
     pub fn cost_on(&mut self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<i64> {
         let request = self.make_bids(cluster, class)?;
         let (rank, bid) = self.classes.get(&class)?.get(node.index())?;
@@ -207,13 +207,13 @@ impl<P: Policy> Engine<P> {
         Some(surcharge(rank + distance) + total(&self.policy, bid))
     }
 
-    /// What it would cost to place a task of this request on a node, if the node were `as_if`, in the unit of
-    /// [`Engine::cost_on`] but without what is wished of peers, and where it would be; `None` if it would not fit.
+    /// The place that a task with this request would take on a node if the node were `as_if`, and its cost in the unit
+    /// of [`Engine::cost_on`], but without wishes about peers. `None` if it would not fit.
     pub(crate) fn choose_if(&self, node: NodeId, as_if: &Node, request: &Request) -> Option<(i64, Allocation)> {
         self.choose(node, as_if, &first_fitting(as_if, request)?)
     }
 
-    /// The same for one of a task's choices.
+    /// Like [`Engine::choose_if`], for one of a task's choices.
     pub(crate) fn choose(&self, node: NodeId, as_if: &Node, choice: &SingleChoice<'_>) -> Option<(i64, Allocation)> {
         let bid = several::bid(&self.policy, node, as_if, &choice.request);
         let devices = devices::chosen(as_if, &choice.request, bid.choice)?;
@@ -222,13 +222,13 @@ impl<P: Policy> Engine<P> {
         Some((cost, Allocation { node, devices, alternative: choice.number }))
     }
 
-    /// A class's request, and its bids as the cluster is now.
+    /// A class's request and its up-to-date bids.
     fn bids<'a>(&'a mut self, cluster: &'a Cluster, class: ClassId) -> Option<(&'a Request, &'a ClassBids)> {
         let request = self.make_bids(cluster, class)?;
         Some((request, self.classes.get(&class)?))
     }
 
-    /// Brings the class's bids up to what the cluster is now. Answers its request; `None` if there is no such class.
+    /// Brings the class's bids up to date. Returns its request; `None` if there is no such class.
     fn make_bids<'a>(&mut self, cluster: &'a Cluster, class: ClassId) -> Option<&'a Request> {
         self.follow(cluster);
         self.decisions += 1;
@@ -241,7 +241,7 @@ impl<P: Policy> Engine<P> {
         Some(request)
     }
 
-    /// Begins with a class that has no bids yet. If one with the same request had some, they go on from there.
+    /// Begins with a class that has no bids yet. If a class with the same request had some, it takes them over.
     fn take_up(&mut self, cluster: &Cluster, class: ClassId) {
         let Some(request) = cluster.class(class).map(Class::shared_request) else { return };
         let before = self.by_request.get(request).and_then(|before| self.classes.remove(before));
@@ -250,13 +250,13 @@ impl<P: Policy> Engine<P> {
         self.classes.insert(class, before.unwrap_or_default());
     }
 
-    /// The devices that the policy takes on a node.
+    /// The devices that the policy takes on a node, as a placement.
     fn placement_on(&self, cluster: &Cluster, class: ClassId, node: NodeId) -> Option<Placement> {
         let (books, request) = (cluster.node(node)?, cluster.class(class)?.request());
         self.choose(node, books, &first_fitting(books, request)?).map(|(_, allocation)| allocation)
     }
 
-    /// Tells the policy and the table what has changed.
+    /// Tells the policy and the table which nodes have changed.
     fn follow(&mut self, cluster: &Cluster) {
         self.table.grow(cluster.node_slots());
         let end = cluster.changes().end();
@@ -290,7 +290,7 @@ impl<P: Policy> Engine<P> {
         self.policy.node_changed(NodeChange { id, node, spec })
     }
 
-    /// Makes room for the bids of another class.
+    /// Forgets the bids that were not used for longest, to make room for those of another class.
     fn forget_oldest(&mut self, cluster: &Cluster) {
         let classes_max = (BIDS_MAX / cluster.node_slots().max(1)).max(CLASSES_MIN);
         if self.classes.len() < classes_max {
@@ -305,17 +305,17 @@ impl<P: Policy> Engine<P> {
     }
 }
 
-/// Whether rules about peers, if there are any, let a task be on a node.
+/// Whether the rules about peers, if there are any, allow a task on a node.
 fn allow(rules: &Option<PeerRules<'_>>, cluster: &Cluster, id: NodeId) -> bool {
     rules.as_ref().is_none_or(|rules| cluster.node(id).is_some_and(|node| rules.admit(node.spec())))
 }
 
-/// How far a node is from what is wished of peers, if anything is.
+/// How far a node is from the wishes about peers; 0 if there are none.
 fn distance(wishes: Option<&PeerWishes<'_>>, cluster: &Cluster, id: NodeId) -> Rank {
     wishes.zip(cluster.node(id)).map_or(0, |(wishes, node)| wishes.distance(node.spec()))
 }
 
-/// A bid's cost with what is added for what is forgone.
+/// A bid's cost plus the surcharge for what is forgone.
 fn total(policy: &impl Policy, (cost, forgone): (i32, u8)) -> i64 {
     let surcharge = if forgone == 0 { 0 } else { policy.surcharge(forgone) };
     i64::from(cost) + i64::from(surcharge)

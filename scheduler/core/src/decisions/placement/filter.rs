@@ -1,4 +1,4 @@
-//! Whether a task can run on a node as it is now. Pure: nothing is reserved by asking.
+//! Whether a task can run on a node in its present state. These functions change nothing and reserve nothing.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use crate::state::node::Node;
 use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::request::Request;
 
-/// Whether a node that admits such tasks has enough free for one. What is asked most often: so without a reason, and
-/// looking at the devices last.
+/// Whether a node that admits such tasks has enough free for one. This is asked most often, so it gives no reason and
+/// looks at the devices last.
 pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
     if request.has_alternatives() {
         return first_fitting(node, request).is_some();
@@ -37,8 +37,8 @@ pub(crate) fn has_room(node: &Node, request: &Request) -> bool {
     !request.rules.require_alignment() || room(node, request) > 0
 }
 
-/// The first choice of a task for which a node has enough free, if it admits such tasks. Without alternatives that is
-/// the request itself, whatever is free.
+/// The first choice of a task for which a node has enough free, if the node admits such tasks. Without alternatives,
+/// this is the request itself, whatever is free.
 pub(crate) fn first_fitting<'a>(node: &Node, request: &'a Request) -> Option<SingleChoice<'a>> {
     if !request.has_alternatives() {
         return Some(SingleChoice { number: 0, rank: 0, request: Cow::Borrowed(request) });
@@ -49,10 +49,10 @@ pub(crate) fn first_fitting<'a>(node: &Node, request: &'a Request) -> Option<Sin
     request.choices().find(fits)
 }
 
-/// Whether one more task of this request can run on a node now.
+/// Whether one more task with this request can run on a node now.
 ///
 /// # Errors
-/// With the first reason why not; of a task with alternatives, why not as its first choice.
+/// The first reason why it cannot. For a task with alternatives, the reason for its first choice.
 pub fn fits<'a>(node: &'a Node, request: &'a Request) -> Result<(), Misfit<'a>> {
     admits(node.spec(), request)?;
     let first = fits_as_first_choice(node, request);
@@ -106,7 +106,7 @@ mod tests {
 
     const DEVICES: u16 = 3;
 
-    /// Of two things, or of one or none.
+    /// Amounts of at most two counted resources.
     fn counted() -> impl Strategy<Value = BTreeMap<String, u64>> {
         btree_map("[ab]", 0u64..3, 0..3)
     }

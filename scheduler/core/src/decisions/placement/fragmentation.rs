@@ -1,4 +1,4 @@
-//! How much of what is free is of no use to the work that is expected: the measure of *Beware of Fragmentation* (USENIX
+//! How much of the free room is of no use to the expected work: the measure of *Beware of Fragmentation* (USENIX
 //! ATC'23).
 
 use crate::decisions::placement::kinds::Kinds;
@@ -9,42 +9,43 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::MilliCpu;
 use crate::vocabulary::request::Request;
 
-/// More devices than this no node has that tasks could use together.
+/// The greatest number of devices that is tabulated. No node has more that a task could use together.
 const DEVICES_MAX: usize = 1024;
 
-/// The measure over a mix, tabulated.
+/// The fragmentation measure over a mix, as tables.
 ///
-/// For one request, all that is free of a node's devices is of no use if the task cannot run there; otherwise what is
-/// free on those devices that have less left than the task wants of each. A mix's fragmentation is the mean over its
-/// tasks. Here it is kept as a sum, so that it is an integer: divide by [`Fragmentation::tasks`].
+/// For one request, if the task cannot run on a node, everything that is free of the node's devices is of no use.
+/// Otherwise it is what is free on those devices that have less left than the task wants of each. The fragmentation of
+/// a mix is the mean over its tasks. Here it is kept as a sum, so that it is an integer. Divide by
+/// [`Fragmentation::tasks`] for the mean.
 ///
-/// What is free of a device is what is free in time and memory alike.
+/// The free part of a device is the part that is free in time and memory alike.
 #[derive(Clone, Debug)]
 pub struct Fragmentation {
     kinds: Kinds,
     requests: Vec<(Request, i64)>,
     tasks: i64,
-    /// Different CPU requests, ascending, with 0 as the first.
+    /// The different CPU requests, ascending; the first is 0.
     cpu_steps: Vec<MilliCpu>,
-    /// The greatest number of whole devices that a task asks for.
+    /// The greatest number of whole devices that any task asks for.
     devices_max: usize,
     tables: Vec<Table>,
 }
 
-/// What can be of use on nodes of one kind.
+/// What the free room on nodes of one kind is useful for.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// Different parts of a device that are asked for, ascending, in thousandths.
+    /// The different requested parts of a device, ascending, in thousandths.
     parts: Vec<u32>,
-    /// How many of `parts` are at most so many thousandths.
+    /// By thousandths of a device: how many of `parts` are at most this large.
     rank: Vec<u8>,
-    /// By CPU step, then by rank: tasks for one device that want at most so much of it.
+    /// By CPU step, then by rank: the number of tasks for one device that want at most this part of it.
     shares: Vec<i64>,
-    /// By CPU step, then by idle devices: tasks for several devices that want at most so many.
+    /// By CPU step, then by idle devices: the number of tasks for several devices that want at most this many.
     several: Vec<i64>,
 }
 
-/// A node, or what it would be after a placement, as the measure sees it.
+/// The table rows for a node with a certain amount of free CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row<'a> {
     table: &'a Table,
@@ -74,7 +75,7 @@ impl Fragmentation {
         self.tasks
     }
 
-    /// Takes in a node that is new or has changed.
+    /// Updates a node that is new or has changed.
     pub fn learn(&mut self, change: NodeChange<'_>) {
         self.kinds.learn(change);
         for kind in self.tables.len()..self.kinds.len() {
@@ -91,7 +92,7 @@ impl Fragmentation {
         self.tasks * i64::from(node.usable_thousandths()) - useful - row.useful_idle(node.idle_devices())
     }
 
-    /// What is of use on this node with so much CPU left; `None` if the node is not known.
+    /// The table rows for this node with this much CPU left; `None` if the node is not known.
     pub(crate) fn row(&self, id: NodeId, cpu_left: MilliCpu) -> Option<Row<'_>> {
         let table = self.tables.get(self.kinds.of(id)?)?;
         let step = self.cpu_steps.partition_point(|step| *step <= cpu_left) - 1;
@@ -112,7 +113,7 @@ impl Fragmentation {
                 .map(|(_, (request, count))| (request, *count))
         };
         let part = |request: &Request| request.devices.part_of(memory);
-        // A task for several parts of devices is rare; it counts as one for a single part.
+        // A task for several parts of devices is rare. It counts as a task for a single part.
         let is_share =
             |request: &Request| request.devices.count == 1 || (request.devices.count > 1 && part(request) < 1000);
         let mut parts: Vec<u32> =
@@ -124,12 +125,13 @@ impl Fragmentation {
         let rank_of: Vec<u8> = (0..=1000).map(|free| u8::try_from(rank(free)).unwrap_or(u8::MAX)).collect();
         let (mut shares, mut several) = (Vec::new(), Vec::new());
         for step in &self.cpu_steps {
-            // Tasks by the rank of their part, or by their number of devices; then summed up from the least.
+            // Tasks by the rank of their part, or by their number of devices. Then the counts are added up from the
+            // least.
             let mut by_rank = vec![0; parts.len() + 1];
             let mut by_count = vec![0; self.devices_max + 1];
             for (request, count) in allowed().filter(|(request, _)| request.cpu <= *step && request.devices.count > 0) {
                 if !is_share(request) {
-                    // No node has more devices than are tabulated.
+                    // Tasks for more devices than are tabulated fit on no node.
                     if let Some(tasks) = by_count.get_mut(usize::from(request.devices.count)) {
                         *tasks += count;
                     }
@@ -149,13 +151,13 @@ impl Fragmentation {
 }
 
 impl Row<'_> {
-    /// How many of the tasks for one device can use what is free on a device, times that.
+    /// (Free part of a device) × (number of tasks for one device that can use it).
     pub(crate) fn useful(&self, free: u16) -> i64 {
         let rank = self.table.rank.get(usize::from(free)).copied().unwrap_or_default();
         i64::from(free) * self.shares.get(usize::from(rank)).copied().unwrap_or_default()
     }
 
-    /// How many of the tasks for several devices can use a number of idle ones, times what they have.
+    /// (Idle devices in thousandths) × (number of tasks for several devices that can use this many).
     pub(crate) fn useful_idle(&self, idle: u16) -> i64 {
         let count = self.several.get(usize::from(idle)).or(self.several.last()).copied().unwrap_or_default();
         1000 * i64::from(idle) * count

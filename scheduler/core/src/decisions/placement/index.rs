@@ -1,23 +1,23 @@
-//! One class's bids on all nodes, kept so that the least is found without looking at each.
+//! The bids of one class on all nodes, kept so that the least is found without a look at each node.
 
 use crate::decisions::placement::policy::Bid;
 
-/// Nodes in a block, and blocks in a superblock: as many as a word has bits.
+/// Nodes in a block, and blocks in a superblock: the number of bits of a word.
 const FAN_OUT: usize = 64;
-/// No bid.
+/// The cost in place of a missing bid.
 const NONE: i32 = Bid::NONE;
 
-/// Costs by node, with the least of each block of nodes and of each superblock of blocks, separately for each *forgone*
-/// (see [`Bid::forgone`]): what is added for that differs from decision to decision, but is the same for all nodes of a
-/// group.
+/// Costs by node, with the least of each block of nodes and of each superblock of blocks. Nodes with the same *forgone*
+/// (see [`Bid::forgone`]) form a group with its own tables: the surcharge for what is forgone differs from decision to
+/// decision, but is the same for all nodes of a group.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BidIndex {
-    /// The nodes that have a bid, one bit each and a word for each block: the bids of many classes do not fit into a
+    /// Nodes with a bid, one bit each and one word for each block. The bids of many classes do not fit into a
     /// processor's caches, but these words do, and most nodes have no bid.
     present: Vec<u64>,
-    /// Of the nodes that have a bid; those of others mean nothing.
+    /// The costs of nodes with a bid. The values of other nodes mean nothing.
     costs: Vec<i32>,
-    /// The number of each such node's group.
+    /// The group number of each node with a bid.
     group_of: Vec<u8>,
     groups: Vec<BidGroup>,
 }
@@ -30,7 +30,7 @@ struct BidGroup {
 }
 
 impl BidIndex {
-    /// Makes room for so many nodes.
+    /// Makes room for this many nodes.
     pub(crate) fn grow(&mut self, nodes: usize) {
         if nodes == self.costs.len() {
             return;
@@ -43,7 +43,7 @@ impl BidIndex {
         }
     }
 
-    /// Takes all bids away.
+    /// Removes all bids.
     pub(crate) fn clear(&mut self) {
         self.present.fill(0);
         self.groups.clear();
@@ -84,7 +84,7 @@ impl BidIndex {
         Some((*self.costs.get(node)?, group.forgone))
     }
 
-    /// The node with the least cost and surcharge, the first one among equals; `surcharge` says what is added for what
+    /// The node with the least cost plus surcharge; of equal ones, the first. `surcharge` gives what is added for what
     /// is forgone.
     pub(crate) fn least(&self, surcharge: impl Fn(u8) -> i32) -> Option<usize> {
         let mut best: Option<(i64, usize)> = None;
@@ -103,7 +103,7 @@ impl BidIndex {
         best.map(|(_, node)| node)
     }
 
-    /// The node that comes `skip` places after the first one of those with a bid.
+    /// Of the nodes with a bid, the one that comes `skip` places after the first.
     pub(crate) fn nth(&self, skip: usize) -> Option<usize> {
         let mut to_skip = skip;
         for block in 0..self.present.len() {
@@ -141,7 +141,7 @@ impl BidIndex {
         rest.take_while(|nodes| *nodes != 0).map(move |nodes| block * FAN_OUT + nodes.trailing_zeros() as usize)
     }
 
-    /// The first node of a group with this cost, which is the group's least.
+    /// The first node of a group with this cost, which is the least of the group.
     fn first(&self, number: u8, group: &BidGroup, cost: i32) -> Option<usize> {
         let superblock = group.superblocks.iter().position(|least| *least == cost)?;
         let blocks = group.blocks.get(superblock * FAN_OUT..)?;
@@ -160,8 +160,8 @@ impl BidIndex {
         u8::try_from(number).expect("a group for each of 256 values at most")
     }
 
-    /// Finds the least of a block and its superblock again after a node that cost `old` has left the group or become
-    /// dearer.
+    /// Finds the least of a block and of its superblock again, after a node with the cost `old` has left the group or
+    /// has got a higher cost.
     fn refresh(&mut self, number: u8, block: usize, old: i32) {
         if self.groups[usize::from(number)].blocks[block] != old {
             return;

@@ -1,4 +1,4 @@
-//! Nodes that are alike to the work that is expected.
+//! Kinds of nodes: nodes that are alike to the expected work.
 
 use crate::decisions::placement::policy::NodeChange;
 use crate::state::node::Node;
@@ -8,11 +8,11 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::Bytes;
 use crate::vocabulary::request::{Constraints, Request};
 
-/// Nodes of a kind allow the same requests of a mix and have devices with the same memory (of the first one).
+/// A kind of nodes: they allow the same requests of a mix, and their first devices have the same memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Kind {
     device_memory: Bytes,
-    /// For each of the mix's requests, whether its constraints allow it there.
+    /// For each request of the mix: whether its constraints allow such nodes.
     allowed: Vec<bool>,
 }
 
@@ -25,18 +25,18 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// No kinds yet; they are told apart by what this mix asks for.
+    /// No kinds yet. Nodes are told apart by the requests of this mix.
     pub(crate) fn new(mix: &Mix) -> Self {
         let requests = mix.requests().map(|(request, _)| request.clone()).collect();
         Self { requests, ..Self::default() }
     }
 
-    /// A node's kind, if the node is known.
+    /// The number of a node's kind; `None` if the node is not known.
     pub(crate) fn of(&self, node: NodeId) -> Option<usize> {
         self.by_node.get(node.index()).copied().flatten()
     }
 
-    /// Takes in a node that was added, removed, or has changed.
+    /// Updates a node that was added or removed, or that has changed.
     pub(crate) fn learn(&mut self, change: NodeChange<'_>) {
         if !change.spec {
             return;
@@ -57,12 +57,12 @@ impl Kinds {
         })
     }
 
-    /// Whether a kind allows the mix's request of this number.
+    /// Whether nodes of a kind allow the mix's request with this number.
     pub(crate) fn allow(&self, kind: usize, request: usize) -> bool {
         self.kinds.get(kind).is_some_and(|kind| kind.allowed.get(request) == Some(&true))
     }
 
-    /// Memory of the kind's devices.
+    /// Memory of the first device of the kind's nodes.
     pub(crate) fn device_memory(&self, kind: usize) -> Bytes {
         self.kinds.get(kind).map_or(Bytes::ZERO, |kind| kind.device_memory)
     }
@@ -73,8 +73,8 @@ impl Kinds {
     }
 }
 
-/// Whether labels, taints, models and attributes allow such tasks on the node. That too few of its devices are there,
-/// or that it takes nothing at the moment, is not asked: that is seen from what is free.
+/// Whether labels, taints, models and attributes allow such tasks on the node. Whether it has too few devices, or takes
+/// no tasks at the moment, is not checked here: the free amounts show that.
 fn allow(node: &KnownNode, constraints: &Constraints) -> bool {
     let devices = constraints.admit_any_device() || node.devices.iter().any(|device| constraints.admit_device(device));
     devices && constraints.admit(node)

@@ -1,4 +1,4 @@
-//! Where a pod group's members are, and where the next one may go.
+//! The places of a pod group's members, and where the next one may go.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::vocabulary::claim::{Allocation, NodeId};
 use crate::vocabulary::pod_group::{GroupId, GroupPlacement, PlacementStrategy};
 use crate::vocabulary::request::Request;
 
-/// On which nodes members of a group are.
+/// The nodes that have members of a group.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MemberNodes {
     nodes: BTreeMap<NodeId, OnNode>,
 }
 
-/// What a group has on a node.
+/// The members of a group on one node, and their devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct OnNode {
     members: u32,
@@ -25,7 +25,7 @@ struct OnNode {
 }
 
 impl MemberNodes {
-    /// Of a group as it is placed now.
+    /// The nodes of a group's placed members.
     #[must_use]
     pub fn of(cluster: &Cluster, group: GroupId) -> Self {
         let mut nodes = Self::default();
@@ -34,7 +34,7 @@ impl MemberNodes {
         nodes
     }
 
-    /// Takes in a member that was placed.
+    /// Adds a member that was placed.
     pub fn add(&mut self, allocation: &Allocation) {
         let on_node = self.nodes.entry(allocation.node).or_default();
         on_node.members += 1;
@@ -47,19 +47,20 @@ impl MemberNodes {
         self.nodes.get(&node).map_or(0, |on_node| on_node.members)
     }
 
-    /// Number of devices of which members on a node hold parts, each member counted for itself.
+    /// Number of devices of which members on a node hold parts. A device that several members share counts for each of
+    /// them.
     #[must_use]
     pub fn devices_on(&self, node: NodeId) -> u32 {
         self.nodes.get(&node).map_or(0, |on_node| on_node.devices)
     }
 }
 
-/// Where members of a group may go.
+/// The nodes where members of a group may go.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupScope<'a> {
     /// The group's rules.
     pub placement: &'a GroupPlacement,
-    /// Where members are already.
+    /// The places of the members that are placed already.
     pub members: &'a MemberNodes,
     /// The domain to stay within; `None`: the whole cluster.
     pub within: Option<DomainId>,
@@ -67,7 +68,7 @@ pub struct GroupScope<'a> {
 
 impl GroupScope<'_> {
     /// How many more members with this request the group's rules allow on a node, whatever is free there. Of
-    /// alternatives the one with most devices counts.
+    /// alternatives, the one with the most devices counts.
     #[must_use]
     pub fn most_on(&self, node: NodeId, request: &Request) -> u32 {
         let elsewhere = !self.members.nodes.is_empty() && !self.members.nodes.contains_key(&node);
@@ -79,7 +80,7 @@ impl GroupScope<'_> {
         left.checked_div(u32::from(request.device_count_max())).unwrap_or(u32::MAX)
     }
 
-    /// The nodes of the domain, or all.
+    /// The nodes of the domain, or all nodes.
     pub(crate) fn nodes<'a>(&self, cluster: &'a Cluster) -> Box<dyn Iterator<Item = NodeId> + 'a> {
         match self.within {
             Some(domain) => {
@@ -98,7 +99,7 @@ impl GroupScope<'_> {
 }
 
 impl<P: Policy> Engine<P> {
-    /// Where one more member of a group should go; `None` if its rules and what is free leave no place.
+    /// The best place for one more member of a group; `None` if the group's rules and the free room leave none.
     pub fn place_member(&mut self, cluster: &Cluster, class: ClassId, scope: &GroupScope<'_>) -> Option<Placement> {
         if scope.is_open() {
             return self.place(cluster, class);
@@ -106,7 +107,7 @@ impl<P: Policy> Engine<P> {
         self.place_member_on(cluster, class, scope, |_| true)
     }
 
-    /// The same, but only on nodes that are `open` to it.
+    /// Like [`Engine::place_member`], but only on nodes that are `open` to the member.
     pub(crate) fn place_member_on(
         &mut self,
         cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! Reasons why a task cannot run on a node. Some of them hold whatever is free on the node.
+//! Reasons why a task cannot run on a node. Some of them hold whatever is free on it.
 
 use crate::vocabulary::choices::SingleChoice;
 use crate::vocabulary::known_node::KnownNode;
@@ -6,10 +6,10 @@ use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 use crate::vocabulary::taint::Taint;
 
-/// Why a task cannot run on a node. Of a task with alternatives: why not as its first choice, when no other fits either.
+/// Why a task cannot run on a node. For a task with alternatives, none of which fits: the reason for its first choice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Misfit<'a> {
-    /// The node takes nothing new.
+    /// The node is cordoned: it takes no new tasks.
     Cordoned,
     /// It does not have a label with the value that is asked for.
     Label {
@@ -18,15 +18,15 @@ pub enum Misfit<'a> {
         /// The value that is asked for.
         value: &'a str,
     },
-    /// Its labels match no term of those of which they must match one.
+    /// Its labels match none of these terms; they must match at least one.
     NodeTerms,
     /// It has a taint that is not tolerated.
     Taint(&'a Taint),
-    /// Fewer of its devices, used or not, are of a model and with the attributes that are asked for, than are wanted.
+    /// It has too few devices, used or not, of the requested models and with the requested attributes.
     Models {
-        /// Which of the task's requests it is; `None`: the only one.
+        /// The name of the device request; `None`: the task has only one.
         request: Option<&'a str>,
-        /// Devices that are.
+        /// The number of such devices.
         admitted: u16,
     },
     /// Too little CPU is free.
@@ -39,36 +39,36 @@ pub enum Misfit<'a> {
         /// What is free.
         free: Bytes,
     },
-    /// Too little is free of something that is only counted.
+    /// Too little of a counted resource is free.
     Counted {
-        /// What it is.
+        /// The name of the counted resource.
         name: &'a str,
         /// What is asked for.
         wanted: u64,
         /// What is free.
         free: u64,
     },
-    /// Fewer devices have as much free as is wanted of each.
+    /// Too few devices have enough free.
     Devices {
-        /// Which of the task's requests it is; `None`: the only one.
+        /// The name of the device request; `None`: the task has only one.
         request: Option<&'a str>,
-        /// Devices that have.
+        /// The number of devices that have enough free.
         fitting: u16,
     },
-    /// Enough devices have as much free as is wanted, but not enough of one NVLink group or on one switch, as is
-    /// required.
+    /// Enough devices have enough free, but too few of them are in one NVLink group or on one switch, as required.
     Alignment {
-        /// Devices that have.
+        /// The number of devices that have enough free.
         fitting: u16,
     },
-    /// Each of the task's requests finds its devices, but this one does not beside those before it.
+    /// Each of the task's device requests finds devices by itself, but this one finds none beside the requests before
+    /// it.
     CrowdedOut {
-        /// What the request is called.
+        /// The name of the device request.
         request: &'a str,
     },
 }
 
-/// Whether a node is one on which such tasks may run at all: what does not change as tasks come and go.
+/// Whether such tasks may run on a node at all. This does not change as tasks come and go.
 pub(crate) fn admits<'a>(node: &'a KnownNode, request: &'a Request) -> Result<(), Misfit<'a>> {
     if node.cordoned {
         return Err(Misfit::Cordoned);
@@ -90,7 +90,7 @@ pub(crate) fn admits<'a>(node: &'a KnownNode, request: &'a Request) -> Result<()
     }
 }
 
-/// Whether a node has enough devices, used or not, that will do for a task's first choice.
+/// Whether a node has enough devices, used or not, that a task's first choice accepts.
 pub(crate) fn admits_devices<'a>(node: &KnownNode, request: &'a Request) -> Result<(), Misfit<'a>> {
     for wish in request.wishes() {
         let admitted = match wish.admit_any_device() {

@@ -1,10 +1,10 @@
-//! What a choice of devices leaves to be desired.
+//! The preferences that a choice of devices misses.
 
-/// Preferences that a choice of devices does not meet; the less, the better.
+/// Preferences about devices that are missed; the least is the best.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct Misses {
-    /// Its devices are not all in one NVLink group.
+    /// Whether the devices are not all in one NVLink group.
     pub(crate) nvlink: bool,
-    /// Its devices are not all on one switch.
+    /// Whether the devices are not all on one switch.
     pub(crate) switch: bool,
 }

@@ -1,46 +1,46 @@
-//! What an engine keeps of every node beside the cluster, so that the bids of a class are brought up to date without
-//! looking at nodes that have not changed or have no room.
+//! A table of all nodes that an engine keeps beside the cluster. With it, the bids of a class are updated without a
+//! look at nodes that have not changed or have no room.
 
 use crate::state::node::{Device, Node};
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::request::Request;
 
-/// Of each node, by its number: when it has changed last, and the most that a task can have there.
+/// For each node, by its number: when it last changed, and the most that a task can have there.
 ///
-/// A position says how many changes of the cluster's log had been told by then.
+/// A position is the number of changes in the cluster's log that were read by then.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTable {
     /// The position just after a node's last change.
     changed_at: Vec<u64>,
-    /// The same of the last change of more than what is free.
+    /// The same for the last change of more than the free amounts.
     spec_changed_at: Vec<u64>,
-    /// The greatest of these.
+    /// The greatest value in `spec_changed_at`.
     last_spec_change: u64,
     free: Vec<Free>,
 }
 
-/// What is free of a node. There is nothing of a node that was removed.
+/// The free amounts of a node; all 0 for a node that was removed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Free {
     cpu: MilliCpu,
     memory: Bytes,
-    /// The most time that is free on one device.
+    /// The most free time on one device.
     core_max: DeviceCore,
-    /// Devices that may be given out and all of whose time is free.
+    /// The number of healthy devices with all of their time free.
     whole: u16,
     is_there: bool,
 }
 
 impl NodeTable {
-    /// Makes room for so many nodes.
+    /// Makes room for this many nodes.
     pub(crate) fn grow(&mut self, nodes: usize) {
         self.changed_at.resize(nodes, 0);
         self.spec_changed_at.resize(nodes, 0);
         self.free.resize(nodes, Free::default());
     }
 
-    /// Takes in a node that has changed; `None` if it was removed. `spec`: more may have changed than what is free.
+    /// Updates a node that has changed; `None` if it was removed. `spec`: more than its free amounts may have changed.
     pub(crate) fn note(&mut self, id: NodeId, node: Option<&Node>, spec: bool, position: u64) {
         let index = id.index();
         let Some(changed_at) = self.changed_at.get_mut(index) else { return };
@@ -58,7 +58,7 @@ impl NodeTable {
         });
     }
 
-    /// Whether the change just before `position` is a node's last one.
+    /// Whether the change just before `position` is the last change of a node.
     pub(crate) fn is_last_change(&self, node: NodeId, position: u64) -> bool {
         self.changed_at.get(node.index()) == Some(&position)
     }
@@ -68,13 +68,14 @@ impl NodeTable {
         since(&self.changed_at, position)
     }
 
-    /// The nodes of which more has changed after a position than what is free, in order.
+    /// The nodes of which more than the free amounts has changed after a position, in order.
     pub(crate) fn specs_changed_since(&self, position: u64) -> impl Iterator<Item = NodeId> + use<'_> {
         let changed_at = if self.last_spec_change > position { &self.spec_changed_at[..] } else { &[] };
         since(changed_at, position)
     }
 
-    /// Whether there can be room on a node for the first choice of a task. A necessary condition that is found quickly.
+    /// Whether a node may have room for the first choice of a task. This is a necessary condition that is quick to
+    /// check.
     pub(crate) fn may_have_room(&self, node: NodeId, request: &Request) -> bool {
         let Some(free) = self.free.get(node.index()) else { return false };
         let devices = &request.devices;

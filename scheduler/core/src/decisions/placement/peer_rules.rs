@@ -1,7 +1,8 @@
-//! Where rules about peers let one more task be: affinity, anti-affinity in both directions, and topology spread.
+//! The nodes that rules about peers allow for one more task: affinity, anti-affinity in both directions, and topology
+//! spread.
 //!
-//! What they say depends on the whole cluster and changes with each task that comes or goes. So nothing of it is kept
-//! with bids: it is found out for a decision and asked of each node that otherwise fits.
+//! The result depends on the whole cluster and changes with each task that comes or goes. So it is not kept with bids.
+//! It is computed for each decision, and applied to each node that otherwise fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,41 +12,41 @@ use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::peers::{Affinity, AntiAffinity, PeerGroup, PeerMisfit, Peers, TopologySpread};
 use crate::vocabulary::request::Request;
 
-/// How many are counted in each domain, by the value of the topology key.
+/// The number of counted tasks in each domain, by the value of the topology key.
 pub(super) type Counts<'a> = BTreeMap<&'a str, u32>;
 
-/// What keeps tasks of a request from nodes because of where others are.
+/// The rules that keep tasks with a request from nodes because of the places of other tasks.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRules<'a> {
     peers: &'a Peers,
     /// Its own anti-affinity: members in each domain.
     avoided: Vec<(&'a AntiAffinity, Counts<'a>)>,
-    /// The anti-affinity of others: in each domain, those who have it.
+    /// The anti-affinity of other tasks: for each rule, the tasks that have it in each domain.
     avoiding: Vec<(&'a AntiAffinity, Counts<'a>)>,
     near: Option<Near<'a>>,
     even: Vec<Even<'a>>,
 }
 
-/// An affinity, and where members of its group are.
+/// An affinity, and the places of its group's members.
 #[derive(Clone, Debug)]
 struct Near<'a> {
     rule: &'a Affinity,
-    /// By topology key.
+    /// By topology key, the members in each domain.
     members: Vec<(&'a str, Counts<'a>)>,
 }
 
-/// A spread, and how its group is spread.
+/// A spread rule, and the present spread of its group.
 #[derive(Clone, Debug)]
 pub(super) struct Even<'a> {
     pub(super) rule: &'a TopologySpread,
-    /// Of all domains that count, also of those without members.
+    /// Members in each domain that counts, including domains without members.
     pub(super) members: Counts<'a>,
-    /// What the domain with least has.
+    /// The members of the domain with the fewest.
     pub(super) least: u32,
 }
 
 impl<'a> PeerRules<'a> {
-    /// What holds for one more task of a request now; `None`: nothing keeps it from any node.
+    /// The rules for one more task with a request now; `None`: no rule keeps it from any node.
     pub(crate) fn of(cluster: &'a Cluster, request: &'a Request) -> Option<Self> {
         let peers = request.peers.as_deref()?;
         let books = cluster.peers();
@@ -72,12 +73,13 @@ impl<'a> PeerRules<'a> {
         self.misfit(node).is_none()
     }
 
-    /// Why no more task may be on a node.
+    /// Why one more task may not be on a node.
     pub(crate) fn misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
         self.lasting_misfit(node).or_else(|| self.near_misfit(node)).or_else(|| self.even_misfit(node))
     }
 
-    /// The same of what is in the way however many others are placed meanwhile, as long as nobody goes.
+    /// Like [`PeerRules::misfit`], but only what stays in the way whatever other tasks are placed, as long as none
+    /// goes.
     pub(crate) fn lasting_misfit<'n>(&'n self, node: &'n KnownNode) -> Option<PeerMisfit<&'n str>> {
         let keys = self.near.iter().flat_map(|near| near.members.iter().map(|(key, _)| *key));
         let keys = keys.chain(self.even.iter().map(|even| even.rule.topology_key.as_str()));
@@ -106,7 +108,7 @@ impl<'a> PeerRules<'a> {
             (!has(counts, domain)).then_some((*key, domain))
         });
         let (topology_key, domain) = lacking?;
-        // The first of all that are to be near each other has nobody to be near.
+        // The first member of a group whose members must be near each other has no other member to be near.
         let is_first = self.peers.member_of.contains(&near.rule.group) && near.has_nobody();
         let group = &*near.rule.group.0;
         (!is_first).then_some(PeerMisfit::Affinity { group, topology_key, domain })
@@ -130,22 +132,22 @@ impl<'a> PeerRules<'a> {
         })
     }
 
-    /// Whether somebody who goes can close a node, and not only open some.
+    /// Whether a task that goes can close a node, and not only open nodes.
     pub(crate) fn depend_on_others(&self) -> bool {
         self.near.is_some() || !self.even.is_empty()
     }
 
-    /// The affinity, if nobody is placed yet of those that it asks for.
+    /// The affinity, if none of the tasks that it asks for is placed yet.
     pub(crate) fn unmet_affinity(&self) -> Option<&'a Affinity> {
         self.near.as_ref().filter(|near| near.has_nobody()).map(|near| near.rule)
     }
 
-    /// Takes in, on trial, that a claim is not where it is placed.
+    /// Removes a placed claim from the counts, on trial.
     pub(crate) fn leave_out(&mut self, cluster: &'a Cluster, claim: ClaimId) {
         self.change(cluster, claim, |count| *count = count.saturating_sub(1));
     }
 
-    /// Takes back [`PeerRules::leave_out`].
+    /// Undoes [`PeerRules::leave_out`].
     pub(crate) fn put_back(&mut self, cluster: &'a Cluster, claim: ClaimId) {
         self.change(cluster, claim, |count| *count += 1);
     }
@@ -182,14 +184,14 @@ impl<'a> PeerRules<'a> {
 }
 
 impl Near<'_> {
-    /// Whether no member is in any domain of any of the keys.
+    /// Whether no domain of any of the keys has a member.
     fn has_nobody(&self) -> bool {
         self.members.iter().all(|(_, counts)| counts.values().all(|members| *members == 0))
     }
 }
 
 impl<'a> Even<'a> {
-    /// A rule that is one of these.
+    /// For `rule`, which is one of `rules`.
     pub(super) fn of(cluster: &'a Cluster, rules: &BTreeSet<TopologySpread>, rule: &'a TopologySpread) -> Self {
         let domain = |node: &'a KnownNode| node.labels.get(&rule.topology_key);
         let counted = cluster.nodes().map(|(_, node)| node.spec()).filter(|node| counts(rules, rule, node));
@@ -207,18 +209,18 @@ impl<'a> Even<'a> {
 
     fn find_least(&mut self) {
         let domains = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-        // Where no domain counts, nothing is uneven.
+        // If no domain counts, the spread is even everywhere.
         let least = self.members.values().min().copied().unwrap_or(u32::MAX);
         self.least = if domains < self.rule.min_domains { 0 } else { least };
     }
 }
 
-/// Whether a node counts for a spread that is one of these rules.
+/// Whether a node counts for `rule`, which is one of `rules`.
 fn counts(rules: &BTreeSet<TopologySpread>, rule: &TopologySpread, node: &KnownNode) -> bool {
     rules.iter().all(|other| node.labels.contains_key(&other.topology_key)) && rule.counts(&node.labels, &node.taints)
 }
 
-/// How many there are in each domain of a key.
+/// The number of tasks in each domain of a key.
 pub(super) fn in_domains<'a>(
     cluster: &'a Cluster,
     key: &str,

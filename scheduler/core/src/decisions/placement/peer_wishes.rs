@@ -1,7 +1,7 @@
-//! Where a task would rather be, and where others would rather have it, because of where they are: preferred affinity,
-//! anti-affinity and topology spread.
+//! The wishes about peers: where a task would rather be, and where other tasks would rather have it, because of their
+//! places. These are preferred affinity, anti-affinity and topology spread.
 //!
-//! As with [`PeerRules`](super::peer_rules::PeerRules), nothing of it is kept with bids.
+//! As with [`PeerRules`](super::peer_rules::PeerRules), none of this is kept with bids.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ use crate::vocabulary::peers::PeerPreference;
 use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::request::Request;
 
-/// How far nodes are from where one more task should rather be.
+/// How far nodes are from the places that wishes prefer for one more task.
 #[derive(Debug)]
 pub(crate) struct PeerWishes<'a> {
-    /// What speaks for domains, by topology key.
+    /// The weights of domains, by topology key.
     near: BTreeMap<&'a str, Weights<'a>>,
-    /// What the best domains of all keys have together, and by how much it is more than what the worst have, at least 1.
+    /// The greatest possible sum of weights over all keys, and its difference from the least possible sum, at least 1.
     best: i128,
     span: i128,
-    /// The spread rules, each with the most members that a domain has.
+    /// The preferred spread rules, each with the greatest number of members in a domain.
     even: Vec<(Even<'a>, u32)>,
 }
 
-/// By domain the weights of all wishes, once for each task that is there and is meant or wishes. What speaks against a
-/// domain is below 0; a domain that is not here has 0.
+/// By domain, the sum of the weights of all wishes, counted once for each task there that a wish is about or that has
+/// the wish. A negative weight speaks against the domain. A domain without an entry has 0.
 type Weights<'a> = BTreeMap<&'a str, i128>;
 
 impl<'a> PeerWishes<'a> {
-    /// What is wished of one more task of a request now; `None`: nothing.
+    /// The wishes about one more task with a request now; `None`: there are none.
     pub(crate) fn of(cluster: &'a Cluster, request: &'a Request) -> Option<Self> {
         let peers = request.peers.as_deref()?;
         let books = cluster.peers();
@@ -57,12 +57,12 @@ impl<'a> PeerWishes<'a> {
         Some(Self { even: even.collect(), best, span: (best - worst).max(1), near })
     }
 
-    /// What a node's distance from the best adds to its rank.
+    /// The rank that a node's distance from the best adds.
     pub(crate) fn distance(&self, node: &KnownNode) -> Rank {
         distance_of_peers(self.distance_to_others(node), self.unevenness(node))
     }
 
-    /// How far a node is from one in the best domain of each key, if the farthest is in the worst of each.
+    /// How far a node is from the best domain of each key, on a scale where the worst domain of each key is farthest.
     fn distance_to_others(&self, node: &KnownNode) -> u32 {
         let of_domains = self.near.iter().filter_map(|(key, weights)| weights.get(node.labels.get(key)?));
         let missed = self.best - of_domains.sum::<i128>();
@@ -70,14 +70,14 @@ impl<'a> PeerWishes<'a> {
         u32::try_from(distance).unwrap_or(Preferences::FARTHEST)
     }
 
-    /// How far a node is from one in the domain with least members: the mean of what the rules say. Farthest is a node
-    /// that is in no domain of one of them.
+    /// How far a node is from the domain with the fewest members: the mean over the rules. A node that is in no domain
+    /// of one of the rules is farthest.
     fn unevenness(&self, node: &KnownNode) -> u32 {
         let mut sum = 0;
         for (even, most) in &self.even {
             let Some(domain) = node.labels.get(&even.rule.topology_key) else { return Preferences::FARTHEST };
             let members = even.members.get(domain).copied().unwrap_or(even.least);
-            // Where a greater skew is tolerated, one more makes less of a difference.
+            // If a greater skew is tolerated, one more member makes less difference.
             let scale = u64::from(*most) + u64::from(even.rule.max_skew.saturating_sub(1));
             let more = u64::from(members.saturating_sub(even.least));
             sum += (more * u64::from(Preferences::FARTHEST)).div_ceil(scale.max(1));

@@ -1,4 +1,4 @@
-//! The policies that there are.
+//! The placement policies of this crate.
 
 mod best_fit;
 mod clustering;

@@ -1,29 +1,31 @@
-//! What a task wants of its node before a placement policy is asked: an earlier choice of its alternatives, and then a node
-//! that it prefers.
+//! The rank of a node for a task, which counts before the placement policy's cost: first an earlier choice among
+//! alternatives, then a preferred node.
 //!
-//! Preferences of several kinds are weighed against each other as kube-scheduler's plugins are by default. Each says how
-//! far a node is from the best, from 0 to [`Preferences::FARTHEST`]. Unlike there, what is best and farthest does not
-//! depend on which nodes have room: so a distance can be told of one node, and kept.
+//! Preferences of several kinds are weighed against each other by the default weights of kube-scheduler's plugins. Each
+//! kind says how far a node is from the best, from 0 to [`Preferences::FARTHEST`]. In kube-scheduler, the best and the
+//! farthest depend on which nodes have room. Here they do not, so the distance of one node can be computed by itself,
+//! and kept.
 
 use crate::vocabulary::known_node::KnownNode;
 use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::request::Request;
 
-/// The least is the best. 0 for tasks without alternatives, on nodes that are as the tasks prefer them.
+/// The least rank is the best. 0 for the first choice on a node that is as the task prefers it.
 pub(crate) type Rank = u32;
 
-/// A cost with what is added for what is forgone has less bits. Together with those of ranks they fit into a number.
+/// A cost with its surcharge has fewer bits than this. Together with the bits of a rank it fits into one number.
 const COST_BITS: u32 = 34;
 
-/// The sum of all distances, each with its weight, has less bits.
+/// The weighted sum of all distances has fewer bits than this.
 const DISTANCE_BITS: u32 = 11;
 
-/// What kinds of preferences weigh: taints, labels of nodes, and both that [`distance_of_peers`] has.
+/// The weights of the kinds of preferences: taints, labels of nodes, and each of the two parts of
+/// [`distance_of_peers`].
 const TAINT_WEIGHT: u32 = 3;
 const LABEL_WEIGHT: u32 = 2;
 const PEER_WEIGHT: u32 = 2;
 
-/// Of so many taints each makes a node farther; further ones make no difference.
+/// Up to this many taints, each makes a node farther; further taints make no difference.
 const TAINTS_MAX: u32 = 3;
 
 const _: () = assert!(
@@ -31,7 +33,7 @@ const _: () = assert!(
     "no distance is as much as another choice"
 );
 
-/// Of a choice with this rank, on a node, as far as that does not depend on where others are.
+/// The rank of a choice on a node, without the part that depends on the places of other tasks.
 pub(crate) fn rank(of_choice: u16, request: &Request, node: &KnownNode) -> Rank {
     let by_labels = request.preferences.as_ref().map_or(0, |preferences| preferences.distance(&node.labels));
     let taints = request.constraints.disliked_taints(node);
@@ -40,13 +42,13 @@ pub(crate) fn rank(of_choice: u16, request: &Request, node: &KnownNode) -> Rank 
     (Rank::from(of_choice) << DISTANCE_BITS) + distance
 }
 
-/// What is added to a rank for where others are: how far the node is from the best for being near to others, and for an
-/// even spread, neither of them above [`Preferences::FARTHEST`].
+/// The part of a rank that depends on the places of other tasks. `near` is the node's distance from the best for being
+/// near others, `even` that for an even spread; each is at most [`Preferences::FARTHEST`].
 pub(crate) fn distance_of_peers(near: u32, even: u32) -> Rank {
     PEER_WEIGHT * (near + even)
 }
 
-/// What a rank adds to costs: more than any difference between those of a policy.
+/// What a rank adds to the cost. One rank adds more than any difference between costs of a policy.
 pub(crate) fn surcharge(rank: Rank) -> i64 {
     i64::from(rank) << COST_BITS
 }

@@ -1,4 +1,4 @@
-//! How many more tasks fit.
+//! Computes how many more tasks fit.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use crate::decisions::placement::several;
 use crate::state::node::{Device, Node};
 use crate::vocabulary::request::{Alignment, Request};
 
-/// How many tasks of this request fit on a node as it is now, one beside the other: exactly, for requests that are all
-/// alike. Beside other requests it is a necessary condition, and so it is for tasks with several requests for devices or
-/// with alternatives: of those there is room for one if it is not 0, and for so many at most.
+/// How many tasks with this request fit on a node in its present state, all at once. It is exact for equal requests
+/// without several device requests or alternatives. Beside other requests, it is only an upper bound. So it is for
+/// tasks with several device requests or alternatives; for those, a number above 0 means that there is room for one.
 #[must_use]
 pub fn room(node: &Node, request: &Request) -> u32 {
     if admits(node.spec(), request).is_err() {
@@ -34,7 +34,8 @@ pub fn room(node: &Node, request: &Request) -> u32 {
     on_node.min(on_devices(node, request))
 }
 
-/// As many as each request by itself has room for, and as time is free of all devices together.
+/// An upper bound: the least number for which each device request by itself has room, and for which the free time of
+/// all devices together is enough.
 fn of_several(node: &Node, request: &Request) -> u32 {
     if several::assign(node, request, Choice::Tightest).is_none() {
         return 0;
@@ -46,7 +47,7 @@ fn of_several(node: &Node, request: &Request) -> u32 {
     by_core.unwrap_or(u32::MAX).min(by_request.unwrap_or(u32::MAX))
 }
 
-/// As many as there is room for on the devices of a node that admits them, as their first choice.
+/// How many tasks have room on the devices of a node that admits them, as their first choice.
 pub(crate) fn on_devices(node: &Node, request: &Request) -> u32 {
     let specs = || node.devices().iter().zip(node.spec().devices.iter());
     let wanted = || specs().filter(|(_, spec)| request.constraints.admit_device(spec));
@@ -54,7 +55,7 @@ pub(crate) fn on_devices(node: &Node, request: &Request) -> u32 {
     if count < 2 || !request.rules.require_alignment() {
         return rounds(wanted().map(|(device, _)| parts(device, request)), count);
     }
-    // Each task stays within one group, so the groups do not get in each other's way.
+    // Each task stays within one group, so groups do not affect each other.
     let mut groups: BTreeMap<(Option<u16>, Option<u16>), Vec<u32>> = BTreeMap::new();
     for (device, spec) in wanted() {
         let nvlink = spec.nvlink_group.filter(|_| request.rules.nvlink == Alignment::Required);
@@ -69,7 +70,7 @@ pub(crate) fn on_devices(node: &Node, request: &Request) -> u32 {
     rounds.fold(0, u32::saturating_add)
 }
 
-/// How many tasks that want a part of one device would fit on a device, one after the other.
+/// How many tasks that want a part of one device would fit on a device, all at once.
 pub(crate) fn parts(device: &Device, request: &Request) -> u32 {
     if !device.is_healthy() {
         return 0;
@@ -80,14 +81,16 @@ pub(crate) fn parts(device: &Device, request: &Request) -> u32 {
     by_core.min(u32::try_from(by_memory).unwrap_or(u32::MAX))
 }
 
-/// How many tasks fit that want parts of `wanted` *different* devices each, if each device has room for so many parts.
+/// How many tasks fit that want parts of `wanted` *different* devices each, if each device has room for this many
+/// parts.
 ///
-/// That is the greatest number `n` for which the devices have `n * wanted` parts, counting at most `n` of each: that
-/// many are needed, and dealt out device by device to the tasks in turn they never meet themselves.
+/// This is the greatest `n` for which Σ min(parts of the device, `n`) ≥ `n` · `wanted`. The condition is necessary, as
+/// `n` tasks need `n` · `wanted` parts and use at most `n` of each device. It is sufficient, as parts can be dealt out
+/// to the tasks in turn, device by device, without giving a task two parts of one device.
 pub(crate) fn rounds(parts: impl Iterator<Item = u32> + Clone, wanted: u16) -> u32 {
     let wanted = u64::from(wanted.max(1));
     let mut most = u32::MAX;
-    // Each step lowers the bound to what it leaves possible, until it is possible itself.
+    // Each step lowers the bound to the number that it makes possible, until the bound itself is possible.
     loop {
         let places: u64 = parts.clone().map(|parts| u64::from(parts.min(most))).sum();
         let possible = u32::try_from(places / wanted).unwrap_or(u32::MAX).min(most);

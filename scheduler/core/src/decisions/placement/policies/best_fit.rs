@@ -5,13 +5,13 @@ use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// CPU and devices of the largest node, by which amounts are put in proportion: 128 cores, 8 devices.
+/// CPU and devices of the largest node, to which amounts are put in proportion: 128 cores, 8 devices.
 pub(crate) const CPU_MAX: i64 = 128_000;
-/// In thousandths of a device.
+/// Device time of the largest node, in thousandths of a device.
 pub(crate) const DEVICES_MAX: i64 = 8_000;
 
-/// The node with the least CPU and devices left: the score is 100 times 1 less the mean of both in proportion to the
-/// largest node, rounded down.
+/// Takes the node with the least CPU and devices left, in proportion to the largest node:
+/// score = ⌊100 · (1 − (CPU left + devices left) / 2)⌋.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BestFit;
 
@@ -26,19 +26,19 @@ impl Policy for BestFit {
     }
 }
 
-/// Time of all devices of a node that is free, in thousandths of a device.
+/// Free time of all devices of a node, in thousandths of a device.
 pub(crate) fn device_core_free(node: &Node) -> i64 {
     node.devices().iter().map(|device| i64::from(device.core_free().get())).sum()
 }
 
-/// More of anything is not told apart.
+/// Greater amounts are all treated as this much.
 const AMOUNT_MAX: u64 = 1 << 40;
 
 pub(crate) fn signed(amount: u64) -> i64 {
     i64::try_from(amount.min(AMOUNT_MAX)).unwrap_or(i64::MAX)
 }
 
-/// The cost of a score: the greater, the better.
+/// The cost for a score: the greater the score, the less the cost.
 pub(crate) fn cost(score: i128) -> i32 {
     let bound = i128::from(Bid::NONE - 1);
     i32::try_from((-score).clamp(-bound, bound)).unwrap_or(0)

@@ -8,12 +8,13 @@ use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// Tasks of one sort together: shares of a device, one device, two devices, and so on. A node scores 75 if it has only
-/// tasks of the sort, 50 if also others, 25 if none, otherwise 0, and up to 25 for being full.
+/// Puts tasks of one sort together: shares of a device, one device, two devices, and so on. A node scores 75 if it has
+/// only tasks of the sort, 50 if it has tasks of the sort and others, 25 if it has none at all, and otherwise 0. A full
+/// node scores up to 25 more.
 #[derive(Clone, Debug, Default)]
 pub struct GpuClustering;
 
-/// Sorts of tasks: 0 for shares, otherwise the number of devices.
+/// The sort of a task: 0 for a share of a device, otherwise the number of devices.
 fn sort(devices: u16, core: u32) -> u16 {
     if devices == 1 && core < 1000 { 0 } else { devices }
 }

@@ -6,8 +6,8 @@ use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// The node where what is free and what is asked for point least in the same direction: the score is 100 times 1 less
-/// half of the dot product of both in proportion to the largest node, rounded down.
+/// Takes the node whose free amounts point least in the direction of the request:
+/// score = ⌊100 · (1 − (dot product of both) / 2)⌋, with both vectors in proportion to the largest node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DotProduct;
 

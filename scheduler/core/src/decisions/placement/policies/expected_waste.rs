@@ -1,4 +1,4 @@
-//! The default policy: a task goes where it makes least unusable for the work that is expected.
+//! The default policy: places a task where it makes the least room unusable for the expected work.
 
 mod cpu_supply;
 mod fixed_point;
@@ -22,55 +22,59 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::MilliCpu;
 use crate::vocabulary::request::Request;
 
-/// Units of cost in a thousandth of a device.
+/// Units of cost for a thousandth of a device.
 const UNIT: i64 = 64;
 
-/// How much each consideration counts. Amounts are in thousandths of a device unless said otherwise.
+/// The weights of the considerations. Amounts are in thousandths of a device unless said otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Weights {
-    /// Of waste on devices, in thousandths.
+    /// The weight of waste on devices, in thousandths.
     pub waste: i64,
-    /// Of devices that the node's CPU cannot feed, in thousandths.
+    /// The weight of devices that the node's CPU cannot feed, in thousandths.
     pub unfed: i64,
-    /// CPU that feeds a device, in thousandths of what the mix's tasks with devices ask for.
+    /// The CPU that a device needs, in thousandths of what the mix's tasks with devices ask for.
     pub fed_by: i64,
-    /// Of CPU for which the node has no device left, in thousandths.
+    /// The weight of CPU for which the node has no device left, in thousandths.
     pub surplus: i64,
-    /// CPU beyond which it is too much for a device, in thousandths of what the mix's tasks with devices ask for.
+    /// The CPU for a device beyond which there is too much, in thousandths of what the mix's tasks with devices ask
+    /// for.
     pub enough: i64,
-    /// Of each device on nodes that tasks are restricted to, if these ask for as much as there is.
+    /// The cost of each device on nodes that tasks are restricted to, if these tasks ask for as much as there is.
     pub scarcity: i64,
-    /// For each core of CPU that is left free on the node, in thousandths of a thousandth; where CPU is what runs out,
-    /// so much less.
+    /// The cost of each core of CPU that is left free on the node, in thousandths of a thousandth of a device. If CPU
+    /// runs out before devices do, it is subtracted instead.
     pub core_left: i64,
-    /// Of putting a part onto an idle device.
+    /// The cost of putting a part onto an idle device.
     pub start_device: i64,
-    /// Of putting the first task with devices onto a node.
+    /// The cost of putting the first task with devices onto a node.
     pub start_node: i64,
-    /// Of what is left free of a device that a part is put onto, in thousandths: of devices that will do alike the
-    /// fullest is taken.
+    /// The cost of what is left free of a device that a part is put onto, in thousandths. So of devices that are
+    /// otherwise equal, the fullest is taken.
     pub device_left: i64,
-    /// Of room for more than four, more than two, and two devices.
+    /// The prices of room for more than four, for more than two, and for two devices.
     pub hosts: [HostPrice; 3],
-    /// Of what counts beside that where tasks end.
+    /// The weights of what counts in addition if tasks end.
     pub turnover: TurnoverWeights,
 }
 
-/// How much considerations count beside [`Weights`] where what ends is replaced by what comes. Where nothing ends, they
-/// do not count at all.
+/// Weights in addition to [`Weights`], in proportion to how far arriving tasks replace ending ones. If no task ends,
+/// they do not count at all.
 ///
-/// A cluster that only fills is decided by what will fit into what is left. One that lives never fills up: tasks for
-/// several devices need nodes that *become* idle, and these are nodes that nothing small was put on meanwhile.
+/// For a cluster that only fills, it matters what will fit into the room that is left. A cluster in which tasks end
+/// never fills up. There, tasks for several devices need nodes that *become* idle, and a node becomes idle only if no
+/// small task is put on it meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnoverWeights {
-    /// Room that is needed for tasks of several devices beside what is needed anyway, in thousandths of the standard
-    /// deviation of how many of them run at a time: by as much their number goes up and down by chance.
+    /// Room that is needed for tasks of several devices in addition to what is needed anyway, in thousandths of a
+    /// standard deviation. It is the deviation of the number of such tasks that run at a time, as this number varies by
+    /// chance.
     pub deviations: u64,
-    /// For each device that is left free on the node: the fullest node is taken, and others have time to become idle.
+    /// The cost of each device that is left free on the node. So the fullest node is taken, and others have time to
+    /// become idle.
     pub node_left: i64,
-    /// For each core of CPU that is left free on the node, in thousandths of a thousandth.
+    /// The cost of each core of CPU that is left free on the node, in thousandths of a thousandth of a device.
     pub core_left: i64,
-    /// Of devices on nodes that tasks are restricted to, in thousandths of [`Weights::scarcity`].
+    /// The additional cost of devices on nodes that tasks are restricted to, in thousandths of [`Weights::scarcity`].
     pub scarcity: i64,
 }
 
@@ -97,18 +101,19 @@ impl Default for Weights {
     }
 }
 
-/// The sum of what a placement changes for the worse:
+/// The cost of a bid is the sum of what a placement makes worse:
 ///
-/// 1. the waste of the devices' free parts, by what the expected sizes are worth (`WasteTable`);
+/// 1. the waste of the devices' free parts, by the worth of the expected sizes (`WasteTable`);
 /// 2. devices that the node's CPU can no longer feed, and CPU for which it has no device;
-/// 3. room for tasks of several devices, at a price that rises as it runs short (`Hosts`);
-/// 4. devices of models that others are restricted to;
-/// 5. small charges for what is left of the device and of the node's CPU, and for starting idle devices and nodes,
-///    which fill one after another;
-/// 6. where tasks end: what is left free of the node, and more room for tasks of several devices and more for devices
-///    that others are restricted to ([`TurnoverWeights`]).
+/// 3. room for tasks of several devices, at a price that rises as the room runs short (`Hosts`);
+/// 4. devices of models that other tasks are restricted to;
+/// 5. small charges for what is left of the device and of the node's CPU, and for starting idle devices and nodes, so
+///    that devices and nodes fill one after another;
+/// 6. if tasks end ([`TurnoverWeights`]): what is left free of the node, and higher prices for room for tasks of
+///    several devices and for devices that other tasks are restricted to.
 ///
-/// FGD's increment of fragmentation is no part of the sum: beside the table of waste it made every trace worse.
+/// FGD's increment of fragmentation is not part of the sum: added to the table of waste, it made the result worse on
+/// every trace.
 #[derive(Clone, Debug)]
 pub struct ExpectedWaste {
     weights: Weights,
@@ -123,7 +128,7 @@ pub struct ExpectedWaste {
     turnover: TurnoverPrices,
 }
 
-/// [`TurnoverWeights`] in units of cost, as far as they count now.
+/// [`TurnoverWeights`] in units of cost, as far as they count at the present turnover.
 #[derive(Clone, Copy, Debug, Default)]
 struct TurnoverPrices {
     eighths: u8,
@@ -131,12 +136,12 @@ struct TurnoverPrices {
     node_left: i64,
     /// Units of cost for each thousandth of a core that is left, in 2^20ths.
     core_left: i64,
-    /// What is added to the price of scarcity, in thousandths of it.
+    /// What is added to the price of scarcity, in thousandths of that price.
     scarcity: i64,
 }
 
 impl TurnoverPrices {
-    /// Whether enough has ended for what is in the bids.
+    /// Whether enough tasks have ended for the turnover to count in the bids.
     fn counts(&self) -> bool {
         self.eighths >= 4
     }
@@ -155,9 +160,9 @@ impl ExpectedWaste {
         let with_devices = mix.requests().filter(|(request, _)| request.devices.count > 0);
         let cpu = with_devices.map(|(request, tasks)| u128::from(request.cpu.get()) * u128::from(tasks)).sum::<u128>();
         let device_core = mix.device_core();
-        // Thousandths of a core for a thousandth of a device, in 1024ths.
+        // CPU for device time: thousandths of a core for a thousandth of a device, in 1024ths.
         let fed_by = i64::try_from((cpu * 1024 / u128::from(device_core.max(1))).clamp(1, FED_BY_MAX)).unwrap_or(1);
-        // As long as no tasks with devices are known, there is no telling how much CPU a device will want.
+        // As long as no tasks with devices are known, it is unknown how much CPU a device will need.
         let (unfed, surplus) = if device_core == 0 { (0, 0) } else { (weights.unfed, weights.surplus) };
         Self {
             waste: WasteTables::new(mix, weights.waste * UNIT / 1000),
@@ -172,7 +177,7 @@ impl ExpectedWaste {
         }
     }
 
-    /// What the node's imbalance of devices and CPU costs.
+    /// The cost of a node's imbalance of devices and CPU.
     fn imbalance(&self, devices: i64, cpu: MilliCpu) -> i64 {
         let cpu = i64::try_from(cpu.get()).unwrap_or(i64::MAX).min(CPU_MAX);
         self.unfed.of(devices, cpu) + self.surplus.of(devices, cpu)
@@ -200,7 +205,7 @@ impl Policy for ExpectedWaste {
                 (cost, used, started, choice) = (least, taken, idle, Choice::Device(index));
             }
         } else if request.devices.count > 1 {
-            // Whole devices leave nothing that parts of them could be put on.
+            // Whole devices leave no part on which other parts could be put.
             if !request.devices.takes_whole_devices() {
                 choice = Choice::Roomiest;
             }
@@ -250,8 +255,8 @@ impl Policy for ExpectedWaste {
         self.hosts.turnover(deviations.saturating_mul(eighths.into()) / 8);
         let before = std::mem::take(&mut self.turnover).counts();
         self.turnover.eighths = eighths;
-        // Room has its price at the moment of a decision. The rest is in the bids, all of which are made anew when it
-        // changes: on large clusters that takes long, so it counts fully or not at all.
+        // The price of room is applied at the moment of a decision. All else is in the bids, which are all computed
+        // anew when it changes. On large clusters that takes long, so the turnover counts in bids fully or not at all.
         if self.turnover.counts() {
             self.turnover =
                 TurnoverPrices { eighths, node_left: node_left * UNIT, core_left: core_price(core_left), scarcity };
@@ -269,19 +274,19 @@ impl Policy for ExpectedWaste {
     }
 }
 
-/// Units of cost for each thousandth of a core, in 2^20ths, of a weight in thousandths of a thousandth of a device for
-/// each core.
+/// Units of cost for each thousandth of a core, in 2^20ths. The weight is in thousandths of a thousandth of a device
+/// for each core.
 fn core_price(weight: i64) -> i64 {
     ((weight * UNIT) << 20) / 1_000_000
 }
 
-/// The most CPU for a device that is reckoned with, in 1024ths of thousandths of a core for a thousandth of a device.
+/// The most CPU for a device that is computed with, in 1024ths of thousandths of a core for a thousandth of a device.
 const FED_BY_MAX: u128 = 1 << 32;
 
-/// CPU that is reckoned with at most, in thousandths of a core: a million cores.
+/// The most CPU that is computed with, in thousandths of a core: a million cores.
 const CPU_MAX: i64 = 1_000_000_000;
 
-/// How far devices and CPU that are left on a node are from what tasks want of both.
+/// How far the devices and the CPU that are left on a node differ from the proportion that tasks want.
 #[derive(Clone, Copy, Debug)]
 enum Imbalance {
     /// Devices for which there is too little CPU.
@@ -290,7 +295,7 @@ enum Imbalance {
     Surplus(Proportion),
 }
 
-/// CPU for a device, and what is charged for what does not match.
+/// The wanted CPU for a device, and the charge for what does not match.
 #[derive(Clone, Copy, Debug)]
 struct Proportion {
     /// Thousandths of a core for each thousandth of a device, in 1024ths.
@@ -300,7 +305,8 @@ struct Proportion {
 }
 
 impl Proportion {
-    /// With this much CPU for a device and a charge for each device, in thousandths of its worth.
+    /// A proportion with this much CPU for a device, and a charge for each device, in thousandths of the device's
+    /// worth.
     fn new(cpu: i64, charge: i64) -> Self {
         let cpu = cpu.max(1);
         Self { cpu, charge: charge * UNIT * 1024 * 65536 / 1000 / cpu }
@@ -308,7 +314,7 @@ impl Proportion {
 }
 
 impl Imbalance {
-    /// The cost of what is left.
+    /// The cost for the devices and the CPU that are left.
     fn of(self, devices: i64, cpu: i64) -> i64 {
         let (excess, proportion) = match self {
             Self::Unfed(proportion) => (devices * proportion.cpu / 1024 - cpu, proportion),

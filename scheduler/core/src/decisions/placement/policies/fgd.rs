@@ -1,4 +1,4 @@
-//! FGD as it was published: fragmentation gradient descent (*Beware of Fragmentation*, USENIX ATC'23).
+//! FGD as published: fragmentation gradient descent (*Beware of Fragmentation*, USENIX ATC'23).
 
 use crate::decisions::placement::devices::chosen;
 use crate::decisions::placement::fitting::fitting_devices;
@@ -10,12 +10,12 @@ use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::request::Request;
 
-/// The tasks that the measure is over, in percent of all.
+/// The part of all tasks that the measure is computed over, in percent.
 const TYPICAL_PERCENT: u64 = 95;
 
-/// A task goes where fragmentation grows least. The published score is the logistic function of the decrease, in
-/// hundredths, *rounded down*: near-equals are equal then, and the first of them is filled. Without the rounding the
-/// policy is much worse.
+/// Places a task where fragmentation grows least. The published score is the logistic function of the decrease, in
+/// hundredths, *rounded down*. So nearly equal nodes are equal, and the first of them is filled. Without this rounding
+/// the policy is much worse.
 #[derive(Clone, Debug)]
 pub struct FragmentationGradient {
     measure: Fragmentation,
@@ -23,7 +23,7 @@ pub struct FragmentationGradient {
 }
 
 impl FragmentationGradient {
-    /// The policy, over the most frequent tasks of a mix.
+    /// The policy for a mix. It uses only the most frequent tasks of the mix.
     #[must_use]
     pub fn new(mix: &Mix) -> Self {
         let measure = Fragmentation::new(&mix.most_frequent(TYPICAL_PERCENT));
@@ -31,7 +31,7 @@ impl FragmentationGradient {
         Self { measure, score }
     }
 
-    /// The measure.
+    /// The measure of fragmentation.
     #[must_use]
     pub fn measure(&self) -> &Fragmentation {
         &self.measure
@@ -47,7 +47,7 @@ impl Policy for FragmentationGradient {
         let useful: i64 = node.devices().iter().map(|device| row.useful(device.usable_thousandths())).sum();
         let (free, idle) = (i64::from(node.usable_thousandths()), node.idle_devices());
         let fragmentation = |free: i64, useful: i64, idle: u16| tasks * free - useful - row.useful_idle(idle);
-        // What changes when one device goes from what it is to `after`: free, useful, idle.
+        // The changes when a device's usable part goes from the present one to `after`: free, useful, idle.
         let change = |device: &Device, after: u16| {
             let now = device.usable_thousandths();
             (i64::from(now) - i64::from(after), row.useful(now) - row.useful(after), u16::from(device.is_idle()))

@@ -6,7 +6,7 @@ use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// Devices in use first, then idle devices of nodes in use, then idle nodes.
+/// Takes devices in use first, then idle devices of nodes in use, then idle nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GpuPacking;
 

@@ -1,15 +1,15 @@
-//! Binpack and spread: by how much is free, and nothing else.
+//! Binpack and spread: decide only by how much is free.
 
 use crate::decisions::placement::policy::{Bid, Choice, Policy};
 use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// The fullest node, and on it the fullest device.
+/// Takes the fullest node, and on it the fullest device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Binpack;
 
-/// The emptiest node, and on it the emptiest device.
+/// Takes the emptiest node, and on it the emptiest device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread;
 
@@ -29,7 +29,7 @@ impl Policy for Spread {
     }
 }
 
-/// What decides: devices for a task with devices, in thousandths of one; CPU for others, in thousandths of a core.
+/// The amount that decides: for a task with devices, thousandths of a device; for others, thousandths of a CPU core.
 fn free(node: &Node, request: &Request) -> i32 {
     let free = if request.devices.count > 0 { u64::from(node.usable_thousandths()) } else { node.cpu_free().get() };
     i32::try_from(free).unwrap_or(i32::MAX - 1)

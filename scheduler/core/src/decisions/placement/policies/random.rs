@@ -1,4 +1,4 @@
-//! Any node that fits: what others are measured against.
+//! Takes any node that fits: a baseline for other policies.
 
 use crate::decisions::placement::fitting::fitting_devices;
 use crate::decisions::placement::policy::{Bid, Choice, Policy, Selection};
@@ -6,14 +6,14 @@ use crate::state::node::Node;
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::request::Request;
 
-/// Any node that fits, with equal chance, and any device on it. The chances follow from the seed.
+/// Takes any node that fits, with equal chance, and any device on it. The same seed gives the same choices.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// With this seed.
+    /// The policy with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
@@ -29,7 +29,7 @@ fn next(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// A number below `bound` from a random one.
+/// A number below `bound`, computed from a random 64-bit number.
 fn below(random: u64, bound: u64) -> u64 {
     u64::try_from((u128::from(random) * u128::from(bound)) >> 64).unwrap_or(0)
 }

@@ -60,11 +60,12 @@ pub(crate) struct Hundredths {
 }
 
 impl Hundredths {
-    /// Of `x / scale`.
+    /// The function of `x / scale`.
     pub(crate) fn new(scale: i64) -> Self {
         let at = |logit: i64| {
             let scaled = i128::from(logit) * i128::from(scale);
-            // The logarithm is no rational number: rounding it up or down makes no difference to integers.
+            // The logarithm is never a rational number here, so for integers it makes no difference whether it is
+            // rounded up or down.
             i64::try_from(scaled.div_euclid(1_000_000_000)).unwrap_or(i64::MAX)
         };
         let mut reached_at = [0; 99];

@@ -3,33 +3,35 @@
 use crate::decisions::placement::policy::NodeChange;
 use crate::vocabulary::mix::Mix;
 
-/// CPU is short if the nodes have less than this part of what the mix asks for beside as many devices, in percent.
+/// CPU is short if the nodes have less than this part of the CPU that the mix asks for with as many devices, in
+/// percent.
 const SHORT_BELOW: u128 = 95;
 
-/// The nodes' CPU and devices, and what a mix asks for of both.
+/// The CPU and devices of the nodes, and the CPU and devices that a mix asks for.
 ///
-/// Where there is CPU enough, a node's last cores are best used up: then they are in nobody's way. Where CPU is what
-/// runs out, devices are left over anyhow, and what counts is that the CPU that is left can still be used: in large
-/// parts. There, on nodes of eight devices, best fit by CPU lost 0.8 to 1.6 points against FGD.
+/// If there is enough CPU, it is best to use up a node's last cores. If CPU runs out first, some devices are left over
+/// in any case. Then it matters that the remaining CPU can still be used, so it should stay in large parts. In that
+/// case, on nodes of eight devices, best fit by CPU lost 0.8 to 1.6 points against FGD.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuSupply {
-    /// What all tasks of the mix ask for: thousandths of a core, and thousandths of a device.
+    /// What all tasks of the mix ask for: (thousandths of a core, thousandths of a device).
     wanted: (u128, u128),
-    /// Thousandths of a core and of a device that there are.
+    /// What all nodes have: (thousandths of a core, thousandths of a device).
     there: (u128, u128),
-    /// The same of each node.
+    /// What each node has, by its number.
     nodes: Vec<(u64, u64)>,
     is_short: bool,
 }
 
 impl CpuSupply {
-    /// For a mix, without nodes.
+    /// The supply for a mix, without any nodes yet.
     pub(crate) fn new(mix: &Mix) -> Self {
         let cpu = mix.requests().map(|(request, tasks)| u128::from(request.cpu.get()) * u128::from(tasks)).sum();
         Self { wanted: (cpu, mix.device_core().into()), there: (0, 0), nodes: Vec::new(), is_short: false }
     }
 
-    /// Takes in a node that was added, removed, or has changed; says whether what is short has changed.
+    /// Updates a node that was added or removed, or that has changed. Returns whether the answer to
+    /// [`CpuSupply::is_short`] has changed.
     pub(crate) fn learn(&mut self, change: NodeChange<'_>) -> bool {
         if !change.spec {
             return false;
@@ -42,7 +44,8 @@ impl CpuSupply {
         let old = std::mem::replace(&mut self.nodes[change.id.index()], new);
         self.there.0 = self.there.0 + u128::from(new.0) - u128::from(old.0);
         self.there.1 = self.there.1 + u128::from(new.1) - u128::from(old.1);
-        // What there is of CPU for each device, against what is wanted; both sides times the devices of both.
+        // Compares available CPU per device with wanted CPU per device; both sides are multiplied by both numbers of
+        // devices.
         let there = self.there.0.saturating_mul(self.wanted.1).saturating_mul(100);
         let wanted = self.wanted.0.saturating_mul(self.there.1).saturating_mul(SHORT_BELOW);
         let is_short = self.wanted.1 > 0 && there < wanted;

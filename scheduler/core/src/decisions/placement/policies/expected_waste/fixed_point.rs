@@ -1,8 +1,8 @@
-//! Linear equations in fixed-point numbers: the same on every machine.
+//! Solves linear equations in fixed-point numbers, with the same result on every machine.
 
-/// Bits after the point.
+/// Binary places after the point.
 const POINT: u32 = 40;
-/// One.
+/// The number 1 in fixed point.
 pub(crate) const ONE: i128 = 1 << POINT;
 
 /// An integer as a fixed-point number.
@@ -18,7 +18,7 @@ pub(crate) fn ratio(numerator: i128, denominator: i128) -> i128 {
 /// Solves `matrix * x = right` by elimination. Unknowns that the equations leave open are 0.
 pub(crate) fn solve(mut matrix: Vec<Vec<i128>>, mut right: Vec<i128>) -> Vec<i128> {
     let size = right.len();
-    // What is less than this is the error of rounding.
+    // A number smaller than this is only an error of rounding.
     let least = ONE >> 30;
     for column in 0..size {
         let pivot = (column..size).max_by_key(|row| (matrix[*row][column].abs(), size - row)).unwrap_or(column);

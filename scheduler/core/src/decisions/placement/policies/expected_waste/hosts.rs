@@ -1,5 +1,5 @@
-//! Room for tasks that need several whole devices of one node: how much there is, how much will be wanted, and what it
-//! is worth.
+//! Room for tasks that need several whole devices of one node: how much there is, how much will be needed, and its
+//! price.
 
 use crate::decisions::placement::policy::NodeChange;
 use crate::state::node::Node;
@@ -7,69 +7,70 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::{Bytes, MilliCpu};
 use crate::vocabulary::request::Request;
 
-/// Levels that are told apart at most: one bit each.
+/// The most levels that are told apart: one bit each.
 const LEVELS_MAX: usize = 8;
 
-/// What room for tasks of so many devices is worth: in thousandths of a device for each task.
+/// The price of room for tasks of a number of devices, in thousandths of a device for each task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostPrice {
-    /// When there is plenty.
+    /// The price when there is plenty of room.
     pub always: i32,
-    /// On top of that, twice this when there is none, half of it when there is what is needed, nothing at twice that.
+    /// An addition to the price: twice this without any room, half of it with the needed room, and 0 with twice the
+    /// needed room.
     pub short: i32,
-    /// What is needed for each task that is expected, in thousandths, if such tasks are few; the more of all work they
-    /// are, the more. Of all weights this one is sensitive: 10 % more or less cost 0.4 to 0.5 points on trace cpu250.
+    /// The room that is needed for each expected task, in thousandths, if such tasks are few. It rises with their part
+    /// of all work. Of all weights, this is a sensitive one: 10 % more or less cost 0.4 to 0.5 points on trace cpu250.
     pub needed: u64,
-    /// What is needed in any case, in thousandths.
+    /// The room that is needed in any case, in thousandths of a task's room.
     pub reserve: u64,
 }
 
-/// Tasks that need about the same of a node.
+/// A level: tasks with nearly the same needs.
 #[derive(Clone, Debug)]
 struct Level {
     devices: u16,
     cpu: MilliCpu,
     memory: Bytes,
-    /// How many tasks of the mix need at least this, with the same number of devices.
+    /// The number of tasks of the mix that need at least this, with the same number of devices.
     tasks: u64,
-    /// Room that is needed for each task that is expected, in thousandths.
+    /// The room that is needed for each expected task, in thousandths.
     needed: u64,
-    /// Room that is needed in any case, in thousandths.
+    /// The room that is needed in any case, in thousandths.
     reserve: u64,
     price: HostPrice,
 }
 
-/// The levels of a mix and the room that there is for each.
+/// The levels of a mix, and the room for each level.
 ///
-/// A task for eight whole devices fails when no idle node is left, even if hundreds of devices are. Without a price
-/// nothing keeps idle nodes for it; with a fixed one they are kept too early, when it does not matter, or given away
-/// too late. The price here follows from what is left: the devices that are free will be filled by tasks of the mix, of
-/// which a known part needs such nodes. As long as there are more nodes than that, they cost little.
+/// A task for eight whole devices fails when no idle node is left, even if hundreds of devices are free. Without a
+/// price, no idle nodes are kept for it. With a fixed price, they are kept too early, when it does not matter, or given
+/// away too late. The price here follows from what is left: tasks of the mix will fill the free devices, and a known
+/// part of these tasks needs such nodes. As long as there are more nodes than that, they cost little.
 ///
-/// Where tasks end, the cluster does not fill. How many tasks of a level run goes up and down by chance, about as much
-/// as the square root of their number, and so does the room that they need. Small tasks would soon take the nodes that
-/// they leave, and hardly ever leave a whole node themselves.
+/// If tasks end, the cluster does not fill up. The number of running tasks of a level varies by chance, by about the
+/// square root of the number, and so does the room that they need. Small tasks would soon take the nodes that such
+/// tasks leave, and would hardly ever leave a whole node themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     levels: Vec<Level>,
-    /// Time of devices that the mix's tasks ask for, in thousandths of a device.
+    /// Device time that the mix's tasks ask for, in thousandths of a device.
     mix_core: u64,
-    /// Of each node: how many tasks of each level it has room for, what is free of its devices, and how many it has.
+    /// For each node: for how many tasks of each level it has room, its free device time, and its number of devices.
     nodes: Vec<([u16; LEVELS_MAX], u32, u16)>,
     room: [u64; LEVELS_MAX],
-    /// What is free of all devices, in thousandths of one.
+    /// Free time of all devices, in thousandths of a device.
     free: u64,
     /// Number of all devices.
     devices: u64,
-    /// Room that is needed in addition, in thousandths of the standard deviation of how many tasks run at a time.
+    /// Room that is needed in addition, in thousandths of the standard deviation of the number of running tasks.
     deviations: u64,
     prices: [i32; LEVELS_MAX],
-    /// What prices are multiplied with.
+    /// The factor by which prices are multiplied.
     scale: i32,
 }
 
 impl Hosts {
-    /// The levels of a mix. `price` says what room for a number of devices is worth.
+    /// The levels of a mix. `price` gives the price of room for a number of devices.
     pub(crate) fn new(mix: &Mix, scale: i32, price: impl Fn(u16) -> HostPrice) -> Self {
         let mut tasks: Vec<(u16, MilliCpu, Bytes, u64)> = mix
             .requests()
@@ -81,7 +82,7 @@ impl Hosts {
         let mut levels: Vec<Level> = Vec::new();
         for (devices, cpu, memory, count) in tasks {
             match levels.last_mut().filter(|level| level.devices == devices) {
-                // Up to a tenth less CPU makes no other level.
+                // Up to a tenth less CPU belongs to the same level.
                 Some(level) if cpu.get().saturating_mul(10) >= level.cpu.get().saturating_mul(9) => {
                     level.memory = level.memory.max(memory);
                     level.tasks += count;
@@ -108,7 +109,7 @@ impl Hosts {
         }
     }
 
-    /// Takes in a node that was added, removed, or has changed.
+    /// Updates a node that was added or removed, or that has changed.
     pub(crate) fn learn(&mut self, change: NodeChange<'_>) {
         let id = change.id;
         if self.nodes.len() <= id.index() {
@@ -135,7 +136,7 @@ impl Hosts {
         self.set_prices();
     }
 
-    /// From now on so many thousandths of a standard deviation more room is needed.
+    /// Sets how much more room is needed from now on, in thousandths of a standard deviation.
     pub(crate) fn turnover(&mut self, deviations: u64) {
         self.deviations = deviations;
         self.set_reserves();
@@ -144,8 +145,9 @@ impl Hosts {
 
     fn set_reserves(&mut self) {
         for level in &mut self.levels {
-            // Tasks of this level that run when all devices are in use, in millionths. The variance of such a number is
-            // the number itself, so the root of these millionths is its deviation in thousandths.
+            // The number of running tasks of this level when all devices are in use, in millionths. The variance of
+            // this number is the number itself. So the square root of these millionths is its standard deviation in
+            // thousandths.
             let running =
                 u128::from(level.tasks) * u128::from(self.devices) * 1_000_000_000 / u128::from(self.mix_core);
             let deviation = u64::try_from(running).unwrap_or(u64::MAX).isqrt();
@@ -153,7 +155,7 @@ impl Hosts {
         }
     }
 
-    /// The levels that a node with so much free has room for, one bit each.
+    /// The levels for which a node with these free amounts has room, one bit each.
     pub(crate) fn levels(&self, idle_devices: u16, cpu: MilliCpu, memory: Bytes) -> u8 {
         let mut levels = 0;
         for (bit, level) in self.levels.iter().enumerate() {
@@ -164,7 +166,7 @@ impl Hosts {
         levels
     }
 
-    /// What room for these levels is worth now.
+    /// The present price of room for these levels.
     pub(crate) fn price(&self, levels: u8) -> i32 {
         let prices = self.prices.iter().enumerate().filter(|(bit, _)| levels >> bit & 1 == 1);
         prices.map(|(_, price)| *price).sum()
@@ -172,22 +174,23 @@ impl Hosts {
 
     fn set_prices(&mut self) {
         for ((price, level), room) in self.prices.iter_mut().zip(&self.levels).zip(self.room) {
-            // Tasks of this level among those that will fill what is free, in 16ths, and room for them in thousandths.
+            // Tasks of this level among those that will fill the free devices, in 16ths, and the room for them, in
+            // thousandths.
             let expected = (level.tasks.saturating_mul(self.free) / (self.mix_core / 16).max(1)).min(1 << 40);
             let needed = (expected.saturating_mul(level.needed) / 16).saturating_add(level.reserve);
             let there = room.saturating_mul(1000);
-            // 1 less half of what is there over what is needed, in 1024ths: 0 when there is twice as much as is needed.
+            // short = 1 − (there / needed) / 2, in 1024ths; 0 if there is at least twice as much as needed.
             let short = if there / 2 >= needed { 0 } else { 1024 - 512 * there / needed };
             let short = i64::try_from(short).unwrap_or(0);
-            // Squared, so that it rises steeply as room runs out.
+            // Squared, so that the price rises steeply as room runs out.
             let risen = (i64::from(level.price.short) * i64::from(self.scale) * (short * short)) >> 19;
             *price = level.price.always * self.scale + i32::try_from(risen).unwrap_or(i32::MAX);
         }
     }
 }
 
-/// How much of what a mix asks for is for so many whole devices or more, in thousandths; 900 at most. What is left over
-/// can be placed elsewhere: if nearly everything needs such room, nearly all that there is will be needed.
+/// The part of a mix's demand that is for at least this many whole devices, in thousandths, at most 900. It
+/// approximates the part of all room that will be needed: other demand can be placed elsewhere.
 fn part_of_demand(mix: &Mix, devices: u16) -> u64 {
     let whole =
         |request: &Request| request.devices.takes_whole_devices() && power_of_two(request.devices.count) >= devices;
@@ -197,13 +200,13 @@ fn part_of_demand(mix: &Mix, devices: u16) -> u64 {
     u64::try_from(part * 1000 / all.max(1)).unwrap_or(0).min(900)
 }
 
-/// The number of devices, rounded up.
+/// The number of devices, rounded up to a power of two.
 fn power_of_two(devices: u16) -> u16 {
     devices.checked_next_power_of_two().unwrap_or(u16::MAX)
 }
 
 impl Level {
-    /// Number of such tasks that a node has room for.
+    /// For how many tasks of this level a node has room.
     fn room(&self, node: &Node) -> u16 {
         if node.memory_free() < self.memory {
             return 0;

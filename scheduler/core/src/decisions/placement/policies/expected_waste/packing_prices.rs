@@ -1,24 +1,24 @@
-//! What parts of a device are worth, given how often each size is asked for.
+//! Prices of parts of a device, given how often each size is asked for.
 
 use crate::decisions::placement::policies::expected_waste::fixed_point::{ONE, fixed, ratio, solve};
 
-/// What is smaller is the error of rounding.
+/// A number smaller than this is only an error of rounding.
 const LEAST: i128 = ONE >> 28;
-/// Enough for any mix; each round brings the prices nearer.
+/// The most rounds. This is enough for any mix; each round improves the prices.
 const ROUNDS_MAX: usize = 1000;
 
-/// Prices of sizes, in thousandths of a device, at which no packing of a device is worth more than 1 and all tasks
-/// together are worth most: the dual of packing them, taken as divisible, onto as few devices as possible. A size that
-/// can only be packed with waste bears the cost of that waste; one that fits into what others leave is worth little.
-/// Solved by column generation.
+/// Prices of sizes, in thousandths of a device. They make all tasks together worth the most, while no packing of a
+/// device is worth more than 1. This is the dual of packing the tasks, taken as divisible, onto as few devices as
+/// possible. A size that can only be packed with waste bears the cost of that waste. A size that fits into what others
+/// leave is worth little. The prices are found by column generation.
 ///
-/// `sizes` are ascending, different, and between 1 and 1000; `counts` are how often each is asked for.
+/// `sizes` are ascending, different, and between 1 and 1000; `counts` say how often each size is asked for.
 pub(crate) fn prices(sizes: &[u16], counts: &[u64]) -> Vec<i128> {
     let number = sizes.len();
     let unit = |row: usize, value: i128| -> Vec<i128> {
         (0..number).map(|index| if index == row { value } else { 0 }).collect()
     };
-    // To begin with, each size is packed by itself.
+    // At the beginning, each size is packed by itself.
     let mut patterns: Vec<Vec<i128>> =
         (0..number).map(|row| unit(row, fixed(u64::from(1000 / sizes[row].max(1))))).collect();
     let mut worths = vec![ONE; number];
@@ -47,7 +47,7 @@ pub(crate) fn prices(sizes: &[u16], counts: &[u64]) -> Vec<i128> {
     prices.iter().map(|price| (*price).max(0)).collect()
 }
 
-/// The most that each free part of a device can be filled with, by thousandths from 0 to 1000.
+/// The most worth that each free part of a device can be filled with, by thousandths from 0 to 1000.
 pub(crate) fn values(sizes: &[u16], prices: &[i128]) -> Vec<i128> {
     let mut values = vec![0; 1001];
     for free in 1..=1000usize {
@@ -60,7 +60,7 @@ pub(crate) fn values(sizes: &[u16], prices: &[i128]) -> Vec<i128> {
     values
 }
 
-/// The packing of one device that is worth most: its worth, and how many of each size.
+/// The packing of one device with the greatest worth: its worth, and the number of each size in it.
 fn best_packing(sizes: &[u16], prices: &[i128]) -> (i128, Vec<i128>) {
     let values = values(sizes, prices);
     let mut packing = vec![0; sizes.len()];

@@ -1,4 +1,4 @@
-//! Nodes that some of the expected tasks are restricted to.
+//! Prices of devices on nodes that some of the expected tasks are restricted to.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::mix::Mix;
 use crate::vocabulary::request::{Constraints, Request};
 
-/// What the devices of each kind of node cost for being wanted by tasks that can run nowhere else: the demand of those
-/// tasks over the devices that they may use, each task restricted to several kinds counting for each of them, less what
-/// the least wanted kind costs.
+/// The price of devices on each kind of node, because tasks want them that can run nowhere else. It is the demand of
+/// those tasks divided by the devices that they may use, less the price of the least wanted kind. A task that may use
+/// several kinds counts for each of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Scarcity {
     kinds: Kinds,
     /// Restricted requests: their number in the mix, and their part of the mix's demand in millionths.
     restricted: Vec<(usize, i64)>,
-    /// Units of cost for a whole device of which as much is wanted as there is.
+    /// Units of cost for a whole device, if restricted tasks want as much as there is.
     weight: i64,
-    /// Of each node, its kind and devices.
+    /// For each node, its kind and its number of devices.
     nodes: BTreeMap<NodeId, (usize, i64)>,
     devices: Vec<i64>,
-    /// Devices of each kind when the prices were made.
+    /// The number of devices of each kind when the prices were computed.
     priced: Vec<i64>,
     prices: Vec<i64>,
 }
 
 impl Scarcity {
-    /// For a mix. `weight` is what a device costs, of which restricted tasks want as much as there is.
+    /// The prices for a mix. `weight` is the cost of a device if restricted tasks want as much as there is.
     pub(crate) fn new(mix: &Mix, weight: i64) -> Self {
         let all = mix.device_core().max(1);
         let is_restricted = |request: &Request| request.constraints != Constraints::default();
@@ -52,8 +52,8 @@ impl Scarcity {
         self.kinds.of(node).and_then(|kind| self.prices.get(kind)).copied().unwrap_or(0)
     }
 
-    /// Takes in a node that was added, removed, or has changed. Returns whether prices have changed: only when the
-    /// cluster has changed by a sixteenth, because then all bids are made anew.
+    /// Updates a node that was added or removed, or that has changed. Returns whether prices have changed. They change
+    /// only after the cluster has changed by a sixteenth, because all bids are then computed anew.
     pub(crate) fn learn(&mut self, change: NodeChange<'_>) -> bool {
         if !change.spec || self.restricted.is_empty() {
             return false;
@@ -84,8 +84,7 @@ impl Scarcity {
             let kinds: Vec<usize> = (0..self.devices.len()).filter(|kind| self.kinds.allow(*kind, *request)).collect();
             let devices: i64 = kinds.iter().map(|kind| self.devices[*kind]).sum();
             for kind in kinds {
-                // What is wanted of each of these devices, in millionths, if all tasks together want as much as there
-                // is.
+                // The demand for each of these devices, in millionths, if all tasks together want as much as there is.
                 wanted[kind] += part * all / devices.max(1);
             }
         }

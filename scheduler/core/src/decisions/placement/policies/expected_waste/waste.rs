@@ -1,4 +1,4 @@
-//! What a free part of a device is worth less than its size.
+//! The waste of a free part of a device: how much less than its size it is worth.
 
 use crate::decisions::placement::policies::expected_waste::fixed_point::{ONE, ratio};
 use crate::decisions::placement::policies::expected_waste::packing_prices::{prices, values};
@@ -8,18 +8,19 @@ use crate::vocabulary::mix::Mix;
 use crate::vocabulary::quantity::Bytes;
 use crate::vocabulary::request::Request;
 
-/// Sizes that get a price of their own at most: finding prices takes the third power of their number.
+/// The most sizes with a price of their own. The time to find prices grows with the third power of their number.
 const SIZES_MAX: usize = 32;
 
-/// Sizes of device memory that are told apart at most.
+/// The most sizes of device memory that are told apart.
 const MEMORIES_MAX: usize = 16;
 
-/// Tables of waste, one for each size of devices' memory: the same bytes are another part of another device.
+/// Tables of waste, one for each size of device memory: the same bytes are different parts of devices of different
+/// sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct WasteTables {
     mix: Mix,
     scale: i64,
-    /// Whether the mix asks for memory in bytes; otherwise one table will do for all devices.
+    /// Whether the mix asks for memory in bytes. If not, one table is enough for all devices.
     by_memory: bool,
     tables: Vec<(Bytes, WasteTable)>,
 }
@@ -36,7 +37,7 @@ impl WasteTables {
         Self { by_memory, tables: vec![(memory, WasteTable::new(mix, memory, scale))], mix: mix.clone(), scale }
     }
 
-    /// Takes in a node that is new.
+    /// Adds the table that a new node needs.
     pub(crate) fn learn(&mut self, node: &Node) {
         let memory = memory(node);
         let known = self.tables.iter().any(|(of, _)| *of == memory);
@@ -45,7 +46,7 @@ impl WasteTables {
         }
     }
 
-    /// The table for a node's devices; that of the nearest size of memory if there are too many.
+    /// The table for a node's devices. If there were too many sizes of memory, the table of the nearest size.
     pub(crate) fn of(&self, node: &Node) -> &WasteTable {
         let [(_, any), others @ ..] = &self.tables[..] else { unreachable!("there is a table from the beginning") };
         if others.is_empty() {
@@ -57,32 +58,32 @@ impl WasteTables {
     }
 }
 
-/// Memory of a node's first device; nodes with devices of different memory are rare.
+/// Memory of a node's first device. Nodes with devices of different memory are rare.
 fn memory(node: &Node) -> Bytes {
     node.devices().first().map_or(Bytes::ZERO, |device| device.memory())
 }
 
-/// For each part of a device that can be left free, how much of it the expected work cannot turn into value.
+/// For each free part of a device, how much of it the expected work cannot use.
 #[derive(Clone, Debug)]
 pub(crate) struct WasteTable {
-    /// By free thousandths, in thousandths times `scale`.
+    /// By free thousandths of a device: the waste, in thousandths of a device times `scale`.
     waste: Vec<i32>,
 }
 
 impl WasteTable {
-    /// Of a mix, for devices with so much memory: each part of a device that is asked for has its price ([`prices`]);
-    /// what a free part could be filled with at these prices is of use, the rest is waste. In thousandths of a device
-    /// times `scale`.
+    /// The table of a mix, for devices with this memory, in thousandths of a device times `scale`. Each requested part
+    /// of a device has its price ([`prices`]). A free part is of use as far as it can be filled at these prices. The
+    /// rest is waste.
     fn new(mix: &Mix, device_memory: Bytes, scale: i64) -> Self {
         let mut counts = [0u64; 1001];
         for (request, count) in mix.requests().filter(|(request, _)| !several_whole(request)) {
             let part = usize::try_from(request.devices.part_of(device_memory).max(1)).unwrap_or(usize::MAX);
-            // What does not fit onto such devices gives nothing of them a worth.
+            // A request that does not fit onto such devices gives no part of them a worth.
             if let Some(tasks) = counts.get_mut(part) {
                 *tasks += count * u64::from(request.devices.count);
             }
         }
-        // Whole devices always have a price: that of the unit.
+        // A whole device always has a price of 1.
         counts[1000] = counts[1000].max(1);
         merge_rare(&mut counts);
         let asked = || (0u16..).zip(counts).filter(|(_, count)| *count > 0);
@@ -97,19 +98,19 @@ impl WasteTable {
         Self { waste: waste.collect() }
     }
 
-    /// Waste of a device with so much free.
+    /// The waste of a device with this many free thousandths.
     pub(crate) fn of(&self, free: u16) -> i32 {
         self.waste.get(usize::from(free)).copied().unwrap_or_default()
     }
 }
 
-/// Tasks for several whole devices have no use for parts.
+/// Whether a task is for several whole devices, so has no use for parts.
 fn several_whole(request: &Request) -> bool {
     request.devices.count > 1 && request.devices.takes_whole_devices()
 }
 
-/// Counts sizes that make up the least demand with the next larger ones, until there are few enough. The whole device
-/// stays.
+/// Adds the counts of the sizes with the least demand to the next larger sizes, until there are few enough sizes. The
+/// whole device stays.
 fn merge_rare(counts: &mut [u64; 1001]) {
     let mut sizes: Vec<usize> = (0..1000).filter(|size| counts[*size] > 0).collect();
     while sizes.len() >= SIZES_MAX {
