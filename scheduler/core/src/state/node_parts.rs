@@ -1,4 +1,4 @@
-//! What nodes have in common, kept once for all of them.
+//! Parts that many nodes have in common, kept once for all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use crate::vocabulary::shared::Shared;
 use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 use crate::vocabulary::texts::Texts;
 
-/// Parts that are equal in many nodes: a cluster has nodes of few makes. What names a node or a device is its own.
+/// Parts that are equal in many nodes, as a cluster has nodes of only a few makes. The names of nodes and devices are
+/// not shared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeParts {
     /// Keys and texts of labels and attributes.
@@ -18,7 +19,7 @@ pub(crate) struct NodeParts {
 }
 
 impl NodeParts {
-    /// Takes in a node. `models` are the numbers of the resources of its devices' models.
+    /// Adds a node. `models` are the resource numbers of its devices' models.
     pub(crate) fn join(&mut self, spec: NodeSpec, models: &[usize]) -> KnownNode {
         let NodeSpec { name, labels, taints, cpu, memory, devices, cordoned, counted, foreign } = spec;
         let devices = devices.into_iter().zip(models).map(|(device, model)| self.join_device(device, *model));
@@ -72,7 +73,7 @@ impl NodeParts {
         texts.map(|text| self.texts.join(text))
     }
 
-    /// Gives a node the labels, taints and attributes of another, and cordons it like that.
+    /// Gives a node the labels, taints, device attributes and cordon of another specification.
     pub(crate) fn relabel(&mut self, node: &mut KnownNode, like: &NodeSpec) {
         if node.labels != like.labels {
             let old = std::mem::replace(&mut node.labels, self.join_texts(&like.labels));
@@ -92,14 +93,14 @@ impl NodeParts {
         }
     }
 
-    /// Makes a device of a node healthy or not.
+    /// Sets the health of a node's device.
     pub(crate) fn set_health(&mut self, node: &mut KnownNode, device: usize, health: Health) {
         let Some(device) = Arc::make_mut(&mut node.devices).get_mut(device) else { return };
         let kind = DeviceKind { health, ..DeviceKind::clone(&device.kind) };
         self.exchange_kind(device, kind);
     }
 
-    /// Takes a node out.
+    /// Removes a node, and the shared parts that no other node has.
     pub(crate) fn leave(&mut self, node: &KnownNode) {
         self.leave_texts(&node.labels);
         self.counted.leave(&node.counted);

@@ -1,4 +1,4 @@
-//! What claims of one template share: all but their names.
+//! Templates: everything that the claims of one template share, which is all but their names.
 
 use std::cmp::Ordering;
 use std::ops::Deref;
@@ -17,7 +17,7 @@ pub struct KnownClaim {
     template: Arc<Template>,
 }
 
-/// All of a claim but its name. A job's tasks and a deployment's pods are equal in it, so they have it together.
+/// All of a claim except its name. A job's tasks and a deployment's pods are equal in it, so they share one template.
 #[derive(Clone, Debug)]
 pub struct Template {
     pub(crate) class: ClassId,
@@ -68,7 +68,7 @@ impl From<&KnownClaim> for Claim {
 }
 
 impl Template {
-    /// All that templates can differ in. Of the request the class is enough, which is quicker to compare.
+    /// Everything in which templates can differ. The class stands for the request, because it is quicker to compare.
     fn key(&self) -> impl Ord + '_ {
         let Self { class, priority, preemptible, min_runtime_ms, .. } = *self;
         let Self { namespace, queue, pod_group, sub_group, disruption_budget, .. } = self;
@@ -96,14 +96,14 @@ impl Ord for Template {
     }
 }
 
-/// The templates of all claims that there are.
+/// The templates of all claims of a cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Templates {
     claims: Shared<Template>,
 }
 
 impl Templates {
-    /// Takes in a claim, the class of whose request this is.
+    /// Adds a claim. `class` and `request` are those of the claim's request.
     pub(crate) fn join(&mut self, claim: Claim, class: ClassId, request: Arc<Request>) -> KnownClaim {
         let template = Template {
             class,
@@ -120,14 +120,14 @@ impl Templates {
         KnownClaim { name: claim.name.into(), template: self.claims.join(template) }
     }
 
-    /// Gives a claim another request, of this class.
+    /// Gives a claim another request, which is of this class.
     pub(crate) fn change_request(&mut self, known: &mut KnownClaim, class: ClassId, request: Arc<Request>) {
         let template = Template { class, request, ..Template::clone(known) };
         let before = std::mem::replace(&mut known.template, self.claims.join(template));
         self.claims.leave(&before);
     }
 
-    /// Takes a claim out. A template without claims is forgotten.
+    /// Removes a claim. A template without claims is forgotten.
     pub(crate) fn leave(&mut self, known: &KnownClaim) {
         self.claims.leave(&known.template);
     }

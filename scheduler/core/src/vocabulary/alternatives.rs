@@ -7,8 +7,8 @@ use crate::vocabulary::device_request::{DeviceRequest, DeviceWish, FurtherReques
 
 /// What a task accepts in place of its first choice of devices. Its request itself describes the first choice.
 ///
-/// On a node a task takes the first of its choices that fits there. Of several nodes it goes to one whose choice has the
-/// least rank; a policy decides between nodes of equal rank.
+/// On a node, a task takes the first of its choices that fits there. Of several nodes, it goes to one on which that
+/// choice has the least rank. A policy decides between nodes of equal rank.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Alternatives {
     /// The name of the first choice's only request, for reasons. If the choice has several requests, each has its own

@@ -1,4 +1,4 @@
-//! What a task asks for of devices: one request in most cases, several in some.
+//! The device requests of a task: mostly one request, sometimes several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::quantity::{Bytes, DeviceCore};
 
-/// Equal parts of a number of devices of one node.
+/// A request for equal parts of one or more devices of one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DeviceRequest {
-    /// Number of different devices; 0: none, and what follows is of no account.
+    /// The number of different devices; with 0, the other fields have no effect.
     pub count: u16,
-    /// Time of each device.
+    /// Time of each device, in thousandths of the device.
     pub core: DeviceCore,
     /// Memory of each device.
     pub memory: DeviceMemory,
@@ -30,14 +30,14 @@ impl DeviceRequest {
         Self { count, core: DeviceCore::WHOLE, memory: DeviceMemory::Thousandths(1000) }
     }
 
-    /// Whether nothing of such a device is left for others, neither time nor memory.
+    /// Whether it leaves nothing of its devices that others could use: no time, or no memory.
     #[must_use]
     pub fn takes_whole_devices(&self) -> bool {
         self.core == DeviceCore::WHOLE || self.memory == DeviceMemory::Thousandths(1000)
     }
 
-    /// The part of a device with so much memory that others cannot use any more, in thousandths: of its time or of its
-    /// memory, whichever is more. More than 1000 if the device has too little memory.
+    /// The part of a device with this memory that others can no longer use, in thousandths: max(part of its time, part of
+    /// its memory). More than 1000 if the device has too little memory.
     pub(crate) fn part_of(&self, device_memory: Bytes) -> u32 {
         let of_memory = match self.memory {
             DeviceMemory::Thousandths(part) => part,
@@ -49,7 +49,7 @@ impl DeviceRequest {
         self.core.get().max(of_memory)
     }
 
-    /// Time of all devices together, in thousandths of one.
+    /// Time of all devices together, in thousandths of one device.
     #[must_use]
     pub fn total_core(&self) -> u64 {
         u64::from(self.count) * u64::from(self.core.get())
@@ -59,9 +59,9 @@ impl DeviceRequest {
 /// Memory of a device: an amount, or a part of what the chosen device has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum DeviceMemory {
-    /// This much.
+    /// This many bytes.
     Bytes(Bytes),
-    /// So many thousandths of the device's memory, at most 1000.
+    /// This many thousandths of the device's memory, at most 1000.
     Thousandths(u32),
 }
 
@@ -72,7 +72,7 @@ impl Default for DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// What this is on a device with `memory`.
+    /// The amount on a device with `memory`.
     #[must_use]
     pub fn on(self, memory: Bytes) -> Bytes {
         match self {
@@ -82,26 +82,26 @@ impl DeviceMemory {
     }
 }
 
-/// What a task asks for of devices beside its first request, [`Request::devices`], and what the devices of its requests
-/// have to do with each other.
+/// The device requests of a task after its first one ([`Request::devices`]), and the relations between the devices of
+/// its requests.
 ///
-/// The devices of one request are different ones. Two requests may have parts of the same device, if it has so much
-/// and no link says otherwise.
+/// The devices of one request are different devices. Two requests may have parts of the same device, if it has enough
+/// for both and no link forbids it.
 ///
 /// [`Request::devices`]: crate::Request::devices
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct FurtherRequests {
-    /// What the first request is called, for reasons.
+    /// The name of the first request, for reasons.
     pub first_name: String,
     /// The requests after the first one, in order. No two requests of a task have the same name.
     pub requests: Vec<FurtherRequest>,
-    /// All of these must hold.
+    /// The links between devices; all of them must hold.
     pub links: BTreeSet<DeviceLink>,
 }
 
 impl FurtherRequests {
-    /// The requests of a task that has these parts of devices, each named by its device: one request for all equal parts
-    /// of different devices.
+    /// The requests of a task that has these parts of devices, each given with its device: one request for all equal
+    /// parts of different devices.
     pub fn for_parts<'a>(
         parts: impl IntoIterator<Item = (&'a str, DeviceCore, Bytes)>,
     ) -> (DeviceRequest, Option<Arc<Self>>) {
@@ -133,16 +133,16 @@ impl FurtherRequests {
     }
 }
 
-/// A request of a task for devices, after its first one.
+/// A device request of a task, after its first one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct FurtherRequest {
-    /// What it is called, for reasons.
+    /// The name of the request, for reasons.
     pub name: String,
-    /// Devices and parts of devices: at least one.
+    /// The devices, or parts of devices, that it asks for: at least one.
     pub devices: DeviceRequest,
-    /// Models of which each of its devices must be one; empty: any.
+    /// Each of its devices must be of one of these models; empty: any model.
     pub models: BTreeSet<String>,
-    /// Attributes that each of its devices must have, with these values.
+    /// Each of its devices must have these attributes, with these values.
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -153,75 +153,75 @@ impl FurtherRequest {
     }
 }
 
-/// What the devices of some requests of a task must have in common, or must not. A device without the property will not
-/// do.
+/// What the devices of some requests of a task must, or must not, have in common. A device without the property is not
+/// accepted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceLink {
-    /// The requests, by their places; 0 is the first one.
+    /// The positions of the requests; 0 is the first one.
     pub requests: BTreeSet<u16>,
-    /// What it is about.
+    /// The property that is compared.
     pub property: DeviceProperty,
-    /// How the devices are to compare in it.
+    /// How the devices must compare in it.
     pub comparison: Comparison,
 }
 
-/// Something that devices can be compared in.
+/// A property in which devices can be compared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum DeviceProperty {
-    /// Which device it is.
+    /// The identity of the device.
     Identity,
     /// The group of devices that reach each other by NVLink.
     NvlinkGroup,
-    /// The switch that it is attached to.
+    /// The switch that the device is attached to.
     Switch,
-    /// The value of an attribute.
+    /// The value of this attribute.
     Attribute(String),
 }
 
-/// How devices are to compare in a property.
+/// How devices must compare in a property.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Comparison {
-    /// All have the same.
+    /// All devices have the same value.
     Same,
-    /// No two have the same.
+    /// No two devices have the same value.
     Distinct,
 }
 
-/// One of a task's requests for devices: the first or a further one of one of its choices.
+/// One device request of one of a task's choices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceWish<'a> {
-    /// What it is called; `None`: it is the task's only one.
+    /// The name of the request; `None`: it is the task's only one.
     pub name: Option<&'a str>,
-    /// Devices and parts of devices.
+    /// The devices, or parts of devices, that it asks for.
     pub devices: &'a DeviceRequest,
-    /// Models of which each of its devices must be one; empty: any.
+    /// Each of its devices must be of one of these models; empty: any model.
     pub models: &'a BTreeSet<String>,
-    /// Attributes that each of its devices must have, with these values.
+    /// Each of its devices must have these attributes, with these values.
     pub attributes: &'a BTreeMap<String, String>,
 }
 
 impl DeviceWish<'_> {
-    /// Whether a device will do, whatever is free of it.
+    /// Whether a device is accepted, whatever is free of it.
     #[must_use]
     pub fn admit_device(&self, device: &KnownDevice) -> bool {
         self.admit_model(&device.model)
             && self.attributes.iter().all(|(key, value)| device.attribute(key) == Some(value))
     }
 
-    /// Whether any device will do.
+    /// Whether every device is accepted.
     #[must_use]
     pub fn admit_any_device(&self) -> bool {
         self.models.is_empty() && self.attributes.is_empty()
     }
 
-    /// Whether a device of this model may do.
+    /// Whether devices of this model can be accepted.
     #[must_use]
     pub fn admit_model(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.contains(model)
     }
 }
 
-/// Each part of a device that requests ask for.
+/// The request behind each part of a device.
 pub(crate) fn parts<'a>(wishes: impl Iterator<Item = DeviceWish<'a>> + 'a) -> impl Iterator<Item = DeviceRequest> + 'a {
     wishes.flat_map(|wish| std::iter::repeat_n(*wish.devices, usize::from(wish.devices.count)))
 }

@@ -240,7 +240,7 @@ pub enum EventError {
         Amount(resource, *held), Amount(resource, *bound), Amount(resource, *asked)
     )]
     QueueExceeded {
-        /// The name of the queue whose bound is passed.
+        /// The name of the queue with the bound.
         queue: String,
         /// The resource of which too much would be held.
         resource: Resource,

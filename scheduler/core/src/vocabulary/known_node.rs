@@ -1,4 +1,4 @@
-//! Nodes as a cluster keeps them: what many of them have in common is in memory once.
+//! Nodes as a cluster keeps them. Parts that many nodes have in common are in memory once.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use crate::vocabulary::spec::{DeviceSpec, Health, NodeSpec};
 use crate::vocabulary::taint::Taint;
 use crate::vocabulary::texts::Texts;
 
-/// A node as a cluster keeps it. [`NodeSpec::from`] makes of it what was reported.
+/// A node as a cluster keeps it. [`NodeSpec::from`] makes the reported specification of it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KnownNode {
     /// See [`NodeSpec::name`].
@@ -41,8 +41,8 @@ pub struct KnownDevice {
     pub(crate) kind: Arc<DeviceKind>,
 }
 
-/// What devices of the same model at the same place in nodes of the same make have in common. Whoever reports a device
-/// often says its name as an attribute, too: as that alone would make each device one of a kind, the text is left out.
+/// What devices of the same model at the same place in nodes of the same make have in common. A device's name is often
+/// reported as an attribute, too. That attribute alone would make each device one of a kind, so its text is left out.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DeviceKind {
     /// The number of its model's resource.

@@ -1,10 +1,10 @@
-//! What the place of a task has to do with the places of others: affinity, anti-affinity and topology spread.
+//! Rules about the places of tasks relative to each other: affinity, anti-affinity and topology spread.
 //!
-//! The rules are those of Kubernetes. A rule counts the members of a [`PeerGroup`] in each domain of a topology key:
-//! nodes with the same value of this label are one domain. Which tasks are members is decided outside, by selectors
-//! that the core does not know. Each task is told with the groups that it is a member of.
+//! The rules are those of Kubernetes. A rule counts the members of a [`PeerGroup`] in each domain of a topology key;
+//! nodes with the same value of this label are one domain. Selectors decide which tasks are members, and the core does
+//! not know selectors. Each task comes with the list of groups that it is a member of.
 //!
-//! A rule is about where a task may be placed. What runs already stays, whatever happens around it.
+//! A rule applies when a task is placed. A task that runs stays, whatever happens around it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
@@ -14,7 +14,7 @@ use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::taint::{Taint, Toleration};
 use crate::vocabulary::texts::Texts;
 
-/// Tasks that rules count together, by a name that says which tasks these are: people read it in explanations.
+/// The tasks that rules count together. The name says which tasks these are; people read it in explanations.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerGroup(pub Arc<str>);
 
@@ -30,102 +30,106 @@ impl Display for PeerGroup {
     }
 }
 
-/// What a task is to others, and its own rules about them.
+/// The groups of a task, and its rules about other tasks.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Peers {
     /// The groups that it is a member of.
     pub member_of: BTreeSet<PeerGroup>,
-    /// Whom it must be near.
+    /// The group that it must be near.
     pub affinity: Option<Affinity>,
-    /// Whom it must not be near, and who must not be placed near it.
+    /// The groups that it must not be near. Their members must not be placed near it, either.
     pub anti_affinity: BTreeSet<AntiAffinity>,
     /// How evenly members of groups must stand in domains when it is placed.
     pub spread: BTreeSet<TopologySpread>,
-    /// Whom it would rather be near, or not near, and who would rather be placed near it, or not near.
+    /// The groups that it would rather be near, or not near. The same is wished of their members with regard to this
+    /// task.
     pub preferences: BTreeSet<PeerPreference>,
-    /// Groups of which it would rather be where a domain has few members.
+    /// The groups that it would rather have spread: it prefers domains with few of their members.
     pub preferred_spread: BTreeSet<TopologySpread>,
 }
 
 impl Peers {
-    /// Whether nothing is said: no group, and no rule.
+    /// Whether it has no group and no rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it has a rule of its own that keeps it from nodes.
+    /// Whether it has a rule of its own that keeps it from some nodes.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         self.affinity.is_some() || !self.anti_affinity.is_empty() || !self.spread.is_empty()
     }
 
-    /// The groups whose members count for its affinity and its spread: where those are decides where it may be.
+    /// The groups of its affinity and its spread rules: the places of their members decide where it may be placed.
     pub(crate) fn counted_on(&self) -> impl Iterator<Item = &PeerGroup> {
         let spread = self.spread.iter().map(|spread| &spread.group);
         self.affinity.iter().map(|affinity| &affinity.group).chain(spread)
     }
 }
 
-/// A task is placed only where, of each of these keys, a member of the group is in the node's domain.
+/// A task with this rule is placed only on a node that has, for each of these keys, a member of the group in its
+/// domain.
 ///
-/// While no member is in any domain, a task that is itself a member may go wherever a node has all the keys. Otherwise
-/// nobody could be the first.
+/// While no domain has a member, a task that is itself a member may be placed on any node that has all the keys.
+/// Otherwise no member could be the first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Affinity {
-    /// Who is counted.
+    /// The group of tasks that are counted.
     pub group: PeerGroup,
     /// Labels of nodes, each of which makes domains.
     pub topology_keys: BTreeSet<String>,
 }
 
-/// A task is placed only where no member of the group is in the node's domain, and no member is placed in the domain of
-/// a task that has this rule. A node without the label is in no domain.
+/// A task with this rule is placed only where the node's domain has no member of the group. A member is placed only
+/// where the node's domain has no task with this rule. A node without the label is in no domain.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AntiAffinity {
-    /// Who is counted.
+    /// The group of tasks that are counted.
     pub group: PeerGroup,
     /// The label of nodes that makes the domains.
     pub topology_key: String,
 }
 
-/// A task would rather be placed where members of the group are in the node's domain, and members in the domain of a
-/// task that has this wish: so much for each of them. If the weight is below 0, it would rather not.
+/// A task with this wish prefers nodes with members of the group in their domain, and members prefer nodes with such
+/// tasks in their domain. Each such member or task adds the weight. With a weight below 0, such nodes are avoided
+/// instead.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PeerPreference {
     /// The tasks that are counted.
     pub group: PeerGroup,
     /// The label of nodes that makes the domains.
     pub topology_key: String,
-    /// From -100 to 100 for one term in Kubernetes; terms about the same can be added up.
+    /// For one term in Kubernetes from -100 to 100. Terms about the same group and key can be added up.
     pub weight: i32,
 }
 
-/// A task is placed only where the node's domain then has at most `max_skew` members more than the domain that has
-/// least. As a preference it keeps a task from nowhere; [`Peers::preferred_spread`] says so.
+/// A task with this rule is placed only where (members in the node's domain, including the task if it is one) −
+/// (members in the domain with the fewest) ≤ `max_skew`. As a preference ([`Peers::preferred_spread`]) it does not
+/// exclude any node.
 ///
-/// Only nodes that have the keys of all the task's spread rules count, and of those the ones that `labels`,
-/// `node_terms` and `tolerations` allow. A task is counted itself if it is a member.
+/// Only nodes that have the keys of all the task's spread rules count, and of those only the ones that `labels`,
+/// `node_terms` and `tolerations` allow.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TopologySpread {
-    /// Who is counted.
+    /// The group of tasks that are counted.
     pub group: PeerGroup,
     /// The label of nodes that makes the domains.
     pub topology_key: String,
-    /// How many members more than the domain with least.
+    /// The most members that a domain may have above the domain with the fewest.
     pub max_skew: u32,
-    /// If there are fewer domains than this, the one with least is taken to have no member.
+    /// With fewer domains than this, the least number of members is taken to be 0.
     pub min_domains: u32,
-    /// Labels, with their values, of nodes that count.
+    /// Only nodes with these labels, with these values, count.
     pub labels: BTreeMap<String, String>,
-    /// Terms of which nodes that count match at least one; empty: any node.
+    /// Only nodes that match at least one of these terms count; empty: any node.
     pub node_terms: BTreeSet<NodeTerm>,
-    /// Nodes with other taints than these tolerate do not count; `None`: taints do not matter.
+    /// Only nodes of which these tolerate all taints count; `None`: taints do not matter.
     pub tolerations: Option<BTreeSet<Toleration>>,
 }
 
 impl TopologySpread {
-    /// Whether a node with these labels and taints counts, as far as this rule says.
+    /// Whether a node with these labels and taints counts for this rule.
     pub(crate) fn counts(&self, labels: &Texts, taints: &[Taint]) -> bool {
         let tolerates = |taint: &Taint, tolerations: &BTreeSet<Toleration>| {
             tolerations.iter().any(|toleration| toleration.tolerates(taint))
@@ -165,7 +169,7 @@ pub enum PeerMisfit<S = String> {
         /// The node's value of the label.
         domain: S,
     },
-    /// A task that must not be near members of a group, of which the task is one, is in the node's domain.
+    /// The task is a member of a group, and a task that must not be near members of that group is in the node's domain.
     AntiAffinityOfOthers {
         /// The group.
         group: S,
@@ -174,7 +178,7 @@ pub enum PeerMisfit<S = String> {
         /// The node's value of the label.
         domain: S,
     },
-    /// The node's domain would have too many members more than the one with least.
+    /// The node's domain would have too many members more than the domain with the fewest.
     Spread {
         /// The group.
         group: S,
@@ -184,15 +188,15 @@ pub enum PeerMisfit<S = String> {
         domain: S,
         /// Members that the domain has.
         members: u32,
-        /// Members of the domain with least.
+        /// Members of the domain with the fewest.
         least: u32,
-        /// By how many more it may have, the task counted.
+        /// The most members that the domain may have above that, with the task counted.
         max_skew: u32,
     },
 }
 
 impl PeerMisfit<&str> {
-    /// The same, with texts of its own.
+    /// The same reason with texts of its own.
     pub(crate) fn to_owned(&self) -> PeerMisfit {
         let own = |text: &str| text.to_owned();
         match *self {
@@ -221,7 +225,7 @@ impl PeerMisfit<&str> {
 }
 
 impl PeerMisfit {
-    /// Whether the same rule is in the way, in whatever domain.
+    /// Whether both are about the same rule, in any domain.
     pub(crate) fn is_alike(&self, other: &Self) -> bool {
         type Rule<'a> = (u8, &'a str, &'a str);
         fn rule(of: &PeerMisfit) -> Rule<'_> {
@@ -237,7 +241,7 @@ impl PeerMisfit {
     }
 }
 
-/// As a sentence about one node, without its subject.
+/// Written as a sentence about one node, without its subject.
 impl Display for PeerMisfit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,28 +1,29 @@
-//! Nodes that a task would rather have than others: the preferred terms of Kubernetes' node affinity.
+//! Nodes that a task prefers: the preferred terms of Kubernetes' node affinity.
 
 use crate::vocabulary::node_term::NodeTerm;
 use crate::vocabulary::texts::Texts;
 
-/// A term, and how much nodes are preferred that match it.
+/// A term, and how strongly nodes that match it are preferred.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Preference {
-    /// From 1 to 100 in Kubernetes; 0 says nothing.
+    /// From 1 to 100 in Kubernetes; with 0 it has no effect.
     pub weight: u8,
-    /// What such a node's labels match.
+    /// The labels of preferred nodes match this.
     pub term: NodeTerm,
 }
 
-/// Nodes that a task would rather have: those with a greater sum of weights, whatever a placement policy says of them.
+/// Nodes that a task prefers: those with the greatest sum of weights. This counts before a placement policy.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Preferences(pub Vec<Preference>);
 
 impl Preferences {
-    /// What a node is away from one that matches all terms, if it matches none of them. Bids are kept for each distance;
-    /// kube-scheduler tells 100 apart.
+    /// The distance of a node that matches no term from one that matches all terms. Bids are kept for each distance.
+    /// kube-scheduler tells 100 distances apart.
     pub const FARTHEST: u32 = 127;
 
-    /// How far a node with these labels is from one that matches all terms: which part of all weights it misses, from 0
-    /// to [`Preferences::FARTHEST`]. Sums of weights stay apart as long as that of all is not above it.
+    /// The distance of a node with these labels from one that matches all terms: the missed part of the sum of all
+    /// weights, from 0 to [`Preferences::FARTHEST`]. Different sums of weights have different distances if the sum of
+    /// all weights is at most that.
     #[must_use]
     pub fn distance(&self, labels: &Texts) -> u32 {
         let sum = |of: &dyn Fn(&Preference) -> bool| -> u64 {

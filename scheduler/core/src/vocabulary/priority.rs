@@ -1,24 +1,24 @@
 //! Names for priorities.
 
-/// A priority by the name that users know it by: those of KAI's workloads, and Kubernetes' own.
+/// A priority by the name that users know: the names of KAI's workloads, and those of Kubernetes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PriorityClass {
-    /// Training that can be evicted: what a claim is that names no class.
+    /// Training that can be evicted. This is the class of a claim that names none.
     Train,
     /// Interactive work that can be evicted.
     BuildPreemptible,
-    /// Interactive work.
+    /// Interactive work that cannot be evicted.
     Build,
-    /// Inference.
+    /// Inference services, which cannot be evicted.
     Inference,
-    /// What a cluster cannot do without.
+    /// Work that a cluster cannot do without.
     SystemClusterCritical,
-    /// What a node cannot do without.
+    /// Work that a node cannot do without.
     SystemNodeCritical,
 }
 
 impl PriorityClass {
-    /// Claims of this priority and above are not evicted, unless they say that they may be.
+    /// Claims with at least this priority are not evicted, unless they say that they may be.
     pub const NON_PREEMPTIBLE: i32 = 100;
 
     /// All classes, by ascending priority.
@@ -31,7 +31,7 @@ impl PriorityClass {
         Self::SystemNodeCritical,
     ];
 
-    /// Its name, as it stands in Kubernetes.
+    /// Its name in Kubernetes.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl PriorityClass {
         }
     }
 
-    /// Whether a claim of this priority may be evicted if it does not say.
+    /// Whether a claim of this priority may be evicted if it does not say so itself.
     #[must_use]
     pub const fn is_preemptible(priority: i32) -> bool {
         priority < Self::NON_PREEMPTIBLE

@@ -7,17 +7,17 @@ pub enum Protection {
     NonPreemptible,
     /// It has not run long enough yet.
     MinRuntime {
-        /// How much longer the first of them is protected, in milliseconds.
+        /// How much longer the first of its members is protected, in milliseconds.
         left_ms: u64,
     },
-    /// A node has refused to evict one of its claims, which is left alone for a while.
+    /// A node has refused to evict one of its claims, so the claim is left alone for a while.
     EvictionRefused {
-        /// How much longer, in milliseconds.
+        /// How much longer it is left alone, in milliseconds.
         left_ms: u64,
     },
-    /// Too few of a disruption budget's claims would be left.
+    /// A disruption budget would have too few claims left.
     DisruptionBudget {
-        /// The budget.
+        /// The name of the budget.
         name: String,
     },
 }

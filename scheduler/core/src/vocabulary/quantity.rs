@@ -1,8 +1,8 @@
-//! Amounts of what nodes have and claims ask for, each in a type of its own: integers, with the unit in the name.
+//! Amounts of resources, each in a type of its own. They are integers, with the unit in the name.
 
 use std::iter::Sum;
 
-/// Declares an amount: an integer that can be compared, added, and taken from another one only if there is enough.
+/// Declares an amount: an integer that can be compared and added, and subtracted only if there is enough.
 macro_rules! quantity {
     ($(#[$meta:meta])* $name:ident($int:ty), $unit:literal) => {
         $(#[$meta])*
@@ -10,7 +10,7 @@ macro_rules! quantity {
         pub struct $name($int);
 
         impl $name {
-            /// Nothing.
+            /// An amount of 0.
             pub const ZERO: Self = Self(0);
 
             #[doc = concat!("An amount in ", $unit, ".")]
@@ -25,19 +25,19 @@ macro_rules! quantity {
                 self.0
             }
 
-            /// The sum, or `None` if it cannot be represented.
+            /// The sum; `None` if it is out of range.
             #[must_use]
             pub fn checked_add(self, other: Self) -> Option<Self> {
                 self.0.checked_add(other.0).map(Self)
             }
 
-            /// What is left, or `None` if there is not enough.
+            /// The difference; `None` if it would be below 0.
             #[must_use]
             pub fn checked_sub(self, other: Self) -> Option<Self> {
                 self.0.checked_sub(other.0).map(Self)
             }
 
-            /// What is left, or nothing if there is not enough.
+            /// The difference, or 0 if it would be below 0.
             #[must_use]
             pub fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
@@ -86,14 +86,15 @@ impl Bytes {
         Self(mib.saturating_mul(1 << 20))
     }
 
-    /// So many thousandths of this amount, rounded down: parts that add up to at most the whole fit into it.
+    /// This many thousandths of the amount, rounded down. So parts with a sum of at most 1000 always fit into the
+    /// whole.
     #[must_use]
     pub fn thousandths(self, thousandths: u32) -> Self {
         let part = u128::from(self.0) * u128::from(thousandths) / 1000;
         Self(u64::try_from(part).unwrap_or(u64::MAX))
     }
 
-    /// How many whole thousandths of `whole` this is; 1000 of nothing.
+    /// How many whole thousandths of `whole` this is; 1000 if `whole` is 0.
     #[must_use]
     pub fn thousandths_of(self, whole: Self) -> u32 {
         if whole.0 == 0 {

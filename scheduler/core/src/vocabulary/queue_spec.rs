@@ -17,20 +17,21 @@ pub const DEFAULT_QUEUE: &str = "default";
 pub struct QueueSpec {
     /// Its name; no two queues share one.
     pub name: String,
-    /// The name of its parent; `None`: it is at the top. Claims wait only in queues that are nobody's parent.
+    /// The name of its parent; `None`: it is at the top. Claims wait only in queues without children.
     pub parent: Option<String>,
-    /// Queues of higher priority are given what is left over first.
+    /// Queues of higher priority are given first what is left over.
     pub priority: i32,
-    /// What it may have. Of resources that are not named: [`Allowance::UNNAMED`].
+    /// What it may have of each resource. A resource that is not named has [`Allowance::UNNAMED`].
     pub allowances: BTreeMap<Resource, Allowance>,
-    /// How long a claim of it, or of a queue below it that does not say, runs before it may be preempted within its
-    /// queue.
+    /// How long a claim must have run before it may be preempted within its queue, in milliseconds. It applies to
+    /// claims of this queue, and to those of queues below it without a value of their own.
     pub preempt_min_runtime_ms: Option<u64>,
-    /// The same for being reclaimed by another queue.
+    /// How long a claim must have run before another queue may reclaim it, in milliseconds. It applies to the same
+    /// claims.
     pub reclaim_min_runtime_ms: Option<u64>,
 }
 
-/// Why a queue cannot be as it is said to be.
+/// Why a queue is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum QueueError {
     /// There is a queue of this name.
@@ -39,27 +40,27 @@ pub enum QueueError {
     /// There is no such queue.
     #[error("there is no queue {0:?}; add it first")]
     Unknown(String),
-    /// Claims or pod groups are in the parent.
+    /// The parent has claims or pod groups of its own.
     #[error(
         "queue {0:?} has claims or pod groups of its own and cannot be a parent; move them to a queue below it first"
     )]
     ParentHasClaims(String),
-    /// The queue of those who name none is always a leaf.
+    /// The default queue must stay a leaf.
     #[error(
         "queue {0:?} cannot be below queue {DEFAULT_QUEUE:?}, which takes the claims that name no queue; \
          choose another parent, or none"
     )]
     BelowDefault(String),
-    /// Claims can only be in a queue without children.
+    /// The queue has children, so claims cannot wait in it.
     #[error("queue {0:?} has queues below it; claims wait in those")]
     NotALeaf(String),
-    /// The queue has children, claims or pod groups.
+    /// The queue has children, claims or pod groups, so it cannot be removed.
     #[error("queue {0:?} has claims, pod groups or queues below it; remove them first")]
     InUse(String),
-    /// A queue stays where it is in the tree.
+    /// A queue cannot be moved to another parent.
     #[error("queue {0:?} cannot be moved below another parent; make a new one")]
     Moved(String),
-    /// The queue is a namespace's quota.
+    /// The queue holds a namespace's quota.
     #[error("queue {queue:?} is the quota of namespace {namespace:?}, and goes with that")]
     OfNamespace {
         /// The queue.
@@ -67,13 +68,13 @@ pub enum QueueError {
         /// The namespace.
         namespace: String,
     },
-    /// A queue without a name, which no claim could name.
+    /// The queue has no name, so no claim could name it.
     #[error("a queue has no name; claims name the queue that they wait in")]
     Unnamed,
-    /// The name is one of a namespace's quota.
+    /// The name is reserved for a namespace's quota.
     #[error("queue {0:?} is named like a namespace's quota; choose a name that does not begin so")]
     Reserved(String),
-    /// The queue that is always there.
+    /// The default queue cannot be removed.
     #[error("queue {DEFAULT_QUEUE:?} takes the claims that name no queue and stays")]
     Default,
 }

@@ -1,4 +1,4 @@
-//! What one task asks for.
+//! The request of one task.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,50 +13,52 @@ use crate::vocabulary::preference::Preferences;
 use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::taint::{Taint, Toleration};
 
-/// All that decides where a task can run. Tasks with equal requests are interchangeable to placement: they form a
-/// class.
+/// Everything that decides where a task can run. Tasks with equal requests are interchangeable for placement; they form
+/// a class.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Request {
     /// CPU of the task, not per device.
     pub cpu: MilliCpu,
     /// Memory of the task, not per device.
     pub memory: Bytes,
-    /// Devices and parts of devices.
+    /// The first, and mostly the only, request for devices or parts of devices.
     pub devices: DeviceRequest,
-    /// What else it asks for of devices; `None`: nothing, as most tasks. What [`Constraints`] say of models and
-    /// attributes is about [`Request::devices`] alone; [`PlacementRules`] are about the devices of all its requests.
+    /// Its further requests for devices; `None`: it has none, as most tasks. The models and attributes of
+    /// [`Constraints`] are about [`Request::devices`] alone. [`PlacementRules`] are about the devices of all its
+    /// requests.
     pub further: Option<Arc<FurtherRequests>>,
-    /// What it takes of devices where it cannot have that; `None`: nothing else will do, as for most tasks.
+    /// Its other choices of devices, if it cannot have the first one; `None`: it has no other choice, as most tasks.
     pub alternatives: Option<Arc<Alternatives>>,
-    /// Where it may run.
+    /// The constraints on the nodes and devices where it may run.
     pub constraints: Constraints,
-    /// On which nodes it would rather run; `None`: on any.
+    /// The nodes that it prefers; `None`: it has no preference.
     pub preferences: Option<Arc<Preferences>>,
-    /// Which devices of a node it may or should have.
+    /// Rules about the devices of a node that it may or should have together.
     pub rules: PlacementRules,
-    /// What else it takes of the node, by name; see [`NodeSpec::counted`](crate::NodeSpec::counted).
+    /// The counted resources of the node that it takes, by name; see [`NodeSpec::counted`](crate::NodeSpec::counted).
     pub counted: BTreeMap<String, u64>,
-    /// What its place has to do with the places of others; `None`: nothing.
+    /// The groups of tasks that it is a member of, and its rules about the places of other tasks; `None`: it has
+    /// neither.
     pub peers: Option<Arc<Peers>>,
 }
 
-/// Where a task may run.
+/// The constraints on where a task may run.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Constraints {
-    /// Models of which each of its devices must be one; empty: any.
+    /// Each of its devices must be of one of these models; empty: any model.
     pub models: BTreeSet<String>,
-    /// Attributes that each of its devices must have, with these values.
+    /// Each of its devices must have these attributes, with these values.
     pub attributes: BTreeMap<String, String>,
     /// Labels that the node must have, with these values.
     pub labels: BTreeMap<String, String>,
-    /// Taints that do not keep it away.
+    /// The taints that do not keep it away.
     pub tolerations: BTreeSet<Toleration>,
-    /// Terms of which the node's labels must match at least one; empty: any node will do.
+    /// The node's labels must match at least one of these terms; empty: any node is accepted.
     pub node_terms: BTreeSet<NodeTerm>,
 }
 
 impl Constraints {
-    /// Whether a node's labels and taints allow the task there. Models and attributes are a matter of each device.
+    /// Whether a node's labels and taints allow the task there. Models and attributes are checked for each device.
     #[must_use]
     pub fn admit(&self, node: &KnownNode) -> bool {
         self.missing_labels(node).next().is_none()
@@ -64,13 +66,13 @@ impl Constraints {
             && self.untolerated(node).next().is_none()
     }
 
-    /// Labels that are asked for and that the node does not have, or not with these values.
+    /// The required labels that the node does not have, or has with other values.
     pub(crate) fn missing_labels<'a>(&'a self, node: &'a KnownNode) -> impl Iterator<Item = (&'a str, &'a str)> {
         let missing = self.labels.iter().filter(|(key, value)| node.labels.get(key) != Some(value));
         missing.map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Whether the node's labels match one of the terms, if there are any.
+    /// Whether the node's labels match one of the terms. True if there are no terms.
     pub(crate) fn admit_by_terms(&self, node: &KnownNode) -> bool {
         self.node_terms.is_empty() || self.node_terms.iter().any(|term| term.matches(&node.labels))
     }
@@ -80,7 +82,7 @@ impl Constraints {
         node.taints.iter().filter(|taint| taint.keeps_away() && !self.tolerates(taint))
     }
 
-    /// How many taints the node has that only ask the task to stay away.
+    /// The number of untolerated taints of the node that do not keep the task away, but make the node less preferred.
     pub(crate) fn disliked_taints(&self, node: &KnownNode) -> usize {
         node.taints.iter().filter(|taint| !taint.keeps_away() && !self.tolerates(taint)).count()
     }
@@ -89,39 +91,41 @@ impl Constraints {
         self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
     }
 
-    /// Whether a device will do, whatever is free of it.
+    /// Whether a device is accepted, whatever is free of it.
     #[must_use]
     pub fn admit_device(&self, device: &KnownDevice) -> bool {
         self.admit_model(&device.model)
             && self.attributes.iter().all(|(key, value)| device.attribute(key) == Some(value))
     }
 
-    /// Whether any device will do.
+    /// Whether every device is accepted.
     #[must_use]
     pub fn admit_any_device(&self) -> bool {
         self.models.is_empty() && self.attributes.is_empty()
     }
 
-    /// Whether a device of this model may do.
+    /// Whether devices of this model can be accepted.
     #[must_use]
     pub fn admit_model(&self, model: &str) -> bool {
         self.models.is_empty() || self.models.contains(model)
     }
 }
 
-/// Which devices of a node a task may or should have.
+/// Rules about the devices of a node that a task may or should have together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PlacementRules {
-    /// Devices that reach each other by NVLink.
+    /// Whether its devices must, or should, reach each other by NVLink.
     pub nvlink: Alignment,
-    /// Devices that are attached to the same switch. Where both are preferred, NVLink is preferred more.
+    /// Whether its devices must, or should, be attached to the same switch. If both are preferred, NVLink is preferred
+    /// more.
     pub switch: Alignment,
-    /// Never a device of whose memory more than this is used then, in percent; what the task itself takes counts.
+    /// The most of a device's memory that may be in use, in percent, with what the task itself takes. Other devices are
+    /// not taken.
     pub memory_threshold_percent: Option<u8>,
 }
 
 impl PlacementRules {
-    /// What both of these demand.
+    /// The rules that demand what both of these demand.
     #[must_use]
     pub fn stricter(self, other: Self) -> Self {
         let percent = [self.memory_threshold_percent, other.memory_threshold_percent];
@@ -132,38 +136,38 @@ impl PlacementRules {
         }
     }
 
-    /// Whether it matters which devices a task has together.
+    /// Whether the rules prefer or require that a task's devices are near each other.
     #[must_use]
     pub fn align(&self) -> bool {
         self.nvlink != Alignment::Any || self.switch != Alignment::Any
     }
 
-    /// Whether some devices are out of the question together.
+    /// Whether the rules require that a task's devices are near each other.
     #[must_use]
     pub fn require_alignment(&self) -> bool {
         self.nvlink == Alignment::Required || self.switch == Alignment::Required
     }
 }
 
-/// Whether a task's devices should be near each other. For a single device it is of no account.
+/// Whether a task's devices should be near each other. For a single device this has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Alignment {
     /// It does not matter.
     #[default]
     Any,
-    /// If that can be had, on any node.
+    /// The devices are near each other if that is possible on any node.
     Preferred,
-    /// Without that the task does not run.
+    /// The devices must be near each other, or the task does not run.
     Required,
 }
 
 impl Request {
-    /// Its requests for devices in its first choice, in order. A task without devices has one, of no device.
+    /// The device requests of its first choice, in order. A task without devices has one request, for no device.
     pub fn wishes(&self) -> impl Iterator<Item = DeviceWish<'_>> + Clone {
         self.wishes_of(0)
     }
 
-    /// The first of them.
+    /// The first device request of its first choice.
     pub(crate) fn first_wish(&self) -> DeviceWish<'_> {
         let Constraints { models, attributes, .. } = &self.constraints;
         let name = match &self.further {
@@ -173,12 +177,12 @@ impl Request {
         DeviceWish { name, devices: &self.devices, models, attributes }
     }
 
-    /// What it asks for of each part of a device that it gets as its first choice, in the order of allocations.
+    /// The request behind each part of a device that it gets with its first choice, in the order of allocations.
     pub fn parts(&self) -> impl Iterator<Item = DeviceRequest> + '_ {
         parts(self.wishes())
     }
 
-    /// How many parts of devices it asks for in its first choice, in all its requests together.
+    /// The number of device parts in its first choice, over all device requests.
     #[must_use]
     pub fn device_count(&self) -> u16 {
         match self.further {
@@ -187,7 +191,7 @@ impl Request {
         }
     }
 
-    /// Time of devices that it asks for in its first choice, in all its requests together, in thousandths of one.
+    /// Device time in its first choice, over all device requests, in thousandths of one device.
     #[must_use]
     pub fn total_core(&self) -> u64 {
         match self.further {
@@ -196,18 +200,18 @@ impl Request {
         }
     }
 
-    /// Whether something else of devices will do.
+    /// Whether the task has other choices of devices.
     pub(crate) fn has_alternatives(&self) -> bool {
         self.alternatives.is_some()
     }
 
-    /// Whether it has one request for devices, or none, and nothing else will do.
+    /// Whether it has at most one device request, and no other choice.
     pub(crate) fn has_one_wish(&self) -> bool {
         self.further.is_none() && self.alternatives.is_none()
     }
 
-    /// Each of its requests for devices in its first choice as the only one of a task. What is asked for of the node is in the first of
-    /// them. What is said of the places of others is left out.
+    /// Each device request of its first choice as the only one of a task. The first of these tasks has what is asked
+    /// for of the node. Rules about peers are left out.
     pub(crate) fn singles(&self) -> Vec<Self> {
         let single = |(number, wish): (usize, DeviceWish<'_>)| {
             let constraints = Constraints {
@@ -224,8 +228,8 @@ impl Request {
         self.wishes().enumerate().map(single).collect()
     }
 
-    /// Whether wherever there is room for this there is room for `other`: it asks for as much of everything, and for
-    /// the same sort of place.
+    /// Whether there is room for `other` wherever there is room for this: it asks for at least as much of everything,
+    /// and for the same sort of place.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         let devices = |this: &DeviceRequest, other: &DeviceRequest| {
             let memory = match (this.memory, other.memory) {
@@ -243,14 +247,15 @@ impl Request {
             && self.constraints == other.constraints
             && self.rules == other.rules
             && is_enough(&self.counted, &other.counted)
-            // Whoever has to do with nobody is placed wherever there is room.
+            // A task without peers is placed wherever there is room.
             && (other.peers.is_none() || self.peers == other.peers)
     }
 
-    /// Says what is wrong with a request that can never be met as it stands.
+    /// Checks for requests that can never be met in this form.
     ///
-    /// # Errors If a part of a device is more than a device, devices are asked for of which nothing is wanted, a rule
-    /// can never be met, or further requests or alternatives are not what [`FurtherRequests`] and [`Alternatives`] say.
+    /// # Errors
+    /// If a part of a device is more than a device, if devices are asked for but nothing of them, if a rule can never
+    /// be met, or if further requests or alternatives are not as [`FurtherRequests`] and [`Alternatives`] say.
     pub fn validate(&self) -> Result<(), RequestError> {
         let others = self.alternatives.as_ref().map(|alternatives| &alternatives.others);
         if let Some(others) = others.filter(|others| !(1..Alternatives::CHOICES_MAX).contains(&others.len())) {
@@ -313,34 +318,34 @@ impl Request {
     }
 }
 
-/// A request that makes no sense.
+/// Why a request is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// More time of a device than a device has.
+    /// More time of each device than a device has.
     #[error("{} thousandths of each device's time are asked for, a device has 1000; ask for more devices", core.get())]
     CorePerDevice {
-        /// What is asked for.
+        /// The requested time of each device.
         core: DeviceCore,
     },
-    /// A larger part of a device's memory than all of it.
+    /// A part of a device's memory that is more than all of it.
     #[error("{thousandths} thousandths of each device's memory are asked for, a device has 1000; ask for more devices")]
     MemoryPerDevice {
-        /// What is asked for.
+        /// The requested part of each device's memory.
         thousandths: u32,
     },
-    /// A threshold that is no percentage above 0.
+    /// A memory threshold that is not a percentage from 1 to 100.
     #[error("a memory threshold of {percent} % makes no sense; it must be between 1 and 100")]
     MemoryThreshold {
-        /// What is asked for.
+        /// The requested threshold.
         percent: u8,
     },
-    /// More memory of each device than may be used of it by the task's own rule.
+    /// More memory of each device than the task's own threshold allows.
     #[error(
         "{thousandths} thousandths of each device's memory are asked for, but no device of whose memory more than \
          {percent} % is used; raise the memory threshold or ask for less"
     )]
     AboveMemoryThreshold {
-        /// What is asked for of each device's memory.
+        /// The requested part of each device's memory.
         thousandths: u32,
         /// The threshold.
         percent: u8,
@@ -348,39 +353,39 @@ pub enum RequestError {
     /// Devices are asked for, but neither time nor memory of them.
     #[error("{count} devices are asked for, but neither time nor memory of them; ask for some, or for no device")]
     NothingOfADevice {
-        /// How many devices.
+        /// The requested number of devices.
         count: u16,
     },
-    /// One of several requests is for no device.
+    /// One of several device requests is for no device.
     #[error("request {number} of several, counted from 0, asks for no device; ask for one at least, or leave it out")]
     NoDevice {
-        /// The place of the request, counted from 0.
+        /// The position of the request, counted from 0.
         number: u16,
     },
-    /// An alternative is for no device, or the first choice is and there are alternatives.
+    /// An alternative is for no device, or the first choice is for no device although there are alternatives.
     #[error("choice {choice} of several, counted from 0, asks for no device; ask for one at least, or leave it out")]
     EmptyChoice {
-        /// The place of the choice, counted from 0.
+        /// The position of the choice, counted from 0.
         choice: u16,
     },
-    /// Too many choices, or one alone although alternatives are given.
+    /// There are too many choices, or alternatives are given but empty.
     #[error("there are {choices} choices; a task with alternatives has 2 to {max}", max = Alternatives::CHOICES_MAX)]
     Choices {
-        /// How many choices the task has, with the first one.
+        /// The number of choices, the first one included.
         choices: usize,
     },
     /// Two requests have the same name.
     #[error("request {number} of several, counted from 0, has the name of one before it; give each its own")]
     SameName {
-        /// The place of the later request, counted from 0.
+        /// The position of the later request, counted from 0.
         number: u16,
     },
-    /// A link is about a request that is not there.
+    /// A link names a request that does not exist.
     #[error("a link names request {number}, counted from 0, of {requests} requests; name those that there are")]
     NoSuchRequest {
-        /// The place that the link names, counted from 0.
+        /// The position that the link names, counted from 0.
         number: u16,
-        /// How many requests the task has.
+        /// The number of the task's device requests.
         requests: usize,
     },
 }

@@ -1,6 +1,6 @@
 //! The resources that queues share.
 
-/// What can be shared between queues. Amounts are integers in the unit that each names.
+/// A resource that is shared between queues. Amounts are integers in the unit that each resource names.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Resource {
     /// CPU, in thousandths of a core.

@@ -1,14 +1,15 @@
-//! Values that many things have, each kept once.
+//! Values that many things have in common, each kept once.
 
 use std::sync::Arc;
 
-/// So many values are in one chunk at most: a change after a copy copies one chunk, and a reference to each other one.
+/// The most values in a chunk. A change after a copy copies one chunk, and a reference to each of the other chunks.
 const CHUNK_MAX: usize = 64;
 
-/// Values, each with the number of things that have it. A copy is cheap: it shares what has not changed since.
+/// Values, each with the number of things that have it. A copy is cheap: it shares the chunks that have not changed
+/// since.
 #[derive(Debug)]
 pub(crate) struct Shared<T: ?Sized> {
-    /// In order, within a chunk and from chunk to chunk. No chunk is empty.
+    /// The values are in order, within a chunk and from chunk to chunk. No chunk is empty.
     chunks: Arc<Vec<Chunk<T>>>,
 }
 
@@ -27,7 +28,7 @@ impl<T: ?Sized> Default for Shared<T> {
 }
 
 impl<T: Ord + ?Sized> Shared<T> {
-    /// The value that is equal to this one and that one more thing has now.
+    /// Adds one thing that has this value. Returns the kept value that is equal to it.
     pub(crate) fn join(&mut self, value: impl Into<Arc<T>>) -> Arc<T> {
         let value = value.into();
         let (number, found) = self.find(&value);
@@ -51,7 +52,7 @@ impl<T: Ord + ?Sized> Shared<T> {
         value
     }
 
-    /// Takes in that one thing less has a value. A value that nothing has is forgotten.
+    /// Removes one thing that has a value. A value that no thing has is forgotten.
     pub(crate) fn leave(&mut self, value: &T) {
         let (number, Ok(at)) = self.find(value) else { return };
         let chunks = Arc::make_mut(&mut self.chunks);
@@ -65,13 +66,13 @@ impl<T: Ord + ?Sized> Shared<T> {
         }
     }
 
-    /// Whether nothing has any value.
+    /// Whether there are no values.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// The number of the chunk that a value is in or would be, and where it is there or would be.
+    /// The number of the chunk with a value, or where it would be, and its position in the chunk, or where it would be.
     fn find(&self, value: &T) -> (usize, Result<usize, usize>) {
         let begins_at_most_there = |chunk: &Chunk<T>| chunk.first().is_some_and(|(first, _)| **first <= *value);
         let number = self.chunks.partition_point(begins_at_most_there).saturating_sub(1);
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// All values with the numbers of things that have them.
+    /// All values, each with the number of things that have it.
     fn counts(shared: &Shared<u16>) -> Vec<(u16, usize)> {
         shared.chunks.iter().flat_map(|chunk| chunk.iter().map(|(value, things)| (**value, *things))).collect()
     }

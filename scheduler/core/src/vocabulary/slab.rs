@@ -1,14 +1,14 @@
-//! Numbered slots that are used again, with keys that are not.
+//! Numbered slots that are used again, with keys that are never used again.
 
 use std::marker::PhantomData;
 
 use crate::vocabulary::chunks::Chunks;
 
-/// Slots that are copied together when a copy of the slab is changed.
+/// The number of slots that are copied together when a copy of the slab is changed.
 const CHUNK: usize = 64;
 
-/// Names what was numbered, for as long as it is there. Keys are ordered as what they name was added: slots are used
-/// again, and plans must not depend on which slot something is in.
+/// Names a value as long as the value exists. Keys are ordered as their values were added. Slots are used again, and
+/// plans must not depend on a value's slot.
 pub struct Key<T> {
     index: u32,
     serial: u64,
@@ -63,10 +63,10 @@ impl<T> std::fmt::Debug for Key<T> {
     }
 }
 
-/// Values by key. `K` is what the keys say that they name. Copies share what has not changed since.
+/// Values by key. `K` is the type that keys name. Copies share the chunks that have not changed since.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T, K = T> {
-    /// Each with the serial number of what is in it, or was last.
+    /// Each slot, with the serial number of its present or last value.
     slots: Chunks<(u64, Option<T>), CHUNK>,
     free: Vec<u32>,
     next_serial: u64,
@@ -111,7 +111,7 @@ impl<T, K> Slab<T, K> {
         self.slots.get(key.index()).filter(|(serial, _)| *serial == key.serial)?.1.as_ref()
     }
 
-    /// By number of the slot, which is not the order of the keys.
+    /// All values, in the order of slots, which is not the order of keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key<K>, &T)> {
         self.slots.iter().zip(0u32..).filter_map(|((serial, slot), index)| {
             Some((Key { index, serial: *serial, of: PhantomData }, slot.as_ref()?))

@@ -1,4 +1,4 @@
-//! What nodes are, as their machines report it.
+//! The specifications of nodes, as their machines report them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use crate::vocabulary::quantity::{Bytes, DeviceCore, MilliCpu};
 use crate::vocabulary::taint::Taint;
 use crate::vocabulary::texts::Texts;
 
-/// One machine.
+/// One machine of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeSpec {
     /// Its name; no two nodes share one.
     pub name: String,
     /// Labels that claims can ask for, and that say where the node stands in the cluster's topology.
     pub labels: Texts,
-    /// What keeps away claims that do not tolerate it.
+    /// Taints keep away claims that do not tolerate them.
     pub taints: Vec<Taint>,
     /// CPU that claims may use.
     pub cpu: MilliCpu,
@@ -23,26 +23,26 @@ pub struct NodeSpec {
     pub memory: Bytes,
     /// Its devices, in the machine's order.
     pub devices: Vec<DeviceSpec>,
-    /// Nothing new is placed here; what is here stays.
+    /// Whether it is cordoned: new claims are not placed here, and placed ones stay.
     pub cordoned: bool,
-    /// What claims may use of things that are only counted here, by name: pods, say, or huge pages. Of a name that is
-    /// not listed there is nothing. Claims need room for what they ask of these; no queue has a share in them.
+    /// The capacity of each counted resource, by name, such as pods or huge pages. A name that is not listed has the
+    /// capacity 0. Claims need room for what they ask of these. Queues have no shares in them.
     pub counted: BTreeMap<String, u64>,
-    /// Tasks that run there and are no claims, as far as they have to do with the places of claims. What they hold is
-    /// no part of the node's amounts.
+    /// Tasks that run there but are not claims, if rules about peers concern them. What they hold is not included in
+    /// the node's amounts.
     pub foreign: Vec<Arc<Peers>>,
 }
 
 /// A device of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DeviceSpec {
-    /// Names the device, wherever it is plugged in.
+    /// Names the device, whatever machine it is plugged into.
     pub uuid: String,
-    /// Model name.
+    /// The name of its model.
     pub model: String,
     /// Its memory.
     pub memory: Bytes,
-    /// Memory in use that no claim was given. Claims with a threshold leave room for it.
+    /// Memory in use that was not given to any claim. Claims with a threshold leave room for it.
     pub memory_outside: Bytes,
     /// Whether it may be given out.
     pub health: Health,
@@ -52,12 +52,12 @@ pub struct DeviceSpec {
     pub switch: Option<u16>,
     /// The NUMA node that it is attached to.
     pub numa: Option<u16>,
-    /// What else claims can ask of a device: its architecture, say, or whether limits are enforced on it.
+    /// Further properties that claims can ask for, such as its architecture, or whether limits are enforced on it.
     pub attributes: Texts,
 }
 
 impl DeviceSpec {
-    /// Time that can be given out: one device's.
+    /// The time that can be given out of a device: all of it.
     pub const CORE: DeviceCore = DeviceCore::WHOLE;
 }
 
@@ -67,6 +67,6 @@ pub enum Health {
     /// It works.
     #[default]
     Healthy,
-    /// It gets nothing new; what is on it stays until it is removed.
+    /// It gets no new claims. Claims on it stay until they are removed.
     Unhealthy,
 }

@@ -5,14 +5,14 @@ use crate::vocabulary::claim::{Allocation, ClaimId};
 /// A step of a plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Evict the claim from where it is; it waits again.
+    /// Evict the claim from its place. It is pending again.
     Evict {
         /// The claim that is evicted.
         claim: ClaimId,
         /// Its place before the step.
         from: Allocation,
     },
-    /// Evict the claim from where it is and start it elsewhere.
+    /// Evict the claim from its place and start it at another one.
     Move {
         /// The claim that is moved.
         claim: ClaimId,
@@ -20,16 +20,16 @@ pub enum Step {
         from: Allocation,
         /// Its place after the step.
         to: Allocation,
-        /// Claims that must be gone before it can start there.
+        /// The claims that must be gone before it can start there.
         starts_after: Vec<ClaimId>,
     },
-    /// Start the claim.
+    /// Start the claim at a place.
     Place {
         /// The claim that is started.
         claim: ClaimId,
         /// Its place after the step.
         to: Allocation,
-        /// Claims that must be gone before it can start there.
+        /// The claims that must be gone before it can start there.
         starts_after: Vec<ClaimId>,
     },
 }

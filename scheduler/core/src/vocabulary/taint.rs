@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// Keeps claims away from a node, or makes it one that they would rather not have.
+/// Keeps claims away from a node, or makes the node less preferred.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Taint {
     /// The taint's name.
@@ -14,7 +14,7 @@ pub struct Taint {
 }
 
 impl Taint {
-    /// Whether nothing that does not tolerate it is placed there.
+    /// Whether claims that do not tolerate it are never placed there.
     #[must_use]
     pub fn keeps_away(&self) -> bool {
         self.effect != TaintEffect::PreferNoSchedule
@@ -27,14 +27,14 @@ pub enum TaintEffect {
     /// They are not placed on the node.
     #[default]
     NoSchedule,
-    /// They are not placed on the node, and those that run there must go. Whoever observes the node ends them; the core
+    /// They are not placed on the node, and those that run there must go. The observer of the node ends them; the core
     /// does not.
     NoExecute,
-    /// They are placed there only where nothing better has room.
+    /// They are placed there only if no better node has room.
     PreferNoSchedule,
 }
 
-/// Taints that do not matter to a claim: those that are as is said here. What is `None` may be anything.
+/// Matches the taints that do not matter to a claim. A field that is `None` matches anything.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Toleration {
     /// The taint's name.
@@ -46,13 +46,13 @@ pub struct Toleration {
 }
 
 impl Toleration {
-    /// Of one taint and no other.
+    /// A toleration of exactly this taint.
     #[must_use]
     pub fn of(taint: &Taint) -> Self {
         Self { key: Some(taint.key.clone()), value: Some(taint.value.clone()), effect: Some(taint.effect) }
     }
 
-    /// Whether a taint is as is said here.
+    /// Whether it tolerates a taint.
     #[must_use]
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.key.as_ref().is_none_or(|key| *key == taint.key)
@@ -71,14 +71,14 @@ impl Display for TaintEffect {
     }
 }
 
-/// As `kubectl` takes it: `KEY=VALUE:EFFECT`, or `KEY:EFFECT` without a value.
+/// Written as `kubectl` takes it: `KEY=VALUE:EFFECT`, or `KEY:EFFECT` without a value.
 impl Display for Taint {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         Toleration::of(self).fmt(f)
     }
 }
 
-/// Like a taint, without the effect if any is tolerated; a key or a value that may be anything is `*`.
+/// Written like a taint, without the effect if any effect is tolerated. A key or a value that may be anything is `*`.
 impl Display for Toleration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(self.key.as_deref().unwrap_or("*"))?;

@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Texts by key, in the order of keys. A map keeps room for eleven texts wherever it has one, which is most of what a
-/// cluster of thousands of nodes would take: this keeps none, and so changes slowly. Copies share keys and texts.
+/// Texts by key, in the order of keys. A map has room for eleven texts even if it has only one; that room would be most
+/// of the memory of a cluster of thousands of nodes. This type has no spare room, so changes are slow. Copies share
+/// keys and texts.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Texts(Box<[(Arc<str>, Arc<str>)]>);
 
 impl Texts {
-    /// The text of a key.
+    /// The text of a key; `None`: there is no such key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by_key(&key, |(key, _)| key).ok()?;
         self.0.get(at).map(|(_, text)| &**text)
     }
 
-    /// Whether there is a text of this key.
+    /// Whether there is a text with this key.
     #[must_use]
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
@@ -27,12 +28,12 @@ impl Texts {
         self.0.iter().map(|(key, text)| (&**key, &**text))
     }
 
-    /// The same texts, with what is given for each key and text. What is given is equal to it.
+    /// The same texts, with each key and text replaced by what `of` returns for it, which must be equal to it.
     pub(crate) fn map(&self, mut of: impl FnMut(&str) -> Arc<str>) -> Self {
         Self(self.0.iter().map(|(key, text)| (of(key), of(text))).collect())
     }
 
-    /// The same but for the keys of this text, and these keys.
+    /// The same texts without the keys that have this text; and those keys.
     pub(crate) fn without(&self, text: &str) -> (Self, Box<[Arc<str>]>) {
         let (of_text, others): (Vec<_>, Vec<_>) = self.0.iter().cloned().partition(|(_, own)| **own == *text);
         (Self(others.into()), of_text.into_iter().map(|(key, _)| key).collect())
@@ -48,7 +49,7 @@ impl Extend<(String, String)> for Texts {
     fn extend<T: IntoIterator<Item = (String, String)>>(&mut self, texts: T) {
         let own = std::mem::take(self).0.into_iter();
         let new = texts.into_iter().map(|(key, text)| (key.into(), text.into()));
-        // The last text of a key counts.
+        // If a key comes several times, its last text counts.
         let all: BTreeMap<Arc<str>, Arc<str>> = own.chain(new).collect();
         self.0 = all.into_iter().collect();
     }

@@ -1,4 +1,4 @@
-//! Which devices of a node the requests of a task take that has several.
+//! Chooses devices of a node for tasks with several device requests.
 
 use std::cmp::Reverse;
 
@@ -12,27 +12,27 @@ use crate::vocabulary::known_node::KnownDevice;
 use crate::vocabulary::quantity::{Bytes, DeviceCore};
 use crate::vocabulary::request::{Alignment, Request};
 
-/// How many times a search takes a device on trial. If it has found nothing by then, the node counts as one without
-/// room. Four requests on a node of eight devices need a few hundred at most.
+/// The most times that a search takes a device on trial. If it has found nothing by then, the node counts as one
+/// without room. Four requests on a node of eight devices need at most a few hundred tries.
 const TRIES_MAX: u32 = 20_000;
 
-/// Devices for all requests of a task.
+/// Devices for all device requests of a task.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Assignment {
-    /// In the order of allocations.
+    /// The devices in the order of allocations.
     pub(crate) devices: Vec<DeviceAllocation>,
     pub(crate) misses: Misses,
 }
 
-/// Devices of a node for all requests of a task; `None`: there are none, or the search was too long. Preferences are
-/// met if they can be. Apart from them each request takes the first devices that leave enough to the others: the
-/// tightest ones, or the emptiest if that is the choice.
+/// Devices of a node for all device requests of a task; `None`: there are none, or the search was too long. Preferences
+/// are met if possible. Otherwise each request takes the first devices that leave enough to the other requests: in the
+/// order from the tightest, or from the emptiest if that is the choice.
 pub(crate) fn assign(node: &Node, request: &Request, choice: Choice) -> Option<Assignment> {
     assign_first(node, request, usize::MAX, choice)
 }
 
-/// The name of the first request for which there is no device beside those of the requests before it; `None`: there is
-/// room for all.
+/// The name of the first request that finds no devices beside those of the requests before it; `None`: all find
+/// devices.
 pub(crate) fn crowded_out<'a>(node: &Node, request: &'a Request) -> Option<&'a str> {
     let has_room = |requests: usize| assign_first(node, request, requests, Choice::Tightest).is_some();
     if has_room(usize::MAX) {
@@ -42,7 +42,7 @@ pub(crate) fn crowded_out<'a>(node: &Node, request: &'a Request) -> Option<&'a s
     crowded.map(|(_, wish)| wish.name.unwrap_or_default())
 }
 
-/// The same for the first requests of a task alone.
+/// Like [`assign`], for only the first requests of a task.
 fn assign_first(node: &Node, request: &Request, requests: usize, choice: Choice) -> Option<Assignment> {
     let is_alone = request.device_count() < 2;
     let tries = |alignment| match alignment {
@@ -70,7 +70,7 @@ fn assign_first(node: &Node, request: &Request, requests: usize, choice: Choice)
     None
 }
 
-/// Whether a task could be on the devices of an allocation that was chosen for it before, with what is free now.
+/// Whether a task fits on the devices of an earlier allocation, with what is free now.
 pub(crate) fn still_fits(node: &Node, request: &Request, devices: &[DeviceAllocation]) -> bool {
     (0u16..).zip(node.devices()).all(|(index, device)| {
         let mut parts = devices.iter().filter(|part| part.device == index).peekable();
@@ -85,7 +85,8 @@ pub(crate) fn still_fits(node: &Node, request: &Request, devices: &[DeviceAlloca
     })
 }
 
-/// What a policy bids for a task: with several requests, what it bids for each of them by itself, together.
+/// A policy's bid for a task. With several device requests, each gets a bid by itself: their costs are added up, and
+/// the greatest value of what is forgone counts.
 pub(crate) fn bid<P: Policy + ?Sized>(policy: &P, id: NodeId, node: &Node, request: &Request) -> Bid {
     if request.further.is_none() {
         return policy.bid(id, node, request);
@@ -99,31 +100,31 @@ pub(crate) fn bid<P: Policy + ?Sized>(policy: &P, id: NodeId, node: &Node, reque
     sum.unwrap_or_else(|| policy.bid(id, node, request))
 }
 
-/// A search for devices, which takes them on trial, request by request, and goes back where it does not get on.
+/// A search for devices. It takes devices on trial, request by request, and goes back if it cannot continue.
 struct Search<'a> {
     node: &'a Node,
-    /// In the order in which devices are sought for them: first those that leave least of a device to others.
+    /// The requests in the order in which they choose devices: first those that leave least of a device to others.
     wanted: Vec<Wanted<'a>>,
     links: Vec<Link>,
-    /// What is free of each device.
+    /// The free time and memory of each device.
     free: Vec<(DeviceCore, Bytes)>,
-    /// The devices taken, by the request's place in the task.
+    /// The devices that are taken, by the position of the request in the task.
     taken: Vec<Vec<u16>>,
-    /// For each device the first one that is like it in all that stays as it is.
+    /// For each device, the first device that is like it in everything that does not change during the search.
     kinds: Vec<usize>,
     tries_left: u32,
 }
 
-/// A request, and the devices that will do for it if nobody else takes any.
+/// A request, and the devices that it could take if no other request took any.
 struct Wanted<'a> {
-    /// Its place in the task.
+    /// Its position in the task.
     place: usize,
     devices: &'a DeviceRequest,
-    /// In the order in which they are tried.
+    /// The devices in the order in which they are tried.
     candidates: Vec<u16>,
 }
 
-/// A link, and what each device has of its property; equal values have equal numbers.
+/// A link, and the number of each device's value of its property. Equal values have equal numbers.
 struct Link {
     is_about_identity: bool,
     requests: Vec<usize>,
@@ -159,7 +160,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All devices of the task have the same of a property.
+    /// Requires that all devices of the task have the same value of a property.
     fn link_all(&mut self, property: DeviceProperty) {
         let requests = (0u16..).zip(&self.wanted).map(|(place, _)| place).collect();
         let link = DeviceLink { requests, property, comparison: Comparison::Same };
@@ -184,8 +185,9 @@ impl<'a> Search<'a> {
         Some(devices)
     }
 
-    /// Takes devices for the request of this number in the search's order, which has `taken` of them already, and for
-    /// those after it. The candidates before `from` were tried. Says whether all have got theirs.
+    /// Takes devices for the request with this number in the search's order, and for the requests after it. The request
+    /// has `taken` devices already, and its candidates before `from` were tried. Returns whether all requests have
+    /// found their devices.
     fn take_from(&mut self, number: usize, taken: usize, from: usize) -> bool {
         let Some(wanted) = self.wanted.get(number) else { return true };
         let (place, devices) = (wanted.place, *wanted.devices);
@@ -202,7 +204,7 @@ impl<'a> Search<'a> {
             let Some(device) = self.wanted.get(number).and_then(|of| of.candidates.get(position)).copied() else {
                 return false;
             };
-            // What one of them could not do the other cannot do either.
+            // If the search failed with a device, it would also fail with a device that is like it.
             if !self.may_take(place, &devices, device) || failed.iter().any(|other| self.are_alike(*other, device)) {
                 continue;
             }
@@ -222,7 +224,7 @@ impl<'a> Search<'a> {
         false
     }
 
-    /// Whether each request from this number on would still find enough devices if it were the next one.
+    /// Whether each request from this number on would find enough devices if it chose next.
     fn may_go_on(&self, number: usize) -> bool {
         self.wanted.iter().skip(number).all(|of| {
             let count = usize::from(of.devices.count);
@@ -243,8 +245,8 @@ impl<'a> Search<'a> {
         devices.memory.on(memory.unwrap_or_default())
     }
 
-    /// The first device that is like this one in its memory, in what links are about, and in the requests for which it
-    /// will do.
+    /// The first device that is like this one in its memory, in its values for links, and in the requests that could
+    /// take it.
     fn kind(&self, device: usize) -> usize {
         let is_like = |other: &usize| {
             let is_candidate = |wanted: &Wanted<'_>, device: usize| {
@@ -258,7 +260,7 @@ impl<'a> Search<'a> {
         (0..device).find(is_like).unwrap_or(device)
     }
 
-    /// Whether it makes no difference which of two devices is taken.
+    /// Whether two devices are interchangeable at this point of the search.
     fn are_alike(&self, one: u16, other: u16) -> bool {
         let (left, right) = (usize::from(one), usize::from(other));
         let is_taken = |device: u16| self.taken.iter().any(|taken| taken.contains(&device));
@@ -294,7 +296,7 @@ impl Link {
         self.values.get(device).copied().flatten()
     }
 
-    /// Whether the request of this place may take a device beside what is taken.
+    /// Whether the request at this position may take a device, given the devices that are taken.
     fn allows(&self, taken: &[Vec<u16>], place: usize, device: u16) -> bool {
         if !self.requests.contains(&place) {
             return true;

@@ -1,23 +1,24 @@
-//! What a pod group cannot be.
+//! Checks of pod groups.
 
 use super::PodGroup;
 
-/// More members than any cluster has room for: a group that needs more is a mistake, and would wait for ever.
+/// The most members that a group may need. No cluster has room for more: such a group is a mistake, and would wait for
+/// ever.
 const MEMBERS_MAX: u32 = 1_000_000;
 
-/// Why a pod group cannot be so.
+/// Why a pod group is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum GroupError {
-    /// Members name the group that they belong to.
+    /// The group has no name, but members name the group that they belong to.
     #[error("a pod group of namespace {namespace:?} has no name; claims name the group that they are members of")]
     Unnamed {
         /// The namespace.
         namespace: String,
     },
-    /// Members name the sub-group that they belong to.
+    /// A sub-group has no name, but members name the sub-group that they belong to.
     #[error("pod group {0:?} has a sub-group without a name; claims name the sub-group that they belong to")]
     SubGroupUnnamed(String),
-    /// Claims could only be in one of the two.
+    /// Two sub-groups have the same name, so claims could only be in one of them.
     #[error("pod group {group:?} has two sub-groups named {sub_group:?}; give each a name of its own")]
     SubGroupTwice {
         /// The group.
@@ -25,21 +26,21 @@ pub enum GroupError {
         /// The name.
         sub_group: String,
     },
-    /// No cluster has so many.
+    /// It needs more members than any cluster has room for.
     #[error("pod group {group:?} needs {members} members, which is more than {MEMBERS_MAX}; lower the minimum")]
     TooManyMembers {
         /// The group.
         group: String,
-        /// What it needs.
+        /// The number of members that it needs.
         members: u64,
     },
-    /// Its members could have no device anywhere.
+    /// Its members could have no device on any node.
     #[error("pod group {0:?} may have 0 devices on a node; allow at least 1, or leave the bound out")]
     NoDevices(String),
 }
 
 impl PodGroup {
-    /// Checks what can be said without knowing the cluster. Topology levels may come later.
+    /// Checks everything that does not depend on the cluster. Topology levels may be added later.
     pub(crate) fn validate(&self) -> Result<(), GroupError> {
         let group = || self.name.clone();
         if self.name.is_empty() {
