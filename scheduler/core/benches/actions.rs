@@ -1,4 +1,4 @@
-//! How long it takes to find who makes way, when many wait for it.
+//! How long it takes to find the claims that make way, when many claims wait for room.
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
 
@@ -23,7 +23,7 @@ fn cluster(nodes: usize) -> Cluster {
     cluster
 }
 
-/// A queue that is to have so many devices, and nothing beyond that if it is none.
+/// A queue with a quota of this many devices. With a quota of 0, it gets nothing beyond that, either.
 fn queue(cluster: &mut Cluster, name: &str, devices: u64) {
     let weight = u64::from(devices > 0);
     let allowance = Allowance { quota: Some(devices * 1000), weight, ..Allowance::default() };
@@ -35,7 +35,7 @@ fn wants(queue: &str, devices: u16) -> Claim {
     Claim { request, queue: queue.into(), preemptible: true, ..Claim::default() }
 }
 
-/// Lets a claim run on the first so many devices of each node; `claim` says what it is.
+/// Lets claims run on the first `devices` devices of each node. `claim` gives the claim of each number.
 fn fill(cluster: &mut Cluster, devices: u16, mut claim: impl FnMut(usize) -> Claim) {
     let nodes: Vec<_> = cluster.nodes().map(|(id, _)| id).collect();
     let places = nodes.into_iter().flat_map(|node| (0..devices).map(move |device| (node, device)));
@@ -46,7 +46,7 @@ fn fill(cluster: &mut Cluster, devices: u16, mut claim: impl FnMut(usize) -> Cla
     }
 }
 
-/// How long a first cycle takes, and how many steps its plan has.
+/// The time that a first cycle takes, and the number of steps in its plan.
 fn cycle(cluster: &Cluster) -> (Duration, usize) {
     let (mut cluster, mut scheduler) = (cluster.clone(), Scheduler::new(Box::new(BestFit), Settings::default()));
     let start = Instant::now();
@@ -78,7 +78,7 @@ fn reclaims(criterion: &mut Criterion) {
             many.add_claim(wants(&format!("queue-{number}"), 1));
         }
     }
-    // 1000 devices are free; 1500 are taken back.
+    // 1000 devices are free; 1500 are reclaimed.
     measure(criterion, "50 queues take 1500 devices back from 50 others; 1000 nodes", &many, 2500 + 1500);
     let mut two = cluster(500);
     ["red", "blue"].iter().for_each(|name| queue(&mut two, name, 2000));
@@ -114,7 +114,7 @@ fn nothing_helps(criterion: &mut Criterion) {
     for number in 0..200 {
         queue(&mut protected, &format!("queue-{number}"), if number % 2 == 0 { 64 } else { 0 });
     }
-    // On each node one stays, so that none can be made free; each queue asks for something else.
+    // On each node one claim stays, so that no node can be made free. Each queue asks for something else.
     fill(&mut protected, 7, |number| Claim {
         preemptible: number % 7 != 0,
         queue: if number % 7 == 0 { String::new() } else { format!("queue-{}", number % 100 * 2 + 1) },
@@ -128,7 +128,7 @@ fn nothing_helps(criterion: &mut Criterion) {
     measure(criterion, "100 queues look for eight devices on 1000 nodes that cannot be made free", &protected, 0);
 }
 
-/// Units that have waited long, each for something else: no node is kept for them, as they fit nowhere, or would need
+/// Units that have waited long, each for something else. No node is kept for them, as they fit nowhere, or would need
 /// more nodes than may be kept.
 fn holds(criterion: &mut Criterion) {
     let mut large = cluster(4000);

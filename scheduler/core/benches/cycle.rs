@@ -1,4 +1,4 @@
-//! How long a whole cycle takes in a large cluster: fairness among many queues, gangs that do not fit, reclaim,
+//! How long a whole cycle takes in a large cluster: fairness among many queues, gangs that do not fit, reclaim, and
 //! filling.
 
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a benchmark takes the time")]
@@ -65,7 +65,7 @@ fn gang(cluster: &mut Cluster, name: &str, queue: &str, members: u32, request: &
     }
 }
 
-/// One cycle, after which whoever was evicted is gone; only the cycle is timed.
+/// One cycle, after which the evicted claims are gone. Only the cycle is timed.
 fn cycle(scheduler: &mut Scheduler, cluster: &mut Cluster) -> (Plan, Duration) {
     let begin = Instant::now();
     let plan = black_box(scheduler.cycle(cluster));
@@ -79,12 +79,12 @@ fn cycle(scheduler: &mut Scheduler, cluster: &mut Cluster) -> (Plan, Duration) {
     (plan, took)
 }
 
-/// Cycles until nothing changes.
+/// Runs cycles until nothing changes.
 fn converge(scheduler: &mut Scheduler, cluster: &mut Cluster) {
     while !cycle(scheduler, cluster).0.steps.is_empty() {}
 }
 
-/// 1,000 queues in three levels, in whose 900 leaves claims of five sorts can wait.
+/// 1,000 queues in three levels; claims of five sorts can wait in the 900 leaves.
 fn thousand_queues() -> Cluster {
     let mut cluster = cluster();
     for number in 0..10 {
@@ -109,7 +109,7 @@ fn arrive(cluster: &mut Cluster, claims: usize, is_mixed: bool) {
     }
 }
 
-/// More than fits, so that the cluster is full.
+/// More claims than fit, so that the cluster is full.
 const CLAIMS: usize = NODES * DEVICES + 50_000;
 
 fn fairness(criterion: &mut Criterion) {
@@ -154,7 +154,7 @@ fn fairness(criterion: &mut Criterion) {
     });
 }
 
-/// A cycle after 20 claims that ran and 480 that waited have ended, and 500 have come.
+/// The time of a cycle after 20 running claims and 480 pending ones have ended, and 500 have come.
 fn changed(scheduler: &mut Scheduler, cluster: &mut Cluster, next: &mut usize) -> Duration {
     let (placed, waiting): (Vec<_>, Vec<_>) = cluster.claims().partition(|(_, _, at)| at.is_some());
     let running = placed.iter().step_by(placed.len() / 20).take(20);
@@ -176,7 +176,7 @@ fn large_cluster(criterion: &mut Criterion) {
         queue(&mut cluster, "team", None, 4_000_000);
         queue(&mut cluster, "other", None, 0);
         for _ in 0..NODES {
-            // One on each node may not be evicted, so no node can be emptied.
+            // One claim on each node may not be evicted, so no node can be emptied.
             cluster.add_claim(Claim { request: whole(4), queue: "team".into(), ..Claim::default() });
             let other = Claim { request: whole(1), queue: "other".into(), preemptible: true, ..Claim::default() };
             cluster.add_claim(other);
@@ -206,7 +206,7 @@ fn large_cluster(criterion: &mut Criterion) {
             took
         });
     });
-    // From an empty cluster each time.
+    // Each measurement begins with an empty cluster.
     let mut fill = |name: &str, make: &dyn Fn(&mut Cluster), placed: usize| {
         criterion.bench_function(name, |bencher| {
             bencher.iter_custom(|times| {

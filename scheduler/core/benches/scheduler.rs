@@ -8,7 +8,7 @@ use aliquot_scheduler_core::{
 use aliquot_scheduler_kit::{self as kit, Build};
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// 1,000 queues in three levels, all of which ask for more than there is.
+/// 1,000 queues in three levels, all of which ask for more than the cluster has.
 fn queues() -> Vec<QueueDemand> {
     let queue = |index: usize| QueueDemand {
         parent: match index {
@@ -115,8 +115,8 @@ fn decisions(criterion: &mut Criterion) {
     });
 }
 
-/// Claims of which no two are of one template, as gangs' members are. What a copy of the cluster shares with it is copied
-/// when it changes, and with a view for readers that happens after every pass.
+/// Claims that all have different templates, as gangs' members have. What a copy of the cluster shares is copied when
+/// it changes; with a view for readers, that happens after every pass.
 fn copies(criterion: &mut Criterion) {
     let claim = |number: u64| Claim { min_runtime_ms: number, ..wants(&whole(1, 1000)) };
     let mut cluster = Cluster::new();

@@ -1,5 +1,5 @@
-//! What a cluster's state takes in memory: bytes for each node, each waiting claim and each placed one, and what a
-//! scheduler keeps beside it.
+//! Measures the memory that a cluster's state takes: bytes for each node, each pending claim and each placed claim, and
+//! what a scheduler keeps in addition.
 
 use aliquot_scheduler_core::placement::{ExpectedWaste, Mix, Weights};
 use aliquot_scheduler_core::{
@@ -25,7 +25,7 @@ fn node(number: usize) -> NodeSpec {
     }
 }
 
-/// A node as Kubernetes and its manager tell of it: most labels are those of all nodes of its pool.
+/// A node as Kubernetes and its manager report it: most labels are those of all nodes of its pool.
 fn node_of_kubernetes(number: usize) -> NodeSpec {
     let mut node = node(number);
     let of_pool = (0..18).map(|label| (format!("node.example.com/label-{label}"), format!("value-{}", number % 4)));
@@ -59,7 +59,7 @@ fn claim(number: usize) -> Claim {
     }
 }
 
-/// What is allocated by `step` and kept, for each of `count`.
+/// Prints the bytes that `step` allocates and keeps, for each of `count` things.
 fn report(what: &str, count: usize, step: impl FnOnce()) {
     let before = live_bytes();
     step();
