@@ -89,7 +89,7 @@ fn world() -> impl Strategy<Value = World> {
 }
 
 impl World {
-    /// Two divisions, and queues below them or at the top.
+    /// Two divisions, and queues below them or at the top of the tree.
     fn build(&self) -> (Cluster, Vec<String>) {
         let mut cluster = Cluster::new();
         for (number, (devices, is_large)) in self.nodes.iter().enumerate() {
@@ -185,17 +185,17 @@ fn arrive(cluster: &mut Cluster, queues: &[String], arrival: &Arrival, count: &m
     }
 }
 
-/// A unit's place in the order of its queue.
+/// A unit's position in the order of its queue.
 type Place = (Reverse<i32>, bool, u64, u64);
 
-/// Units with the number of their members.
+/// Units, each with the number of its members.
 type Units = BTreeMap<Place, usize>;
 
-/// By queue: the guaranteed units, the entitled ones, and the borrowed ones. What comes first counts most: a unit may be
-/// entitled no longer because another queue's is guaranteed, but not the other way round.
+/// For each queue: the guaranteed units, the entitled ones, and the borrowed ones. Earlier sets count more: a unit can
+/// lose its entitlement because a unit of another queue becomes guaranteed, but not the other way round.
 type Potential = [Vec<(QueueId, Units)>; 3];
 
-/// What the three parts of the potential are called.
+/// The names of the three parts of the potential.
 const PARTS: [&str; 3] = ["guaranteed", "entitled", "borrowed"];
 
 fn potential(scheduler: &Scheduler, cluster: &Cluster, queues: &[String]) -> Potential {
@@ -217,8 +217,8 @@ fn potential(scheduler: &Scheduler, cluster: &Cluster, queues: &[String]) -> Pot
     potential
 }
 
-/// Which of two sets is higher: at the first place in which they differ, the one that has a unit there, or the larger
-/// one.
+/// Which of two sets is higher: at the first position in which they differ, the set that has a unit there, or the
+/// larger unit.
 fn compare(left: &Units, right: &Units) -> Ordering {
     let places = left.keys().chain(right.keys()).collect::<std::collections::BTreeSet<_>>();
     let at = |set: &Units, place: &Place| set.get(place).copied().unwrap_or(0);
@@ -229,7 +229,7 @@ fn compare(left: &Units, right: &Units) -> Ordering {
         .unwrap_or(Ordering::Equal)
 }
 
-/// Runs cycles until nothing changes, and checks that the potential rises with each that evicts.
+/// Runs cycles until nothing changes, and checks that the potential rises with each cycle that evicts.
 fn come_to_rest(scheduler: &mut Scheduler, cluster: &mut Cluster, queues: &[String], gone_at_once: bool) {
     let mut before = potential(scheduler, cluster, queues);
     for _ in 0..CYCLES_MAX {

@@ -1,5 +1,5 @@
-//! What users of other schedulers complain of where shares are divided and quotas counted: each test is named for the
-//! symptom, and shows that it does not occur.
+//! Complaints of users about how other schedulers divide shares and count quotas. Each test is named after the symptom,
+//! and shows that it does not occur here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use aliquot_scheduler_kit::{self as kit, Build, placed};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A node with so many devices of a model.
+/// A node with this many devices of a model.
 fn node(model: &str, memory: Bytes, devices: usize) -> NodeSpec {
     let device = DeviceSpec { memory, ..kit::device(model) };
     NodeSpec { devices: vec![device; devices], ..kit::node(&format!("node-of-{model}"), 64, 0) }
@@ -50,7 +50,8 @@ fn limited_to(limit: u64) -> Allowance {
     Allowance { limit: Some(limit), ..Allowance::UNNAMED }
 }
 
-/// The bound that the first pending group would pass: of what, what is held, what is asked for, and the bound.
+/// The bound that the first pending group would exceed: the resource, the held amount, the requested amount, and the
+/// bound.
 fn passed_limit(plan: &Plan, cluster: &Cluster) -> Option<(Resource, u64, u64, u64)> {
     match plan.pending.first()?.reason(cluster) {
         Reason::QueueLimit(bound) => Some((bound.resource, bound.held, bound.asked, bound.bound)),
@@ -77,8 +78,8 @@ fn reclaim_that_stops_at_the_quota_instead_of_the_fair_share() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// If nothing is free, what queues lack to their fair shares others hold above theirs, to the last unit: whoever is
-    /// entitled to take finds from whom.
+    /// If nothing is free, the amounts that queues lack to their fair shares are held by other queues above theirs, to
+    /// the last unit. So an entitled queue always finds a queue to take from.
     #[test]
     fn reclaim_that_is_abandoned_although_somebody_holds_more_than_his_share(
         total in 1u64..5000,
@@ -88,7 +89,7 @@ proptest! {
             quota: Some(*quota), weight: *weight, requested: *requested, ..Demand::default()
         };
         let fair = divide(total, &queues.iter().map(demand).collect::<Vec<Demand>>(), 0);
-        // However it came about that all is held: here, as if only other weights had counted.
+        // How all units came to be held does not matter. Here they are divided as if by other weights.
         let came_first = |(_, _, requested, weight): &(u64, u64, u64, u64)| Demand {
             quota: Some(0), weight: *weight, requested: *requested, ..Demand::default()
         };
@@ -168,7 +169,7 @@ fn parts_of_devices_that_count_as_whole_devices_or_not_at_all() {
 
 #[test]
 fn parts_of_memory_that_count_alike_on_devices_of_different_size() {
-    // A quarter of each: 10 GiB of one and 4 GiB of the other, and both are held against the quota as what they are.
+    // A quarter of each device: 10 GiB of one and 4 GiB of the other. Both count against the quota in bytes.
     const GIB: u64 = 1 << 30;
     let nodes = [node("A100", Bytes::new(40 * GIB), 1), node("T4", Bytes::new(16 * GIB), 1)];
     let quarter = part(100, DeviceMemory::Thousandths(250));

@@ -1,4 +1,4 @@
-//! Nothing is given out twice and nothing gets lost, whatever happens.
+//! Nothing is given out twice and nothing is lost, whatever happens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// What a test does next; numbers are taken modulo what there is.
+/// The next move of a test. Numbers are taken modulo the count of the existing things.
 #[derive(Clone, Debug)]
 enum Move {
     AddNode { devices: u8, memory_mib: u64 },
@@ -49,10 +49,10 @@ fn request() -> impl Strategy<Value = Request> {
     })
 }
 
-/// Number of devices, time of each, and the same of one more request.
+/// The number of devices, the time of each, and the same for one further request.
 type Other = (u16, u32, Option<(u16, u32)>);
 
-/// Other choices than the first one, each with one more request or without.
+/// Choices after the first one, each with or without a further request.
 fn alternatives(others: &[Other]) -> Option<Arc<Alternatives>> {
     let other = |&(count, core, further): &Other| Alternative {
         devices: DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Thousandths(core / 2) },
@@ -63,14 +63,14 @@ fn alternatives(others: &[Other]) -> Option<Arc<Alternatives>> {
     (!others.is_empty()).then(|| Arc::new(Alternatives { others, ..Alternatives::default() }))
 }
 
-/// One more request, which can be for the same devices.
+/// A further request, which may be for the same devices.
 fn further_request(count: u16, core: u32) -> Arc<FurtherRequests> {
     let devices = DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Thousandths(core / 2) };
     let request = FurtherRequest { name: "further".into(), devices, ..FurtherRequest::default() };
     Arc::new(FurtherRequests { requests: vec![request], ..FurtherRequests::default() })
 }
 
-/// Pods of which a node has four, and now and then something that no node has.
+/// Pods, of which a node has four, and at times a resource that no node has.
 fn counted() -> impl Strategy<Value = BTreeMap<String, u64>> {
     let of = |name: &str, amount: u64| BTreeMap::from([(name.to_owned(), amount)]);
     prop_oneof![
@@ -97,10 +97,10 @@ fn moves() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// An allocation on neighbouring devices, possible or not.
+/// An allocation on neighbouring devices, which may be impossible.
 fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, first: u16) -> Option<Allocation> {
     let request = &cluster.claim(claim)?.request;
-    // The last one is of a choice that is not there.
+    // The last number is that of a choice that does not exist.
     let alternative = first % (request.choice_count() + 1);
     let wishes = request.wishes_of(alternative).map(|wish| *wish.devices);
     let part = |wanted: DeviceRequest, device: u16| {
@@ -113,7 +113,7 @@ fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, first: u16) -> Op
     Some(Allocation { node, devices: devices.collect(), alternative })
 }
 
-/// Everything that can be seen of the state.
+/// Everything that can be observed of the state.
 type Picture = (Vec<String>, Vec<(ClaimId, Request, Option<Allocation>)>);
 
 fn picture(cluster: &Cluster) -> Picture {
@@ -122,7 +122,7 @@ fn picture(cluster: &Cluster) -> Picture {
     (nodes, claims)
 }
 
-/// The law: what is free and what is held add up to what there is, on each node and on each device.
+/// The law of conservation, on each node and each device: free + held = capacity.
 fn assert_conserved(cluster: &Cluster) {
     let mut held: BTreeMap<NodeId, Vec<(&KnownClaim, &Allocation)>> = BTreeMap::new();
     for (_, claim, allocation) in cluster.claims() {
@@ -203,7 +203,7 @@ fn play(cluster: &mut Cluster, step: &Move, count: &mut u32) {
     }
 }
 
-/// Places and evicts in a statement, rolls back to a checkpoint, then commits or drops it.
+/// Places and evicts in a statement, rolls back to a savepoint, and then commits or drops the statement.
 fn trial(
     cluster: &mut Cluster,
     nodes: &[NodeId],

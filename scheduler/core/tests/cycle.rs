@@ -1,4 +1,4 @@
-//! What a cycle decides, in small situations.
+//! The plans of cycles in small situations.
 
 use std::collections::BTreeMap;
 
@@ -100,8 +100,9 @@ fn a_gang_is_placed_as_a_whole_or_not_at_all_and_grows_afterwards() {
     assert_eq!(placed(&cluster, &members), 8, "all six, and two of the three others");
 }
 
-/// Small claims come as fast as others end, on two nodes of four devices, beside a large one that needs a whole node.
-/// Says after how many minutes the large one was placed, if ever in two hours, and how many small ones ran meanwhile.
+/// Small claims come as fast as others end, on two nodes of four devices, beside a large claim that needs a whole node.
+/// Returns after how many minutes the large claim was placed, if within two hours, and how many small claims ran
+/// meanwhile.
 fn minutes_until_the_large_one_is_placed(settings: Settings) -> (Option<u64>, usize) {
     let mut cluster = cluster(2, 4);
     let mut scheduler = Scheduler::new(Box::new(BestFit), settings);
@@ -129,8 +130,8 @@ fn small_claims_fill_what_a_large_one_cannot_use_but_do_not_keep_it_waiting_for_
     let never = minutes_until_the_large_one_is_placed(Settings { hold_after_ms: None, ..Settings::default() });
     assert_eq!(never, (None, 8 + 120), "whatever ends, a small one is there at once");
     let (placed_after, ran) = minutes_until_the_large_one_is_placed(Settings::default());
-    // Four older ones start before it. Once it has waited for five minutes, and what runs is not all older, a node is
-    // kept for it.
+    // Four older claims start before it. A node is kept for it once it has waited for five minutes and some running
+    // claims are not older than it.
     assert!(placed_after.is_some_and(|minute| (10..=18).contains(&minute)), "{placed_after:?}");
     assert!(ran >= 8 + 6, "only {ran} small ones ran meanwhile");
 }
@@ -165,7 +166,7 @@ fn gang(cluster: &mut Cluster, name: &str, members: u32, devices: u16, spread: G
     (0..members).map(member).collect()
 }
 
-/// Where claims are, by node name; empty where one waits.
+/// The node name of each claim; empty for a pending one.
 fn nodes_of(cluster: &Cluster, claims: &[ClaimId]) -> Vec<String> {
     let name = |claim: &ClaimId| {
         let node = cluster.allocation(*claim).and_then(|allocation| cluster.node(allocation.node));
@@ -182,7 +183,7 @@ fn a_gang_that_must_be_in_one_rack_waits_for_one_although_there_is_room_in_two()
     scheduler.cycle(&mut cluster);
     assert_eq!(nodes_of(&cluster, &taken), ["node-0", "node-1", "node-2"]);
     let one_rack = GroupPlacement { required_level: Some("rack".into()), ..GroupPlacement::default() };
-    // Rack 0 is full, rack 1 has one node left, rack 2 both.
+    // Rack 0 is full, rack 1 has one node left, and rack 2 has both.
     let first = gang(&mut cluster, "first", 2, 4, one_rack.clone());
     let second = gang(&mut cluster, "second", 2, 2, one_rack.clone());
     let third = gang(&mut cluster, "third", 2, 2, one_rack);

@@ -1,4 +1,4 @@
-//! A cluster that is dumped and restored is the same cluster.
+//! A cluster that is restored from its dump is the same cluster.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use aliquot_scheduler_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Something that happens; numbers are taken modulo what there is.
+/// Something that happens. Numbers are taken modulo the count of the existing things.
 #[derive(Clone, Debug)]
 enum Happening {
     NodeAdded {
@@ -56,7 +56,7 @@ enum Happening {
     },
     Stopped(usize),
     Failed(usize),
-    /// A plan that evicts and places.
+    /// A plan that evicts and places these claims.
     Planned {
         evicted: Vec<usize>,
         placed: Vec<(usize, usize, u16)>,
@@ -120,7 +120,7 @@ fn allocation(cluster: &Cluster, claim: ClaimId, node: NodeId, device: u16) -> O
 struct World {
     scheduler: Scheduler,
     cluster: Cluster,
-    /// Ids in the order of adding; those that are gone stay and name nothing.
+    /// Ids in the order of adding. The ids of things that are gone stay in the list and name nothing.
     nodes: Vec<NodeId>,
     claims: Vec<ClaimId>,
     groups: Vec<GroupId>,
@@ -142,7 +142,7 @@ impl World {
         Self { scheduler, cluster: Cluster::new(), nodes: Vec::new(), claims: Vec::new(), groups: Vec::new() }
     }
 
-    /// The same world as restored from its dump; who is gone is forgotten in both.
+    /// The same world, restored from its dump. Ids of things that are gone are forgotten in both worlds.
     fn restored(&mut self) -> Self {
         let dump = self.scheduler.dump(&self.cluster);
         let (scheduler, cluster) =
@@ -158,7 +158,7 @@ impl World {
         Self { scheduler, nodes: cluster.nodes().map(|(id, _)| id).collect(), claims, groups, cluster }
     }
 
-    /// A plan in names.
+    /// A plan with names in place of ids.
     fn named(&self, plan: &Plan) -> Vec<String> {
         let name = |id: ClaimId| self.cluster.claim(id).map_or("", |claim| &claim.name);
         let members = |id: GroupId| -> Vec<&str> {
@@ -182,7 +182,7 @@ impl World {
         plan.steps.iter().map(step).chain(waits).collect()
     }
 
-    /// Lets something happen; a cycle's plan is returned.
+    /// Lets something happen. Returns the plan if it is a cycle.
     fn happen(&mut self, happening: Happening) -> Vec<String> {
         use Happening::*;
         let event = match happening {
@@ -358,7 +358,7 @@ fn half() -> DumpedClaim {
     }
 }
 
-/// What is wrong with a dump of one node and these claims.
+/// Why a dump of one node and these claims is refused: the entry, and the reason.
 fn refused(claims: Vec<DumpedClaim>) -> (DumpEntry, RestoreReason) {
     let error = Cluster::restore(Dump { claims, ..one_node() }).expect_err("there is no such cluster");
     (error.entry, error.reason)

@@ -1,6 +1,5 @@
-//! What queues are entitled to, by worked examples. Most are situations that KAI's documentation and tests decide;
-//! where the answer here is another one, the example says so. Amounts are thousandths of a device, unless they say
-//! otherwise.
+//! Entitlements of queues, by worked examples. Most are situations from KAI's documentation and tests. If KAI's answer
+//! is different, the example says so. Amounts are in thousandths of a device, unless an example says otherwise.
 
 use aliquot_scheduler_core::{
     Allowance, DecayedUsage, Demand, DominantShare, Entitlement, QueueDemand, divide, entitlements,
@@ -56,7 +55,7 @@ mod one_queue {
         assert_eq!(divide(3500, &[queue(3000, 1, 5000)], 0), [3500]);
     }
 
-    /// KAI gives it its quota of 2, of which 1 does not exist.
+    /// KAI gives the queue its quota of 2, of which 1 does not exist.
     #[test]
     fn is_never_entitled_to_more_than_there_is() {
         assert_eq!(divide(1000, &[queue(2000, 1, 3000)], 0), [1000]);
@@ -92,7 +91,8 @@ mod two_queues {
         assert_eq!(divide(1000, &[queue(250, 1, 5000), limited(400, queue(150, 2, 5000))], 0), [600, 400]);
     }
 
-    /// KAI rounds shares down to whole devices and gives what is left singly: 3 and 8 here, 6 and 5 for equal weights.
+    /// KAI rounds shares down to whole devices and then gives out the rest one by one: 3 and 8 here, 6 and 5 for equal
+    /// weights.
     #[test]
     fn divide_devices_as_well_as_numbers_of_devices() {
         assert_eq!(divide(11_000, &[queue(2000, 1, 10_000), queue(2000, 4, 10_000)], 0), [3400, 7600]);
@@ -100,8 +100,8 @@ mod two_queues {
         assert_eq!(divide(5000, &[queue(2000, 2, 3000), queue(2000, 2, 3000)], 0), [2500, 2500]);
     }
 
-    /// The same division as KAI's, in its unit: the largest part of a unit first, and between equal ones the older
-    /// queue.
+    /// The same division as KAI's, in its unit: the largest remainder gets a unit first, and of equal remainders the
+    /// older queue.
     #[test]
     fn divide_what_does_not_divide_evenly_unit_by_unit() {
         assert_eq!(divide(11, &[queue(2, 1, 10), queue(2, 4, 10)], 0), [3, 8]);
@@ -124,7 +124,7 @@ mod two_queues {
 
     #[test]
     fn the_one_without_quota_and_weight_gives_up_what_it_holds() {
-        // CPU, in thousandths of a core; the second one runs with 5 of 10 cores now.
+        // CPU, in thousandths of a core. The second queue now runs on 5 of 10 cores.
         assert_eq!(divide(10_000, &[queue(5000, 5000, 10_000), queue(0, 0, 5000)], 0), [10_000, 0]);
     }
 }
@@ -134,7 +134,7 @@ mod several_queues {
 
     #[test]
     fn what_is_left_over_goes_to_the_highest_priority_only_until_that_asks_for_no_more() {
-        // Ten devices, seven of them in quotas.
+        // Ten devices; seven of them are in quotas.
         let high = |weight, requested| of_priority(2, queue(2000, weight, requested));
         let low = of_priority(1, queue(3000, 9, 9000));
         assert_eq!(divide(10_000, &[high(2, 9000), high(1, 9000), low], 0), [4000, 3000, 3000]);
@@ -152,7 +152,8 @@ mod several_queues {
         assert_eq!(divide(5000, &queues, 0), [2500, 2500, 0]);
     }
 
-    /// KAI entitles each of three to its quota of 5, 15 of 10 in all, and leaves it to chance who comes first.
+    /// KAI entitles each of three queues to its quota of 5, together 15 of 10 devices, and leaves it to chance which
+    /// comes first.
     #[test]
     fn quotas_that_do_not_fit_are_cut_in_proportion() {
         let three = |first, second, third| [queue(5000, 5, first), queue(5000, 5, second), queue(5000, 5, third)];
@@ -161,7 +162,7 @@ mod several_queues {
         assert_eq!(divide(6000, &[queue(8000, 1, 9000), queue(4000, 1, 9000)], 0), [4000, 2000]);
     }
 
-    /// KAI gives 8 to the first and 8 to the second, of 8.
+    /// KAI gives 8 to the first queue and 8 to the second, of 8.
     #[test]
     fn where_quotas_do_not_fit_all_there_is_counts_as_the_largest_of_the_others() {
         let unlimited = Demand { quota: None, requested: 9000, ..Demand::default() };
@@ -218,9 +219,9 @@ mod usage {
     #[test]
     fn who_has_used_more_lately_gets_less_of_what_is_left_over() {
         let queues = [that_used(750_000, queue(0, 1, 20_000)), that_used(250_000, queue(0, 1, 20_000))];
-        // Equal weights: 0.5 + (0.5 - 0.75) against 0.5 + (0.5 - 0.25).
+        // Equal weights, so (weight part + weight part − usage part): 0.5 + (0.5 − 0.75) against 0.5 + (0.5 − 0.25).
         assert_eq!(divide(8000, &queues, 1000), [2000, 6000]);
-        // Half as strong: 0.5 - 0.125 against 0.5 + 0.125.
+        // With half the usage weight: 0.5 − 0.125 against 0.5 + 0.125.
         assert_eq!(divide(8000, &queues, 500), [3000, 5000]);
         assert_eq!(divide(8000, &queues, 0), [4000, 4000]);
     }
@@ -239,7 +240,7 @@ mod usage {
         let mut queues = vec![that_used(600_000, queue(0, 1, 20_000)), that_used(300_000, queue(0, 1, 20_000))];
         queues.extend([satisfied; 8]);
         let shares = divide(10_000, &queues, 1000);
-        // The eight get their 100 each. Of what the two divide from then on, one has 1 - 0.6 and the other 1 - 0.3.
+        // The eight queues get their 100 each. The other two divide the rest in the proportion of 1 − 0.6 to 1 − 0.3.
         let part = |share: u64| share as f64 / 9200.0;
         assert!((part(shares[0]) - 4.0 / 11.0).abs() < 0.001, "{shares:?}");
         assert_eq!(shares[2..], [100; 8]);
@@ -249,7 +250,8 @@ mod usage {
     #[test]
     fn what_is_due_is_settled_anew_when_one_is_satisfied() {
         let queues = [that_used(300_000, queue(0, 1, 20_000)), queue(0, 1, 20_000), queue(0, 1, 100)];
-        // Until the third has its 100: 2/3 - 0.3 against 2/3 and 2/3, that is 55 and 100. Then 1 - 0.3 against 1.
+        // Until the third queue has its 100: 2/3 − 0.3 against 2/3 and 2/3, which gives 55 and 100. After that: 1 − 0.3
+        // against 1.
         let shares = divide(10_000, &queues, 1000);
         let expected = [55 + 9745 * 7 / 17, 100 + 9745 * 10 / 17, 100];
         assert!(shares.iter().zip(expected).all(|(share, expected)| share.abs_diff(expected) <= 1), "{shares:?}");
@@ -257,8 +259,8 @@ mod usage {
 
     #[test]
     fn a_small_part_adds_up_however_often_what_is_due_is_settled_anew() {
-        // Twenty queues are satisfied one after the other, three units apart; one like them wants more. Meanwhile the
-        // last one, a tenth of their weight, is due a third of a unit each time.
+        // Twenty queues are satisfied one after the other, three units apart; one more with the same weight wants more.
+        // Meanwhile the last queue, with a tenth of their weight, is due a third of a unit each time.
         let mut queues: Vec<Demand> = (1..=20).map(|number| queue(0, 10, 3 * number)).collect();
         queues.extend([queue(0, 10, 1000), that_used(1, queue(0, 1, 1000))]);
         let satisfied = 3 * (1..=20).sum::<u64>();
@@ -266,7 +268,7 @@ mod usage {
         assert!(shares[20].abs_diff(60) <= 1 && shares[21].abs_diff(6) <= 1, "{shares:?}");
     }
 
-    /// KAI leaves what nobody is due to the lower priorities, or idle.
+    /// KAI leaves what is due to no queue to the lower priorities, or idle.
     #[test]
     fn where_all_have_used_more_than_their_part_weights_decide_alone() {
         let queues = [that_used(2_000_000, queue(0, 1, 20_000)), that_used(3_000_000, queue(0, 3, 20_000))];
@@ -275,7 +277,7 @@ mod usage {
 
     #[test]
     fn as_much_for_longer_counts_like_more_for_a_shorter_time() {
-        // Ten devices, ten hours: 24 device hours are 0.24 of what there was. Half-lives are too long to matter.
+        // Ten devices for ten hours: 24 device hours are 0.24 of the capacity. The half-lives are too long to matter.
         let used = |devices: u64, hours: u64| {
             let half_life_ms = 1_000_000 * HOUR_MS;
             let (mut used, mut there_was) = (DecayedUsage::new(half_life_ms, 0), DecayedUsage::new(half_life_ms, 0));
@@ -290,7 +292,7 @@ mod usage {
 
     #[test]
     fn two_that_both_want_everything_take_turns() {
-        // 16 devices, and each queue's task needs all of them: it runs while its queue's share is the larger one.
+        // 16 devices, and each queue's task needs all of them. A task runs while its queue's share is the larger one.
         let total = 16_000;
         let half_life_ms = 10 * 60_000;
         let mut used = [DecayedUsage::new(half_life_ms, 0); 2];
@@ -331,7 +333,7 @@ mod trees {
 
     #[test]
     fn children_divide_what_their_parent_gets() {
-        // Two departments, the first with two teams, the second with one that asks for little.
+        // Two departments: the first with two teams, the second with one team that asks for little.
         let queues = [
             child(None, 4000, 0),
             child(None, 4000, 0),
@@ -342,7 +344,8 @@ mod trees {
         assert_eq!(fair_shares(10_000, &queues), [8000, 2000, 3500, 4500, 2000]);
     }
 
-    /// KAI counts what a child asks for beyond its limit as asked for by the parent, whose share then serves nobody.
+    /// KAI counts what a child asks for beyond its limit as the parent's request. No queue can use the parent's share
+    /// of that.
     #[test]
     fn a_parent_asks_for_no_more_than_its_children_may_have() {
         let mut queues = [child(None, 0, 0), child(None, 0, 9000), child(Some(0), 0, 9000)];
@@ -412,7 +415,7 @@ mod turns {
     }
 }
 
-/// Kueue's words: a nominal quota is a quota; a borrowing limit on top of it makes a limit; a cohort is a parent.
+/// Kueue's terms: a nominal quota is a quota, a borrowing limit on top of it makes a limit, and a cohort is a parent.
 mod cluster_queues_of_a_cohort {
     use super::*;
 
@@ -448,8 +451,8 @@ mod cluster_queues_of_a_cohort {
         assert_eq!(divide(52, &[weighted(3), weighted(1), cluster_queue(10, None, 0)], 0), [34, 18, 0]);
     }
 
-    /// A lending limit of 4 of 10 keeps 6 for the queue even while it does not ask for them: the others are below a
-    /// parent that is limited to the rest.
+    /// A lending limit of 4 of 10 keeps 6 for the queue even if it does not ask for them: the other queues are below a
+    /// parent with a limit of the rest.
     #[test]
     fn lend_no_more_than_their_lending_limits() {
         let queue = |parent, quota, limit, requested| QueueDemand {

@@ -1,4 +1,4 @@
-//! What holds of fair shares whatever the numbers are.
+//! Laws of fair shares that hold for all numbers.
 
 use std::cmp::Reverse;
 
@@ -29,7 +29,7 @@ fn demand() -> impl Strategy<Value = Demand> {
     })
 }
 
-/// Few queues, or enough that portions by usage are settled anew for several at once.
+/// A few queues, or so many that portions by usage are computed anew for several queues at once.
 fn demands() -> impl Strategy<Value = Vec<Demand>> {
     prop_oneof![4 => vec(demand(), 1..12), 1 => vec(demand(), 60..120)]
 }
@@ -42,7 +42,7 @@ fn deserved(queue: &Demand) -> u64 {
     queue.quota.unwrap_or(u64::MAX).min(queue.requestable())
 }
 
-/// Trees of up to 25 queues, with two resources; only leaves ask for anything.
+/// Trees of up to 25 queues with two resources. Only leaves ask for anything.
 fn trees() -> impl Strategy<Value = Vec<QueueDemand>> {
     let queue = (proptest::option::weighted(0.8, any::<prop::sample::Index>()), [demand(), demand()]);
     vec(queue, 1..25).prop_map(|drawn| {
@@ -78,7 +78,8 @@ fn is_leaf(queues: &[QueueDemand], index: usize) -> bool {
     queues.iter().all(|queue| queue.parent != Some(index))
 }
 
-/// Hands out units one by one, each to whose next unit is due first: when `(given + 1/2) / portion` is least.
+/// Hands out units one by one, each to the queue whose next unit is due first: with the least `(given + 1/2) /
+/// portion`.
 fn one_by_one(left: &mut u64, shares: &mut [u64], most: &[u64], portions: &[u64]) {
     let start = shares.to_vec();
     while *left > 0 {
@@ -94,7 +95,7 @@ fn one_by_one(left: &mut u64, shares: &mut [u64], most: &[u64], portions: &[u64]
     }
 }
 
-/// The same division as [`divide`] without usage, unit by unit.
+/// The same division as [`divide`] without usage, done unit by unit.
 fn divide_one_by_one(total: u64, queues: &[Demand]) -> Vec<u64> {
     let mut shares = vec![0; queues.len()];
     let largest = queues.iter().filter_map(|queue| queue.quota).max().unwrap_or(0).max(1);
@@ -194,7 +195,7 @@ proptest! {
     fn to_have_used_less_never_gets_less(
         total in totals(), queues in vec(demand(), 2..6), which: prop::sample::Index, less in 1u64..1_000_000,
     ) {
-        // Nobody is satisfied, so that all compete to the end.
+        // No queue is satisfied, so all compete to the end.
         let mut queues: Vec<Demand> =
             queues.into_iter().map(|queue| Demand { requested: 50_000, limit: None, priority: 0, ..queue }).collect();
         let which = which.index(queues.len());

@@ -1,5 +1,5 @@
-//! What is seen outside counts, whatever was decided: claims that run where nobody placed them, nodes that run more
-//! than they have, steps that nobody answers, nodes that change.
+//! Observations count, whatever was decided: claims that run where they were not placed, nodes that run more than they
+//! have, steps without an answer, and nodes that change.
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
@@ -29,7 +29,7 @@ impl Kit {
         plan.steps.into_iter().map(|planned| (planned.action, planned.step)).collect()
     }
 
-    /// What is free on the node and held there adds up; beyond what it has, nothing is free.
+    /// Checks the node's books: free + held = capacity; or, if more is held than the capacity, free = 0.
     fn check(&self, node: NodeId) {
         let of = self.cluster.node(node).expect("the node is there");
         let mut held = vec![(0, 0); of.devices().len()];

@@ -1,4 +1,4 @@
-//! What is learned from claims that end.
+//! What a cluster learns from claims that end.
 
 use aliquot_scheduler_core::placement::{
     BestFit, Engine, ExpectedWaste, Mix, NodeChange, Policy, TurnoverWeights, Weights,
@@ -9,7 +9,7 @@ use aliquot_scheduler_core::{
 };
 use aliquot_scheduler_kit::Build;
 
-/// What a device that ends adds to [`Dump::turnover`].
+/// What the end of a claim for one device adds to [`Dump::turnover`].
 const DEVICE: u64 = 1000 << 10;
 
 fn request(count: u16, core: u32, cores: u64) -> Request {
@@ -111,7 +111,7 @@ fn what_was_learned_is_known_after_a_restore() {
     assert_eq!((dump.turnover.ended, dump.turnover.eighths), (8 * DEVICE, 8));
     let mut restored = Cluster::restore(dump.clone()).expect("a possible state");
     assert_eq!(restored.dump(), dump);
-    // What is placed is known as well: as much decays.
+    // What is placed is restored as well: the decay is the same.
     for cluster in [&mut cluster, &mut restored] {
         add(cluster, &request(1, 1000, 1));
     }
@@ -130,7 +130,7 @@ fn a_turnover_that_cannot_be_is_bounded() {
 
 const NOTHING: TurnoverWeights = TurnoverWeights { deviations: 0, node_left: 0, core_left: 0, scarcity: 0 };
 
-/// Where each of many claims goes, of which every `ends`-th ends when another one has come.
+/// The places of many claims. Every `ends`-th claim ends after another one has come.
 fn placements(turnover: TurnoverWeights, ends: usize) -> Vec<Option<Allocation>> {
     let requests = [request(1, 470, 4), request(1, 810, 3), request(1, 1000, 11), request(8, 1000, 64)];
     let (mut cluster, _) = cluster(60);
@@ -186,7 +186,7 @@ fn where_enough_has_ended_the_fuller_node_is_cheaper_by_what_is_left_free_of_the
     };
     let (_, before) = difference(0);
     assert_eq!(difference(3), (false, before), "what has ended is not enough yet");
-    // Four devices more are left free, for each of which 60 thousandths of a device are charged, in 64ths of one.
+    // Four more devices are left free. Each costs 60 thousandths of a device, in units of 1/64.
     assert_eq!(difference(4), (true, before + 4 * 60 * 64));
     assert_eq!(difference(8), (false, before + 4 * 60 * 64));
     assert_eq!(difference(0), (true, before));

@@ -1,6 +1,6 @@
-//! Who makes way, compared with the best of all sets of victims on small clusters.
+//! Compares the victims that make way with the best of all sets of victims, on small clusters.
 //!
-//! The sets are gone through one by one on books of the test's own: percents that are free on each device.
+//! All sets are tried one by one, on books of the test's own: the free percents of each device.
 
 use aliquot_scheduler_core::{
     Allocation, Allowance, Claim, ClaimId, DeviceAllocation, DeviceCore, DeviceRequest, DisruptionBudget, Event,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::setting::{World, group, wants};
 
-/// What somebody asks for: so many devices, and so many percent of each.
+/// What a claim asks for: a number of devices, and a percentage of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wish {
     devices: u16,
@@ -41,10 +41,10 @@ struct Runner {
 
 #[derive(Clone, Debug)]
 struct Situation {
-    /// Devices by node.
+    /// The number of devices of each node.
     nodes: Vec<usize>,
     runners: Vec<Runner>,
-    /// Members of each budget that must stay.
+    /// The number of members of each budget that must stay.
     budgets: Vec<u32>,
     wishes: Vec<Wish>,
 }
@@ -72,7 +72,7 @@ fn situation(wishes: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = S
     })
 }
 
-/// One that runs and could be evicted.
+/// A running claim that could be evicted.
 #[derive(Clone, Debug)]
 struct Victim {
     claim: ClaimId,
@@ -81,22 +81,22 @@ struct Victim {
     runner: Runner,
 }
 
-/// What it means to evict some: how many, the highest priority, and how much they hold.
+/// The harm of evicting a set: the number of victims, their highest priority, and the sum of what they hold.
 type Harm = (usize, i32, u32);
 
 struct Played {
     world: World,
-    /// Percents that are free, by node and device.
+    /// The free percents, by node and device.
     free: Vec<Vec<u32>>,
     victims: Vec<Victim>,
-    /// Members of each budget that may go.
+    /// The number of members of each budget that may go.
     spare: Vec<u32>,
-    /// Those who want a place.
+    /// The claims that want a place.
     wanting: Vec<ClaimId>,
 }
 
 impl Situation {
-    /// Lets all run who find a place, from one node to the next, and adds those who want one.
+    /// Lets each runner run that finds a place, node by node, and adds the claims that want a place.
     fn play(&self, queue_of_runners: &str, queue: &str) -> Played {
         let settings = Settings { moves_per_cycle: 0, hold_after_ms: None, ..Settings::default() };
         let mut world = World::with(&self.nodes, settings);
@@ -150,14 +150,14 @@ impl Situation {
     }
 }
 
-/// The first devices of a node that have as much free.
+/// The first devices of a node that have enough free.
 fn fitting(free: &[u32], wish: Wish) -> Option<Vec<u16>> {
     let fitting = (0..).zip(free).filter(|(_, free)| **free >= wish.percent).map(|(device, _)| device);
     let devices: Vec<u16> = fitting.take(usize::from(wish.devices)).collect();
     (devices.len() == usize::from(wish.devices)).then_some(devices)
 }
 
-/// Whether all these can be placed, wherever.
+/// Whether all these wishes can be placed, on any nodes.
 fn all_fit(free: &mut [Vec<u32>], wishes: &[Wish]) -> bool {
     let Some((wish, others)) = wishes.split_first() else { return true };
     (0..free.len()).any(|node| {
@@ -176,7 +176,7 @@ fn all_fit(free: &mut [Vec<u32>], wishes: &[Wish]) -> bool {
 }
 
 impl Played {
-    /// What it means to evict these, if the budgets and the bound on what is evicted allow it.
+    /// The harm of evicting these victims; `None` if the budgets or the bound on evictions forbid it.
     fn harm(&self, set: &[&Victim], asked: u32) -> Option<Harm> {
         let of = |budget: usize| set.iter().filter(|victim| victim.runner.budget == Some(budget)).count();
         let kept = self.spare.iter().enumerate().all(|(budget, spare)| of(budget) <= *spare as usize);
@@ -185,7 +185,8 @@ impl Played {
         (kept && (set.len() <= 1 || amount <= 2 * asked)).then_some((set.len(), priority, amount))
     }
 
-    /// The least harm by which room can be made, by all that may be taken; of one node only, if so wanted.
+    /// The least harm by which room can be made, over all victims that may be taken. `on_one_node`: only victims on one
+    /// node.
     fn least_harm(&self, wishes: &[Wish], on_one_node: bool) -> Option<Harm> {
         let asked = wishes.iter().map(|wish| wish.total()).sum();
         let mut least: Option<Harm> = None;
@@ -210,7 +211,7 @@ impl Played {
         least
     }
 
-    /// Runs a cycle; the harm that it does, if it does any.
+    /// Runs a cycle. Returns the harm that it does, if any.
     fn done(&mut self, asked: u32) -> Option<Harm> {
         let plan = self.world.cycle();
         let disturbed = |victim: &&Victim| plan.steps.iter().any(|step| step.step.claim() == victim.claim);

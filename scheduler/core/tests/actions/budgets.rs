@@ -1,4 +1,4 @@
-//! Disruption budgets while claims are on their way.
+//! Disruption budgets while claims are being started or moved.
 
 use aliquot_scheduler_core::{Claim, DisruptionBudget, Event};
 

@@ -1,4 +1,4 @@
-//! What is only counted of nodes: who makes way where nothing else is short, and what is true while they do.
+//! Counted resources of nodes: the claims that make way if nothing else is short, and the state while they leave.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn counted<const N: usize>(amounts: [(&str, u64); N]) -> BTreeMap<String, u64> {
     amounts.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect()
 }
 
-/// Nodes with room for so many pods each, and with far more devices and cores than these need.
+/// Nodes with room for these numbers of pods, and with far more devices and cores than the pods need.
 fn world(pods: &[u64]) -> World {
     let mut world = World::new(&[]);
     for (number, pods) in pods.iter().enumerate() {
@@ -24,7 +24,7 @@ fn world(pods: &[u64]) -> World {
     world
 }
 
-/// A claim for a device, and for so many pods.
+/// A claim for a device and for this many pods.
 fn pods(queue: &str, priority: i32, pods: u64) -> Claim {
     let claim = wants(queue, priority, 1);
     Claim { request: Request { counted: counted([("pods", pods)]), ..claim.request }, ..claim }
@@ -89,7 +89,7 @@ fn reclaim_frees_the_pods_of_who_borrowed_devices() {
     let blue: Vec<ClaimId> = (0..2).map(|_| world.claim(pods("blue", TRAIN, 1))).collect();
     world.cycle();
     assert_eq!(world.running(&blue), 2);
-    // The queues share devices, and blue holds more than its quota of them as soon as red asks for all of them.
+    // The queues share devices. Blue holds more than its quota of them as soon as red asks for all of them.
     let red: Vec<ClaimId> = (0..8).map(|_| world.claim(pods("red", TRAIN, 1))).collect();
     let plan = world.cycle();
     assert!(actions(&plan).iter().all(|action| *action == Action::Reclaim), "{plan:?}");
@@ -139,7 +139,7 @@ fn who_gets_the_pods_of_another_starts_when_that_is_gone() {
     assert_eq!(gone, Outcome::Claims { displaced: vec![], ready: vec![high] });
 }
 
-/// Three claims of which the second matters least, seen on a node with room for so many pods.
+/// Three claims, of which the second has the lowest priority, seen on a node with room for `has` pods.
 fn seen(has: u64) -> (World, [ClaimId; 3]) {
     let mut world = world(&[has]);
     let at = world.id(0);
@@ -222,7 +222,7 @@ fn a_claim_grows_only_into_pods_that_are_free() {
     let reason = NotEnough::Counted { name: "pods".into(), wanted: 3, free: 2 };
     assert_eq!(refused, Err(EventError::NotEnough { node, reason }));
     assert_eq!(world.cluster.node(node).map(|node| node.counted_free("pods")), Some(0));
-    // What the other one leaves is not free before it is gone.
+    // What the other claim leaves is not free before the claim is gone.
     world.apply(Event::ClaimSilent(other));
     let refused = world.cluster.apply(Event::ClaimResized(grows, asks(3)));
     assert_eq!(refused, Err(EventError::StillHeld { node }));

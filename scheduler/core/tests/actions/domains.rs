@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::setting::{TRAIN, World, group, wants};
 
-/// Nodes with so many devices each, in zones and racks.
+/// Nodes with these numbers of devices, zones and racks.
 fn world(nodes: &[(usize, &str, &str)]) -> World {
     let devices: Vec<usize> = nodes.iter().map(|(devices, ..)| *devices).collect();
     let mut world = World::new(&devices);
@@ -21,7 +21,7 @@ fn world(nodes: &[(usize, &str, &str)]) -> World {
     world
 }
 
-/// A gang of sub-groups, each of which is to be in one domain of a level, and all of which are to be in one of another.
+/// A gang of sub-groups. Each sub-group must be in one domain of its level, and all of them in one domain of `level`.
 fn gang(world: &mut World, level: Option<&str>, sub_groups: &[(&str, Vec<Claim>)]) -> Vec<ClaimId> {
     let sub_group = |(number, (level, members)): (usize, &(&str, Vec<Claim>))| SubGroup {
         name: format!("s{number}"),
@@ -41,7 +41,7 @@ fn gang(world: &mut World, level: Option<&str>, sub_groups: &[(&str, Vec<Claim>)
     claims
 }
 
-/// A member that wants so many devices.
+/// A member that wants this many devices.
 fn member(devices: u16) -> Claim {
     wants("", 0, devices)
 }
@@ -54,8 +54,8 @@ fn sub_groups_of_one_zone_may_each_be_in_a_rack_of_their_own() {
     assert_eq!(world.running(&claims), 2);
 }
 
-/// Racks of one node with so many devices each, and a gang of sub-groups, each of which is to be in one rack: of each
-/// member how many devices it wants.
+/// Racks of one node each, with these numbers of devices, and a gang of sub-groups, each of which must be in one rack.
+/// The numbers of `sub_groups` are the devices that each member wants.
 fn racks(devices: &[usize], sub_groups: &[Vec<u16>]) -> (World, Vec<ClaimId>) {
     let names: Vec<String> = (0..devices.len()).map(|rack| format!("r{rack}")).collect();
     let nodes: Vec<(usize, &str, &str)> =
@@ -66,7 +66,7 @@ fn racks(devices: &[usize], sub_groups: &[Vec<u16>]) -> (World, Vec<ClaimId>) {
     (world, claims)
 }
 
-/// Whether there is a way to put loads into racks.
+/// Whether there is a way to put all loads into racks.
 fn fit(racks: &mut [usize], loads: &[usize]) -> bool {
     let Some((first, rest)) = loads.split_first() else { return true };
     (0..racks.len()).any(|rack| {
@@ -97,7 +97,7 @@ proptest! {
 
 #[test]
 fn sub_groups_that_can_be_placed_in_more_ways_than_are_tried_are_not_told_that_there_is_no_room() {
-    // Of these no two are in one rack, and no two are alike.
+    // No two of these fit into one rack together, and no two are alike.
     let sub_groups: Vec<Vec<u16>> = (6..13).map(|devices| vec![devices]).collect();
     let (mut world, claims) = racks(&[12; 6], &sub_groups);
     let plan = world.cycle();
@@ -134,7 +134,8 @@ fn a_sub_group_with_one_domain_to_choose_from_goes_before_those_with_many() {
     let mut world = world(&nodes);
     let mut last = member(1);
     last.request.constraints.labels.insert("zone".into(), "only".into());
-    // To each of the others that rack is as good as another, or better, as it fills it; no two of them are alike.
+    // For each of the other sub-groups, that rack is as good as another, or better, as the sub-group fills it. No two
+    // of them are alike.
     let mut other = |cpu: u64| {
         let mut other = member(1);
         other.request.cpu = MilliCpu::new(cpu);
@@ -149,7 +150,7 @@ fn a_sub_group_with_one_domain_to_choose_from_goes_before_those_with_many() {
 
 #[test]
 fn sub_groups_that_want_the_same_in_domains_of_different_levels_make_way_for_each_other() {
-    // Members of the zone's sub-group go to the first nodes of it, which are in three racks.
+    // Members of the zone's sub-group go to the first nodes of the zone, which are in three racks.
     let racks = ["a", "b", "c"].map(|rack| (3, "z0", rack)).repeat(3);
     let names: Vec<String> = (0..10).map(|rack| format!("r{rack}")).collect();
     let nodes: Vec<_> = racks.into_iter().chain(names.iter().map(|rack| (3, "z1", rack.as_str()))).collect();

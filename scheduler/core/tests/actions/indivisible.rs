@@ -1,4 +1,5 @@
-//! No queue holds two claims beyond its share while another, below its own, waits for what the second of them holds.
+//! No queue holds two claims beyond its share while another queue, below its own share, waits for what the second of
+//! them holds.
 
 use aliquot_scheduler_core::{ClaimId, Demand, Settings, divide};
 use proptest::collection::vec;
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::setting::{TRAIN, World};
 
-/// More cycles than any of these needs to come to rest.
+/// More cycles than any of these worlds needs to come to rest.
 const CYCLES_MAX: usize = 60;
 
 fn come_to_rest(world: &mut World) {
@@ -26,7 +27,7 @@ proptest! {
         devices in 2usize..14,
         queues in vec((0u64..4, 1u16..5, 1u64..9), 2..8),
     ) {
-        // Whoever comes first may fill all of the one node.
+        // The queue that comes first may fill all of the one node.
         let mut world = World::with(&[devices], Settings { disruption_per_mille: 1_000_000, ..Settings::default() });
         let names: Vec<String> = (0..queues.len()).map(|number| format!("queue-{number}")).collect();
         names.iter().zip(&queues).for_each(|(name, (quota, ..))| world.queue(name, *quota));
@@ -44,7 +45,7 @@ proptest! {
         let demands: Vec<Demand> = queues.iter().map(demand).collect();
         let shares = divide(devices as u64 * 1000, &demands, 0);
         let held: Vec<u64> = names.iter().map(|name| world.devices_of(name)).collect();
-        // By queue, what it holds of what it may: its share, rounded up to a whole claim.
+        // For each queue, the part of its holdings that it may have: at most its share, rounded up to whole claims.
         let of_right: Vec<u64> = (0..queues.len())
             .map(|queue| {
                 let size = u64::from(queues[queue].1);

@@ -1,4 +1,4 @@
-//! Nodes that are kept for who has waited long.
+//! Nodes that are kept for groups that have waited long.
 
 use std::collections::BTreeMap;
 
@@ -57,8 +57,8 @@ fn a_node_is_kept_no_longer_when_a_device_has_failed() {
     assert!(world.cluster.is_held(world.id(1)), "but here they are");
 }
 
-/// A world with a queue "q" of eight devices, where some of a node's devices are taken for ever, by nobody's right, and
-/// nodes are kept for who has waited for a millisecond.
+/// A world with a queue "q" of eight devices. On each node some devices are taken for ever, by a queue without any
+/// right to them. Nodes are kept for a group that has waited for a millisecond.
 fn keeping(nodes: &[usize], taken: &[u16], held_nodes_per_mille: u32) -> World {
     let mut world =
         World::with(nodes, Settings { hold_after_ms: Some(1), held_nodes_per_mille, ..Settings::default() });
@@ -72,14 +72,14 @@ fn keeping(nodes: &[usize], taken: &[u16], held_nodes_per_mille: u32) -> World {
 }
 
 impl World {
-    /// One more node with so many devices, of which one is taken.
+    /// Adds a node with this many devices, of which one is taken.
     fn add_node(&mut self, number: usize, devices: usize) {
         self.cluster.add_node(node(&format!("node-{number}"), 64, devices));
         let stays = self.claim(build("others", 1));
         self.run_on(stays, number, 0);
     }
 
-    /// The nodes that are kept, by number, once who waits has waited for long.
+    /// The numbers of the nodes that are kept, after the pending claim has waited for long.
     fn kept(&mut self, nodes: usize) -> Vec<usize> {
         self.cycle();
         self.wait(10);

@@ -1,4 +1,4 @@
-//! The actions that move and evict.
+//! The actions that move and evict claims.
 
 mod brute_force;
 mod budgets;

@@ -23,7 +23,7 @@ proptest! {
         for (wanted, has_failed) in members {
             let claim = world.claim(Claim { pod_group: Some("g".into()), ..wants("", 0, wanted) });
             if has_failed && usize::from(wanted) <= devices {
-                // It could not be started, and is tried again later.
+                // The claim failed to start, and is tried again later.
                 world.run_on(claim, 0, 0);
                 world.apply(Event::ClaimFailed(claim));
             } else if let Some(rest) = left.checked_sub(usize::from(wanted)) {
@@ -38,7 +38,7 @@ proptest! {
     }
 }
 
-/// Two nodes of two devices: a member runs on the first, and on the second somebody who may not be disturbed.
+/// Two nodes of two devices: a member runs on the first, and a claim that may not be disturbed on the second.
 fn with_a_member(spread: GroupPlacement) -> World {
     let mut world = World::new(&[2, 2]);
     world.queue("q", 12);

@@ -1,4 +1,4 @@
-//! What one queue, or one claim, is refused says nothing of others that are bound otherwise.
+//! A refusal of one queue or claim says nothing about others with other bounds.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ fn a_gang_that_finds_no_room_within_its_queues_bounds_says_nothing_of_another_qu
         let mut large = Claim { pod_group: Some(queue.into()), ..wants("", 0, 1) };
         let mut small = large.clone();
         large.request.cpu = MilliCpu::new(2000);
-        // Large ones have as few nodes to choose from, and are placed first.
+        // The large claims have as few nodes to choose from as the small ones, and are placed first.
         large.request.constraints.labels.insert("sort".into(), "either".into());
         small.request.constraints.models.insert("B".into());
         [large, small.clone(), small].map(|claim| world.claim(claim))

@@ -1,4 +1,4 @@
-//! What once went wrong, or could have.
+//! Errors that once occurred, or could have.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ fn a_kept_node_goes_to_whom_it_is_kept_for_even_if_an_equal_unit_fails_first() {
     assert!(w.runs(r) || w.runs(b), "a device is free and two queues are entitled to it");
 }
 
-/// Red waits for the only node, which is kept for it, and for which blue would have to wait.
+/// Red waits for the only node. The node is kept for red, and blue would have to wait for it.
 fn a_kept_node() -> (World, ClaimId, ClaimId) {
     let mut w = World::new(&[1]);
     w.queue("red", 1);
@@ -265,7 +265,7 @@ fn nodes_as_great_as_can_be_written_upset_nothing() {
 #[test]
 fn a_restored_cluster_evicts_stale_gangs_in_the_same_order() {
     let mut w = World::new(&[4]);
-    // Slots of groups: two single claims make way for two gangs, the later gang in the earlier slot.
+    // Slots of groups: two single claims make way for two gangs, and the later gang gets the earlier slot.
     let a = w.add("", TRAIN, 1);
     let b = w.add("", TRAIN, 1);
     w.apply(Event::ClaimRemoved(a));
@@ -370,7 +370,8 @@ fn reclaim_looks_at_more_domains_than_sixteen_before_it_says_that_there_is_nothi
 
 #[test]
 fn a_claim_that_is_being_moved_is_not_an_easier_victim_than_one_that_runs() {
-    // Moved now, evicted for good the next moment, although another one that has run as long is as good.
+    // The moved claim could be evicted for good in the next cycle, although another claim, which has run as long and has
+    // a lower priority, could be evicted as well.
     let mut w = World::new(&[2, 2, 1]);
     w.queue("red", 1);
     w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
@@ -408,8 +409,8 @@ fn who_is_preempted_for_a_claim_that_cannot_be_started_is_not_preempted_for_it_a
     assert!(evictions <= 5, "evicted {evictions} times in 50 minutes for a claim that never starts");
 }
 
-/// Two nodes with one device each, one of model A, one of model B, both borrowed by blue; red is entitled to a device,
-/// but to none of model A.
+/// Two nodes with one device each, one of model A and one of model B. Blue has borrowed both. Red is entitled to one
+/// device, but to none of model A.
 fn two_models_one_of_which_red_may_not_have() -> World {
     let mut cluster = Cluster::new();
     for model in ["A", "B"] {
@@ -430,7 +431,7 @@ fn two_models_one_of_which_red_may_not_have() -> World {
     w
 }
 
-/// Devices of any model for red, but of one of them bounded.
+/// An event that gives red devices of any model, with an allowance for this one model.
 fn red_with(model: &str, allowance: Allowance) -> Event {
     let one = Allowance { quota: Some(1000), weight: 1, ..Allowance::default() };
     let allowances = BTreeMap::from([(Resource::DeviceCore, one), (Resource::ModelCore(model.into()), allowance)]);
@@ -439,7 +440,7 @@ fn red_with(model: &str, allowance: Allowance) -> Event {
 
 #[test]
 fn reclaim_takes_devices_of_a_model_that_the_queue_may_have() {
-    // Who may not be evicted is bound by the quota, even where the queue's share is more.
+    // A claim that may not be evicted is bound by the quota, even if the queue's share is larger.
     for (limit, weight, preemptible) in [(Some(0), 0, true), (None, 0, true), (None, 1, false)] {
         let mut w = two_models_one_of_which_red_may_not_have();
         for model in ["A", "B"] {
@@ -465,7 +466,7 @@ fn preemption_takes_devices_of_a_model_that_the_queue_may_have() {
             w.add("red", TRAIN, 1);
         }
         w.cycle();
-        // Since those run, red may have nothing of that model any more.
+        // As those claims run, red may hold nothing more of that model.
         w.apply(red_with(model, Allowance { quota: Some(0), limit: Some(0), weight: 0, ..Allowance::default() }));
         let urgent = w.add("red", INFERENCE, 1);
         w.cycle();
@@ -531,7 +532,7 @@ fn a_claim_that_is_being_moved_is_moved_no_further_before_it_has_started() {
     }
     w.claim(build("default", 2));
     assert_eq!(moved(&w.scheduler.cycle(&mut w.cluster)), [m]);
-    // Now there would be room for two more on its new node, if it went on to the next one.
+    // Now the new node of the claim has room for two more devices, if the claim moved on to the next node.
     w.apply(Event::ClaimRemoved(others[0]));
     w.apply(Event::ClaimRemoved(others[2]));
     let waits = w.claim(build("default", 2));

@@ -9,7 +9,7 @@ use aliquot_scheduler_core::{
 
 use crate::setting::{TRAIN, World, build, group, wants};
 
-/// Thirty nodes of two devices, of which both can be had on the last one only, and searches that see a few nodes.
+/// Thirty nodes of two devices. Both devices can be had only on the last node, and each search sees only a few nodes.
 fn only_the_last_node_can_be_made_free() -> World {
     let mut w = World::with(&[2; 30], Settings { search_budget: 4, ..Settings::default() });
     w.queue_with("red", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
@@ -54,7 +54,8 @@ fn a_gang_is_found_room_by_a_search_that_may_look_at_less_than_one_node() {
 
 #[test]
 fn what_a_cycle_looks_at_is_bounded_and_nobody_is_passed_over_for_ever() {
-    // Twenty queues whose first unit cannot be helped, and a last one that can; a cycle has looks for a few of them.
+    // The first unit of twenty queues cannot be helped, and that of the last queue can. A cycle has looks for a few of
+    // them.
     let settings = Settings { search_budget: 200, search_budget_per_cycle: 500, ..Settings::default() };
     let mut w = World::with(&[2; 60], settings);
     w.queue_with("blue", None, Allowance { quota: Some(0), weight: 0, ..Allowance::default() });
@@ -152,7 +153,7 @@ fn a_search_that_was_not_asked_for_in_a_cycle_goes_on_where_it_was() {
 fn a_search_that_is_cut_short_goes_on_whatever_comes_of_other_members_of_its_gang() {
     let mut w = only_the_last_node_can_be_made_free();
     w.queue("blue", 6);
-    // Who asks for three devices fits nowhere, and the search for every way with him comes to its end.
+    // The member that asks for three devices fits nowhere, and the search for every way with it comes to its end.
     w.gang(group("g", "blue", TRAIN, 2), 0, 0);
     let member = |devices| Claim { pod_group: Some("g".into()), ..wants("", 0, devices) };
     let members = [2, 1, 3].map(|devices| w.claim(member(devices)));
@@ -166,7 +167,8 @@ fn a_search_that_is_cut_short_goes_on_whatever_comes_of_other_members_of_its_gan
 
 #[test]
 fn a_search_that_is_cut_short_goes_on_in_the_next_cycle() {
-    // Nine nodes on which nobody may be evicted, and a tenth; three nodes are looked at first, then twice as many.
+    // Nine nodes on which no claim may be evicted, and a tenth. Three nodes are looked at in the first cycle, then
+    // twice as many.
     let mut world = World::with(&[1; 10], Settings { search_budget: 6, ..Settings::default() });
     world.queue("red", 0);
     world.queue("blue", 10);

@@ -1,4 +1,4 @@
-//! A cluster and its scheduler, by short calls.
+//! A cluster and its scheduler, with short calls.
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
@@ -16,7 +16,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Nodes with so many devices each.
+    /// Nodes with these numbers of devices.
     pub(crate) fn new(nodes: &[usize]) -> Self {
         Self::with(nodes, Settings::default())
     }
@@ -35,7 +35,7 @@ impl World {
         self.cluster.event(event)
     }
 
-    /// A queue with a quota of so many devices, and an equal part of what is left over.
+    /// A queue with a quota of this many devices, and an equal part of what is left over.
     pub(crate) fn queue(&mut self, name: &str, devices: u64) {
         self.queue_with(name, None, kit::quota(devices));
     }
@@ -48,7 +48,7 @@ impl World {
         self.cluster.add_claim(claim)
     }
 
-    /// A claim for whole devices that may be evicted.
+    /// A claim for whole devices; it may be evicted.
     pub(crate) fn add(&mut self, queue: &str, priority: i32, devices: u16) -> ClaimId {
         self.claim(wants(queue, priority, devices))
     }
@@ -74,12 +74,12 @@ impl World {
         self.apply(Event::ClaimPlaced(claim, allocation));
     }
 
-    /// A claim that fits on no node, so that its queue's fair share is all of its quota.
+    /// A claim that fits on no node. With it, its queue's fair share is all of its quota.
     pub(crate) fn asks_for_the_rest(&mut self, queue: &str) {
         let _ = self.add(queue, TRAIN - 1, 64);
     }
 
-    /// One cycle; what it evicts is gone at once.
+    /// One cycle. The claims that it evicts are gone at once.
     pub(crate) fn cycle(&mut self) -> Plan {
         let plan = self.scheduler.cycle(&mut self.cluster);
         for step in &plan.steps {

@@ -1,4 +1,4 @@
-//! Who makes way for whom, in small situations.
+//! Which claims make way for which others, in small situations.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,7 @@ fn nobody_is_evicted_for_a_queue_that_is_above_its_share() {
 
 #[test]
 fn one_large_request_does_not_evict_what_frees_nothing_for_it() {
-    // A node of eight devices, and many small nodes on which a request for eight can never run.
+    // One node of eight devices, and many small nodes on which a request for eight devices can never run.
     let mut nodes = vec![8];
     nodes.extend([2; 40]);
     let mut world = World::new(&nodes);
@@ -95,7 +95,7 @@ fn no_more_is_evicted_than_the_settings_allow() {
         let pairs = [world.add("red", TRAIN, 2), world.add("red", TRAIN, 2)];
         world.cycle();
         assert_eq!(world.running(&pairs), 2);
-        // Three devices need both pairs to go: four devices for three.
+        // For three devices both pairs have to go, so four devices are lost.
         let blue = world.add("blue", TRAIN, 3);
         let plan = world.cycle();
         assert_eq!(world.runs(blue), runs);
@@ -147,7 +147,7 @@ fn what_may_not_be_evicted_stays() {
     let red: Vec<ClaimId> = (0..4).map(|_| world.claim(fixed.clone())).collect();
     world.cycle();
     assert_eq!(world.running(&red), 4);
-    // Its queue loses its quota: what runs there is above the share now, and still stays.
+    // Its queue loses its quota. What runs there is now above the share, and still stays.
     let allowances =
         BTreeMap::from([(Resource::DeviceCore, Allowance { quota: Some(0), weight: 1, ..Allowance::default() })]);
     world.apply(Event::QueueChanged(QueueSpec { name: "red".into(), allowances, ..QueueSpec::default() }));
@@ -225,7 +225,7 @@ fn a_borrowed_claim_of_high_priority_takes_only_what_is_borrowed_too() {
     world.queue("blue", 2);
     let old: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
     world.cycle();
-    // Three devices are more than red's share of two: only the two that red has borrowed could make way.
+    // Three devices are more than red's share of two, so only the two devices that red has borrowed could make way.
     let high = world.add("red", INFERENCE, 3);
     let _ = world.add("blue", TRAIN, 4);
     assert_eq!(world.cycle().steps, []);
@@ -245,7 +245,7 @@ fn a_gang_loses_its_members_beyond_the_minimum_one_by_one_and_its_core_as_a_whol
     let second = world.add("blue", TRAIN, 1);
     assert_eq!(evicted(&world.cycle()), [elastic[2]]);
     assert_eq!((world.runs(first), world.runs(second), world.running(&elastic)), (true, true, 2));
-    // In its own queue the whole core makes way for one of higher priority.
+    // In its own queue, the whole core makes way for a claim of higher priority.
     let high = world.add("red", INFERENCE, 1);
     assert_eq!(evicted(&world.cycle()).len(), 2);
     assert!(world.runs(high));
@@ -273,7 +273,7 @@ fn a_gang_that_cannot_grow_any_more_does_not_stand_before_the_next_gang() {
     world.queue("blue", 4);
     let old: Vec<ClaimId> = (0..4).map(|_| world.add("red", TRAIN, 1)).collect();
     world.cycle();
-    // The third member fits on no node; the gangs need two devices each.
+    // The third member fits on no node. Each gang needs two devices.
     let first = world.gang(group("first", "blue", TRAIN, 2), 2, 1);
     let huge = Claim { pod_group: Some("first".into()), ..wants("", 0, 64) };
     let huge = world.claim(huge);
@@ -285,8 +285,8 @@ fn a_gang_that_cannot_grow_any_more_does_not_stand_before_the_next_gang() {
 
 #[test]
 fn who_makes_way_for_one_member_of_a_gang_and_would_not_have_had_to_stays() {
-    // The larger member finds room by a pair that goes; the smaller one must run where four devices are held at once,
-    // and when those are free, there is room for both.
+    // The larger member finds room after a pair goes. The smaller one must run where four devices are held at once.
+    // When those four are free, there is room for both members.
     let mut world = World::new(&[2, 4]);
     world.queue("red", 0);
     world.queue("blue", 6);
@@ -341,7 +341,7 @@ fn a_victim_that_fits_elsewhere_is_moved_and_not_evicted() {
 
 #[test]
 fn a_victim_that_would_take_more_elsewhere_is_evicted_and_not_moved() {
-    // Half of the memory of a device.
+    // The claim asks for half of the memory of a device.
     for (gib, evictions) in [(80, 0), (160, 1)] {
         let mut world = World::new(&[1]);
         let device = DeviceSpec { model: "B".into(), memory: Bytes::from_mib(gib << 10), ..DeviceSpec::default() };
@@ -525,7 +525,7 @@ fn a_queue_gives_no_more_of_a_resource_than_it_has_too_much_of_even_where_it_has
         let claim = world.claim(claim);
         world.run_on(claim, 0, first);
     };
-    // Of these the second one is too much for the CPU, and the third one for the devices.
+    // The second of these is too much for the CPU, and the third for the devices.
     [(1, 1000, 0), (1, 2000, 1), (2, 0, 2)].into_iter().for_each(|(devices, cpu, at)| claim(devices, cpu, at));
     let red = world.add("red", TRAIN, 3);
     let plan = world.cycle();

@@ -1,5 +1,5 @@
-//! A small cluster with its scheduler and its machines, made and looked at by short calls. After each event and each
-//! cycle all laws are checked.
+//! A small cluster with its scheduler and its machines, with short calls to make and inspect it. All laws are checked
+//! after each event and each cycle.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Kit {
 }
 
 impl Kit {
-    /// No nodes, the default queue, best fit.
+    /// A kit without nodes, with the default queue and best fit.
     pub(crate) fn new() -> Self {
         Self::with(Box::new(BestFit), Settings::default())
     }
@@ -42,14 +42,14 @@ impl Kit {
         }
     }
 
-    /// So many nodes with so many devices each.
+    /// A kit with this many nodes, with this many devices each.
     pub(crate) fn of_nodes(nodes: usize, devices: usize) -> Self {
         let mut kit = Self::new();
         (0..nodes).for_each(|number| _ = kit.node(node(&format!("node-{number}"), devices)));
         kit
     }
 
-    /// What an event leads to; the laws hold afterwards.
+    /// Applies an event and returns its outcome. The laws are checked afterwards.
     pub(crate) fn try_event(&mut self, event: Event) -> Result<Outcome, EventError> {
         let foretold = match &event {
             Event::ClaimAdded(claim) => Some(self.cluster.admitted(Arc::new(claim.clone()))),
@@ -86,7 +86,7 @@ impl Kit {
         self.add_node(spec)
     }
 
-    /// A queue at the top, or below another one: "parent/child".
+    /// A queue at the top, or below another queue: "parent/child".
     pub(crate) fn queue(&mut self, path: &str, allowance: Allowance) {
         self.queue_of(path, BTreeMap::from([(Resource::DeviceCore, allowance)]), |_| {});
     }
@@ -114,7 +114,7 @@ impl Kit {
         (0..count).map(|_| self.claim(claim.clone())).collect()
     }
 
-    /// A pod group whose members are all alike.
+    /// A pod group with members that are all alike.
     pub(crate) fn gang(&mut self, group: PodGroup, members: usize, request: &Request) -> Vec<ClaimId> {
         let (name, namespace) = (group.name.clone(), group.namespace.clone());
         self.group(group);
@@ -135,7 +135,7 @@ impl Kit {
         self.event(Event::TimeAdvanced(self.cluster.now_ms() + by_ms));
     }
 
-    /// One cycle, carried out; who is evicted is still there.
+    /// Runs one cycle and carries out its plan. The evicted claims have not left yet.
     pub(crate) fn try_cycle(&mut self) -> Result<Plan, String> {
         let before = self.cluster.clone();
         let plan = self.scheduler.cycle(&mut self.cluster);
@@ -149,13 +149,13 @@ impl Kit {
         self.try_cycle().unwrap_or_else(|broken| panic!("{broken}"))
     }
 
-    /// Everybody who was told to go is gone.
+    /// Lets all claims that were told to go be gone.
     pub(crate) fn let_go(&mut self) {
         let stopping: Vec<ClaimId> = self.machines.stopping().collect();
         stopping.into_iter().for_each(|claim| _ = self.event(Event::ClaimGone(claim)));
     }
 
-    /// Cycles until nothing changes any more; who is evicted goes at once. Returns what was done.
+    /// Runs cycles until nothing changes; evicted claims are gone at once. Returns the steps that were done.
     pub(crate) fn converge(&mut self) -> Vec<(Action, Step)> {
         let mut done = Vec::new();
         for _ in 0..CYCLES_MAX {
@@ -169,12 +169,12 @@ impl Kit {
         panic!("no rest after {CYCLES_MAX} cycles");
     }
 
-    /// How many of these run.
+    /// How many of these claims run.
     pub(crate) fn running(&self, claims: &[ClaimId]) -> usize {
         claims.iter().filter(|claim| self.machines.runs(**claim)).count()
     }
 
-    /// On which node a claim is placed.
+    /// The name of the node that a claim is placed on.
     pub(crate) fn node_of(&self, claim: ClaimId) -> Option<&str> {
         let allocation = self.cluster.allocation(claim)?;
         self.cluster.node(allocation.node).map(|node| node.spec().name.as_str())
@@ -192,7 +192,7 @@ pub(crate) fn node(name: &str, devices: usize) -> NodeSpec {
     NodeSpec { memory: Bytes::from_mib(2 << 20), ..aliquot_scheduler_kit::node(name, 256, devices) }
 }
 
-/// The same, but never more than so many devices.
+/// A quota of this many devices, with a limit.
 pub(crate) fn limited(devices: u64, limit: u64) -> Allowance {
     Allowance { limit: Some(limit * 1000), ..quota(devices) }
 }
@@ -219,7 +219,7 @@ pub(crate) fn gang(name: &str, queue: &str, min_members: u32) -> PodGroup {
     }
 }
 
-/// How many claims a plan's steps evict for good.
+/// The claims that a plan's steps evict for good.
 pub(crate) fn evicted(steps: &[(Action, Step)]) -> Vec<ClaimId> {
     let evicted = |step: &Step| matches!(step, Step::Evict { .. }).then(|| step.claim());
     steps.iter().filter_map(|(_, step)| evicted(step)).collect()

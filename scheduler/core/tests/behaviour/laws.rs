@@ -1,5 +1,5 @@
-//! What must be true at all times, and of each plan. Everything is counted anew from the claims' allocations: no book
-//! of the scheduler's is taken on trust.
+//! Laws that must hold at all times, and for each plan. Everything is counted anew from the claims' allocations; the
+//! scheduler's books are not trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::peers;
 
 type Verdict = Result<(), String>;
 
-/// What was declared to a cluster, by name.
+/// The names of everything that was declared to a cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
     pub(crate) queues: BTreeSet<String>,
@@ -28,7 +28,7 @@ impl Default for Declared {
 }
 
 impl Declared {
-    /// Takes in an event that was accepted.
+    /// Takes in an accepted event.
     pub(crate) fn note(&mut self, event: &Event) {
         match event {
             Event::QueueAdded(spec) => _ = self.queues.insert(spec.name.clone()),
@@ -42,14 +42,14 @@ impl Declared {
     }
 }
 
-/// What is true between two events.
+/// The laws that hold between two events.
 pub(crate) fn of_state(cluster: &Cluster, machines: &Machines, declared: &Declared) -> Verdict {
     nothing_is_given_out_twice(cluster)?;
     queues_books_are_right(cluster, declared)?;
     machines.agree(cluster)
 }
 
-/// What is true of a plan, between the states before and after the cycle that made it.
+/// The laws that hold for a plan, between the states before and after its cycle.
 pub(crate) fn of_plan(
     before: &Cluster,
     after: &Cluster,
@@ -70,7 +70,7 @@ pub(crate) fn of_plan(
     everybody_is_placed_or_pending(after, plan)
 }
 
-/// The law of conservation, for each node and each device.
+/// The law of conservation, for each node and each device: free + held = capacity.
 fn nothing_is_given_out_twice(cluster: &Cluster) -> Verdict {
     let mut held: BTreeMap<NodeId, Vec<ClaimId>> = BTreeMap::new();
     for (id, _, allocation) in cluster.claims() {
@@ -109,7 +109,7 @@ fn nothing_is_given_out_twice(cluster: &Cluster) -> Verdict {
     require(held.is_empty(), || format!("claims are on nodes that are gone: {held:?}"))
 }
 
-/// What queues hold: all claims, and those that may not be evicted.
+/// What queues hold: in total, and by claims that may not be evicted.
 #[derive(Clone, Default)]
 pub(crate) struct Held(BTreeMap<(QueueId, Resource), (u64, u64)>);
 
@@ -184,7 +184,7 @@ fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
     Ok(())
 }
 
-/// No step is about a claim that nobody wants any more.
+/// No step is about a withdrawn claim.
 fn who_was_withdrawn_is_left_alone(before: &Cluster, plan: &Plan) -> Verdict {
     let mut steps = plan.steps.iter().map(|planned| &planned.step);
     match steps.find(|step| before.is_withdrawn(step.claim())) {
@@ -193,7 +193,7 @@ fn who_was_withdrawn_is_left_alone(before: &Cluster, plan: &Plan) -> Verdict {
     }
 }
 
-/// A cycle changes what its plan says, and nothing else; and it says of no claim two things.
+/// A cycle changes exactly what its plan says, and the plan has at most one step for each claim.
 fn steps_are_what_changed(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     let claims: BTreeSet<ClaimId> = plan.steps.iter().map(|planned| planned.step.claim()).collect();
     require(claims.len() == plan.steps.len(), || format!("two steps for one claim: {:?}", plan.steps))?;
@@ -220,11 +220,11 @@ fn steps_are_what_changed(before: &Cluster, after: &Cluster, plan: &Plan) -> Ver
     require(at == now, || "the state after a cycle is not what its steps lead to".into())
 }
 
-/// No queue comes to be above a limit, or its claims that stay above its quota, by what a cycle places.
+/// By what a cycle places, no queue exceeds a limit, and its claims that may not be evicted do not exceed its quota.
 fn bounds_hold(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     let (was, is) = (Held::of(before), Held::of(after));
     for id in plan.steps.iter().filter_map(|planned| planned.step.placed()) {
-        // Who is moved takes nothing more.
+        // A moved claim takes nothing more.
         if before.allocation(id).is_some() {
             continue;
         }
@@ -251,7 +251,7 @@ fn bounds_hold(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// How many members of a group are placed, and whether all its minimums are reached.
+/// The number of placed members of a group, and whether all its minimums are reached.
 pub(crate) fn members_placed(cluster: &Cluster, id: GroupId) -> (u32, bool) {
     let Some(group) = cluster.group(id) else { return (0, true) };
     let placed: Vec<&KnownClaim> = group
@@ -266,8 +266,8 @@ pub(crate) fn members_placed(cluster: &Cluster, id: GroupId) -> (u32, bool) {
     (number, number >= spec.min_members && sub_groups)
 }
 
-/// A cycle leaves of a gang either as many as it needs, or none, or what events have left of it before; and its members
-/// start together.
+/// After a cycle, a gang has as many members as it needs, or none, or those that events have left of it before. Its
+/// members start together.
 fn gangs_are_whole(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     for (id, group) in after.groups() {
         let ((was, was_complete), (is, is_complete)) = (members_placed(before, id), members_placed(after, id));
@@ -290,7 +290,7 @@ fn gangs_are_whole(before: &Cluster, after: &Cluster, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// What is placed is where its constraints and its group's rules allow it.
+/// Placed claims are where their constraints and their group's rules allow it.
 fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
     let mut groups = BTreeSet::new();
     for id in plan.steps.iter().filter_map(|planned| planned.step.placed()) {
@@ -325,7 +325,8 @@ fn places_are_allowed(after: &Cluster, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// Only who may be evicted is, by an action that may, for somebody who may evict.
+/// Only claims that may be evicted are evicted, by an action that may evict them, for a claim that may have others
+/// evicted.
 fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
     for planned in &plan.steps {
         let (victim, moved) = match &planned.step {
@@ -334,7 +335,7 @@ fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
             Step::Place { .. } => continue,
         };
         let Some(group) = group_of(before, victim) else { continue };
-        // Somebody who was placed in this very cycle can only be evicted before he has started.
+        // A claim that was placed in this very cycle can only be evicted before it has started.
         let Some(started_ms) = before.started_ms(victim) else { continue };
         let alone_until_ms = before.last_eviction(victim).map_or(0, |last| last.left_alone_until_ms);
         require(alone_until_ms <= before.now_ms(), || format!("{victim:?} is left alone until {alone_until_ms} ms"))?;
@@ -375,7 +376,7 @@ fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
     Ok(())
 }
 
-/// No budget has fewer claims placed than it wants because of a cycle.
+/// No cycle leaves a budget with fewer placed claims than it wants.
 fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdict {
     let placed = |cluster: &Cluster| {
         let mut placed: BTreeMap<(String, String), u32> = BTreeMap::new();
@@ -396,8 +397,8 @@ fn budgets_hold(before: &Cluster, after: &Cluster, declared: &Declared) -> Verdi
     Ok(())
 }
 
-/// Not much more is evicted for a group than its members ask for, but one group for each of its units; and few are
-/// moved.
+/// What is evicted for a group is at most what the settings allow for its members' requests, or at most one group for
+/// each member. And few claims are moved.
 fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
     let mut moves = 0;
     let mut taken: BTreeMap<(Action, Option<GroupId>), Vec<ClaimId>> = BTreeMap::new();
@@ -418,7 +419,7 @@ fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> 
     for ((action, group), evicted) in taken {
         let members = group.and_then(|id| before.group(id)).into_iter().flat_map(|group| group.members());
         let members: Vec<ClaimId> = members.collect();
-        // Who asks for no time of devices is measured otherwise.
+        // For a claim that asks for no device time, another measure applies.
         let asked = sum(&|request| request.least_core(), &members);
         let allowed = asked.saturating_mul(settings.disruption_per_mille) / 1000;
         let held = evicted.iter().filter_map(|claim| before.allocation(*claim)).flat_map(|at| &at.devices);
@@ -431,7 +432,7 @@ fn disruption_is_bounded(before: &Cluster, plan: &Plan, settings: &Settings) -> 
     Ok(())
 }
 
-/// Who a step makes leave his place.
+/// The claim that a step makes leave its place.
 fn evictee(step: &Step) -> Option<ClaimId> {
     match step {
         Step::Evict { claim, .. } | Step::Move { claim, .. } => Some(*claim),
@@ -439,7 +440,7 @@ fn evictee(step: &Step) -> Option<ClaimId> {
     }
 }
 
-/// Few nodes are held, and none when nobody waits.
+/// Few nodes are held, and none when no claim is pending.
 fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdict {
     let nodes = after.nodes().count();
     let held = after.nodes().filter(|(id, _)| after.is_held(*id)).count();
@@ -448,7 +449,7 @@ fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdi
     require(held == 0 || !plan.pending.is_empty(), || "a node is held for nobody".into())
 }
 
-/// Each group of which something waits is pending, once; but for who was evicted just now, as the plan says.
+/// Each group with pending members is in the plan's list once, except groups that this plan has evicted.
 fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
     let waiting: BTreeSet<GroupId> = after
         .claims()
@@ -464,7 +465,7 @@ fn everybody_is_placed_or_pending(after: &Cluster, plan: &Plan) -> Verdict {
     })
 }
 
-/// At rest no claim of its own waits for room that is free, that its queue may have, and that is held for nobody.
+/// At rest, no single claim waits for room that is free, that its queue may hold, and that is not kept for a group.
 pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
     let (held, standing) = (Held::of(cluster), peers::standing(cluster));
     for (id, claim, at) in cluster.claims() {
@@ -473,7 +474,7 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
         let open = cluster.nodes().filter(|(id, _)| !cluster.is_held(*id));
         let fitting = open.filter(|(_, node)| placement::fits(node, &claim.request).is_ok());
         let fitting = fitting.filter(|(id, _)| peers::allow(cluster, &standing, claim, *id).is_ok());
-        // Where exactly it would go is not known, so it is asked whether it could go anywhere at its greatest charge.
+        // Its exact place is not known, so the test asks whether it could be placed anywhere at its greatest charge.
         let may = |(_, node): &(NodeId, &Node)| {
             let charge = greatest_charge(node, claim);
             path(cluster, group.queue()).into_iter().all(|(queue, state)| {
@@ -494,7 +495,7 @@ pub(crate) fn nobody_waits_for_what_is_free(cluster: &Cluster) -> Verdict {
     Ok(())
 }
 
-/// The most that a claim can be charged for on a node.
+/// The most that a claim can be charged on a node.
 fn greatest_charge(node: &Node, claim: &KnownClaim) -> BTreeMap<Resource, u64> {
     let charges = (0..claim.request.choice_count()).map(|choice| charge_of_choice(node, &claim.request, choice));
     charges.fold(BTreeMap::new(), |mut most, charge| {

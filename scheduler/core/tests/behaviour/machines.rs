@@ -1,5 +1,5 @@
-//! The machines beside the books: what really runs where. A claim that is started before there is room for it is
-//! noticed here, however right the books look.
+//! The machines beside the books: what really runs where. They notice a claim that is started before there is room for
+//! it, however right the books look.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use aliquot_scheduler_core::{
     Allocation, ClaimId, Cluster, Event, KnownClaim, NodeId, NodeSpec, Outcome, Plan, Request, Step,
 };
 
-/// CPU and memory of a machine that are in use, and time and memory of each device.
+/// The used CPU and memory of a machine, and the used time and memory of each device.
 type Used = (u64, u64, Vec<(u64, u64)>);
 
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Machines {
 struct Container {
     request: Request,
     at: Allocation,
-    /// It was told to go, and is still there.
+    /// Whether it was told to go. It is still there.
     stopping: bool,
 }
 
@@ -37,7 +37,7 @@ impl Machines {
         self.containers.get(&claim).is_some_and(|container| !container.stopping)
     }
 
-    /// Does what a plan says.
+    /// Carries out a plan.
     pub(crate) fn carry_out(&mut self, cluster: &Cluster, plan: &Plan) -> Result<(), String> {
         for planned in &plan.steps {
             if let Step::Evict { claim, from } | Step::Move { claim, from, .. } = &planned.step {
@@ -56,7 +56,7 @@ impl Machines {
         self.start_all(cluster, &at_once.collect::<Vec<_>>())
     }
 
-    /// Follows an event that happened to the machines or that was told to them.
+    /// Follows an event that happened to the machines, or that was told to them.
     pub(crate) fn observe(&mut self, cluster: &Cluster, event: &Event, outcome: &Outcome) -> Result<(), String> {
         match event {
             Event::NodeAdded(spec) => {
@@ -75,7 +75,7 @@ impl Machines {
                 self.lose(*claim);
             }
             Event::ClaimGone(claim) => self.lose(*claim),
-            // What was not started yet is not lost: its old container may still be there.
+            // A claim that had not started yet is not lost: its old container may still be there.
             Event::ClaimEvicted(claim) | Event::ClaimFailed(claim) => match self.waiting.remove(claim) {
                 Some(_) => {}
                 None => self.lose(*claim),
@@ -110,7 +110,7 @@ impl Machines {
         self.containers.remove(&claim);
     }
 
-    /// Starts claims that waited, all of them at once.
+    /// Starts claims that waited, all of them together.
     fn start_all(&mut self, cluster: &Cluster, ready: &[ClaimId]) -> Result<(), String> {
         for claim in ready {
             let to = self.waiting.remove(claim).ok_or(format!("{claim:?} is to start, but does not wait"))?;
@@ -119,7 +119,7 @@ impl Machines {
         ready.iter().try_for_each(|claim| self.starts_with_its_gang(cluster, *claim))
     }
 
-    /// When a member of a gang starts, as many run as the gang needs.
+    /// Checks that when a member of a gang starts, as many members run as the gang needs.
     fn starts_with_its_gang(&self, cluster: &Cluster, claim: ClaimId) -> Result<(), String> {
         let Some(group) = cluster.group_of(claim).and_then(|group| cluster.group(group)) else { return Ok(()) };
         let running: Vec<&KnownClaim> =
@@ -153,7 +153,7 @@ impl Machines {
         self.check_room()
     }
 
-    /// No machine runs more than it has.
+    /// Checks that no machine runs more than it has.
     fn check_room(&self) -> Result<(), String> {
         let mut used: BTreeMap<NodeId, Used> = BTreeMap::new();
         for container in self.containers.values() {
@@ -188,7 +188,7 @@ impl Machines {
         Ok(())
     }
 
-    /// The cluster's state says of each claim what is true.
+    /// Checks that the cluster's state agrees with the machines about each claim.
     pub(crate) fn agree(&self, cluster: &Cluster) -> Result<(), String> {
         for (id, _, placed) in cluster.claims() {
             let container = self.containers.get(&id);

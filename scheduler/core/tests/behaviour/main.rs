@@ -1,5 +1,5 @@
-//! The scheduler as a whole: what it does in situations that are known to go wrong elsewhere, and in worlds where
-//! anything may happen.
+//! The scheduler as a whole: in situations that are known to go wrong elsewhere, and in worlds where anything may
+//! happen.
 
 mod complaints;
 mod kit;

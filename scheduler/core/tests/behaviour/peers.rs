@@ -1,4 +1,4 @@
-//! Rules about peers, counted anew from who stands where: no book of the scheduler's is taken on trust.
+//! Rules about peers, checked anew from where all tasks are. The scheduler's books are not trusted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use aliquot_scheduler_core::{
     Action, ClaimId, Cluster, KnownClaim, KnownNode, NodeId, Peers, Plan, Step, TopologySpread,
 };
 
-/// Who is on which node; `None`: no claim.
+/// Tasks with peers, each with its node; `None`: the task is not a claim.
 type Standing = Vec<(Option<ClaimId>, NodeId, Arc<Peers>)>;
 
-/// All who have to do with the places of others.
+/// All placed tasks with peers.
 pub(crate) fn standing(cluster: &Cluster) -> Standing {
     let claims =
         cluster.claims().filter_map(|(id, claim, at)| Some((Some(id), at?.node, claim.request.peers.clone()?)));
@@ -20,7 +20,7 @@ pub(crate) fn standing(cluster: &Cluster) -> Standing {
     claims.chain(foreign).collect()
 }
 
-/// Whether the rules let a claim be on a node beside those who stand.
+/// Whether the rules allow a claim on a node beside the `standing` tasks.
 pub(crate) fn allow(cluster: &Cluster, standing: &Standing, claim: &KnownClaim, node: NodeId) -> Result<(), String> {
     let Some(peers) = &claim.request.peers else { return Ok(()) };
     keeps_apart(cluster, standing, peers, node)?;
@@ -36,7 +36,7 @@ fn domain<'a>(cluster: &'a Cluster, node: NodeId, key: &str) -> Option<&'a str> 
     spec(cluster, node).labels.get(key)
 }
 
-/// No member of a group is in the same domain as somebody who avoids the group.
+/// No member of a group is in the same domain as a task that avoids the group.
 fn keeps_apart(cluster: &Cluster, standing: &Standing, peers: &Peers, node: NodeId) -> Result<(), String> {
     let same = |other: NodeId, key: &str| {
         domain(cluster, node, key).is_some_and(|own| Some(own) == domain(cluster, other, key))
@@ -99,8 +99,8 @@ fn is_even(
     }
 }
 
-/// What a plan has placed is where the rules let it be. Nobody is too near to others. In a plan that only places, each
-/// claim is where the rules let it be when its turn came.
+/// The claims that a plan has placed are where the rules allow them, and no two tasks are nearer than their rules
+/// allow. In a plan that only places, each claim is where the rules allowed it when its turn came.
 pub(crate) fn are_heeded(before: &Cluster, after: &Cluster, plan: &Plan) -> Result<(), String> {
     let there = standing(after);
     for id in plan.steps.iter().filter_map(|planned| planned.step.placed()) {

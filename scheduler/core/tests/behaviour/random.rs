@@ -1,4 +1,4 @@
-//! Random numbers that are the same for the same seed, everywhere.
+//! Random numbers that are the same for the same seed on every machine.
 
 /// SplitMix64.
 pub(crate) struct Random(u64);
@@ -20,7 +20,7 @@ impl Random {
         self.next() % count.max(1)
     }
 
-    /// True once in so many times.
+    /// True once in this many times, on average.
     pub(crate) fn one_in(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }

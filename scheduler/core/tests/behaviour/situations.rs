@@ -1,4 +1,5 @@
-//! Situations that schedulers are known by: what is allocated, taken back, displaced and moved, and what is left alone.
+//! Situations that schedulers are known for: what is allocated, taken back, displaced and moved, and what is left
+//! alone.
 
 mod allocate;
 mod alternatives;

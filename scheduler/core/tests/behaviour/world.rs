@@ -1,10 +1,9 @@
 //! Worlds in which anything may happen, at any time: claims and gangs come, grow, change and go, nodes and devices fail
-//! and come back, bounds and budgets change, containers take long to stop or cannot be started. All laws hold after
-//! every event and every cycle; and when nothing happens any more, the scheduler comes to rest with nobody waiting for
-//! what is free.
+//! and come back, bounds and budgets change, containers take long to stop or fail to start. All laws hold after every
+//! event and every cycle. When nothing happens any more, the scheduler comes to rest, and no claim waits for free room.
 //!
-//! Each world is told by its seed. When a law is broken, what happened is cut down to what is needed for that, and
-//! printed.
+//! A seed determines each world. When a law is broken, the list of happenings is cut down to those that are needed to
+//! break it, and printed.
 
 mod happenings;
 mod play;
@@ -12,8 +11,8 @@ mod play;
 use happenings::Happening;
 use play::{Broken, play};
 
-/// Worlds in a test run; `ALIQUOT_WORLDS` says another number, `ALIQUOT_FIRST_WORLD` the seed of the first, and
-/// `ALIQUOT_WORLD` a single seed.
+/// The number of worlds in a test run. `ALIQUOT_WORLDS` sets another number, `ALIQUOT_FIRST_WORLD` the seed of the
+/// first world, and `ALIQUOT_WORLD` a single seed.
 const WORLDS: u64 = 600;
 
 #[expect(clippy::disallowed_methods, reason = "who runs the tests says which worlds")]
@@ -40,7 +39,7 @@ fn whatever_happens_all_laws_hold_and_the_scheduler_comes_to_rest() {
     }
 }
 
-/// Leaves out what is not needed to break a law, in ever smaller pieces.
+/// Removes happenings that are not needed to break a law, in ever smaller pieces.
 fn shrink(seed: u64, mut happenings: Vec<Happening>, mut broken: Broken) -> (Vec<Happening>, Broken) {
     let mut piece = happenings.len() / 2;
     while piece > 0 {

@@ -1,11 +1,11 @@
-//! What is suggested is exactly what is needed.
+//! Suggested changes are exactly as large as needed.
 
 use aliquot_scheduler_core::explain::Change;
 use aliquot_scheduler_core::{Bytes, Claim, DeviceMemory, MilliCpu, PodGroup, Request, Resource};
 
 use crate::setting::{GIB, Setting, cores, limit, node, part, quota, whole};
 
-/// The claims' setting, made anew for each change that is tried.
+/// Checks that each suggested change helps; `make` makes the setting anew for each of them.
 fn each_helps(make: impl Fn() -> (Setting, aliquot_scheduler_core::ClaimId)) -> Vec<Change> {
     let (setting, claim) = make();
     let changes = setting.explain(claim).changes;
@@ -40,7 +40,7 @@ fn the_most_cpu_memory_and_device_share_that_fits_is_found() {
     assert_eq!(found(memory), ["ask for 24 GiB of memory instead of 32 GiB"]);
     assert_eq!(found(|| part(50, 5)), ["ask for 30 % gpu-core of each device instead of 50 %"]);
     assert_eq!(found(|| part(20, 16)), ["ask for 10 GiB of each device's gpu-memory instead of 16 GiB"]);
-    // Two things lack: no change of one alone helps.
+    // Two resources are lacking, so no change of only one of them helps.
     assert!(found(|| part(50, 16)).is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! What is said where a node affinity, a taint or something that is only counted is in the way.
+//! Reasons and suggestions if a node affinity, a taint or a counted resource is in the way.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn pods(pods: u64) -> Request {
     Request { counted: BTreeMap::from([("pods".to_owned(), pods)]), ..cores(1) }
 }
 
-/// Two nodes, full of what waits for nobody: `node-0` has 3 free pods of 4, and `node-1` 1 of 2.
+/// Two nodes, filled by claims that are placed: `node-0` has 3 free pods of 4, and `node-1` has 1 of 2.
 fn crowded(request: Request) -> (Setting, ClaimId) {
     let mut setting = Setting::new();
     setting.add_node(with_pods("node-0", 4));

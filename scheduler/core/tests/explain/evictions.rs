@@ -1,11 +1,11 @@
-//! Chains of causes.
+//! Chains of causes of evictions.
 
 use aliquot_scheduler_core::explain::Share;
 use aliquot_scheduler_core::{Action, ClaimId, Displacement, Event, Resource, Statement};
 
 use crate::setting::{Setting, whole};
 
-/// Has a claim evicted for another one.
+/// Lets one claim be evicted for another one.
 fn evict(setting: &mut Setting, victim: ClaimId, by: ClaimId, action: Action, shares: Vec<Share>) {
     let group = setting.cluster.group_of(by).expect("a claim");
     let cause = Displacement {
@@ -29,7 +29,7 @@ fn evict(setting: &mut Setting, victim: ClaimId, by: ClaimId, action: Action, sh
 fn an_eviction_is_followed_back_to_its_first_cause() {
     let mut setting = Setting::with_nodes(1, 1);
     let [a, b, c] = ["a", "b", "c"].map(|name| setting.add(name, whole(1)));
-    // c runs first, a takes its place, b takes that of a.
+    // c runs first, a takes its place, and b takes the place of a.
     setting.cluster.apply(Event::TimeAdvanced(1000)).expect("time goes on");
     let share = |queue: &str, held: u64| Share {
         queue: queue.into(),
@@ -56,7 +56,7 @@ fn an_eviction_is_followed_back_to_its_first_cause() {
              100 % gpu-core"]
     );
     assert_eq!((evictions[0].at_ms, evictions[0].ago_ms), (61_000, 60_000));
-    // Who was evicted first was evicted for a, which was not evicted before that.
+    // The claim that was evicted first was evicted for a, and a had not been evicted before that.
     let of_c = setting.explain(c).evictions;
     assert_eq!(of_c.len(), 1);
     assert_eq!((of_c[0].action, of_c[0].by.as_str()), (Action::Preempt, "a"));

@@ -1,4 +1,4 @@
-//! Why something waits, what would change that, and why it was evicted.
+//! Why claims wait, which changes would help, and why claims were evicted.
 
 mod alternatives;
 mod changes;

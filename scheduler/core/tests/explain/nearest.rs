@@ -1,4 +1,4 @@
-//! What is suggested is the nearest that helps: it is compared with all there is, tried one by one.
+//! The suggested change is the nearest one that helps. It is compared with all changes, tried one by one.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn of_team() -> Claim {
     Claim { namespace: TEAM.into(), preemptible: true, ..Claim::default() }
 }
 
-/// Whether a group gets something placed into what is free, after events, if nobody else waits.
+/// Whether a group's next members can be placed in free room after these events, if no other group is pending.
 fn admits(cluster: &Cluster, explanation: &Explanation, events: Vec<Event>) -> bool {
     let mut cluster = cluster.clone();
     let group = |cluster: &Cluster| cluster.group(explanation.group).expect("it waits").placed_members();
@@ -84,10 +84,10 @@ fn admits(cluster: &Cluster, explanation: &Explanation, events: Vec<Event>) -> b
     group(&cluster) > before
 }
 
-/// The value that there is now, and the change that makes it another one.
+/// The present value, and the change to another value.
 type Way = (u64, Box<dyn Fn(u64) -> Change>);
 
-/// Each way of asking for less: what the number is now, and the change to another one.
+/// All ways to ask for less: the present value of each number, and the change to another value.
 fn ways(request: &Request) -> Vec<Way> {
     let Request { cpu, memory, devices, .. } = request.clone();
     let to_u32 = |to: u64| u32::try_from(to).expect("a small number");
@@ -189,7 +189,7 @@ proptest! {
 
 #[test]
 fn fewer_devices_are_suggested_where_even_fewer_would_not_do() {
-    // The namespace wants two devices' time at least, so that asking for one is no way out.
+    // The namespace's minimum is the time of two devices, so to ask for one device is no way out.
     let mut setting = Setting::with_nodes(1, 2);
     let device_core = ClaimBounds { minimum: Some(2000), ..ClaimBounds::default() };
     let limit_range = LimitRange { device_core, ..LimitRange::default() };

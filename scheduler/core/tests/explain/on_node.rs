@@ -1,11 +1,11 @@
-//! What keeps a task from one node, and what is placed outside of cycles.
+//! Obstacles that keep a task from one node, and placement outside of cycles.
 
 use aliquot_scheduler_core::explain::{NodeObstacle, bounds_passed};
 use aliquot_scheduler_core::{NodeId, Request};
 
 use crate::setting::{Setting, cores, node, quota, whole};
 
-/// Nodes: one whose device is taken, one that is free, and one without devices.
+/// Three nodes: one with its device taken, one with its device free, and one without devices.
 fn three_nodes() -> (Setting, [NodeId; 3]) {
     let mut setting = Setting::with_nodes(2, 1);
     setting.add_node(node("bare", "A", 0));
@@ -57,7 +57,7 @@ fn what_is_placed_at_once_evicts_nobody_and_keeps_to_bounds() {
     assert!(!setting.scheduler.place_now(&mut setting.cluster, late));
     assert_eq!(bounds_passed(&setting.cluster, late), []);
     assert!(setting.cluster.allocation(late).is_none());
-    // Who may not be evicted stays within the quota.
+    // A claim that may not be evicted must stay within the quota.
     let mut setting = Setting::with_nodes(1, 2);
     setting.add_queue("small", None, quota(100));
     let of_small = |name: &str| aliquot_scheduler_core::Claim {

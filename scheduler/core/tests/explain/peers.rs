@@ -1,4 +1,4 @@
-//! What is said where a rule about other claims is in the way.
+//! Reasons if a rule about other claims is in the way.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn in_zone(name: &str, zone: &str) -> NodeSpec {
     NodeSpec { labels: Texts::from([("zone".to_owned(), zone.to_owned())]), ..node(name, "A", 1) }
 }
 
-/// Nodes of the zones a, a and b.
+/// Three nodes, in the zones a, a and b.
 fn zones() -> Setting {
     let mut setting = Setting::new();
     [("a0", "a"), ("a1", "a"), ("b0", "b")].into_iter().for_each(|(name, zone)| setting.add_node(in_zone(name, zone)));
@@ -33,7 +33,7 @@ fn with(peers: Peers) -> Request {
     Request { peers: Some(Arc::new(peers)), ..cores(1) }
 }
 
-/// The rules that are in the way, of how many nodes each.
+/// The rules in the way, each with the number of nodes that it closes.
 fn closed(setting: &Setting, claim: ClaimId) -> Vec<(u32, PeerMisfit)> {
     let (reason, _) = setting.reason(claim);
     let Reason::NoRoom { nodes, .. } = &reason else { panic!("{reason:?}") };
@@ -44,7 +44,7 @@ fn closed(setting: &Setting, claim: ClaimId) -> Vec<(u32, PeerMisfit)> {
     nodes.iter().map(|count| (count.nodes, misfit(&count.what))).collect()
 }
 
-/// In each zone a claim that avoids its like, and one that waits because it avoids those.
+/// In each zone, a claim that avoids others of its group; and a pending claim that avoids those claims.
 fn avoided() -> (Setting, ClaimId) {
     let mut setting = zones();
     for name in ["first", "second"] {
@@ -77,7 +77,7 @@ fn an_anti_affinity_is_named_with_its_domain() {
         let (setting, waits) = avoided();
         assert!(setting.helps(waits, &change), "{change}");
     }
-    // The rule of others holds against who has none.
+    // A rule of other claims also holds against a claim without rules of its own.
     let member = setting.add("member", with(member_of("web pods")));
     setting.cycle();
     assert!(matches!(closed(&setting, member)[..], [(3, PeerMisfit::AntiAffinityOfOthers { .. })]));

@@ -1,4 +1,4 @@
-//! Whatever is suggested does help, and explaining changes nothing.
+//! Every suggested change helps, and explaining changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +95,7 @@ fn allowance() -> impl Strategy<Value = Allowance> {
         .prop_map(|(quota, limit)| Allowance { quota, limit, weight: 1, priority: None })
 }
 
-/// A setting after a cycle, and the claims in it.
+/// A setting after a cycle, and its claims.
 fn setting(nodes: &[NodeSpec], allowances: &[Allowance], asked: &[Asked]) -> (Setting, Vec<ClaimId>) {
     let mut setting = Setting::new();
     for (number, spec) in nodes.iter().enumerate() {
@@ -153,7 +153,7 @@ proptest! {
                 }
                 let ended = usize::from(matches!(change, Change::WaitFor { .. }));
                 again.cycle();
-                // Where room comes free for all, somebody whose turn is before may take it.
+                // If all claims can use the freed room, a claim with an earlier turn may take it.
                 let group = again.cluster.group(explanation.group).expect("it waits");
                 prop_assert!(
                     group.placed_members() > 0 || placed(&again, &claims) > before - ended,
@@ -199,7 +199,7 @@ proptest! {
         for claim in &claims {
             prop_assert_eq!(explained.explain(*claim), explained.explain(*claim));
         }
-        // As if nobody had asked.
+        // Both go on as if no explanation had been asked for.
         let more = Claim { name: "more".into(), ..Claim::default() };
         let _ = (explained.add_claim(more.clone()), other.add_claim(more));
         prop_assert_eq!(explained.cycle(), other.cycle());

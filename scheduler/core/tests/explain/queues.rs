@@ -1,4 +1,4 @@
-//! Who uses what, and why is mine pending?
+//! Reports of queues: what each uses, and why its claims are pending.
 
 use aliquot_scheduler_core::explain::{QueueReport, Reason, ResourceReport};
 use aliquot_scheduler_core::{Allowance, Resource};

@@ -1,4 +1,4 @@
-//! One reason, or tier, a test: what is found, and how it reads.
+//! Each test is about one reason, or tier: what is found, and how it reads.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ fn a_queue_above_its_fair_share_is_told_that_nobody_is_evicted_for_it() {
         text.starts_with("nothing that is free fits, and queue \"b\" holds 100 % gpu-core of its fair share"),
         "{text}"
     );
-    // That there is no room is said as well, further down.
+    // The lack of room is reported as well, in a later tier.
     assert!(setting.explain(more).reasons.iter().any(|reason| reason.tier() == Tier::Device));
 }
 
@@ -325,7 +325,7 @@ fn a_claim_that_waits_for_others_to_leave_names_them() {
     let (reason, text) = setting.reason(new);
     assert_eq!(reason, Reason::StartsAfter { leaving: vec![(old, "old".into())] });
     assert_eq!(text, "it has its place, and starts when those that are being evicted there are gone: \"old\"");
-    // Whoever waits for that needs no new node.
+    // A claim that waits for that needs no new node.
     assert!(!reason.calls_for_nodes());
 }
 
@@ -360,7 +360,7 @@ fn several_things_in_the_way_are_all_told_the_most_basic_first() {
     setting.cycle();
     let tiers: Vec<Tier> = setting.explain(waits).reasons.iter().map(Reason::tier).collect();
     assert_eq!(tiers, [Tier::Quota, Tier::Device]);
-    // No single change would help but one that removes both.
+    // Only a change that removes both obstacles helps; no other single change does.
     assert_eq!(setting.suggestions(waits), ["wait until \"runs\" ends"]);
 }
 
@@ -440,7 +440,7 @@ fn a_group_that_waits_before_others_are_evicted_for_it_says_how_long() {
     assert_eq!(reason, Reason::PreemptionDelayed { left_ms: 30_000 });
     assert_eq!(plan.pending[0].reason(&setting.cluster), reason);
     assert_eq!(text, "others can be evicted for it, but it waits 30 s before that");
-    // Until then a new node would be a node too many.
+    // Until then, a new node would be one too many.
     assert!(!reason.calls_for_nodes());
 }
 

@@ -1,4 +1,4 @@
-//! What is said of nodes, of racks, and of those who hold them.
+//! Reasons about nodes, racks, and the claims that hold them.
 
 use aliquot_scheduler_core::explain::{Protection, Reason, Shortage};
 use aliquot_scheduler_core::{

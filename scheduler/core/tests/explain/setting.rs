@@ -1,4 +1,4 @@
-//! Small clusters, in which everything is placed by one cycle.
+//! Small clusters in which one cycle places everything.
 
 use aliquot_scheduler_core::explain::{Change, Explanation, Reason};
 use aliquot_scheduler_core::placement::BestFit;
@@ -18,13 +18,14 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Without nodes. Nothing is kept for anybody.
+    /// A setting without nodes. No node is ever kept.
     pub(crate) fn new() -> Self {
         let settings = Settings { hold_after_ms: None, ..Settings::default() };
         Self { cluster: Cluster::new(), scheduler: Scheduler::new(Box::new(BestFit), settings) }
     }
 
-    /// With nodes `node-0`, `node-1`, ..., each with 16 cores, 64 GiB, and so many devices of 40 GiB, of model `A`.
+    /// A setting with nodes `node-0`, `node-1`, ..., each with 16 cores, 64 GiB, and `devices` devices of model `A`
+    /// with 40 GiB.
     pub(crate) fn with_nodes(nodes: usize, devices: usize) -> Self {
         let mut setting = Self::new();
         (0..nodes).for_each(|number| setting.add_node(node(&format!("node-{number}"), "A", devices)));
@@ -49,13 +50,13 @@ impl Setting {
         self.add_claim(Claim { name: name.into(), request, preemptible: true, ..Claim::default() })
     }
 
-    /// The same in a queue.
+    /// Adds a preemptible claim in this queue.
     pub(crate) fn add_in(&mut self, queue: &str, name: &str, request: Request) -> ClaimId {
         let queue = queue.into();
         self.add_claim(Claim { name: name.into(), queue, request, preemptible: true, ..Claim::default() })
     }
 
-    /// Adds a pod group and so many members.
+    /// Adds a pod group with this many members.
     pub(crate) fn add_group(&mut self, group: PodGroup, members: usize, request: &Request) -> (GroupId, Vec<ClaimId>) {
         let name = group.name.clone();
         let id = self.cluster.add_group(group);
@@ -77,7 +78,7 @@ impl Setting {
         self.scheduler.explain(&self.cluster, claim).expect("a claim")
     }
 
-    /// The reason to name, and its sentence.
+    /// The reason of the first tier, and its sentence.
     pub(crate) fn reason(&self, claim: ClaimId) -> (Reason, String) {
         let explanation = self.explain(claim);
         let reason =
@@ -86,12 +87,12 @@ impl Setting {
         (reason, text)
     }
 
-    /// What is suggested, smallest first, in words.
+    /// The suggested changes, the smallest first, as text.
     pub(crate) fn suggestions(&self, claim: ClaimId) -> Vec<String> {
         self.explain(claim).changes.iter().map(Change::to_string).collect()
     }
 
-    /// Whether a change, when it is made, lets the claim be placed by the next cycle.
+    /// Whether the claim is placed by the next cycle after a change.
     pub(crate) fn helps(mut self, claim: ClaimId, change: &Change) -> bool {
         let explanation = self.explain(claim);
         for event in change.events(&self.cluster, explanation.group, &explanation.members) {
@@ -114,12 +115,12 @@ pub(crate) fn part(percent: u32, gib: u64) -> Request {
     Request { devices: DeviceRequest { count: 1, core, memory }, ..Request::default() }
 }
 
-/// A limit of device time in percent, and a quota of nothing.
+/// A limit of device time, in percent of one device, and a quota of 0.
 pub(crate) fn limit(percent: u64) -> Allowance {
     Allowance { quota: Some(0), limit: Some(percent * 10), weight: 1, priority: None }
 }
 
-/// A quota of device time in percent, without limit, and no part of what others leave.
+/// A quota of device time, in percent of one device, without a limit, and without a part of what others leave.
 pub(crate) fn quota(percent: u64) -> Allowance {
     Allowance { quota: Some(percent * 10), limit: None, weight: 0, priority: None }
 }

@@ -1,4 +1,4 @@
-//! Tasks that take one of several things of devices.
+//! Tasks that accept one of several choices of devices.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn cluster(nodes: &[(usize, &str)]) -> Cluster {
     cluster
 }
 
-/// The node of each of these tasks, which are placed one after the other, and which choice it takes.
+/// The node and the choice of each of these tasks, which are placed one after the other.
 fn placed(cluster: &mut Cluster, tasks: &[Request]) -> Vec<Option<(usize, u16)>> {
     let mut engine = Engine::new(BestFit);
     let placed = tasks.iter().map(|task| place(cluster, &mut engine, task));
@@ -33,7 +33,7 @@ fn the_first_choice_that_fits_anywhere_is_taken() {
     let task = first_of(&[whole(2), of_b(100), part(40)]);
     let mut cluster = cluster(&[(2, "A"), (1, "B")]);
     let tasks = vec![task; 5];
-    // Best fit would put a part beside another one before it breaks a whole device.
+    // Best fit would put a part beside another one before it takes a part of a wholly free device.
     assert_eq!(placed(&mut cluster, &tasks), [Some((0, 0)), Some((1, 1)), None, None, None]);
     let smaller = first_of(&[whole(4), part(40)]);
     cluster.add_node(node("more", 96, 1, "A"));
@@ -97,7 +97,7 @@ fn choices_that_contradict_themselves_are_refused() {
 }
 
 proptest! {
-    /// On each node the first choice counts that fits there; the task goes where that has the least rank.
+    /// On each node, the first choice that fits there counts. The task goes where that choice has the least rank.
     #[test]
     fn the_choice_is_the_one_that_trying_all_finds(
         nodes in vec((0usize..4, prop::sample::select(vec!["A", "B"])), 1..4),

@@ -1,4 +1,4 @@
-//! Nodes, requests and clusters that the tests are made of.
+//! Nodes, requests and clusters for the tests.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ pub(crate) fn add(cluster: &mut Cluster, request: &Request) -> ClaimId {
     cluster.add_claim(Claim { request: request.clone(), ..Claim::default() })
 }
 
-/// Places one task of a request, if it fits.
+/// Places one task with this request, if it fits.
 pub(crate) fn place<P: Policy>(cluster: &mut Cluster, engine: &mut Engine<P>, request: &Request) -> Option<Allocation> {
     let claim = add(cluster, request);
     let class = cluster.class_of(claim).expect("the claim was added");
@@ -58,7 +58,7 @@ pub(crate) fn place<P: Policy>(cluster: &mut Cluster, engine: &mut Engine<P>, re
     Some(allocation)
 }
 
-/// The devices of a placement.
+/// The device indexes of a placement.
 pub(crate) fn devices(allocation: &Allocation) -> Vec<u16> {
     allocation.devices.iter().map(|part| part.device).collect()
 }

@@ -1,4 +1,4 @@
-//! Where a node's labels and taints, and what is only counted of it, let a task go.
+//! Nodes that labels, taints and counted resources allow for a task.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +65,7 @@ fn a_task_goes_where_all_requirements_of_one_term_hold() {
     for (request, expected) in cases {
         assert_eq!(fitting(&cluster, &request).join(" "), expected, "{request:?}");
     }
-    // The labels that are asked for beside the terms must be there, too.
+    // The node must have the requested labels in addition to matching a term.
     let mut both = on_terms([term([east()])]);
     both.constraints.labels.insert("spot".into(), String::new());
     assert_eq!(fitting(&cluster, &both), ["spot"]);

@@ -1,4 +1,4 @@
-//! Which devices of a node a task gets.
+//! The devices of a node that a task gets.
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, ExpectedWaste, Misfit, Mix, Spread, Weights, fits, room};
 use aliquot_scheduler_core::{
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::cases::{devices, node, place, request};
 use crate::packings::most_rounds;
 
-/// A node whose devices are in these NVLink groups, on these switches, and attached to these NUMA nodes.
+/// A node with devices in these NVLink groups, on these switches, and attached to these NUMA nodes.
 fn connected(name: &str, devices: &[(u16, u16, u16)]) -> NodeSpec {
     let spec = node(name, 96, devices.len(), "A");
     let connect = |(device, (nvlink, switch, numa)): (DeviceSpec, &(u16, u16, u16))| DeviceSpec {
@@ -28,7 +28,7 @@ fn with_rules(request: Request, nvlink: Alignment, switch: Alignment) -> Request
     Request { rules: PlacementRules { nvlink, switch, ..request.rules }, ..request }
 }
 
-/// Places requests one after another on one node, by the fullest node and device first.
+/// Places requests one after another on one node, with the binpack policy.
 fn on_one_node(spec: NodeSpec, requests: &[Request]) -> Vec<Option<Vec<u16>>> {
     let mut cluster = Cluster::new();
     cluster.add_node(spec);
@@ -146,7 +146,7 @@ fn of_groups_of_a_size_the_one_with_least_left_is_taken() {
 #[test]
 fn nvlink_is_preferred_more_than_a_common_switch() {
     let both = |nvlink, switch| with_rules(request(1, 2, 1000, 16_000, &[]), nvlink, switch);
-    // Devices 0 and 1 share a switch, 1 and 2 NVLink, 3 and 4 both.
+    // Devices 0 and 1 share a switch, 1 and 2 share an NVLink group, 3 and 4 share both.
     let mixed = [(0, 0, 0), (1, 0, 0), (1, 1, 0), (2, 2, 0), (2, 2, 0)];
     let preferred = both(Alignment::Preferred, Alignment::Preferred);
     let switch_only = both(Alignment::Any, Alignment::Required);
@@ -173,10 +173,10 @@ fn a_node_where_devices_are_near_each_other_goes_before_a_fuller_one() {
 fn where_nothing_else_decides_devices_of_one_numa_node_are_taken() {
     let spec = connected("n", &[(0, 0, 0), (1, 1, 1), (2, 2, 0), (3, 3, 1), (4, 4, 2), (5, 5, 1)]);
     let whole = |count| request(1, count, 1000, 16_000, &[]);
-    // NUMA node 0 has just two devices; 2 has one; three are on 1.
+    // NUMA node 0 has two devices, node 2 has one, and node 1 has three.
     assert_eq!(on_one_node(spec.clone(), &[whole(2), whole(3)]), [Some(vec![0, 2]), Some(vec![1, 3, 5])]);
     assert_eq!(on_one_node(spec.clone(), &[whole(4)]), [Some(vec![0, 1, 3, 5])], "as few NUMA nodes as possible");
-    // A device that is in use already goes first, wherever it is attached.
+    // A device that is already in use goes first, whatever its NUMA node.
     let placed = on_one_node(spec, &[request(1, 1, 500, 0, &[]), request(1, 2, 100, 0, &[])]);
     assert_eq!(placed, [Some(vec![0]), Some(vec![0, 2])]);
 }
@@ -187,7 +187,7 @@ fn a_memory_threshold_counts_what_the_task_itself_takes() {
         rules: PlacementRules { memory_threshold_percent: Some(percent), ..PlacementRules::default() },
         ..request(1, 1, 100, memory_mib, &[])
     };
-    // 16,000 MiB each, of which 80 % are 12,800.
+    // 16,000 MiB each; 80 % of that are 12,800 MiB.
     let ten = request(1, 1, 100, 10_000, &[]);
     let placed = on_one_node(node("n", 96, 2, "A"), &[ten, limited(2801, 80), limited(2800, 80), limited(0, 79)]);
     assert_eq!(placed, [Some(vec![0]), Some(vec![1]), Some(vec![0]), Some(vec![1])]);
@@ -221,7 +221,7 @@ fn rules_that_can_never_be_met_are_refused() {
     assert_eq!(whole(100).validate(), Ok(()));
 }
 
-/// A node whose devices are used to these parts, in hundredths, and some of which are not healthy.
+/// A node with devices that are used to these parts, in hundredths; some of them are not healthy.
 fn used(parts: &[(u32, bool)], groups: &[(u16, u16)]) -> (Cluster, NodeId) {
     let connections: Vec<(u16, u16, u16)> =
         groups.iter().take(parts.len()).map(|(nvlink, switch)| (*nvlink, *switch, 0)).collect();
@@ -269,7 +269,7 @@ proptest! {
             let device = books.devices().get(usize::from(device)).filter(|device| device.is_healthy());
             device.map_or(0, |device| device.core_free().get())
         };
-        // The groups that a task has to stay within.
+        // The group that a task with a required alignment must stay within.
         let group = |device: u16| {
             let (nvlink, switch) = groups[usize::from(device)];
             let of = |rule: Alignment, group: u16| if rule == Alignment::Required && count > 1 { group } else { 0 };
@@ -283,7 +283,7 @@ proptest! {
         prop_assert_eq!(room(books, &request), expected);
         prop_assert_eq!(fits(books, &request).is_ok(), expected > 0);
         if [rules.0, rules.1].contains(&Alignment::Preferred) {
-            // What is preferred may cost room.
+            // Preferences may cost room.
             return Ok(());
         }
         let mut engine = Engine::new(ExpectedWaste::new(&Mix::of([&request]), Weights::default()));

@@ -1,4 +1,4 @@
-//! Placement engine and policies: what they answer, on random clusters.
+//! The answers of the engine and of policies on random clusters.
 
 use aliquot_scheduler_core::placement::{
     BestFit, Bid, Binpack, DotProduct, Engine, ExpectedWaste, Fragmentation, FragmentationGradient, GpuClustering,
@@ -15,7 +15,7 @@ use crate::cases::{add, node, place, request};
 
 const MODELS: [&str; 3] = ["A", "B", "C"];
 
-/// Kinds of tasks that the random tests play with: shares, whole devices, memory-bound ones, several devices, CPU only.
+/// The kinds of tasks in the random tests: shares, whole devices, memory-bound tasks, several devices, CPU only.
 fn requests() -> Vec<Request> {
     vec![
         request(4, 0, 0, 0, &[]),
@@ -44,7 +44,7 @@ fn policies(mix: &Mix) -> Vec<Box<dyn Policy>> {
     ]
 }
 
-/// Looks at every node that is `open`: the one with the least cost, the first among equals, and that cost.
+/// Looks at every node that is `open`. Returns the node with the least cost, of equal ones the first, and that cost.
 fn scan(
     cluster: &Cluster,
     policy: &impl Policy,
@@ -83,7 +83,7 @@ fn moves() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// Plays moves with an engine, and looks at each decision.
+/// Plays moves with an engine, and checks each decision.
 fn play(policy: Box<dyn Policy>, first: &[Move], steps: &[Move]) -> Result<(), TestCaseError> {
     let mut cluster = Cluster::new();
     let mut engine = Engine::new(policy);

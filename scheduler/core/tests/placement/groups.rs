@@ -1,4 +1,4 @@
-//! Where members of a pod group go, relative to each other.
+//! Places of a pod group's members, relative to each other.
 
 use aliquot_scheduler_core::placement::{Binpack, Engine, GroupScope, MemberNodes};
 use aliquot_scheduler_core::{Claim, Cluster, Event, GroupPlacement, NodeId, PlacementStrategy, PodGroup, Request};
@@ -6,7 +6,7 @@ use aliquot_scheduler_kit::Build;
 
 use crate::cases::{add, node, request};
 
-/// Places as many members with this request as the rules allow, and says on which nodes.
+/// Places as many members with this request as the rules allow, up to `wanted`. Returns their nodes.
 fn place_members(cluster: &mut Cluster, placement: &GroupPlacement, request: &Request, wanted: usize) -> Vec<NodeId> {
     let mut engine = Engine::new(Binpack);
     let mut members = MemberNodes::default();

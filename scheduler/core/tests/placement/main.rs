@@ -1,4 +1,4 @@
-//! Placement: engine, policies, devices, topology, and how near to the optimum it comes.
+//! Placement: engine, policies, devices, topology, and the distance from the optimum.
 
 mod alternatives;
 mod cases;

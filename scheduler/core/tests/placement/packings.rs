@@ -1,10 +1,10 @@
-//! Exhaustive searches: what could be placed at most, if everything were known beforehand.
+//! Exhaustive searches: the most that could be placed if all claims were known in advance.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::{DeviceMemory, DeviceSpec, NodeSpec, Request};
 
-/// How many tasks fit that want a part of `wanted` different devices each, if the devices have room for so many parts.
+/// How many tasks fit that want a part of `wanted` different devices each, if each device has room for this many parts.
 pub(crate) fn most_rounds(parts: &[u32], wanted: u16) -> u32 {
     let sets = sets(parts.len(), usize::from(wanted));
     let after = sets.iter().filter_map(|set| {
@@ -12,7 +12,7 @@ pub(crate) fn most_rounds(parts: &[u32], wanted: u16) -> u32 {
         for device in set {
             parts[*device] = parts[*device].checked_sub(1)?;
         }
-        // Devices are interchangeable, so only what is left matters.
+        // Devices are interchangeable, so only their free parts matter.
         parts.sort_unstable();
         Some(parts)
     });
@@ -26,7 +26,7 @@ pub(crate) fn sets(number: usize, count: usize) -> Vec<Vec<usize>> {
     all.map(|bits| (0..number).filter(|device| bits >> device & 1 == 1).collect()).collect()
 }
 
-/// What is free, kept apart from the library's books.
+/// The free amounts, kept apart from the library's books.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Books {
     nodes: Vec<NodeBooks>,
@@ -41,7 +41,7 @@ struct NodeBooks {
     devices: Vec<(u32, u64)>,
 }
 
-/// A node's place in the list, and devices of it.
+/// A node's position in the list, and devices of it.
 pub(crate) type Place = (usize, Vec<usize>);
 
 impl Books {
@@ -55,7 +55,7 @@ impl Books {
         Self { nodes: nodes.iter().map(books).collect() }
     }
 
-    /// What is left when a task takes this place; `None` if there is not enough.
+    /// What is free after a task takes this place; `None` if there is not enough.
     pub(crate) fn take(&self, request: &Request, (node, devices): &Place) -> Option<Self> {
         let mut left = self.clone();
         let node = left.nodes.get_mut(*node)?;
@@ -73,7 +73,7 @@ impl Books {
         Some(left)
     }
 
-    /// All ways to place a task that differ by more than the order of devices, with what is left then.
+    /// What is free after each way to place a task. Ways that differ only in the order of devices count once.
     pub(crate) fn placements(&self, request: &Request) -> Vec<Self> {
         let places = self.nodes.iter().enumerate().flat_map(|(node, books)| {
             let sets = sets(books.devices.len(), usize::from(request.devices.count));
@@ -87,8 +87,8 @@ impl Books {
         sorted.collect::<BTreeSet<Self>>().into_iter().collect()
     }
 
-    /// The most device time that these tasks can hold together, each placed when it comes or never. `refusing`: tasks
-    /// may be left out although they fit.
+    /// The most device time that these tasks can hold together. Each task is placed when it comes, or never.
+    /// `refusing`: tasks that fit may be left out.
     pub(crate) fn most_device_core(&self, requests: &[Request], refusing: bool) -> u64 {
         let mut best = 0;
         self.search(requests, refusing, 0, &mut best);
@@ -112,7 +112,7 @@ impl Books {
     }
 }
 
-/// Memory of each device that a request of the tests asks for.
+/// The memory of each device in a request of the tests, in bytes.
 fn bytes(request: &Request) -> u64 {
     match request.devices.memory {
         DeviceMemory::Bytes(bytes) => bytes.get(),

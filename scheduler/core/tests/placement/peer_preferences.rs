@@ -1,4 +1,4 @@
-//! Taints that only ask, and what tasks would rather be near, or not near: how these weigh against each other.
+//! `PreferNoSchedule` taints and preferred peers, and how these weigh against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::cases::{add, node, place};
 
 const DISLIKED: TaintEffect = TaintEffect::PreferNoSchedule;
 
-/// Nodes, each a host of its own, in these zones.
+/// Nodes in these zones, each a host of its own.
 fn zones(zones: &[&str]) -> (Cluster, Engine<BestFit>) {
     let mut cluster = Cluster::new();
     zones.iter().enumerate().for_each(|(number, zone)| {
@@ -23,7 +23,7 @@ fn zones(zones: &[&str]) -> (Cluster, Engine<BestFit>) {
     (cluster, Engine::new(BestFit))
 }
 
-/// A node with so many taints that only ask.
+/// A node with this many `PreferNoSchedule` taints.
 fn spec(number: usize, zone: &str, taints: usize) -> NodeSpec {
     let name = format!("n{number}");
     let labels = BTreeMap::from([("zone".to_owned(), zone.to_owned()), ("host".to_owned(), name.clone())]);
@@ -57,14 +57,14 @@ fn at(cluster: &mut Cluster, engine: &mut Engine<BestFit>, request: &Request) ->
     place(cluster, engine, request).map(|at| at.node.index())
 }
 
-/// Where a task would go that is not placed.
+/// The node where a task would be placed. The task does not stay placed.
 fn would_be_at(cluster: &mut Cluster, engine: &mut Engine<BestFit>, request: &Request) -> Option<usize> {
     let claim = add(cluster, request);
     let class = cluster.class_of(claim).expect("it was added");
     engine.place(cluster, class).map(|at| at.node.index())
 }
 
-/// A member on a node, which takes so many percent of a device.
+/// Puts a member of a group on a host. It takes this many percent of a device.
 fn put(cluster: &mut Cluster, engine: &mut Engine<BestFit>, group: &str, host: &str, percent: u32) {
     let mut request = with(part(percent), member_of(group));
     request.constraints.labels = BTreeMap::from([("host".to_owned(), host.to_owned())]);
@@ -79,7 +79,7 @@ fn a_node_with_more_taints_that_only_ask_is_taken_later() {
     let mut next = |request: &Request| at(&mut cluster, &mut engine, request);
     let task = part(60);
     assert_eq!([next(&task), next(&task), next(&task), next(&task)], [Some(2), Some(1), Some(0), None]);
-    // Who tolerates them sees no difference: the policy takes the first of equals.
+    // A task that tolerates the taints sees no difference: the policy takes the first of equal nodes.
     let mut tolerant = part(30);
     tolerant.constraints.tolerations = BTreeSet::from([Toleration { effect: Some(DISLIKED), ..Toleration::default() }]);
     assert_eq!(next(&tolerant), Some(0));
@@ -104,11 +104,11 @@ fn a_task_goes_where_most_speaks_for_it() {
         put(&mut cluster, &mut engine, "db", host, percent);
     }
     let mut next = |wishes| would_be_at(&mut cluster, &mut engine, &with(part(5), wishing(wishes)));
-    // Two members are in zone b, one in zone a, and none on n1. Among equals the fullest node is taken.
+    // Two members are in zone b, one is in zone a, and none is on n1. Of equal nodes, the fullest is taken.
     assert_eq!(next(&[("db", "zone", 1)]), Some(3));
     assert_eq!(next(&[("db", "zone", -1)]), Some(0));
     assert_eq!(next(&[("db", "zone", -1), ("db", "host", -1)]), Some(1));
-    // With the greater weight zone b goes first, though its hosts have members.
+    // With the greater weight, zone b goes first, though its hosts have members.
     assert_eq!(next(&[("db", "zone", 10), ("db", "host", -1)]), Some(3));
     assert_eq!(next(&[("nobody", "zone", 100)]), Some(3), "nobody is meant");
     assert_eq!(next(&[("db", "no-such-label", 100)]), Some(3));
@@ -142,7 +142,7 @@ fn a_spread_prefers_where_fewest_are() {
         placed[at(&mut cluster, &mut engine, &both).expect("it has room")] += 1;
     }
     assert_eq!(placed, [2; 3], "one more in zone a, and one more on n2, are as uneven");
-    // A node that is in no domain goes last.
+    // A node that is in no domain comes last.
     cluster.add_node(node("elsewhere", 96, 1, "A"));
     let wide = task(&[spread("web", "zone", 1)]);
     let nodes: Vec<Option<usize>> = (0..14).map(|_| at(&mut cluster, &mut engine, &wide)).collect();
@@ -160,11 +160,12 @@ fn kinds_of_preferences_weigh_as_in_kube_scheduler() {
         Some(Arc::new(Preferences(vec![Preference { weight: 1, term: NodeTerm { requirements } }])))
     };
     let mut next = |cluster: &mut Cluster, request: &Request| would_be_at(cluster, &mut engine, request);
-    // Nodes and peers weigh the same, whatever the weights within each, and the policy decides: n1 is fuller.
+    // Preferred nodes and preferred peers weigh the same, whatever the weights within each. So the policy decides: n1
+    // is fuller.
     let near = with(part(1), wishing(&[("db", "zone", 100)]));
     let undecided = Request { preferences: in_zone("a"), ..near.clone() };
     assert_eq!(next(&mut cluster, &undecided), Some(1));
-    // A taint weighs more than one of them, and less than both.
+    // A taint weighs more than either of them, and less than both together.
     taint(&mut cluster, 1, "b", 1);
     assert_eq!(next(&mut cluster, &undecided), Some(0));
     assert_eq!(next(&mut cluster, &near), Some(0));

@@ -1,4 +1,4 @@
-//! Nodes that tasks would rather have.
+//! Nodes that tasks prefer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn a_preferred_node_goes_before_a_cheaper_one() {
     let holder = preferring(part(50), &[(1, "b")]);
     let mut at = |request: &Request| place(&mut cluster, &mut engine, request).map(|at| at.node.index());
     assert_eq!(at(&holder), Some(1));
-    // Best fit puts it beside the other one.
+    // Best fit puts it beside the other task.
     assert_eq!(at(&part(10)), Some(1));
     let task = preferring(part(40), &[(80, "a"), (20, "b")]);
     assert_eq!([at(&task), at(&task), at(&task), at(&task)], [Some(0), Some(0), Some(1), None]);

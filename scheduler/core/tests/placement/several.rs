@@ -1,4 +1,4 @@
-//! Tasks with several requests for devices.
+//! Tasks with several device requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use proptest::prelude::*;
 
 use crate::cases::{devices, node, place, request};
 
-/// A request for so many devices, with so much core of each, and so many MiB.
+/// A request for this many devices, with this much time (in thousandths) and this many MiB of each.
 fn of(count: u16, core: u32, mib: u64) -> DeviceRequest {
     DeviceRequest { count, core: DeviceCore::new(core), memory: DeviceMemory::Bytes(Bytes::from_mib(mib)) }
 }
 
-/// A task with these requests, which are called `a`, `b`, and so on.
+/// A task with these device requests, named `a`, `b`, and so on.
 fn task(requests: &[DeviceRequest], links: &[(&[u16], DeviceProperty, Comparison)]) -> Request {
     let named = |(name, devices): (char, &DeviceRequest)| FurtherRequest {
         name: name.into(),
@@ -39,7 +39,7 @@ fn task(requests: &[DeviceRequest], links: &[(&[u16], DeviceProperty, Comparison
     Request { devices: requests[0], further: Some(Arc::new(further)), ..Request::default() }
 }
 
-/// Places tasks one after the other on a node.
+/// Places tasks one after the other on one node.
 fn on(spec: NodeSpec, tasks: &[Request]) -> (Cluster, Vec<Option<Vec<u16>>>) {
     let mut cluster = Cluster::new();
     cluster.add_node(spec);
@@ -136,7 +136,7 @@ fn several_requests_that_contradict_themselves_are_refused() {
     assert_eq!(too_much.validate(), Err(RequestError::CorePerDevice { core: DeviceCore::new(1001) }));
 }
 
-/// All ways to give each request as many different devices as it wants: one list for each request.
+/// All ways to give each request as many different devices as it wants. A way has one list for each request.
 fn ways(requests: &[DeviceRequest], devices: u16) -> Vec<Vec<Vec<u16>>> {
     let sets = |count: u16| {
         let sets = 0..1_u32 << devices;
@@ -149,7 +149,7 @@ fn ways(requests: &[DeviceRequest], devices: u16) -> Vec<Vec<Vec<u16>>> {
     })
 }
 
-/// Whether a way stays within what is free, and keeps the links.
+/// Whether a way stays within the free amounts and keeps the links.
 fn is_possible(task: &Request, spec: &NodeSpec, free: &[(u32, u64)], way: &[Vec<u16>]) -> bool {
     let mut free = free.to_vec();
     for (wish, taken) in task.wishes().zip(way) {
@@ -185,7 +185,7 @@ fn link() -> impl Strategy<Value = (Vec<u16>, DeviceProperty, Comparison)> {
 }
 
 proptest! {
-    /// The search finds devices exactly where trying everything does, and what it finds is possible.
+    /// The search finds devices exactly if trying everything does, and what it finds is possible.
     #[test]
     fn devices_are_found_wherever_there_are_some(
         requests in vec((1u16..4, 1u32..5, 0u64..4), 3),

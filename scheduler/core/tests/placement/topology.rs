@@ -51,7 +51,7 @@ fn scope<'a>(placement: &'a GroupPlacement, members: &'a MemberNodes, within: Op
     GroupScope { placement, members, within }
 }
 
-/// The racks to try for so many tasks, by name, and whether they hold all.
+/// The racks to try for these tasks, by name, and whether each may hold all of them.
 fn racks_for(cluster: &Cluster, wanted: &[(ClassId, u32)], within: Option<DomainId>) -> Vec<(String, bool)> {
     let (placement, members) = (GroupPlacement::default(), MemberNodes::default());
     let mut engine = Engine::new(Binpack);
@@ -99,7 +99,7 @@ fn a_level_that_is_named_twice_is_refused() {
 fn the_tightest_domain_that_may_hold_a_gang_is_tried_first() {
     let (mut cluster, _) = racks();
     let pair = class(&mut cluster, &request(1, 2, 1000, 0, &[]));
-    // Room for pairs: 4 in r1, 4 in r2, 1 in r3.
+    // Rooms for pairs: 4 in r1, 4 in r2, 1 in r3.
     assert_eq!(racks_for(&cluster, &[(pair, 1)], None), named(&[("r3", true), ("r1", true), ("r2", true)]));
     assert_eq!(racks_for(&cluster, &[(pair, 3)], None), named(&[("r1", true), ("r2", true), ("r3", false)]));
     let zone_a = cluster.topology().domains(0, None).next();
@@ -112,7 +112,7 @@ fn every_class_of_a_gang_must_have_room() {
     let eight = class(&mut cluster, &request(1, 8, 1000, 0, &[]));
     let head = class(&mut cluster, &request(60, 0, 0, 0, &[]));
     assert_eq!(racks_for(&cluster, &[(eight, 1)], None), named(&[("r2", true)]));
-    // Two heads do not fit into one node's CPU, so they need r1; but no task for eight devices fits there.
+    // Two heads do not fit into one node's CPU, so they need r1. But no task for eight devices fits there.
     let both = racks_for(&cluster, &[(eight, 1), (head, 2)], None);
     assert!(both.iter().all(|(_, holds_all)| !holds_all), "{both:?}");
 }

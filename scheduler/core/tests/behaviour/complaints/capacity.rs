@@ -1,4 +1,5 @@
-//! Devices that were given out twice, quotas that counted something else than what was held, and room that nobody saw.
+//! Devices that were given out twice, quotas that counted something other than what was held, and room that was not
+//! seen.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ fn memory(count: u16, mib: u64) -> Request {
     Request { devices, ..Request::default() }
 }
 
-/// A card of 46,068 MiB took 24 tasks of 2,000 MiB: amounts were rounded to parts of a card and added up as such.
+/// A card of 46,068 MiB took 24 tasks of 2,000 MiB: amounts were rounded to parts of a card and then added up. Here
+/// bytes are added up.
 #[test]
 fn tasks_of_2000_mib_beyond_what_a_card_of_46068_mib_has() {
     let mut kit = Kit::new();
@@ -30,7 +32,7 @@ fn tasks_of_2000_mib_beyond_what_a_card_of_46068_mib_has() {
     assert_eq!(kit.running(&claims), 23);
 }
 
-/// Memory on several devices was counted once.
+/// Memory on several devices was counted only once.
 #[test]
 fn memory_on_several_devices_that_exceeds_the_quota() {
     let mut kit = Kit::of_nodes(1, 4);
@@ -41,8 +43,8 @@ fn memory_on_several_devices_that_exceeds_the_quota() {
     assert_eq!((kit.running(&[too_much]), kit.running(&[fits])), (0, 1));
 }
 
-/// A part of 0.5 was half of the memory and any amount of time. Here time and memory are two amounts, and a node
-/// promises of each no more than it has; that they are kept is the node's business.
+/// A part of 0.5 was half of the memory and any amount of time. Here time and memory are two amounts, and of each a
+/// node promises no more than it has. The node enforces them.
 #[test]
 fn half_a_device_that_is_half_of_its_memory_but_all_of_its_time() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -59,7 +61,7 @@ fn half_a_device_that_is_half_of_its_memory_but_all_of_its_time() {
     assert_eq!((kit.running(&[first]), kit.running(&[second])), (1, 0), "no time is left");
 }
 
-/// Quotas knew only devices as such. A queue may be bound by model, and amounts of each resource by itself.
+/// Quotas knew only devices as such. Here a queue may be bound by model, and for each resource separately.
 #[test]
 fn no_quota_by_kind_of_device() {
     let mut kit = Kit::new();
@@ -79,7 +81,7 @@ fn no_quota_by_kind_of_device() {
     assert_eq!((kit.running(&new), kit.running(&old)), (3, 4));
 }
 
-/// Cards of different sizes on a node were taken to have an equal part of the node's memory each.
+/// Cards of different sizes on a node were treated as if each had an equal part of the node's memory.
 #[test]
 fn cards_of_different_sizes_taken_for_equal_ones() {
     let mut kit = Kit::new();
@@ -96,8 +98,8 @@ fn cards_of_different_sizes_taken_for_equal_ones() {
     assert_eq!((at.devices[0].device, at.devices[0].memory), (0, Bytes::from_mib(4_000)));
 }
 
-/// Devices behind a switch were taken to be unconnected. How they are connected is told by the node; that it decides is
-/// guaranteed here.
+/// Devices behind a switch were treated as unconnected. The node reports how its devices are connected; the guarantee
+/// here is that this decides.
 #[test]
 fn devices_on_one_switch_that_are_not_seen_as_connected() {
     let mut kit = Kit::new();
@@ -110,8 +112,8 @@ fn devices_on_one_switch_that_are_not_seen_as_connected() {
     assert_eq!(at.devices.iter().map(|part| part.device).collect::<Vec<_>>(), [1, 3]);
 }
 
-/// Autoscalers could not ask whether a claim would fit on a machine that is yet to be bought. The filter is a pure
-/// function of a node, which need not be anybody's.
+/// Autoscalers could not ask whether a claim would fit on a machine that is yet to be bought. Here the filter is a pure
+/// function of a node, which need not be part of a cluster.
 #[test]
 fn nobody_can_ask_about_a_node_that_does_not_exist_yet() {
     let mut templates = Cluster::new();
@@ -122,15 +124,15 @@ fn nobody_can_ask_about_a_node_that_does_not_exist_yet() {
     assert_eq!(fits(large), Ok(()));
 }
 
-/// An allocation that only the scheduler remembered kept eight devices blocked for good. What a claim holds ends with
-/// the claim, whichever way it ends, and the state can be built again from what nodes and users say.
+/// An allocation that only the scheduler remembered blocked eight devices for good. Here what a claim holds ends with
+/// the claim, in whatever way it ends, and the state can be built again from the reports of nodes and users.
 #[test]
 fn a_stale_allocation_that_blocks_devices() {
     let mut kit = Kit::of_nodes(1, 8);
     let claim = kit.claim(train("default", whole(8)));
     kit.converge();
     let at = kit.cluster.allocation(claim).cloned().expect("it fits");
-    // A new state, of what the node says that runs there.
+    // A new state, built from the node's report of what runs there.
     let mut fresh = Kit::of_nodes(1, 8);
     let known = fresh.claim(train("default", whole(8)));
     fresh.event(Event::ClaimPlaced(known, at));
@@ -146,9 +148,9 @@ fn a_stale_allocation_that_blocks_devices() {
     }
 }
 
-/// Each cycle copied the whole cluster: 2.2 of 2.5 seconds. Here a cycle without news looks at nothing: what an engine
-/// knows of nodes is kept, and changes with the nodes that change. What is counted are the policy's bids, made for one
-/// node each.
+/// Each cycle copied the whole cluster: 2.2 of 2.5 seconds. Here a cycle without news looks at nothing. What an engine
+/// knows of nodes is kept, and changes only with the nodes that change. The test counts the policy's bids, each of
+/// which is made for one node.
 #[test]
 fn every_cycle_copies_the_whole_cluster() {
     #[derive(Clone, Debug)]

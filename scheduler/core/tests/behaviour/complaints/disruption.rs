@@ -1,4 +1,4 @@
-//! Evictions that were too many, for nothing, in vain, or without end.
+//! Evictions that were too many, needless, in vain, or without end.
 
 use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
@@ -8,8 +8,8 @@ use aliquot_scheduler_core::{
 
 use crate::kit::{Kit, evicted, gang, node, part, quota, train, whole};
 
-/// Reclaim deleted pods past their disruption budget, several at a time. Budgets hold in every plan, whoever asks, and
-/// so for several evictions in one.
+/// Reclaim deleted pods beyond their disruption budget, several at a time. Here budgets hold in every plan, for all
+/// actions, and also for several evictions in one plan.
 #[test]
 fn reclaim_that_ignores_disruption_budgets() {
     let mut kit = Kit::of_nodes(2, 4);
@@ -28,7 +28,7 @@ fn reclaim_that_ignores_disruption_budgets() {
 }
 
 /// Reclaim stopped at the quota, though the queue's fair share was larger; or it was given up although it was possible.
-/// What a queue may take back and what is taken from it is the same number.
+/// Here the same number decides what a queue may take back and what is taken from it.
 #[test]
 fn reclaim_that_stops_at_the_quota_or_is_given_up_too_early() {
     let mut kit = Kit::of_nodes(1, 8);
@@ -43,8 +43,8 @@ fn reclaim_that_stops_at_the_quota_or_is_given_up_too_early() {
     assert!(kit.converge().is_empty(), "and the other way round there is nothing to take");
 }
 
-/// A request for 48 devices evicted 376. Nobody is evicted whose staying would not have been in the way, and no more
-/// device time than the settings allow.
+/// A request for 48 devices evicted 376. Here only claims that are in the way are evicted, and no more device time than
+/// the settings allow.
 #[test]
 fn a_request_for_48_devices_that_evicts_376() {
     let mut kit = Kit::of_nodes(47, 8);
@@ -58,8 +58,7 @@ fn a_request_for_48_devices_that_evicts_376() {
     assert_eq!((kit.running(&large), evicted(&steps).len()), (6, 48));
 }
 
-/// The same where whole machines are full of parts: a device in eight on each is enough of a reason to leave the others
-/// alone.
+/// The same on machines that are full of parts: here only the parts that share one device are evicted.
 #[test]
 fn evictions_that_free_nothing_of_use() {
     let mut kit = Kit::of_nodes(4, 2);
@@ -78,7 +77,7 @@ fn a_plan_that_would_evict_far_more_than_is_asked_for_is_not_made() {
     kit.node(node("only", 8));
     kit.queue("owner", quota(4));
     kit.queue("guest", quota(0));
-    // Each device is shared by claims on all devices: to free one, all would have to go.
+    // Each device is shared by claims on all devices: to free one device, all claims would have to go.
     let spread = Request {
         devices: DeviceRequest { count: 8, core: DeviceCore::from_percent(25), memory: DeviceMemory::default() },
         ..Request::default()
@@ -91,8 +90,8 @@ fn a_plan_that_would_evict_far_more_than_is_asked_for_is_not_made() {
     assert_eq!(kit.running(&running), 4);
 }
 
-/// Preemption counted pods and whole devices and did not know what parts of devices are: it evicted who was of no use,
-/// or nobody. Victims are found by the same books and the same choice of devices that place the claim afterwards.
+/// Preemption counted pods and whole devices, and did not know parts of devices. It evicted claims that did not help,
+/// or none. Here victims are found by the same books, and the same choice of devices, that place the claim afterwards.
 #[test]
 fn preemption_that_does_not_know_parts_of_devices() {
     let mut kit = Kit::of_nodes(1, 2);
@@ -115,8 +114,8 @@ fn preemption_that_does_not_know_parts_of_devices() {
     assert_eq!(kit.running(&[needs_memory]), 1);
 }
 
-/// Two queues, or two schedulers, that evicted each other's claims for ever. What queues are entitled to does not
-/// depend on who is placed, and evictions only raise what is entitled: with any claims, without news there is soon
+/// Two queues, or two schedulers, evicted each other's claims for ever. Here what queues are entitled to does not
+/// depend on what is placed, and evictions only raise what is entitled. So with any claims, without news, there is soon
 /// nothing left to do.
 #[test]
 fn claims_that_evict_each_other_for_ever() {
@@ -128,15 +127,15 @@ fn claims_that_evict_each_other_for_ever() {
         for (queue, devices) in [("a", first), ("b", second), ("c", 2), ("a", second), ("b", first), ("c", 4)] {
             kit.claims(4, &train(queue, whole(devices)));
             kit.claims(4, &Claim { priority: 75, ..train(queue, part(40)) });
-            // Comes to rest, or panics.
+            // This call panics if the cluster does not come to rest.
             kit.converge();
         }
         assert!(kit.cycle().steps.is_empty());
     }
 }
 
-/// A gang of which some members had a place waited, and so did those who could have had it. A gang is one transaction,
-/// and who cannot be placed holds nothing.
+/// A gang with places for only some of its members waited, and so did claims that could have had those places. Here a
+/// gang is one transaction, and a claim that cannot be placed holds nothing.
 #[test]
 fn a_gang_that_stalls_behind_another() {
     let mut kit = Kit::of_nodes(1, 4);
@@ -147,8 +146,8 @@ fn a_gang_that_stalls_behind_another() {
     assert_eq!((kit.running(&first), kit.running(&second), kit.running(&third)), (3, 0, 1));
 }
 
-/// Large claims starve where small ones always fit. Nodes are kept for the first of a queue when it has waited for
-/// long.
+/// Large claims starve if small ones always fit. Here nodes are kept for the first claim of a queue after it has waited
+/// for long.
 #[test]
 fn a_large_claim_that_small_ones_pass_by_for_ever() {
     let mut kit = Kit::with(Box::new(BestFit), Settings { hold_after_ms: Some(60_000), ..Settings::default() });
@@ -158,7 +157,7 @@ fn a_large_claim_that_small_ones_pass_by_for_ever() {
     let large = kit.claim(train("default", whole(4)));
     for _ in 0..20 {
         kit.advance(10_000);
-        // Each time the oldest ends and another one comes.
+        // Each minute the oldest claim ends and another one comes.
         if !small.is_empty() {
             kit.remove(small.remove(0));
         }
@@ -168,8 +167,8 @@ fn a_large_claim_that_small_ones_pass_by_for_ever() {
     assert_eq!(kit.running(&[large]), 1);
 }
 
-/// An autoscaler added nodes for what only waited for room that was being made. Who has a place that is not free yet is
-/// placed, and not pending.
+/// An autoscaler added nodes for claims that only waited for room that was being made. Here a claim with a place that
+/// is not free yet is placed, and not pending.
 #[test]
 fn nodes_added_while_room_is_being_made() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -182,8 +181,8 @@ fn nodes_added_while_room_is_being_made() {
     assert_eq!(kit.running(&[important]), 0);
 }
 
-/// A job's pods were evicted one by one, and what was left of it was a zombie. What a job needs goes as a whole: the
-/// plan names all of its members in one step after another, and the shell can end the job instead.
+/// A job's pods were evicted one by one, and the rest of the job did no work. Here the members that a job needs go
+/// together. The plan has a step for each of them, one after another, and the shell can end the whole job instead.
 #[test]
 fn evictions_that_leave_half_a_job() {
     let mut kit = Kit::of_nodes(1, 4);
@@ -208,7 +207,7 @@ fn two_schedulers_make_the_same_plan_of_the_same_state() {
     };
     let (mut first, mut second) = (build(), build());
     assert_eq!(first.cycle(), second.cycle());
-    // Somebody who starts anew from the same state decides the same.
+    // A new scheduler that starts from the same state decides the same.
     let mut third = build();
     third.scheduler = Scheduler::new(Box::new(BestFit), Settings::default());
     assert_eq!(third.cycle().steps, build().cycle().steps);

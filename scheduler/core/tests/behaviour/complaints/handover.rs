@@ -1,12 +1,12 @@
-//! Places that change hands: claims that were started before their place was free, told twice, or never looked at
-//! again.
+//! Places that change hands: claims that were started before their place was free, given to two claims, or never looked
+//! at again.
 
 use aliquot_scheduler_core::{Claim, ClaimId, DeviceCore, DeviceRequest, Event, EventError, Outcome, Request};
 
 use crate::kit::{Kit, build, evicted, gang, limited, node, part, quota, train, whole};
 
-/// A claim that could not be started was tried again and again. It waits longer each time, others have its place
-/// meanwhile, and how often it failed can be seen.
+/// A claim that failed to start was tried again and again. Here it waits longer each time, other claims get its place
+/// meanwhile, and the number of failures can be seen.
 #[test]
 fn a_claim_that_cannot_be_started_is_tried_for_ever() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -27,8 +27,8 @@ fn a_claim_that_cannot_be_started_is_tried_for_ever() {
     assert_eq!(kit.running(&[other]), 1);
 }
 
-/// A lock on a node was left behind, and nothing was placed there for minutes. There is none: many claims for one node
-/// are placed in one cycle, and what fails is over with its event.
+/// A lock on a node was left behind, and nothing was placed there for minutes. Here there is no lock: many claims for
+/// one node are placed in one cycle, and a failure ends with its event.
 #[test]
 fn claims_for_one_node_that_are_started_one_at_a_time() {
     let mut kit = Kit::of_nodes(1, 8);
@@ -41,8 +41,8 @@ fn claims_for_one_node_that_are_started_one_at_a_time() {
     assert_eq!(kit.running(&[next]), 1);
 }
 
-/// Of two claims that asked for the same amount at the same time, one was given the other's device. A plan names the
-/// claim, and its devices by number; equal claims are told apart.
+/// Of two claims that asked for the same amount at the same time, one was given the other's device. Here a plan names
+/// the claim, and its devices by number, so equal claims are told apart.
 #[test]
 fn equal_claims_that_are_given_each_others_devices() {
     let mut kit = Kit::of_nodes(1, 2);
@@ -56,8 +56,8 @@ fn equal_claims_that_are_given_each_others_devices() {
     assert_eq!(plan.steps.len(), claims.len());
 }
 
-/// A device was given to the next container while the one that was killed still used it. A claim is not started before
-/// everybody who has its place has gone, however the order of events.
+/// A device was given to the next container while the killed one still used it. Here a claim is not started before all
+/// claims that hold its place have gone, in whatever order the events come.
 #[test]
 fn a_device_that_is_handed_on_before_it_is_free() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -71,7 +71,7 @@ fn a_device_that_is_handed_on_before_it_is_free() {
     assert_eq!(kit.running(&[next]), 1);
 }
 
-/// A claim that was removed while it waited for its place left others waiting for nobody.
+/// A claim was removed while it waited for its place, and others went on waiting for it.
 #[test]
 fn a_place_that_is_kept_for_a_claim_that_is_gone() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -87,7 +87,7 @@ fn a_place_that_is_kept_for_a_claim_that_is_gone() {
     assert_eq!(kit.running(&[first, third]), 1);
 }
 
-/// A gang's member waits elsewhere for somebody to leave a node; the node fails. The member hears of it.
+/// A gang's member waits on another node for a claim to leave; that node fails. The member is told of it.
 #[test]
 fn a_claim_that_waits_for_a_node_that_is_gone() {
     let mut kit = Kit::of_nodes(2, 1);
@@ -116,8 +116,8 @@ fn a_claim_that_waits_for_a_node_that_is_gone() {
     assert_eq!(kit.running(&members), 2);
 }
 
-/// Capacity came back, and who had been refused was never looked at again. Nothing is remembered from one cycle to the
-/// next that could be out of date: nodes, devices, limits and what others leave are seen in the next cycle.
+/// Room became free, but claims that had been refused were never looked at again. Here nothing that could be out of
+/// date is remembered from one cycle to the next: nodes, devices, limits and freed room are seen in the next cycle.
 #[test]
 fn capacity_that_comes_back_and_nobody_is_asked_again() {
     let mut kit = Kit::new();
@@ -142,7 +142,7 @@ fn capacity_that_comes_back_and_nobody_is_asked_again() {
     assert_eq!(kit.running(&claims[1..]), 3);
 }
 
-/// A claim could grow past what is there, or past what its queue may have, because only new claims were looked at.
+/// A claim could grow beyond its device, or beyond its queue's bounds, because only new claims were checked.
 #[test]
 fn a_claim_that_grows_past_its_device_or_its_queues_limit() {
     let mut kit = Kit::of_nodes(1, 2);
@@ -167,7 +167,7 @@ fn a_claim_that_grows_past_its_device_or_its_queues_limit() {
     assert!(grow(&mut kit, second, &part(41)).is_err(), "the queue's limit is one device");
 }
 
-/// A running claim grew into what somebody was still leaving.
+/// A running claim grew into room that another claim was still leaving.
 #[test]
 fn a_claim_that_grows_into_what_is_not_free_yet() {
     let mut kit = Kit::of_nodes(1, 1);
@@ -185,7 +185,8 @@ fn a_claim_that_grows_into_what_is_not_free_yet() {
     assert_eq!(kit.running(&[back, stays]), 2);
 }
 
-/// A running claim grew into what somebody was still leaving, when it was free for nobody but one who waits to start.
+/// A running claim grew into room that another claim was still leaving, and that was free only for a claim that waits
+/// to start.
 #[test]
 fn a_claim_that_grows_into_what_others_wait_for() {
     let mut kit = Kit::of_nodes(1, 1);

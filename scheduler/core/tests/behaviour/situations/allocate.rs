@@ -1,4 +1,4 @@
-//! What is free is given out: to whom, how much, and where.
+//! Free room is given out: to which claims, how much, and where.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ fn who_may_be_evicted_borrows_beyond_the_quota_and_who_may_not_does_not() {
     let (fixed_a, fixed_b) = (kit.claims(2, &build("a", whole(1))), kit.claims(4, &build("b", whole(1))));
     let loose = kit.claims(2, &train("a", whole(1)));
     kit.converge();
-    // One within a's own quota, and one more within what is left of the division's quota of two.
+    // One claim is within a's own quota, and one more within the rest of the division's quota of two.
     assert_eq!((kit.running(&fixed_a), kit.running(&fixed_b), kit.running(&loose)), (1, 1, 2));
 }
 
@@ -97,12 +97,12 @@ fn within_a_queue_priority_goes_first_and_then_age() {
     assert_eq!((kit.running(&[important, old]), kit.running(&[young])), (2, 0));
 }
 
-/// A node with so many devices but CPU for one task only.
+/// A node with this many devices, but CPU for only one task.
 fn node_for_one(devices: usize) -> NodeSpec {
     NodeSpec { cpu: MilliCpu::new(1000), ..node("for-one", devices) }
 }
 
-/// Devices, and the CPU of one task.
+/// A request for devices, and for the CPU of one task.
 fn with_cpu(devices: u16) -> Request {
     Request { cpu: MilliCpu::new(1000), ..whole(devices) }
 }

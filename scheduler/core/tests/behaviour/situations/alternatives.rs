@@ -1,11 +1,11 @@
-//! Claims that take one of several things of devices.
+//! Claims that accept one of several choices of devices.
 
 use aliquot_scheduler_core::{Claim, Event, Request};
 use aliquot_scheduler_kit::first_of;
 
 use crate::kit::{Kit, build, evicted, limited, part, quota, train, whole};
 
-/// Which of its choices a claim has.
+/// The choice that a claim has.
 fn choice_of(kit: &Kit, claim: aliquot_scheduler_core::ClaimId) -> Option<u16> {
     kit.cluster.allocation(claim).map(|at| at.alternative)
 }
@@ -33,7 +33,7 @@ fn a_member_of_a_gang_passes_over_what_its_queue_may_not_have() {
     assert_eq!(members.iter().map(|member| choice_of(&kit, *member)).collect::<Vec<_>>(), [Some(1), Some(1)]);
 }
 
-/// Which choice each member of a gang has in a cluster of one node.
+/// The choice that each member of a gang has in a cluster of one node.
 fn choices_of_gang(devices: usize, members: u32, wanted: &Request) -> Vec<Option<u16>> {
     let mut kit = Kit::of_nodes(1, devices);
     let members = kit.gang(crate::kit::gang("gang", "default", members), members as usize, wanted);

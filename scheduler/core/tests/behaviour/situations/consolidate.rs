@@ -1,11 +1,11 @@
-//! What is moved so that there is room in one place.
+//! Claims that are moved so that there is room in one place.
 
 use aliquot_scheduler_core::placement::{BestFit, Spread};
 use aliquot_scheduler_core::{Action, Claim, ClaimId, Event, Settings, Step};
 
 use crate::kit::{Kit, build, evicted, gang, node, part, train, whole};
 
-/// Nodes with two devices, on each of which one claim runs on one of them.
+/// Nodes with two devices, on each of which one claim runs on one device.
 fn scattered(mut kit: Kit, nodes: usize, claim: &Claim) -> (Kit, Vec<ClaimId>) {
     (0..nodes).for_each(|number| _ = kit.node(node(&format!("node-{number}"), 2)));
     let claims = kit.claims(2 * nodes, claim);

@@ -4,7 +4,7 @@ use aliquot_scheduler_core::{Claim, ClaimId, Event, Outcome, Step};
 
 use crate::kit::{Kit, build, gang, part, quota, train, whole};
 
-/// Who the next cycle evicts.
+/// The claims that the next cycle evicts.
 fn victims(kit: &mut Kit) -> Vec<ClaimId> {
     let steps = kit.cycle().steps;
     steps

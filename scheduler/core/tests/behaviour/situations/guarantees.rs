@@ -1,4 +1,4 @@
-//! A quota is a guarantee: by model of device, where more is promised than there is, and where what is free is in
+//! A quota is a guarantee: for one model of device, if more is promised than there is, and if the free room is in
 //! pieces.
 
 use std::collections::BTreeMap;
@@ -105,8 +105,8 @@ fn of_quotas_that_are_more_than_there_is_who_is_under_its_own_goes_before_who_is
     assert!(kit.cycle().steps.is_empty(), "and nothing is taken back again");
 }
 
-/// Two nodes of three devices; a queue with a quota of two runs two claims for two devices, of which each node has one
-/// free; another queue wants to use its quota of two.
+/// Two nodes of three devices. A queue with a quota of two runs two claims for two devices each, so each node has one
+/// device free. Another queue wants to use its quota of two.
 fn quota_in_pieces(is_divided: bool) -> (Kit, Vec<ClaimId>) {
     let mut kit = Kit::of_nodes(2, 3);
     let prefix = |division: &str| if is_divided { format!("{division}/") } else { String::new() };

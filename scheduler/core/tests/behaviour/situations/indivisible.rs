@@ -1,4 +1,4 @@
-//! Shares that are no whole number of claims: nobody waits for ever because of what is left of a share.
+//! Shares that are not a whole number of claims: no claim waits for ever because of the rest of a share.
 
 use aliquot_scheduler_core::{Allowance, ClaimId};
 
@@ -8,7 +8,7 @@ fn weighted(devices: u64, weight: u64) -> Allowance {
     Allowance { weight, ..quota(devices) }
 }
 
-/// One queue holds all of a cluster, and nine others, with the same weight, want one claim each: who runs then.
+/// One queue holds a whole cluster, and nine others with the same weight want one claim each. Returns what then runs.
 fn nine_wait_for_one_that_holds_all(nodes: usize, devices: usize, request: u16) -> Vec<usize> {
     let mut kit = Kit::of_nodes(nodes, devices);
     let names: Vec<String> = (0..10).map(|number| format!("queue-{number}")).collect();
@@ -49,7 +49,7 @@ fn the_same_holds_of_gangs() {
 
 #[test]
 fn what_two_shares_leave_over_makes_a_claim_of_three_fit() {
-    // Shares of 5.33 and 2.67: the 0.33 that no claim of the one fits into are what the other lacks.
+    // Shares of 5.33 and 2.67: no claim of the first fits into its 0.33, which the second lacks.
     let mut kit = Kit::of_nodes(1, 8);
     kit.queue("holder", weighted(4, 4));
     kit.queue("idle", weighted(2, 2));
@@ -76,7 +76,7 @@ fn a_share_is_not_rounded_up_where_the_others_can_use_theirs() {
 
 #[test]
 fn the_claim_that_is_least_beyond_its_share_goes_first() {
-    // Shares of 4.67 and 2.33: with 5 the one is 0.33 beyond, with 3 the other 0.67.
+    // Shares of 4.67 and 2.33: with 5 the first is 0.33 beyond its share, and with 3 the second 0.67.
     let mut kit = Kit::of_nodes(1, 7);
     kit.queue("first", weighted(2, 2));
     kit.queue("second", weighted(1, 1));
@@ -105,7 +105,7 @@ fn halves_of_devices_are_rounded_as_halves() {
 
 #[test]
 fn below_a_division_claims_are_rounded_within_what_the_division_has() {
-    // Divisions of 4.5 each; each team of the waiting one has 1.5, and no claim of two fits into that.
+    // Divisions of 4.5 each. Each team of the waiting division has 1.5, and no claim for two fits into that.
     let mut kit = Kit::of_nodes(1, 9);
     kit.queue("holding", quota(0));
     kit.queue("holding/holder", quota(0));

@@ -1,4 +1,4 @@
-//! Gangs whose members ask for different amounts, and that are joined by others when they run.
+//! Gangs with members that ask for different amounts, and that others join when they run.
 
 use aliquot_scheduler_core::{Claim, ClaimId, GroupPlacement, PlacementStrategy, PodGroup, Request};
 
@@ -78,7 +78,7 @@ fn a_member_that_has_joined_does_for_one_that_is_lost() {
     assert_eq!(group.stale_since_ms(), None, "two of different size are two");
 }
 
-/// A gang of which two members must run: one that fits nowhere, and then two small ones.
+/// A gang that needs two members: one that fits nowhere, and then two small ones.
 fn with_a_member_that_fits_nowhere(kit: &mut Kit, queue: &str) -> Vec<ClaimId> {
     kit.group(gang("gang", queue, 2));
     [whole(TOO_MANY), whole(1), whole(1)].map(|request| joins(kit, "gang", request)).to_vec()

@@ -10,7 +10,7 @@ fn device(model: &str, memory_gib: u64) -> DeviceSpec {
     DeviceSpec { model: model.into(), memory: Bytes::from_mib(memory_gib << 10), ..DeviceSpec::default() }
 }
 
-/// At most so many devices of each of these models.
+/// Limits of this many devices of each of these models.
 fn bounds(of: &[(&str, u64)]) -> BTreeMap<Resource, Allowance> {
     let bound = |devices: u64| Allowance { limit: Some(devices * 1000), ..quota(0) };
     of.iter().map(|(model, devices)| (Resource::ModelCore((*model).into()), bound(*devices))).collect()

@@ -1,4 +1,4 @@
-//! What one plan says: of each claim one thing, whatever was thought of on the way.
+//! A plan says one thing of each claim, whatever was tried on the way.
 
 use aliquot_scheduler_core::{Claim, ClaimId, Event, Plan, Step};
 
@@ -34,7 +34,7 @@ fn who_finds_free_room_starts_at_once_even_if_others_leave_the_same_device_later
     kit.converge();
     let fits = kit.claim(train("default", part(40)));
     let high = kit.claim(Claim { priority: 100, ..train("default", part(60)) });
-    // It goes first, but finds no room as it is.
+    // It goes first, but finds no room in the present state.
     let plan = kit.cycle();
     assert!(matches!(steps_of(&plan, fits)[..], [Step::Place { starts_after, .. }] if starts_after.is_empty()));
     assert!(matches!(steps_of(&plan, high)[..], [Step::Place { starts_after, .. }] if *starts_after == [low]));

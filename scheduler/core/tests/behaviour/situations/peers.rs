@@ -1,4 +1,4 @@
-//! Affinity, anti-affinity and topology spread: who may be where because of where others are.
+//! Affinity, anti-affinity and topology spread: where a task may be because of the places of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn with(request: Request, peers: Peers) -> Request {
     Request { peers: Some(Arc::new(peers)), ..request }
 }
 
-/// Nodes named after their zone and number, `a0` say, with so many devices.
+/// Nodes named after their zone and number, such as `a0`, with this many devices.
 fn zones(zones: &[(&str, usize)], devices: usize) -> Kit {
     let mut kit = Kit::new();
     for (zone, nodes) in zones {
@@ -64,12 +64,12 @@ fn claims_that_avoid_each_other_are_one_to_a_host() {
     kit.converge();
     let nodes: BTreeSet<&str> = claims.iter().filter_map(|claim| kit.node_of(*claim)).collect();
     assert_eq!((nodes.len(), kit.running(&claims)), (3, 3));
-    // Others go anywhere, and a member without rules of its own is kept away, too.
+    // Other claims go anywhere. A member without rules of its own is kept away, too.
     let other = kit.claim(train("default", part(20)));
     let member = kit.claim(train("default", with(part(20), member_of(&["web"]))));
     kit.converge();
     assert_eq!((kit.running(&[other]), kit.running(&[member])), (1, 0));
-    // One leaves, and makes room for one.
+    // One claim leaves, and makes room for one.
     kit.remove(claims[0]);
     kit.converge();
     assert_eq!(kit.running(&[claims[3], member]), 1);
@@ -90,7 +90,7 @@ fn foreign_tasks_count_and_keep_away() {
     let near = kit.claim(train("default", with(part(10), near("db", "zone", Peers::default()))));
     kit.converge();
     assert_eq!([avoids, avoided, near].map(|claim| kit.node_of(claim)), [Some("b0"), Some("a0"), Some("a0")]);
-    // What has gone counts no more.
+    // A task that has gone no longer counts.
     foreign(&mut kit, "b0", vec![]);
     let next = kit.claim(train("default", with(whole(4), member_of(&["web"]))));
     kit.converge();
@@ -106,7 +106,7 @@ fn a_claim_goes_where_its_leader_is_and_waits_without() {
     let follower = kit.claim(train("default", with(whole(1), near("leader", "zone", Peers::default()))));
     kit.converge();
     assert_eq!(kit.running(&[follower]), 0);
-    // The leader fits on zone b only, and not on the node with the follower.
+    // The leader fits only in zone b, and not on the node with the follower.
     let blocked = kit.claim(train("default", whole(2)));
     kit.converge();
     assert_eq!(kit.node_of(blocked), Some("a0"));
@@ -128,7 +128,7 @@ fn the_first_of_those_near_each_other_may_go_anywhere() {
 
 #[test]
 fn a_gang_that_stays_together_goes_where_all_of_it_fits() {
-    // The first would go to zone a, which best fit fills first, and the others do not fit there.
+    // The first member would go to zone a, which best fit fills first, and the others do not fit there.
     let mut kit = zones(&[("a", 1), ("b", 3)], 2);
     kit.claim(train("default", whole(1)));
     kit.converge();
@@ -167,7 +167,7 @@ fn a_gang_that_avoids_itself_is_placed_whole_or_not() {
 #[test]
 fn claims_are_spread_evenly_over_zones() {
     let mut kit = zones(&[("a", 1), ("b", 1), ("c", 1)], 4);
-    // Zone c has room for one.
+    // Zone c has room for one claim.
     let blocked = kit.claim(train("default", whole(3)));
     kit.converge();
     let full = kit.node_of(blocked).expect("it is placed")[..1].to_owned();
@@ -184,7 +184,7 @@ fn a_spread_counts_only_the_nodes_that_it_says() {
     let mut unlike = in_zone("c0", "c", 0);
     unlike.labels.insert("kind".into(), "cpu".into());
     kit.node(unlike);
-    // Zone c has no devices, so it stays empty, and counts.
+    // Zone c has no devices, so it stays empty, and still counts.
     let claims = kit.claims(4, &train("default", with(whole(1), spreading("web", "zone", 1))));
     kit.converge();
     assert_eq!(kit.running(&claims), 2);
@@ -195,7 +195,7 @@ fn a_spread_counts_only_the_nodes_that_it_says() {
     let claims = kit.claims(4, &train("default", with(whole(1), peers)));
     kit.converge();
     assert_eq!(in_zones(&kit, &claims), BTreeMap::from([("a".to_owned(), 2), ("b".to_owned(), 2)]));
-    // With fewer domains than are wanted the least is nobody.
+    // With fewer domains than wanted, the least number of members is taken to be 0.
     let wanted = TopologySpread { group: "few".into(), min_domains: 3, ..rule };
     let peers = Peers { spread: BTreeSet::from([wanted]), ..member_of(&["few"]) };
     let claims = kit.claims(4, &train("default", with(part(10), peers)));
@@ -265,11 +265,11 @@ fn a_move_breaks_no_rule() {
         kit.converge();
         kit.running(&[large])
     };
-    // Two that avoid each other stay apart, so nothing can be moved together.
+    // Two claims that avoid each other stay apart, so nothing can be moved together.
     let alone = avoiding("web", "host", member_of(&["web"]));
     let (mut kit, claims) = scattered([Some(alone.clone()), Some(alone)]);
     assert_eq!((kit.running(&claims), large(&mut kit)), (2, 0));
-    // One whom another one avoids elsewhere can be moved to where nobody is avoided.
+    // A claim that is avoided by a task elsewhere can be moved to a place without such a task.
     let (mut kit, claims) = scattered([Some(avoiding("db", "host", member_of(&["web"]))), None]);
     let filler = kit.claim(train("default", whole(2)));
     kit.converge();
@@ -289,7 +289,7 @@ fn who_others_are_near_is_not_moved() {
     kit.converge();
     assert_ne!(kit.node_of(elsewhere), kit.node_of(leader));
     kit.remove(follower);
-    // The leader would have to make room, and a claim that waits asks for it where it is.
+    // The leader would have to make room, and a pending claim needs the leader at its place.
     let large = kit.claim(train("default", whole(3)));
     let waits = kit.claim(train("default", with(whole(3), near("leader", "zone", Peers::default()))));
     let steps = kit.converge();

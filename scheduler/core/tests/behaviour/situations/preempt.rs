@@ -1,4 +1,4 @@
-//! Who is displaced by whom within a queue.
+//! Which claims displace which others within a queue.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ fn what_is_borrowed_since_somebody_was_placed_in_the_same_cycle_may_be_displaced
     kit.queue_of("team", BTreeMap::from([(Resource::DeviceCore, alone)]), |_| {});
     let running = kit.claims(4, &train("team", whole(1)));
     kit.converge();
-    // The first takes the team's share, and so the second, who borrows, may take what was within it before.
+    // The first takes the team's share. So the second, which borrows, may take what was within the share before.
     let first = kit.claim(Claim { priority: 100, ..train("team", whole(1)) });
     let second = kit.claim(Claim { priority: 75, ..train("team", whole(3)) });
     kit.cycle();

@@ -1,4 +1,4 @@
-//! What queues take back from each other.
+//! Room that queues take back from each other.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{Action, Allowance, Claim, ClaimId, DisruptionBudget
 
 use crate::kit::{Kit, build, cores, evicted, gang, part, quota, train, whole};
 
-/// Queue "owner" deserves half of four devices; "borrower" runs these on all of them.
+/// Queue "owner" has a quota of half of four devices; "borrower" runs these claims on all of them.
 fn borrowed(claims: usize, claim: &Claim) -> (Kit, Vec<ClaimId>) {
     let mut kit = Kit::of_nodes(1, 4);
     kit.queue("owner", quota(2));
@@ -145,7 +145,7 @@ fn divisions_take_back_from_each_other_what_their_teams_have_borrowed() {
     let right_a = kit.claims(2, &train("right-a", whole(1)));
     kit.converge();
     assert_eq!((kit.running(&left_a), kit.running(&right_a)), (2, 2));
-    // Within a division, too; the other one is within its share and keeps what it has.
+    // The same within a division. The other division is within its share and keeps what it has.
     let left_b = kit.claims(2, &train("left-b", whole(1)));
     kit.converge();
     assert_eq!((kit.running(&left_a), kit.running(&left_b), kit.running(&right_a)), (1, 1, 2));

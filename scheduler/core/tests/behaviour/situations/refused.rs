@@ -1,4 +1,4 @@
-//! Events that cannot be: what is wrong, with which value, and what to do.
+//! Events that are refused: what is wrong, with which value, and what to do.
 
 use aliquot_scheduler_core::{
     Claim, ClaimBounds, DEFAULT_QUEUE, DeviceCore, DeviceRequest, Event, GroupPlacement, LimitRange, MilliCpu,
@@ -7,7 +7,7 @@ use aliquot_scheduler_core::{
 
 use crate::kit::{Kit, gang, train, whole};
 
-/// The words with which an event is refused.
+/// The message with which an event is refused.
 fn refused(kit: &mut Kit, event: Event) -> String {
     kit.try_event(event).expect_err("this cannot be").to_string()
 }
@@ -77,7 +77,7 @@ fn queues_that_are_named_like_a_namespaces_quota() {
     kit.event(Event::NamespaceChanged(namespace));
 }
 
-/// The kit compares each answer in advance with what then happens.
+/// The kit compares the answer that it gets in advance with what then happens.
 #[test]
 fn claims_that_their_namespace_does_not_let_in() {
     let mut kit = Kit::of_nodes(1, 2);

@@ -106,7 +106,7 @@ fn what_is_left_of_a_gang_is_not_moved() {
     kit.converge();
     kit.remove(members[0]);
     let alone = kit.node_of(members[1]).map(str::to_owned);
-    // One device is free on the node of the one that is left, and one elsewhere.
+    // One device is free on the node of the remaining claim, and one elsewhere.
     let elsewhere = others.iter().find(|other| kit.node_of(**other).map(str::to_owned) != alone).copied();
     kit.remove(elsewhere.expect("four do not fit on one node"));
     let large = kit.claim(train("default", whole(2)));

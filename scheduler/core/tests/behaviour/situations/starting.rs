@@ -1,12 +1,12 @@
-//! Gangs between decision and start: others have yet to leave, and members get lost meanwhile. A gang starts with as
-//! many members as it needs, or not at all.
+//! Gangs between decision and start: other claims have yet to leave, and members are lost meanwhile. A gang starts with
+//! as many members as it needs, or not at all.
 
 use aliquot_scheduler_core::{Claim, ClaimId, Event, Health, NodeId, Outcome, PodGroup, SubGroup};
 
 use crate::kit::{Kit, gang, node, train, whole};
 
-/// Nodes with one device each, on all of which somebody of low priority runs, and a gang that has been given them: it
-/// needs `min_members`, has one member for each node, and waits for those who leave.
+/// Nodes with one device each, on all of which a claim of low priority runs, and a gang that has been given their
+/// places. The gang needs `min_members`, has one member for each node, and waits for the claims that leave.
 struct Setting {
     kit: Kit,
     low: Vec<ClaimId>,
@@ -29,7 +29,7 @@ impl Setting {
         Self { kit, low, members }
     }
 
-    /// Who leaves the place of a member is gone.
+    /// Lets the claim that leaves a member's place be gone.
     fn free_place_of(&mut self, member: usize) {
         let node = self.node_of(member);
         let leaving = |claim: &ClaimId| self.kit.cluster.leaving(*claim).is_some_and(|at| at.node == node);
@@ -49,14 +49,14 @@ impl Setting {
         self.kit.running(&self.members)
     }
 
-    /// An event that takes one of two members away takes both away, in its own order; they come back together.
+    /// An event that takes one of two members away takes both away, in their order. They come back together.
     fn both_wait_again(mut self, event: Event) {
         let Outcome::Claims { mut displaced, ready } = self.kit.event(event) else { panic!("claims are displaced") };
         displaced.sort_unstable();
         assert_eq!((displaced, ready), (self.members.clone(), vec![]));
         self.kit.let_go();
         assert_eq!(self.running(), 0, "room is free, but one alone does not start");
-        // Whoever has failed is tried again later.
+        // A claim that has failed is tried again later.
         self.kit.advance(10_000);
         self.kit.node(node("spare", 2));
         self.kit.converge();

@@ -1,4 +1,4 @@
-//! Claims that nobody wants any more and that have not stopped yet.
+//! Claims that were withdrawn and have not stopped yet.
 
 use aliquot_scheduler_core::{
     Claim, DumpedClaim, DumpedPlace, Event, EventError, Outcome, PodGroup, Resource, RestoreReason, Scheduler,

@@ -1,4 +1,4 @@
-//! What may happen.
+//! Everything that may happen in a world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use aliquot_scheduler_core::{
 
 use crate::random::Random;
 
-/// What of devices a queue's bounds are on.
+/// The resource of devices that a queue's bounds are on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bounded {
     Core,
     Memory,
-    /// Time of devices of one model.
+    /// Device time of one model.
     Model,
 }
 
-/// One thing that happens. Numbers that choose among what there is are taken modulo what there is.
+/// One thing that happens. A number chooses among the existing things: it is taken modulo their count.
 #[derive(Clone, Debug)]
 pub(crate) enum Happening {
     NodeComes {
@@ -51,24 +51,24 @@ pub(crate) enum Happening {
         request: Request,
     },
     ClaimGoes(u64),
-    /// Nobody wants the claim any more; what runs of it takes its time to go.
+    /// A claim is withdrawn. Its container takes time to stop.
     ClaimWithdrawn(u64),
     ClaimFails(u64),
-    /// Nobody knows whether the claim runs.
+    /// It is unknown whether the claim runs.
     ClaimSilent(u64),
     ContainerDies(u64),
-    /// A claim that has its place, but waits for others to leave it, loses it.
+    /// A claim that has its place, but waits for others to leave it, loses the place.
     LostBeforeStart {
         claim: u64,
         loss: Loss,
     },
     ClaimResized(u64, Request),
-    /// A claim is another one to others, or has other rules about them.
+    /// A claim's groups of peers, or its rules about them, change.
     ClaimPeers(u64, Option<Arc<Peers>>),
-    /// Others run on a node.
+    /// Tasks that are not claims run on a node.
     NodeForeign(u64, Vec<Arc<Peers>>),
     StoppingIsGone(u64),
-    /// The machine does not let it go.
+    /// The machine does not let a stopping claim go.
     StoppingIsRefused(u64),
     EverythingStoppingIsGone,
     QueueChanges {
@@ -76,7 +76,7 @@ pub(crate) enum Happening {
         allowance: Allowance,
         of: Bounded,
     },
-    /// A queue that is there now and then.
+    /// A queue that exists only at times.
     QueueComesOrGoes,
     TopologyChanges(&'static [&'static str]),
     GangChanges {
@@ -92,17 +92,17 @@ pub(crate) enum Happening {
     TimePasses {
         ms: u64,
     },
-    /// Somebody else decides: these claims are evicted, these placed, in one statement.
+    /// A decision outside the scheduler: these claims are evicted and these placed, in one statement.
     Statement {
         evicted: Vec<u64>,
         placed: Vec<u64>,
     },
     Cycle,
-    /// A cycle, which a scheduler that was restored from a dump makes, too.
+    /// A cycle that a scheduler restored from a dump makes, too, for comparison.
     CycleTwice,
 }
 
-/// How a claim is lost before it has started.
+/// The way in which a claim is lost before it has started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loss {
     Removed,
@@ -112,7 +112,7 @@ pub(crate) enum Loss {
     DeviceFailed,
 }
 
-/// Under what terms a claim or a gang waits.
+/// The terms under which a claim or a gang waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) queue: u64,
@@ -121,19 +121,19 @@ pub(crate) struct Terms {
     pub(crate) delay_ms: u64,
 }
 
-/// What a gang is like.
+/// The shape of a gang.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) min_members: u32,
     pub(crate) members: u32,
-    /// Members beyond the first are workers, of which so many are needed.
+    /// Members after the first are workers; this many of them are needed.
     pub(crate) workers: Option<u32>,
     pub(crate) grace_ms: Option<u64>,
     pub(crate) one_rack: bool,
     pub(crate) min_runtime_ms: u64,
 }
 
-/// What happens in the world of a seed.
+/// Everything that happens in the world of a seed.
 pub(crate) fn of(seed: u64) -> Vec<Happening> {
     let mut random = Random::new(seed);
     let mut happenings: Vec<Happening> = (0..2 + random.below(3)).map(|_| node(&mut random)).collect();
@@ -148,10 +148,10 @@ pub(crate) fn of(seed: u64) -> Vec<Happening> {
     if seed.is_multiple_of(WITH_PEERS) { among_peers(seed, happenings) } else { happenings }
 }
 
-/// In one of so many worlds claims have rules about each other.
+/// In one of this many worlds, claims have rules about each other.
 const WITH_PEERS: u64 = 3;
 
-/// The same with rules of claims about each other, and changes of them.
+/// The same happenings with rules of claims about each other, and changes of these rules.
 fn among_peers(seed: u64, happenings: Vec<Happening>) -> Vec<Happening> {
     let mut random = Random::new(seed.wrapping_mul(3) | 1);
     let mut among = Vec::with_capacity(happenings.len());
@@ -355,7 +355,7 @@ fn alternatives(random: &mut Random) -> Arc<Alternatives> {
     Arc::new(Alternatives { first_name: "first".into(), others })
 }
 
-/// One more request for devices, which may be the first one's, or must be others.
+/// One further device request. It may be for the same devices as the first, or must be for others.
 fn further(random: &mut Random) -> Arc<FurtherRequests> {
     let devices = DeviceRequest {
         count: random.one_of(&[1, 1, 2]),

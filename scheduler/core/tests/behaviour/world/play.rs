@@ -1,4 +1,4 @@
-//! How a world goes.
+//! Plays a world.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use crate::kit::Kit;
 use crate::laws;
 use crate::random::Random;
 
-/// The queues of a world, leaves last.
+/// The queues of a world, with the leaves last.
 pub(crate) const QUEUES: [(&str, Option<&str>); 7] = [
     ("left", None),
     ("deep", None),
@@ -28,18 +28,18 @@ pub(crate) const QUEUES: [(&str, Option<&str>); 7] = [
     ("right", None),
 ];
 const LEAVES: [&str; 6] = ["left-a", "left-b", "deep-1-a", "right", "default", SOMETIMES];
-/// A queue that is there now and then, below "left".
+/// A queue below "left" that exists only at times.
 const SOMETIMES: &str = "left-c";
 
 /// More cycles without news than any world needs to come to rest.
 const CYCLES_MAX: u32 = 60;
 
-/// Which law was broken, or what went wrong otherwise.
+/// The law that was broken, or the error that occurred.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is read by people, as it is printed")]
 pub(crate) struct Broken(String);
 
-/// Lets everything happen, then lets the world come to rest.
+/// Lets everything happen, and then lets the world come to rest.
 pub(crate) fn play(seed: u64, happenings: &[Happening]) -> Result<(), Broken> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -56,7 +56,7 @@ pub(crate) fn play(seed: u64, happenings: &[Happening]) -> Result<(), Broken> {
     played.unwrap_or_else(panicked).map_err(Broken)
 }
 
-/// Seeds have this many policies in turn, of which one is random.
+/// The number of policies that seeds use in turn; one of them is random.
 const POLICIES: u64 = 4;
 const RANDOM: u64 = 2;
 
@@ -74,7 +74,7 @@ struct World {
     kit: Kit,
     nodes: u32,
     gangs: Vec<(GroupId, String)>,
-    /// Of somebody else than the scheduler.
+    /// The engine for decisions outside the scheduler.
     engine: Engine<BestFit>,
 }
 
@@ -105,7 +105,7 @@ impl World {
         Self { seed, kit, nodes: 0, gangs: Vec::new(), engine: Engine::new(BestFit) }
     }
 
-    /// An event that may contradict the state, which is then as it was.
+    /// Applies an event that may contradict the state. If it is refused, the state must be unchanged.
     fn may(&mut self, event: Event) {
         let before = seen(&self.kit.cluster);
         if self.kit.try_event(event).is_err() {
@@ -219,7 +219,7 @@ impl World {
         Ok(())
     }
 
-    /// A scheduler that was restored decides the same; but random numbers that were drawn are no part of a dump.
+    /// A restored scheduler decides the same. But a dump does not include the state of random numbers.
     fn cycle_twice(&mut self) -> Result<(), String> {
         if self.seed % POLICIES == RANDOM {
             return self.kit.try_cycle().map(|_| ());
@@ -262,12 +262,12 @@ impl World {
 
     fn decide(&mut self, evicted: &[u64], placed: &[u64]) -> Result<(), String> {
         let claims: Vec<ClaimId> = self.kit.cluster.claims().map(|(id, ..)| id).collect();
-        // The rules of gangs are not known to whoever this is.
+        // The decisions outside the scheduler do not know the rules of gangs.
         let single =
             |cluster: &Cluster, claim| laws::group_of(cluster, claim).is_some_and(|group| !group.is_declared());
         let mut statement = Statement::new(&mut self.kit.cluster);
         for claim in evicted.iter().filter_map(|number| nth(&claims, *number)) {
-            // Whoever is not placed cannot be evicted.
+            // A claim that is not placed cannot be evicted.
             let _ = statement.evict(claim);
         }
         for claim in placed.iter().filter_map(|number| nth(&claims, *number)) {
@@ -297,7 +297,7 @@ impl World {
         if self.nodes.is_multiple_of(3) {
             all.iter_mut().skip(1).step_by(2).for_each(|other| *other = device("B"));
         }
-        // One that stands nowhere by itself.
+        // Some nodes are in no domain by themselves.
         let host = (!self.nodes.is_multiple_of(4)).then(|| self.nodes.to_string());
         self.kit.node(NodeSpec {
             name: format!("node-{}", self.nodes),
@@ -333,7 +333,7 @@ impl World {
             },
             ..PodGroup::default()
         };
-        // Its queue may be one that is not there.
+        // The group's queue may not exist.
         let Ok(Outcome::Group(id)) = self.kit.try_event(Event::PodGroupAdded(group)) else { return };
         self.gangs.push((id, name.clone()));
         for member in 0..shape.members {
@@ -372,8 +372,8 @@ impl World {
         }
     }
 
-    /// When nothing happens any more, cycles soon change nothing, and nobody waits for what is free. After a while
-    /// nobody waits for time to pass either.
+    /// When nothing happens any more, cycles soon change nothing, and no claim waits for free room. After a while, no
+    /// claim waits for time to pass, either.
     fn come_to_rest(&mut self) -> Result<(), String> {
         for pause_ms in [0, 1_000_000, 1_000_000] {
             self.kit.advance(pause_ms);
@@ -394,7 +394,7 @@ impl World {
     }
 }
 
-/// The claims and their places, without the numbers of classes: a request that is exchanged and put back has another one.
+/// The claims and their places, without class numbers: a request that is changed and put back has another class number.
 fn seen(cluster: &Cluster) -> String {
     let claims = cluster.claims().map(|(id, claim, at)| (id, Claim::from(claim), at));
     format!("{:?}", claims.collect::<Vec<_>>())
