@@ -128,8 +128,8 @@ impl Resources {
         models.iter().for_each(|name| _ = self.model(name));
     }
 
-    /// The request without devices of the models with these resource numbers. Choices that no other model can satisfy
-    /// are left out.
+    /// The choices of a request except those in `left_out`, each without devices of the models with these resource
+    /// numbers. A choice that no other model can satisfy is omitted.
     pub(crate) fn besides(
         &self,
         request: &Request,

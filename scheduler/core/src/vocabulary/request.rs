@@ -119,8 +119,8 @@ pub struct PlacementRules {
     /// Whether its devices must, or should, be attached to the same switch. If both are preferred, NVLink is preferred
     /// more.
     pub switch: Alignment,
-    /// The most of a device's memory that may be in use, in percent, with what the task itself takes. Other devices are
-    /// not taken.
+    /// The most of a device's memory that may be in use, in percent, with what the task itself takes. Devices that would
+    /// exceed it are not taken.
     pub memory_threshold_percent: Option<u8>,
 }
 

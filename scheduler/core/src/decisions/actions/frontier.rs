@@ -66,7 +66,8 @@ pub(super) struct Frontier {
     best_first: BTreeMap<Promised, ByQueue>,
 }
 
-/// The least disruption that any victim on a node could mean: running units, highest priority, held amount.
+/// The least disruption that is possible on a node: running units, priority and held amount, each the least over all
+/// victims there.
 type Promised = (usize, i32, u64);
 
 /// For each queue that has victims on these nodes, by number: the rank of its victim that goes first, and the node.

@@ -124,8 +124,8 @@ impl<'a> Rounding<'a> {
         )
     }
 
-    /// Whether a unit fits into the unused amounts, takes each queue beyond its share by at most this one unit, and
-    /// takes no queue beyond its limit.
+    /// Whether a unit fits into the unused amounts. It may take a queue beyond its share only if less than the share is
+    /// used so far, and never beyond its limit.
     fn has_room(&self, shares: &[Vec<u64>], leaf: usize, unit: &[(usize, u64)]) -> bool {
         self.parts(unit).all(|(resource, amount)| {
             let fits = |used: u64, into: u64| used.saturating_add(amount) <= into;

@@ -127,8 +127,8 @@ impl Cluster {
         self.lose(lost).map(Outcome::displaced)
     }
 
-    /// Keeps a node for a pending group, or opens it to all claims again. A scheduler that keeps nodes of this cluster
-    /// decides about those nodes itself.
+    /// Holds a node, so that an engine places nothing there, or opens it again. A scheduler that keeps nodes of this
+    /// cluster decides about those nodes itself.
     ///
     /// # Errors
     /// If there is no such node.
