@@ -97,7 +97,7 @@ pub struct Pending {
     /// Single claims with the same number wait in the same queue for the same room; `None`: no other claim is like this
     /// one.
     pub(crate) alike: Option<usize>,
-    /// What is in its way.
+    /// What is in the way of its next unit.
     pub(crate) obstacle: Obstacle,
     /// Why no claim makes way for it; `None`: no action was tried for it.
     pub(crate) refusal: Option<Refusal>,

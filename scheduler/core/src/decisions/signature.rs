@@ -1,4 +1,4 @@
-//! What is known to fail, so that it is not tried again: in a queue of thousands of equal claims one search is enough.
+//! Units that are known to fail, so that they are not tried again: for thousands of equal claims one search is enough.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::state::queue::Single;
 use crate::vocabulary::pod_group::GroupId;
 use crate::vocabulary::queue_spec::QueueId;
 
-/// Classes that have no room which others are compared with.
+/// The most classes without room that other classes are compared with.
 const TOO_LARGE_MAX: usize = 64;
 
 /// What decides which room a unit needs: units with equal signatures need the same room.

@@ -24,14 +24,14 @@ use crate::vocabulary::taint::Toleration;
 pub enum Change {
     /// Ask for less CPU. More than `to` does not fit.
     LessCpu {
-        /// What is asked for now.
+        /// The amount in the present request.
         from: MilliCpu,
         /// The most that would fit.
         to: MilliCpu,
     },
     /// Ask for less memory. `to` plus 1 MiB does not fit.
     LessMemory {
-        /// What is asked for now.
+        /// The amount in the present request.
         from: Bytes,
         /// The most that would fit.
         to: Bytes,
@@ -40,7 +40,7 @@ pub enum Change {
     LessCounted {
         /// The name of the counted resource.
         name: String,
-        /// What is asked for now.
+        /// The amount in the present request.
         from: u64,
         /// The most that would fit.
         to: u64,
@@ -49,7 +49,7 @@ pub enum Change {
     LessDeviceCore {
         /// The name of the device request that is changed; `None`: the task has only one.
         request: Option<String>,
-        /// What is asked for now.
+        /// The amount in the present request.
         from: DeviceCore,
         /// The most that would fit.
         to: DeviceCore,
@@ -58,7 +58,7 @@ pub enum Change {
     LessDeviceMemory {
         /// The name of the device request that is changed; `None`: the task has only one.
         request: Option<String>,
-        /// What is asked for now.
+        /// The amount in the present request.
         from: DeviceMemory,
         /// The most that would fit.
         to: DeviceMemory,
@@ -67,7 +67,7 @@ pub enum Change {
     FewerDevices {
         /// The name of the device request that is changed; `None`: the task has only one.
         request: Option<String>,
-        /// What is asked for now.
+        /// The amount in the present request.
         from: u16,
         /// The most that would fit.
         to: u16,

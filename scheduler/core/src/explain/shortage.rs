@@ -25,25 +25,25 @@ pub struct NodeCount<T> {
 pub enum Shortage {
     /// Too little CPU is free.
     Cpu {
-        /// What is asked for.
+        /// The amount that the task asks for.
         wanted: MilliCpu,
-        /// What is free on the node.
+        /// The amount that is free on the node.
         free: MilliCpu,
     },
     /// Too little memory is free.
     Memory {
-        /// What is asked for.
+        /// The amount that the task asks for.
         wanted: Bytes,
-        /// What is free on the node.
+        /// The amount that is free on the node.
         free: Bytes,
     },
     /// Too little of a counted resource is free.
     Counted {
         /// The name of the counted resource.
         name: String,
-        /// What is asked for.
+        /// The amount that the task asks for.
         wanted: u64,
-        /// What is free on the node, as a count.
+        /// The amount that is free on the node.
         free: u64,
     },
     /// Too few devices have enough free.

@@ -8,17 +8,17 @@ pub enum NotEnough {
     /// Not enough CPU is free.
     #[error("{} thousandths of a CPU core are wanted, {} are free", wanted.get(), free.get())]
     Cpu {
-        /// What the allocation takes.
+        /// The amount that the allocation takes.
         wanted: MilliCpu,
-        /// What is free on the node.
+        /// The amount that is free on the node.
         free: MilliCpu,
     },
     /// Not enough memory is free.
     #[error("{} bytes of memory are wanted, {} are free", wanted.get(), free.get())]
     Memory {
-        /// What the allocation takes.
+        /// The amount that the allocation takes.
         wanted: Bytes,
-        /// What is free on the node.
+        /// The amount that is free on the node.
         free: Bytes,
     },
     /// Not enough of a counted resource is free.
@@ -26,9 +26,9 @@ pub enum NotEnough {
     Counted {
         /// The name of the counted resource.
         name: String,
-        /// What the allocation takes, as a count.
+        /// The amount that the allocation takes.
         wanted: u64,
-        /// What is free on the node, as a count.
+        /// The amount that is free on the node.
         free: u64,
     },
     /// There is no such device, or a request names it twice or not in ascending order.
@@ -64,9 +64,9 @@ pub enum NotEnough {
     DeviceCore {
         /// The device's index on the node.
         device: u16,
-        /// What the allocation takes of the device.
+        /// The amount that the allocation takes of the device.
         wanted: DeviceCore,
-        /// What is free on the device.
+        /// The amount that is free on the device.
         free: DeviceCore,
     },
     /// Not enough of the device's memory is free.
@@ -74,9 +74,9 @@ pub enum NotEnough {
     DeviceMemory {
         /// The device's index on the node.
         device: u16,
-        /// What the allocation takes of the device.
+        /// The amount that the allocation takes of the device.
         wanted: Bytes,
-        /// What is free on the device.
+        /// The amount that is free on the device.
         free: Bytes,
     },
 }

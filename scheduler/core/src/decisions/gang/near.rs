@@ -92,7 +92,7 @@ fn domains(
     });
     together.filter_map(|claim| cluster.class_of(*claim)).for_each(|class| *wanted.entry(class).or_default() += 1);
     let wanted: Vec<(ClassId, u32)> = wanted.into_iter().collect();
-    // A node in one domain of each key is in a domain of the key with the smallest domains.
+    // The members must share a domain of each key, so it is enough to try the key with the smallest domains.
     let by_label = rule.topology_keys.iter().map(|label| (label, engine.values_for(cluster, label, &wanted)));
     let Some((label, values)) = by_label.max_by_key(|(_, values)| values.len()) else { return Vec::new() };
     let open = values.into_iter().filter(|value: &Roomy<&str>| may_evict || value.holds_all);

@@ -102,7 +102,7 @@ impl Rules {
     }
 
     /// The domains of a level, within another domain, in which members can be placed that must be in one domain: the
-    /// members of a sub-group, or all. If some of them run already: the domain where those are.
+    /// members of a sub-group, or all. If some of them are placed already: the domain where those are.
     fn domains(
         &self,
         trial: &mut Placing<'_, '_>,
@@ -131,7 +131,7 @@ impl Rules {
         roomy.iter().copied().chain(others).collect()
     }
 
-    /// The node of a running member that must be in the same domain as these claims: one of the sub-group, or any.
+    /// The node of a placed member that must be in the same domain as these claims: one of the sub-group, or any.
     fn anchor(&self, cluster: &Cluster, claims: &[ClaimId], sub_group: Option<&str>) -> Option<NodeId> {
         let of = |claim: &ClaimId| cluster.claim(*claim).and_then(|claim| claim.sub_group.as_deref());
         let with = |member: &ClaimId| sub_group.is_none() || of(member) == sub_group;
@@ -267,7 +267,7 @@ impl Rules {
         self.levels.get(number)?.as_ref().map(|_| number)
     }
 
-    /// Places members on one node: the node of the running members, if there are any.
+    /// Places members on one node: the node of the placed members, if there are any.
     fn place_on_one_node(
         &self,
         trial: &mut Placing<'_, '_>,

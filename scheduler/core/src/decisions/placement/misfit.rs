@@ -31,21 +31,21 @@ pub enum Misfit<'a> {
     },
     /// Too little CPU is free.
     Cpu {
-        /// What is free.
+        /// The amount that is free on the node.
         free: MilliCpu,
     },
     /// Too little memory is free.
     Memory {
-        /// What is free.
+        /// The amount that is free on the node.
         free: Bytes,
     },
     /// Too little of a counted resource is free.
     Counted {
         /// The name of the counted resource.
         name: &'a str,
-        /// What is asked for.
+        /// The amount that the task asks for.
         wanted: u64,
-        /// What is free.
+        /// The amount that is free on the node.
         free: u64,
     },
     /// Too few devices have enough free.
