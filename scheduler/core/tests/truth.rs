@@ -34,7 +34,7 @@ impl Kit {
         let of = self.cluster.node(node).expect("the node is there");
         let mut held = vec![(0, 0); of.devices().len()];
         for claim in of.claims() {
-            for part in &self.cluster.allocation(claim).expect("who is there is placed").devices {
+            for part in &self.cluster.allocation(claim).expect("a claim on the node is placed").devices {
                 let held = &mut held[usize::from(part.device)];
                 *held = (held.0 + part.core.get(), held.1 + part.memory.get());
             }

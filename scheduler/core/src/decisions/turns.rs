@@ -221,7 +221,7 @@ mod tests {
         let (shares, mut only) = (Shares::of(&cluster, 0), Only(leaf, turn));
         let mut turns = Turns::new(&cluster, &shares, &mut only);
         let leaves = |turns: &Turns| turns.places.iter().filter(|place| place.leaf.is_some()).count();
-        let next = turns.next().expect("somebody's turn");
+        let next = turns.next().expect("there is a next turn");
         assert_eq!((next.queue, leaves(&turns)), (leaf, 100));
         turns.advance(next, &cluster, &shares, &mut only);
         assert_eq!((turns.next(), leaves(&turns)), (None, 0));

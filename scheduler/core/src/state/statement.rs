@@ -87,7 +87,7 @@ impl<'a> Statement<'a> {
         let groups: BTreeSet<GroupId> = self.touched().filter_map(|claim| self.cluster.group_of(claim)).collect();
         for claim in groups.into_iter().flat_map(|group| self.cluster.too_few_to_start(group)).collect::<Vec<_>>() {
             let evicted = self.evict(claim);
-            debug_assert_eq!(evicted, Ok(()), "who is placed can be evicted");
+            debug_assert_eq!(evicted, Ok(()), "a placed claim can be evicted");
         }
         let touched = self.touched().collect();
         let mut steps = self.decide(cause);

@@ -255,7 +255,7 @@ impl Display for PeerMisfit {
                 write!(f, "is in {topology_key}={domain}, with some of those that the anti-affinity avoids: {group}")
             }
             Self::AntiAffinityOfOthers { group, topology_key, domain } => {
-                write!(f, "is in {topology_key}={domain}, with somebody whose anti-affinity avoids: {group}")
+                write!(f, "is in {topology_key}={domain}, with a task whose anti-affinity avoids: {group}")
             }
             Self::Spread { group, topology_key, domain, members, least, max_skew } => write!(
                 f,
@@ -290,7 +290,7 @@ mod tests {
         assert!(!spread(&[], Some(BTreeSet::new())).counts(&labels, &taints));
         assert!(spread(&[], Some(BTreeSet::from([Toleration::default()]))).counts(&labels, &taints));
         let disliked = [Taint { effect: TaintEffect::PreferNoSchedule, ..taints[0].clone() }];
-        assert!(spread(&[], Some(BTreeSet::new())).counts(&labels, &disliked), "it keeps nobody away");
+        assert!(spread(&[], Some(BTreeSet::new())).counts(&labels, &disliked), "it keeps no task away");
         let none = TopologySpread { node_terms: BTreeSet::from([NodeTerm::default()]), ..spread(&[], None) };
         assert!(!none.counts(&labels, &[]), "an empty term matches no node");
     }

@@ -217,7 +217,7 @@ impl Played {
         let disturbed = |victim: &&Victim| plan.steps.iter().any(|step| step.step.claim() == victim.claim);
         let set: Vec<&Victim> = self.victims.iter().filter(disturbed).collect();
         let all = set.len() == plan.steps.len() - self.wanting.iter().filter(|claim| self.world.runs(**claim)).count();
-        assert!(all, "only those who may be taken are: {plan:#?}");
+        assert!(all, "only claims that may be taken are taken: {plan:#?}");
         if set.is_empty() {
             return None;
         }

@@ -20,5 +20,5 @@ fn who_has_not_started_is_no_reason_to_evict_another_of_a_budget() {
     assert_eq!(world.cluster.starts_after(waits), [low]);
     world.add("q", TRAIN + 20, 1);
     let plan = world.scheduler.cycle(&mut world.cluster);
-    assert_eq!(evicted(&plan), [], "nobody of the budget would be there");
+    assert_eq!(evicted(&plan), [], "no claim of the budget would be left");
 }

@@ -161,7 +161,7 @@ fn nodes_are_kept_no_longer_for_whose_queue_has_a_smaller_share_now() {
     let mut world = keeping(&[2, 2], &[1, 1], 1000);
     world.queue("borrows", 0);
     world.add("borrows", TRAIN, 2);
-    assert_eq!(world.kept(2), [0], "two of four devices are its share as long as nobody else asks for them");
+    assert_eq!(world.kept(2), [0], "two of four devices are its share as long as no other queue asks for them");
     world.queue("owns", 4);
     world.asks_for_the_rest("owns");
     assert!(world.kept(2).is_empty());

@@ -339,7 +339,7 @@ fn two_queues_that_wait_for_the_same_do_not_end_the_cycle_for_all_others() {
     let _ = w.add("green", 60, 2);
     let g = w.add("green", TRAIN, 1);
     let plan = w.cycle();
-    assert_eq!(plan.pending.len(), 5, "all who wait are named");
+    assert_eq!(plan.pending.len(), 5, "all pending groups are named");
     assert!(w.runs(g));
 }
 
@@ -470,7 +470,7 @@ fn preemption_takes_devices_of_a_model_that_the_queue_may_have() {
         w.apply(red_with(model, Allowance { quota: Some(0), limit: Some(0), weight: 0, ..Allowance::default() }));
         let urgent = w.add("red", INFERENCE, 1);
         w.cycle();
-        let at = w.cluster.allocation(urgent).and_then(|at| w.cluster.node(at.node)).expect("somebody makes way");
+        let at = w.cluster.allocation(urgent).and_then(|at| w.cluster.node(at.node)).expect("a claim makes way");
         assert_ne!(at.spec().name, model);
     }
 }

@@ -29,7 +29,7 @@ fn a_queue_takes_back_its_share_from_one_that_has_borrowed_it() {
             .all(|step| step.action == Action::Reclaim)
     );
     let again = world.cycle();
-    assert_eq!(again.steps, [], "nobody takes it back");
+    assert_eq!(again.steps, [], "no queue takes it back");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn no_more_is_evicted_than_the_settings_allow() {
         let plan = world.cycle();
         assert_eq!(world.runs(blue), runs);
         let is_told = plan.pending.iter().any(|pending| pending.reason(&world.cluster) == Reason::TooDisruptive);
-        assert_eq!(is_told, !runs, "and not that within its queue there is nobody who could make way");
+        assert_eq!(is_told, !runs, "and not that no claim of its queue could make way");
     }
 }
 

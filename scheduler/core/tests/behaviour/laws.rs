@@ -172,7 +172,7 @@ fn resources(cluster: &Cluster) -> BTreeSet<Resource> {
 
 fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
     let placed = cluster.claims().find(|(id, _, at)| at.is_some() && cluster.is_withdrawn(*id));
-    require(placed.is_none(), || format!("nobody wants {placed:?}, which is placed"))?;
+    require(placed.is_none(), || format!("{placed:?} was withdrawn, but is placed"))?;
     let held = Held::of(cluster);
     let resources = resources(cluster);
     for (name, id) in declared.queues.iter().filter_map(|name| Some((name, cluster.queue_named(name)?))) {
@@ -188,7 +188,7 @@ fn queues_books_are_right(cluster: &Cluster, declared: &Declared) -> Verdict {
 fn who_was_withdrawn_is_left_alone(before: &Cluster, plan: &Plan) -> Verdict {
     let mut steps = plan.steps.iter().map(|planned| &planned.step);
     match steps.find(|step| before.is_withdrawn(step.claim())) {
-        Some(step) => Err(format!("nobody wants this claim: {step:?}")),
+        Some(step) => Err(format!("this claim was withdrawn: {step:?}")),
         None => Ok(()),
     }
 }
@@ -351,7 +351,7 @@ fn victims_are_fair_game(before: &Cluster, plan: &Plan) -> Verdict {
         let queue_says =
             |of: fn(&Queue) -> Option<u64>| path(before, group.queue()).into_iter().find_map(|(_, q)| of(q));
         let evictor = planned.for_group.and_then(|id| before.group(id));
-        let Some(evictor) = evictor else { return Err(complain("for nobody")) };
+        let Some(evictor) = evictor else { return Err(complain("for no group")) };
         match planned.action {
             Action::Allocate => return Err(complain("allocate takes only what is free")),
             Action::Consolidate => require(moved, || complain("consolidation only moves"))?,
@@ -446,7 +446,7 @@ fn holds_are_bounded(after: &Cluster, plan: &Plan, settings: &Settings) -> Verdi
     let held = after.nodes().filter(|(id, _)| after.is_held(*id)).count();
     let most = (nodes as u64 * u64::from(settings.held_nodes_per_mille) / 1000).max(1);
     require(held as u64 <= most, || format!("{held} of {nodes} nodes are held"))?;
-    require(held == 0 || !plan.pending.is_empty(), || "a node is held for nobody".into())
+    require(held == 0 || !plan.pending.is_empty(), || "a node is held, but no group is pending".into())
 }
 
 /// Each group with pending members is in the plan's list once, except groups that this plan has evicted.

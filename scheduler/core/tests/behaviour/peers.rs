@@ -29,7 +29,7 @@ pub(crate) fn allow(cluster: &Cluster, standing: &Standing, claim: &KnownClaim, 
 }
 
 fn spec(cluster: &Cluster, node: NodeId) -> &KnownNode {
-    cluster.node(node).expect("nobody stands on a node that is gone").spec()
+    cluster.node(node).expect("no claim is on a node that is gone").spec()
 }
 
 fn domain<'a>(cluster: &'a Cluster, node: NodeId, key: &str) -> Option<&'a str> {

@@ -15,7 +15,7 @@ use play::{Broken, play};
 /// first world, and `ALIQUOT_WORLD` a single seed.
 const WORLDS: u64 = 600;
 
-#[expect(clippy::disallowed_methods, reason = "who runs the tests says which worlds")]
+#[expect(clippy::disallowed_methods, reason = "the caller of the tests chooses the worlds")]
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }

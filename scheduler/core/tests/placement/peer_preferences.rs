@@ -110,7 +110,7 @@ fn a_task_goes_where_most_speaks_for_it() {
     assert_eq!(next(&[("db", "zone", -1), ("db", "host", -1)]), Some(1));
     // With the greater weight, zone b goes first, though its hosts have members.
     assert_eq!(next(&[("db", "zone", 10), ("db", "host", -1)]), Some(3));
-    assert_eq!(next(&[("nobody", "zone", 100)]), Some(3), "nobody is meant");
+    assert_eq!(next(&[("nobody", "zone", 100)]), Some(3), "the group has no member");
     assert_eq!(next(&[("db", "no-such-label", 100)]), Some(3));
 }
 
@@ -126,7 +126,7 @@ fn what_others_wish_counts_where_they_are() {
     assert_eq!(at(&mut cluster, &mut engine, &with(part(10), member_of("web"))), Some(2));
     assert_eq!(at(&mut cluster, &mut engine, &with(part(90), member_of("web"))), Some(1));
     assert_eq!(at(&mut cluster, &mut engine, &with(part(90), member_of("web"))), Some(0), "it is only a wish");
-    assert_eq!(at(&mut cluster, &mut engine, &part(5)), Some(0), "it is about nobody else");
+    assert_eq!(at(&mut cluster, &mut engine, &part(5)), Some(0), "it does not concern other tasks");
 }
 
 #[test]

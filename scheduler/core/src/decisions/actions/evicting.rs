@@ -75,7 +75,7 @@ impl Evicting<'_> {
         for claim in victim.claims() {
             if statement.cluster().allocation(claim).is_some() {
                 let evicted = statement.evict(claim);
-                debug_assert_eq!(evicted, Ok(()), "who is placed can be evicted");
+                debug_assert_eq!(evicted, Ok(()), "a placed claim can be evicted");
             }
         }
     }

@@ -155,7 +155,7 @@ impl Node {
     /// Gives back what [`Node::take`] or [`Node::take_beyond`] took. Amounts beyond the capacity are given back first.
     pub(crate) fn give_back(&mut self, claim: ClaimId, request: &Request, allocation: &Allocation) {
         let place = self.claims.binary_search(&claim);
-        debug_assert!(place.is_ok(), "only who is here can leave");
+        debug_assert!(place.is_ok(), "only a claim that is here can leave");
         if let Ok(place) = place {
             self.claims.remove(place);
         }

@@ -109,7 +109,7 @@ fn preemption_that_does_not_know_parts_of_devices() {
     assert_eq!(kit.running(&much_time) + kit.running(&much_memory), 4);
     let needs_memory = kit.claim(Claim { priority: 100, ..train("default", memory(10, 70)) });
     let steps = kit.converge();
-    assert_eq!(evicted(&steps).len(), 1, "only who holds the memory: {steps:?}");
+    assert_eq!(evicted(&steps).len(), 1, "only the claim that holds the memory: {steps:?}");
     assert!(much_memory.contains(&evicted(&steps)[0]));
     assert_eq!(kit.running(&[needs_memory]), 1);
 }

@@ -108,7 +108,7 @@ fn a_claim_that_waits_for_a_node_that_is_gone() {
     let failed = kit.cluster.node_named("node-1").expect("it is there");
     let outcome = kit.event(Event::NodeRemoved(failed));
     let displaced = at_second.into_iter().chain(at_first).collect();
-    assert_eq!(outcome, Outcome::Claims { displaced, ready: vec![] }, "who is left is too few, and waits again");
+    assert_eq!(outcome, Outcome::Claims { displaced, ready: vec![] }, "too few members are left, and they wait again");
     kit.converge();
     assert_eq!(kit.running(&members), 0);
     kit.node(node("node-2", 1));

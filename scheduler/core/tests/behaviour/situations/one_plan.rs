@@ -19,7 +19,7 @@ fn who_is_given_free_room_and_makes_way_again_is_not_started() {
     let entitled = kit.claim(train("red", whole(2)));
     let second = kit.claim(train("blue", whole(1)));
     let plan = kit.cycle();
-    assert!(steps_of(&plan, second).is_empty(), "placed and evicted: nobody need know");
+    assert!(steps_of(&plan, second).is_empty(), "placed and evicted: the plan need not say so");
     assert!(matches!(steps_of(&plan, entitled)[..], [Step::Place { starts_after, .. }] if *starts_after == [first]));
     let waits = |claim| plan.pending.iter().any(|pending| Some(pending.group) == kit.cluster.group_of(claim));
     assert!(waits(first) && waits(second));

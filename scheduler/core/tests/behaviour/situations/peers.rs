@@ -313,5 +313,5 @@ fn a_claim_that_changes_what_it_is_counts_at_once() {
     kit.event(Event::ClaimPeersChanged(running, None));
     let late = kit.claim(train("default", with(part(10), near("leader", "host", Peers::default()))));
     kit.converge();
-    assert_eq!((kit.running(&[running, waits]), kit.running(&[late])), (2, 0), "who is placed stays");
+    assert_eq!((kit.running(&[running, waits]), kit.running(&[late])), (2, 0), "a placed claim stays");
 }

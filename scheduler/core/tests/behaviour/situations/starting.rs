@@ -25,7 +25,7 @@ impl Setting {
         let members = kit.gang(group, nodes, &whole(1));
         kit.cycle();
         assert!(members.iter().all(|member| kit.cluster.allocation(*member).is_some()), "each has a place");
-        assert_eq!(kit.running(&members), 0, "nobody has left yet");
+        assert_eq!(kit.running(&members), 0, "no claim has left yet");
         Self { kit, low, members }
     }
 
@@ -33,7 +33,7 @@ impl Setting {
     fn free_place_of(&mut self, member: usize) {
         let node = self.node_of(member);
         let leaving = |claim: &ClaimId| self.kit.cluster.leaving(*claim).is_some_and(|at| at.node == node);
-        let there = self.low.iter().copied().find(leaving).expect("somebody leaves it");
+        let there = self.low.iter().copied().find(leaving).expect("a claim leaves it");
         self.kit.event(Event::ClaimGone(there));
     }
 
@@ -176,7 +176,7 @@ fn members_beyond_the_minimum_start_when_they_can_but_not_before_it() {
     assert_eq!(setting.running(), 0);
     setting.free_place_of(0);
     setting.free_place_of(1);
-    assert_eq!(setting.running(), 3, "the minimum, and the one whose place is free");
+    assert_eq!(setting.running(), 3, "the minimum, and the member with a free place");
     setting.free_place_of(2);
     assert_eq!(setting.running(), 4);
 }

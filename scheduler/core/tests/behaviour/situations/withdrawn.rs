@@ -102,6 +102,6 @@ fn a_withdrawn_claim_is_in_a_dump_and_cannot_be_placed_there() {
     let mut wrong = dump;
     let place = Some(DumpedPlace { node: 0, devices: vec![0], ..DumpedPlace::default() });
     wrong.claims[0] = DumpedClaim { place, leaving: None, ..wrong.claims[0].clone() };
-    let error = restore(wrong).map(|_| ()).expect_err("nobody wants it");
+    let error = restore(wrong).map(|_| ()).expect_err("a withdrawn claim has no place");
     assert_eq!(error.reason, RestoreReason::WithdrawnAndPlaced);
 }
