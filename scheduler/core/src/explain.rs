@@ -195,7 +195,7 @@ impl Display for Explanation {
             write!(f, "\n  - {reason}.")?;
         }
         if !self.changes.is_empty() {
-            write!(f, "\nAny one of these would let it be placed, unless a claim with an earlier turn takes the room:")?;
+            write!(f, "\nAny one of these would let it be placed, unless an earlier claim takes the room:")?;
             for change in &self.changes {
                 write!(f, "\n  - {change}")?;
             }
