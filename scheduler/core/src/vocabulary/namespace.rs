@@ -66,7 +66,7 @@ pub enum NamespaceError {
     GuaranteedAboveLimit {
         /// The namespace.
         namespace: String,
-        /// The resource.
+        /// The resource that the amounts are of.
         resource: Resource,
         /// The guaranteed amount, in the resource's unit.
         guaranteed: u64,
@@ -83,7 +83,7 @@ pub enum NamespaceError {
     Contradiction {
         /// The namespace.
         namespace: String,
-        /// The resource.
+        /// The resource that the amounts are of.
         resource: Resource,
         /// The name of the bound that must be the lower one.
         lower: &'static str,
@@ -103,7 +103,7 @@ pub enum NamespaceError {
     BelowMinimum {
         /// The namespace.
         namespace: String,
-        /// The resource.
+        /// The resource that the amounts are of.
         resource: Resource,
         /// The amount that the claim asks for, in the resource's unit.
         asked: u64,
@@ -119,7 +119,7 @@ pub enum NamespaceError {
     AboveMaximum {
         /// The namespace.
         namespace: String,
-        /// The resource.
+        /// The resource that the amounts are of.
         resource: Resource,
         /// The amount that the claim asks for, in the resource's unit.
         asked: u64,
