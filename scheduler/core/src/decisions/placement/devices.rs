@@ -147,8 +147,8 @@ fn pick(node: &Node, request: &Request, choice: Choice, mut candidates: Vec<Cand
 
 /// The first devices, in this order, that leave room for as many more such tasks as possible.
 ///
-/// A task uses a device only once. So a device with room for one more than the number of tasks that can follow may be
-/// taken freely. Taking any other device costs a place, and only a certain number of places can be spared.
+/// A task uses a device only once. So a device with room for more tasks than can still follow may be taken freely.
+/// Taking any other device costs a place, and only a certain number of places can be spared.
 fn roomiest(order: &[Candidate], wanted: u16) -> Vec<Candidate> {
     let parts = || order.iter().map(|candidate| candidate.parts);
     let following = rounds(parts(), wanted).saturating_sub(1);
