@@ -1,9 +1,9 @@
 //! Dynamic resource allocation: the devices that drivers publish in ResourceSlices, and the ResourceClaims that ask for
 //! them. Pure.
 //!
-//! The core knows nothing of CEL, taints of devices or request policies. All that a request asks of a device becomes one
-//! [`Selection`]: the set of devices that will do, each with what it would give. The core sees it as an attribute of
-//! these devices.
+//! The core knows nothing of CEL, taints of devices or request policies. All that a request asks of a device becomes
+//! one [`Selection`]: the set of devices that will do, each with what it would give. The core sees it as an attribute
+//! of these devices.
 
 mod claim;
 mod expression;
@@ -24,7 +24,7 @@ pub(crate) use take::{Free, Taken, held};
 // The driver whose devices are given out: the node manager's.
 pub(crate) use aliquot_api_server::slice_config::DRIVER;
 
-/// What keeps an allocated claim from being deleted before it was deallocated.
+/// The finalizer that keeps an allocated claim from being deleted before it is deallocated.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
 /// The capacity that is a device's time.

@@ -1,10 +1,10 @@
-//! Parts of devices that are claimed as volumes are.
+//! Parts of devices that pods claim in the way in which they claim volumes.
 //!
-//! An administrator makes an `ElasticGPUClass`. A user makes an `ElasticGPUClaim` and names it in a pod. When such a pod is
-//! bound, an `ElasticGPU` is made that says which part of which device it has. Claim and part are bound to each other until
-//! the claim is deleted: later pods of the claim get the same part.
+//! An administrator makes an `ElasticGPUClass`. A user makes an `ElasticGPUClaim` and names it in a pod. When such a
+//! pod is bound, an `ElasticGPU` is made that says which part of which device it has. Claim and part are bound to each
+//! other until the claim is deleted: later pods of the claim get the same part.
 //!
-//! The `ElasticGPU` is what counts: its `claimRef` binds it. All else is said of it in statuses.
+//! The `ElasticGPU` decides: its `claimRef` binds the part. Statuses only report that.
 
 mod definitions;
 mod keeper;

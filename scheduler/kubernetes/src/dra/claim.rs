@@ -22,7 +22,7 @@ pub(crate) struct ClaimFacts {
     pub(crate) uid: String,
     pub(crate) resource_version: String,
     pub(crate) is_leaving: bool,
-    /// The pod that it was made for, by UID, and that is deleted together with it.
+    /// The UID of the pod that it was made for. It is deleted together with that pod.
     pub(crate) owner: Option<String>,
     /// A scheduler has made it for extended resources of that pod.
     pub(crate) is_of_extended_resources: bool,
@@ -36,7 +36,7 @@ pub(crate) struct ClaimFacts {
 /// What a claim asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ask {
-    /// At least one.
+    /// Never empty: a claim without requests is not supported.
     pub(crate) requests: Vec<RequestAsk>,
     pub(crate) links: Vec<Link>,
     pub(crate) config: Vec<DeviceClaimConfiguration>,
@@ -46,11 +46,11 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RequestAsk {
     pub(crate) name: String,
-    /// At least one: of a prioritised list the first is taken that can be had.
+    /// At least one choice. Of a prioritised list, the first choice that can be had is taken.
     pub(crate) choices: Vec<DevicesAsk>,
 }
 
-/// What a request, or one of its list, asks for: equal parts of a number of devices.
+/// What a request, or one entry of its prioritised list, asks for: equal parts of a number of devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DevicesAsk {
     /// As allocations name it: `request`, or `request/subrequest`.
@@ -59,13 +59,13 @@ pub(crate) struct DevicesAsk {
     pub(crate) selectors: Vec<String>,
     pub(crate) tolerations: Vec<DeviceToleration>,
     pub(crate) capacity: BTreeMap<String, Quantity>,
-    /// How many, unless it is all that there are.
+    /// How many devices, unless `is_all` is set.
     pub(crate) count: u16,
     /// All of a node's devices that will do.
     pub(crate) is_all: bool,
 }
 
-/// What devices of a claim must have in common, or must not.
+/// A constraint of a claim: what the devices of some requests must have in common, or in what they must differ.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Link {
     pub(crate) requests: Vec<Linked>,
@@ -90,7 +90,7 @@ impl Link {
 pub(crate) struct Linked {
     /// Its place among the requests.
     pub(crate) request: usize,
-    /// The only one of its choices that is meant; `None`: all are.
+    /// The one choice of the request that is meant; `None`: all its choices are.
     pub(crate) choice: Option<usize>,
 }
 
@@ -103,17 +103,18 @@ impl Ask {
         ask(DeviceClaim { requests: Some(requests), ..DeviceClaim::default() })
     }
 
-    /// What each of its requests asks for, if it has these of its choices.
+    /// What each request asks for, if these of its choices are taken: `choices` has one number for each request.
     pub(crate) fn taken<'a>(&'a self, choices: &'a [usize]) -> impl Iterator<Item = &'a DevicesAsk> {
         self.requests.iter().zip(choices).filter_map(|(request, choice)| request.choices.get(*choice))
     }
 
-    /// What its requests ask for, with all of their choices.
+    /// All choices of all requests.
     pub(crate) fn choices(&self) -> impl Iterator<Item = &DevicesAsk> {
         self.requests.iter().flat_map(|request| &request.choices)
     }
 
-    /// The attributes of devices that constraints compare, and that the books know no other word for.
+    /// The attributes of devices that constraints compare, without those for which the books have a property of their
+    /// own.
     pub(crate) fn compared(&self) -> impl Iterator<Item = &str> {
         self.links.iter().filter_map(|link| match &link.property {
             DeviceProperty::Attribute(name) => Some(name.as_str()),
@@ -127,7 +128,7 @@ impl Ask {
 pub(crate) struct Allocated {
     /// The nodes where it can be used; empty: all. `Err`: what it says of them is not supported.
     pub(crate) terms: Result<BTreeSet<NodeTerm>, String>,
-    /// All but those that only administer devices.
+    /// All results except those with `adminAccess`, which takes nothing of a device.
     pub(crate) results: Vec<DeviceRequestAllocationResult>,
 }
 
@@ -161,7 +162,7 @@ impl ClaimFacts {
         })
     }
 
-    /// Whether this is what the API server has said after that.
+    /// Whether this is a later version of the claim than the other.
     pub(crate) fn is_newer_than(&self, other: &ClaimFacts) -> bool {
         let number = |claim: &ClaimFacts| claim.resource_version.parse::<u64>().ok();
         match (number(self), number(other)) {
@@ -174,7 +175,7 @@ impl ClaimFacts {
         self.reserved_for.iter().any(|user| user.uid == pod_uid)
     }
 
-    /// Whether nobody but this pod may use it now.
+    /// Whether the claim is reserved for any user other than this pod.
     pub(crate) fn is_reserved_for_others_than(&self, pod_uid: &str) -> bool {
         self.reserved_for.iter().any(|user| user.uid != pod_uid)
     }
@@ -212,7 +213,7 @@ fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
     }
 }
 
-/// What a request says itself, as one of a list would say it.
+/// A request without a list, in the form of an entry of a list.
 fn as_listed(exactly: ExactDeviceRequest) -> DeviceSubRequest {
     let ExactDeviceRequest { allocation_mode, capacity, count, device_class_name, selectors, tolerations, .. } =
         exactly;

@@ -19,13 +19,13 @@ pub(super) struct Expression {
     source: String,
     environment: Arc<Env>,
     program: Program,
-    /// All texts that stand in it. Those that name domains are among them.
+    /// All string literals of the expression. The domains that it asks for are among them.
     texts: BTreeSet<String>,
 }
 
 impl Expression {
     /// # Errors
-    /// It is no CEL expression. The text names it.
+    /// The source is not a CEL expression. The error names it.
     pub(super) fn compile(source: &str) -> Result<Expression, String> {
         let environment = Arc::new(environment().map_err(|error| failed(source, &error.to_string()))?);
         let program = environment.compile(source).map_err(|error| failed(source, &error.to_string()))?;
@@ -34,10 +34,10 @@ impl Expression {
         Ok(Expression { source: source.to_owned(), environment, program, texts })
     }
 
-    /// Whether it selects a device of a driver.
+    /// Whether the expression selects a device of a driver.
     ///
     /// # Errors
-    /// It cannot be evaluated for this device, or is not true or false. The text names it and the device.
+    /// The expression cannot be evaluated for this device, or its result is not a boolean. The error names both.
     pub(super) fn selects(&self, driver: &str, device: &Device) -> Result<bool, String> {
         let why = |error: String| failed(&self.source, &format!("on device {:?}: {error}", device.name));
         let mut context = Context::with_env(Arc::clone(&self.environment));
@@ -64,8 +64,8 @@ impl Expression {
         fields.into()
     }
 
-    /// Values by domain, then by name. A name without a domain is in its driver's. In Kubernetes every domain can be
-    /// asked for, so all that the expression may ask for are there, if only without a name.
+    /// Values by domain, then by name. A name without a domain belongs to the driver's domain. In Kubernetes an
+    /// expression can ask for any domain, so every domain that this one may ask for is there, even if it is empty.
     fn by_domain<'a>(&self, driver: &str, values: impl Iterator<Item = (&'a str, Value)>) -> Value {
         let mut domains: HashMap<String, HashMap<String, Value>> =
             self.texts.iter().map(|text| (text.clone(), HashMap::new())).collect();
@@ -100,7 +100,7 @@ fn attribute(of: &DeviceAttribute) -> Option<Value> {
     simple.or_else(|| string.clone().map(Value::from))
 }
 
-/// All texts that stand in an expression.
+/// Collects the string literals of an expression.
 fn collect_texts(expression: &Expr, texts: &mut BTreeSet<String>) {
     match expression {
         Expr::Literal(LiteralValue::String(text)) => _ = texts.insert(text.inner().to_owned()),
@@ -174,7 +174,7 @@ impl From<Version> for Value {
     }
 }
 
-/// What a function answers.
+/// The result of a function that expressions can call.
 type Answer = Result<Value, ExecutionError>;
 
 fn add_functions(context: &mut Context<'_, '_>) -> Result<(), cel::DeclarationError> {
@@ -249,7 +249,7 @@ fn compare(function: &str, one: &Value, other: &Value) -> Result<Ordering, Execu
     }
 }
 
-/// The other one can be a quantity or an integer.
+/// Combines a quantity with `other`, which can be a quantity or an integer.
 fn sum(function: &str, one: &Value, other: &Value, sum: fn(i128, i128) -> Option<i128>) -> Answer {
     let other = match other {
         Value::Int(units) => i128::from(*units) * 1000,

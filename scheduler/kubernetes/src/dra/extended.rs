@@ -1,5 +1,5 @@
-//! Extended resources of pods that device classes stand for. The scheduler makes one claim of all that a pod asks for in
-//! this way, with requests for each container, and says in the pod's status which are whose.
+//! Extended resources of pods for which device classes stand. The scheduler makes one claim for all that a pod asks for
+//! in this way, with requests for each container. The pod's status says which container has which requests.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use aliquot_dialects::quantity;
 use k8s_openapi::api::core::v1::{Container, ContainerExtendedResourceRequest, PodSpec};
 use k8s_openapi::api::resource::v1::{DeviceRequest, ExactDeviceRequest};
 
-/// The annotation of such a claim, whose value is `true` then.
+/// The annotation that marks such a claim by the value `true`.
 pub(crate) const ANNOTATION: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// Every class stands for the resource of this name and its own.
+/// Every class stands for the resource that is named by this prefix and the class's name.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
-/// What else has this domain is not an extended resource.
+/// Other resources of this domain are not extended resources.
 const NATIVE: &str = "kubernetes.io/";
 
 /// What a pod asks for by extended resources that classes stand for.
@@ -39,8 +39,8 @@ pub(crate) fn may_ask(spec: &PodSpec) -> bool {
     containers.flat_map(asked).any(|(name, _)| is_extended(name))
 }
 
-/// What a container asks for, by name. Of extended resources requests and limits are equal, and the API server fills in
-/// the one that is left out.
+/// What a container asks for, by resource. For extended resources, requests and limits are equal, and the API server
+/// fills in the one that is left out.
 fn asked(container: &Container) -> BTreeMap<&str, &str> {
     let resources = container.resources.iter();
     let both = resources.flat_map(|of| of.requests.iter().chain(&of.limits).flatten());
@@ -50,10 +50,10 @@ fn asked(container: &Container) -> BTreeMap<&str, &str> {
 /// A container, and how many devices of a class it asks for.
 struct Asking<'a> {
     name: &'a str,
-    /// What its request is called if it has one of its own.
+    /// The name of the container's request, if it has one of its own.
     request: String,
     count: i64,
-    /// It ends before the containers after it start, which have its devices then.
+    /// The container ends before the containers after it start, so they can have its devices.
     ends: bool,
 }
 
@@ -75,8 +75,9 @@ impl Extended {
         self.requests.is_empty()
     }
 
-    /// Containers that stay have a request each. One that ends has requests of those after it, and what it lacks then is
-    /// one more request, which all that end have in common: they do not run at the same time.
+    /// Each container that stays has a request of its own. A container that ends uses the requests of the containers
+    /// after it. If these are not enough, it uses one more request, which all containers that end share: they never run
+    /// at the same time.
     fn add(&mut self, resource: &str, class: &str, containers: &[Asking<'_>]) {
         let stay = |at: usize| containers.iter().skip(at).filter(|of| of.count > 0 && !of.ends);
         for container in stay(0) {
@@ -94,7 +95,7 @@ impl Extended {
             }
             lacking.extend((missing > 0).then_some((missing, container)));
         }
-        // Of equals the first.
+        // Of equals the first: `max_by_key` takes the last one.
         let most = lacking.iter().rev().max_by_key(|(missing, _)| *missing);
         let Some((count, owner)) = most.map(|(count, owner)| (*count, *owner)) else { return };
         self.request(owner, class, count);

@@ -20,9 +20,9 @@ pub(crate) struct Pools {
     pools: BTreeMap<PoolKey, Pool>,
     /// The pools that are on one node alone.
     on_node: BTreeMap<String, BTreeSet<PoolKey>>,
-    /// The pools of other drivers that are not.
+    /// The pools of other drivers whose devices are not on one node alone.
     spread: BTreeSet<PoolKey>,
-    /// One of these has changed.
+    /// A pool has changed that is, or was, in `spread`.
     has_changed_spread: bool,
     /// Pools whose slices have changed since they were read.
     changed: BTreeSet<PoolKey>,
@@ -37,7 +37,7 @@ pub(crate) struct Pool {
     pub(crate) devices: BTreeMap<String, Device>,
     /// Where each of the devices can be used, if they are another driver's.
     pub(crate) reach: BTreeMap<String, Reach>,
-    /// All slices are there, and agree with each other. Otherwise the devices are those of before, and nothing is given
+    /// All slices are there, and agree with each other. Otherwise `devices` is what it was before, and nothing is given
     /// out.
     pub(crate) is_complete: bool,
 }
@@ -71,8 +71,8 @@ impl Pools {
         self.slices.keys().cloned().collect()
     }
 
-    /// Reads the pools whose slices have changed. Answers those that are not what they were, with the nodes that they
-    /// are or were on.
+    /// Reads the pools whose slices have changed. Returns the pools that differ from before, with the nodes that each
+    /// is or was on.
     pub(crate) fn read(&mut self) -> BTreeMap<PoolKey, BTreeSet<String>> {
         let mut news = BTreeMap::new();
         for key in std::mem::take(&mut self.changed) {
@@ -112,7 +112,7 @@ impl Pools {
         news
     }
 
-    /// Whether a pool of another driver has changed, since this was asked last, that was or is on several nodes.
+    /// Whether a pool of another driver that is or was on several nodes has changed since the last call.
     pub(crate) fn take_has_changed_spread(&mut self) -> bool {
         std::mem::take(&mut self.has_changed_spread)
     }
@@ -152,7 +152,7 @@ impl Pools {
         keys.filter_map(|key| Some((key, self.pools.get(key)?)))
     }
 
-    /// Other drivers' pools of which devices may be on a node.
+    /// Other drivers' pools that may have devices on a node.
     pub(crate) fn others_on(&self, node: &str) -> impl Iterator<Item = (&PoolKey, &Pool)> {
         let local = self.on_node.get(node).into_iter().flatten().filter(|(driver, _)| driver != DRIVER);
         local.chain(&self.spread).filter_map(|key| Some((key, self.pools.get(key)?)))
@@ -168,12 +168,12 @@ fn key_of(slice: &ResourceSliceSpec) -> PoolKey {
     (slice.driver.clone(), slice.pool.name.clone())
 }
 
-/// What names a device of our driver in the books.
+/// The name of a device of our driver in the books.
 pub(crate) fn uuid(pool: &str, device: &str) -> String {
     format!("{pool}/{device}")
 }
 
-/// The UUID of a device of our driver, if it says one.
+/// The UUID that our driver publishes for a device, if there is one.
 pub(crate) fn hardware_uuid(device: &Device) -> Option<&str> {
     text(device, "uuid")
 }
@@ -212,10 +212,11 @@ pub(crate) fn device_specs(
     devices.iter().filter_map(spec).collect()
 }
 
-/// The value of an attribute of a device, by which constraints compare devices: equal texts for equal values alone.
+/// The text by which constraints compare an attribute of devices: two texts are equal exactly if the values are.
+/// `None`: the device does not have the attribute.
 pub(crate) fn compared_value(driver: &str, device: &Device, attribute: &str) -> Option<String> {
     let attributes = device.attributes.as_ref()?;
-    // What has no domain is in that of the driver.
+    // An attribute without a domain belongs to the driver's domain.
     let own = attribute.strip_prefix(driver).and_then(|rest| rest.strip_prefix('/'));
     let value = attributes.get(attribute).or_else(|| attributes.get(own?))?;
     let DeviceAttribute { bool, int, string, version, .. } = value;
@@ -228,13 +229,13 @@ pub(crate) fn compared_value(driver: &str, device: &Device, attribute: &str) -> 
 pub(super) const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 const NUMA_NODE: &str = "resource.kubernetes.io/numaNode";
 
-/// Whether a device can be given out without what is not supported.
+/// Whether a device can be given out: it needs nothing that is not supported.
 pub(super) fn is_given_out(device: &Device) -> bool {
     unsupported_feature(device).is_none()
 }
 
-/// What is not supported of a device, whoever's it is: counters that it shares with other devices, and conditions that its
-/// driver fulfils before a pod is bound.
+/// What a device of any driver needs that is not supported: counters that it shares with other devices, or conditions
+/// that its driver fulfils before a pod is bound.
 pub(super) fn unsupported_feature(device: &Device) -> Option<&'static str> {
     let is_empty = |of: &Option<Vec<String>>| of.as_ref().is_none_or(Vec::is_empty);
     if !device.consumes_counters.as_ref().is_none_or(Vec::is_empty) {

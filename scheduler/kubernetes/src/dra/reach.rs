@@ -15,14 +15,14 @@ pub(crate) enum Reach {
     /// This one alone.
     Node(String),
     Everywhere,
-    /// Those that the selector selects, whose only term is given in the words of the books, too.
+    /// The nodes that match a selector's only term, given as Kubernetes and as the books have it.
     Selected(NodeSelectorTerm, NodeTerm),
-    /// None, as far as what is said of them is understood.
+    /// No node: the driver names none, or its selector is not supported.
     Nowhere,
 }
 
 impl Reach {
-    /// What a slice says of one of its devices.
+    /// Where a slice says that one of its devices can be used.
     pub(super) fn of(slice: &ResourceSliceSpec, device: &Device) -> Reach {
         match slice.per_device_node_selection {
             Some(true) => Reach::read(&device.node_name, device.all_nodes, &device.node_selector),
@@ -32,7 +32,7 @@ impl Reach {
 
     fn read(name: &Option<String>, all: Option<bool>, selector: &Option<NodeSelector>) -> Reach {
         let selected = |selector: &NodeSelector| {
-            // Kubernetes lets it have one term.
+            // Kubernetes allows exactly one term.
             let [term] = &selector.node_selector_terms[..] else { return None };
             let [read] = <[NodeTerm; 1]>::try_from(Vec::from_iter(placement::terms(selector).ok()?)).ok()?;
             Some(Reach::Selected(term.clone(), read))
@@ -59,7 +59,7 @@ impl Reach {
     }
 }
 
-/// The nodes on which devices can be used together that were allocated on a node; `None`: all.
+/// The nodes on which devices with these reaches can be used together, once they are allocated for `node`; `None`: all.
 ///
 /// # Errors
 /// The selector cannot be made.
@@ -91,7 +91,7 @@ pub(crate) fn selector<'a>(
     Ok(Some(NodeSelector { node_selector_terms: vec![term] }))
 }
 
-/// Selects one node.
+/// A selector for one node, by its name.
 ///
 /// # Errors
 /// The selector cannot be made.

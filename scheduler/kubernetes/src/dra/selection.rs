@@ -11,7 +11,7 @@ use super::pools::{is_given_out, unsupported_feature};
 use super::take::thousandths;
 use super::{CORE, DRIVER, MEMORY, Pool, PoolKey, Pools, Taken};
 
-/// Characters of expressions that stand in an attribute's name.
+/// Characters of the expressions that stand in an attribute's name, at most.
 const TEXT_MAX: usize = 200;
 
 /// What a request asks of a device.
@@ -25,7 +25,7 @@ pub(crate) struct Criteria {
 }
 
 impl Criteria {
-    /// Equal for equal criteria.
+    /// A text that is equal for equal criteria.
     pub(crate) fn key(&self) -> String {
         let capacity: BTreeMap<&String, &String> = self.capacity.iter().map(|(name, of)| (name, &of.0)).collect();
         serde_json::json!([self.class, self.expressions, self.tolerations, capacity]).to_string()
@@ -41,16 +41,16 @@ impl Criteria {
 #[derive(Debug)]
 pub(crate) struct Selection {
     pub(crate) criteria: Criteria,
-    /// The attribute that the books have on each of the devices. It is read by users, too.
+    /// The attribute by which the books mark each of the devices. Users read its name, too.
     pub(crate) attribute: String,
     /// Our driver's pools.
     pools: BTreeMap<PoolKey, Result<BTreeMap<String, Taken>, String>>,
-    /// What was found of all drivers' devices that are selected, or may be; `None`: our driver has such that will do, and
-    /// nothing else counts.
+    /// By pool, the findings about the devices of all drivers that are selected, or may be. `None`: devices of our
+    /// driver will do, and only these count.
     others: Option<BTreeMap<PoolKey, BTreeMap<String, Found>>>,
 }
 
-/// What was found of a device that criteria select, if it goes to one claim as a whole.
+/// The finding about a device that criteria select, or may select, for a claim that takes it as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Usable,
@@ -62,21 +62,21 @@ pub(crate) enum Found {
     Failed(String),
 }
 
-/// To whose devices criteria lead.
+/// The driver whose devices criteria select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Ours,
-    /// This driver's, and maybe others', but not ours.
+    /// The devices are this driver's, and perhaps those of further drivers, but none is ours.
     Other(String),
-    /// There are none. Such can still come.
+    /// No such device is there now, but one can still come.
     Unknown,
 }
 
 impl Selection {
-    /// `number` tells it from all others.
+    /// `number` makes the name of the attribute unique.
     pub(crate) fn new(criteria: Criteria, number: u64) -> Selection {
         let mut named = format!("usable for DeviceClass {:?}", criteria.class);
-        // The first expressions are the class's.
+        // The expressions of the class come first.
         if !criteria.expressions.is_empty() {
             let expressions = criteria.expressions.join(" && ");
             let cut: String = expressions.chars().take(TEXT_MAX).collect();
@@ -133,7 +133,7 @@ impl Selection {
         self.pools.values().flatten().flat_map(BTreeMap::values)
     }
 
-    /// To whose devices the criteria lead.
+    /// The driver whose devices the criteria select.
     pub(crate) fn whose(&self) -> Whose {
         if self.ours().next().is_some() {
             return Whose::Ours;
@@ -144,12 +144,12 @@ impl Selection {
         other.map_or(Whose::Unknown, Whose::Other)
     }
 
-    /// What was found of a device of another driver, if our driver has none that will do.
+    /// The finding about a device, if our driver has no device that will do. `None`: the device is not selected.
     pub(crate) fn found(&self, pool: &PoolKey, device: &str) -> Option<&Found> {
         self.others.as_ref()?.get(pool)?.get(device)
     }
 
-    /// All that was found, if our driver has no device that will do.
+    /// All findings, if our driver has no device that will do.
     pub(crate) fn all_found(&self) -> impl Iterator<Item = (&PoolKey, &String, &Found)> {
         let pools = self.others.iter().flatten();
         pools.flat_map(|(key, found)| found.iter().map(move |(device, found)| (key, device, found)))
@@ -205,7 +205,7 @@ impl Selection {
         })
     }
 
-    /// What is asked for, where no device is there that could round it.
+    /// What is asked for, used where there is no device by which it could be rounded.
     fn wanted(&self) -> (DeviceCore, DeviceMemory) {
         let amount = |name: &str| self.criteria.capacity.get(name).and_then(|wanted| thousandths(&wanted.0));
         let core = amount(CORE).map_or(1000, |core| u32::try_from(core / 100).unwrap_or(1000).clamp(1, 1000));
@@ -215,7 +215,7 @@ impl Selection {
     }
 }
 
-/// What is found of a pool's devices that criteria select, or may.
+/// The findings about the devices of a pool that criteria select, or may select.
 fn found(criteria: &Criteria, expressions: &[Expression], driver: &str, pool: &Pool) -> BTreeMap<String, Found> {
     let of_device = |device: &Device| match selects(expressions, driver, device) {
         Ok(false) => None,
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(others.whose(), Whose::Other("gpu.example.com".into()));
         let error = others.part().unwrap_err();
         assert!(error.contains("gpu.example.com"), "{error}");
-        // Nobody has such a device: it can still come.
+        // No node has such a device, but one can still come.
         let none = selection(&pools, &[r#"device.driver == "gpu.aliquot.dev""#], json!([]));
         assert_eq!(none.whose(), Whose::Unknown);
         assert_eq!(none.part(), Ok((DeviceCore::new(250), DeviceMemory::Thousandths(1000))));

@@ -17,12 +17,12 @@ pub(crate) struct Taken {
     pub(crate) consumed: Option<BTreeMap<String, Quantity>>,
     pub(crate) core: DeviceCore,
     pub(crate) memory: Bytes,
-    /// It is all of the device's memory.
+    /// The request takes all of the device's memory.
     pub(crate) is_all_memory: bool,
 }
 
 impl Taken {
-    /// What a request takes of a device that nobody has a part of; `None`: the device cannot give it.
+    /// What a request takes of a device of which no part is held; `None`: the device cannot give it.
     pub(super) fn of(device: &Device, wanted: &BTreeMap<String, Quantity>) -> Option<Taken> {
         let capacities = device.capacity.as_ref()?;
         let is_known = capacities.len() == 2 && capacities.contains_key(CORE) && capacities.contains_key(MEMORY);
@@ -52,7 +52,7 @@ impl Taken {
         })
     }
 
-    /// What takes as much of each device as these do, as one request. `None`: they differ.
+    /// One request that takes as much of each device as all of these do. `None`: the amounts differ.
     pub(super) fn as_one<'a>(mut all: impl Iterator<Item = &'a Taken> + Clone) -> Option<(DeviceCore, DeviceMemory)> {
         let first = all.clone().next()?;
         if all.clone().any(|taken| taken.core != first.core) {
@@ -71,7 +71,7 @@ impl Display for Taken {
     }
 }
 
-/// What nobody holds of a device.
+/// The free part of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Free {
     core: DeviceCore,
@@ -80,7 +80,7 @@ pub(crate) struct Free {
 }
 
 impl Free {
-    /// What is left of a device with so much memory, if these hold parts of it.
+    /// What is left of a device with this memory, when these parts of it are held.
     pub(crate) fn of(memory: Bytes, held: impl Iterator<Item = (DeviceCore, Bytes)>) -> Free {
         let whole = Free { core: DeviceCore::WHOLE, memory, is_whole: true };
         held.fold(whole, |left, (core, memory)| Free {
@@ -95,7 +95,7 @@ impl Free {
         takes.core <= self.core && takes.memory <= self.memory && (self.is_whole || !goes_as_a_whole)
     }
 
-    /// How far it is from enough, in thousandths of what is taken, by the resource that lacks more.
+    /// How much is missing, in thousandths of what is taken: the larger value of time and memory.
     pub(crate) fn shortfall(self, takes: &Taken) -> u128 {
         let lacks = |wanted: u128, free: u128| (wanted.saturating_sub(free) * 1000).div_ceil(wanted.max(1));
         let core = lacks(takes.core.get().into(), self.core.get().into());
@@ -123,7 +123,7 @@ impl Display for Parts {
     }
 }
 
-/// What a result of an allocation holds of a device: all of what it does not name.
+/// What a result of an allocation holds of a device. Of a capacity that the result does not name, it holds all.
 pub(crate) fn held(result: &DeviceRequestAllocationResult, device: &Device) -> Option<(DeviceCore, Bytes)> {
     let of = |name: &str| {
         let all = thousandths(&device.capacity.as_ref()?.get(name)?.value.0)?;
@@ -132,12 +132,12 @@ pub(crate) fn held(result: &DeviceRequestAllocationResult, device: &Device) -> O
         Some((amount, all))
     };
     let ((core, all_core), (memory, all_memory)) = (of(CORE)?, of(MEMORY)?);
-    // What is out of all proportion is all there is.
+    // An amount that is too large to compute with counts as the whole device.
     let core = part_of(core, all_core).unwrap_or(DeviceCore::WHOLE);
     Some((core, bytes(memory).or_else(|| bytes(all_memory))?))
 }
 
-/// A quantity in thousandths, rounded up; `None`: it is none, or is negative.
+/// A quantity in thousandths, rounded up; `None`: the text is not a quantity, or is negative.
 pub(crate) fn thousandths(text: &str) -> Option<u128> {
     quantity::thousandths(text).ok()
 }
@@ -157,7 +157,7 @@ fn consumed_of(capacity: &DeviceCapacity, wanted: Option<&Quantity>) -> Option<u
     (takes <= all).then_some(takes)
 }
 
-/// The least amount that a policy allows and that is not less; `None`: there is none.
+/// The least amount that a policy allows and that is not less than `wanted`; `None`: there is none.
 fn rounded_up(wanted: u128, policy: &CapacityRequestPolicy) -> Option<u128> {
     if let Some(range) = &policy.valid_range {
         let min = thousandths(&range.min.0)?;
@@ -185,7 +185,7 @@ fn rounded_up(wanted: u128, policy: &CapacityRequestPolicy) -> Option<u128> {
     values.into_iter().find(|value| *value >= wanted)
 }
 
-/// A part of a device's time, in thousandths of it and rounded up.
+/// The part of a device's time that `core` is of `all`, in thousandths, rounded up.
 fn part_of(core: u128, all: u128) -> Option<DeviceCore> {
     let part = core.checked_mul(1000).filter(|_| all > 0)?.div_ceil(all);
     u32::try_from(part).ok().map(DeviceCore::new)
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(result(json!({"core": "25", "memory": "2Gi"})), (DeviceCore::new(250), Bytes::new(2 * GIB)));
         assert_eq!(result(json!({"core": "25"})), (DeviceCore::new(250), Bytes::new(80 * GIB)));
         assert_eq!(result(Value::Null), (DeviceCore::WHOLE, Bytes::new(80 * GIB)));
-        // Whoever wrote this holds at least the device.
+        // An amount that is too large, or that is no quantity, holds the whole device.
         for amount in ["1e33", "1e20", "none"] {
             let consumed = json!({"core": amount, "memory": amount});
             let (core, memory) = result(consumed);

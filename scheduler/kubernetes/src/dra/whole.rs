@@ -1,7 +1,8 @@
-//! Which whole devices requests get together: an exact search, in the order in which Kubernetes' own allocator tries.
+//! Chooses whole devices for several requests together. The search is exact, and tries in the order of Kubernetes' own
+//! allocator.
 //!
-//! Devices are numbered from 0. A request takes the first of its choices with which the requests after it find devices,
-//! too, and of the devices that will do the first ones.
+//! Devices are numbered from 0. A request takes the first of its choices, and the first devices for it, with which the
+//! requests after it find devices, too.
 
 use std::collections::BTreeSet;
 
@@ -9,36 +10,35 @@ use aliquot_scheduler_core::Comparison;
 
 use super::Linked;
 
-/// Devices that one claim can have, as Kubernetes bounds it.
+/// Devices that one claim can have, at most. The limit is Kubernetes'.
 const RESULTS_MAX: usize = 32;
-/// Devices that are tried before the search is given up. It is the number of trials after which the core takes a node for
-/// full.
+/// Trials of a device, after which the search is given up. The core, too, takes a node for full after this many trials.
 const TRIALS_MAX: u32 = 20_000;
 
 /// A request of a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// Tells the claims apart.
+    /// The number of the claim that the request belongs to.
     pub(crate) claim: usize,
-    /// The first that can be had is taken.
+    /// In order of preference: the first choice that can be had is taken.
     pub(crate) choices: Vec<Choice>,
 }
 
-/// So many different devices of these.
+/// Asks for `count` different ones of these devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Choice {
     pub(crate) count: usize,
-    /// Those that will do and are free, in the order in which they are tried.
+    /// The devices that will do and are free, in the order in which they are tried.
     pub(crate) devices: Vec<usize>,
 }
 
-/// What devices of requests must have in common, or must not.
+/// A value that the devices of some requests must have in common, or in which they must all differ.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// The requests, by their places among all.
+    /// The requests that the rule is about, by their places among all requests.
     pub(crate) linked: Vec<Linked>,
     pub(crate) comparison: Comparison,
-    /// What is compared of each device. One without a value will not do.
+    /// The compared value of each device. A device without a value will not do.
     pub(crate) values: Vec<Option<String>>,
 }
 
@@ -52,16 +52,17 @@ pub(crate) struct Given {
 /// Why the requests get nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
-    /// The place of the request that found no devices beside those before it.
+    /// The place of the furthest request that was tried: no devices were found for it beside those of the requests
+    /// before.
     pub(crate) request: usize,
-    /// Not everything was tried.
+    /// The search was given up before everything was tried.
     pub(crate) is_given_up: bool,
 }
 
-/// What each request gets.
+/// Finds devices for all requests. The result is in the order of the requests.
 ///
 /// # Errors
-/// They cannot have devices together, or it was not found out.
+/// The requests cannot have devices together, or the search was given up.
 pub(crate) fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
     let mut search = Search { requests, rules, given: Vec::new(), used: BTreeSet::new(), trials: 0, furthest: 0 };
     match search.serve_from(0) {
@@ -73,7 +74,7 @@ pub(crate) fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>,
 struct Search<'a> {
     requests: &'a [Request],
     rules: &'a [Rule],
-    /// What the requests up to the present one get, if the rest finds devices, too.
+    /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,
     used: BTreeSet<usize>,
     trials: u32,
@@ -81,7 +82,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Finds devices for the request at this place and for those after it.
+    /// Finds devices for the request at this place and for the requests after it. Returns whether it did.
     fn serve_from(&mut self, place: usize) -> bool {
         let Some(request) = self.requests.get(place) else { return true };
         self.furthest = self.furthest.max(place);
@@ -100,7 +101,7 @@ impl Search<'_> {
         false
     }
 
-    /// Adds so many of these devices to those of the last request, and then serves those after it.
+    /// Gives `missing` of these devices to the request at this place, and then serves the requests after it.
     fn add_devices(&mut self, place: usize, devices: &[usize], missing: usize) -> bool {
         if missing == 0 {
             return self.serve_from(place + 1);
@@ -133,7 +134,8 @@ impl Search<'_> {
         self.given.iter_mut().last().into_iter().for_each(|given| _ = given.devices.pop());
     }
 
-    /// Whether the request at this place, which is the last one, can have a device beside what is given already.
+    /// Whether the request at this place can have a device beside all devices that are given already. It is the last
+    /// request in `given`.
     fn is_allowed(&self, place: usize, device: usize) -> bool {
         let is_linked = |rule: &Rule, place: usize, choice: usize| {
             let is_it = |of: &Linked| of.request == place && of.choice.is_none_or(|of| of == choice);
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!(failure, Failure { request: 0, is_given_up: true });
     }
 
-    /// All ways to take so many different ones of these, in any order.
+    /// All ways to take `count` different ones of these devices, in any order.
     fn ways(count: usize, devices: &[usize]) -> Vec<Vec<usize>> {
         if count == 0 {
             return vec![Vec::new()];
@@ -253,7 +255,7 @@ mod tests {
         is_whole && different.len() == all.len() && rules.iter().all(keeps)
     }
 
-    /// Whether any way to serve all requests is right.
+    /// Whether there is a right way to serve all requests, found by trying all ways.
     fn can_be_served(requests: &[Request], rules: &[Rule], before: &[Given]) -> bool {
         let Some(request) = requests.get(before.len()) else { return is_right(requests, rules, before) };
         request.choices.iter().enumerate().any(|(number, choice)| {
@@ -262,7 +264,7 @@ mod tests {
         })
     }
 
-    /// What is found is right, and is found whenever trying all ways finds something.
+    /// What the search finds is right, and the search finds something whenever trying all ways does.
     #[test]
     fn random_requests_get_devices_whenever_they_can() {
         let mut state = 1_u64;

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Writes at a look, at most.
 const AT_A_LOOK: usize = 50;
 
-/// Keeps claims and parts as they should be.
+/// Plans and carries out writes at each look. Nothing is written once the lease is over.
 pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     let mut looks = interval(LOOK);
     loop {
@@ -28,7 +28,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
         for step in steps.into_iter().take(AT_A_LOOK) {
             let Some(left) = shared.fence.left() else { break };
             match timeout(left, carry_out(&client, &shared, &step)).await {
-                // Somebody else was faster, and the next look sees it.
+                // Another writer was faster. The next look plans with what it wrote.
                 Ok(Err(error)) if is_not_found(&error) || is_conflict(&error) => {}
                 Ok(Err(error)) => {
                     shared.status.write_failed(Written::ElasticGpu);
@@ -40,7 +40,8 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     }
 }
 
-/// The mirror learns of each write from its answer: the next look may come before the watch says it.
+/// Carries out one write, and shows its answer to the mirror: the next look may come before the watch reports the
+/// change.
 async fn carry_out(client: &Client, shared: &Shared, step: &Step) -> kube::Result<()> {
     let claims = |namespace: &str| Api::<ElasticGpuClaim>::namespaced(client.clone(), namespace);
     let gpus: Api<ElasticGpu> = Api::all(client.clone());
@@ -60,7 +61,7 @@ async fn carry_out(client: &Client, shared: &Shared, step: &Step) -> kube::Resul
         Step::Finalizers { claim: (namespace, name), resource_version, finalizers } => {
             let patch = json!({"metadata": {"resourceVersion": resource_version, "finalizers": finalizers}});
             let claim = claims(namespace).patch(name, &params, &Patch::Merge(patch)).await?;
-            // Without its last finalizer it may be gone already.
+            // A claim that is being deleted may be gone with its last finalizer. The watch reports what became of it.
             if claim.metadata.deletion_timestamp.is_none() {
                 shared.change(|mirror| mirror.elastic_gpu_claim(claim));
             }

@@ -10,7 +10,7 @@ use super::{ElasticGpu, ElasticGpuAmounts, ElasticGpuClaim, ElasticGpuClaimPhase
 /// A namespace, and the name of a claim in it.
 pub(crate) type Name = (String, String);
 
-/// All that is known of them.
+/// The objects that the watches and the answers to writes have shown, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) classes: BTreeMap<String, ElasticGpuClassDefinition>,
@@ -18,13 +18,13 @@ pub(crate) struct Known {
     pub(crate) gpus: BTreeMap<String, ElasticGpu>,
 }
 
-/// What a pod asks for that has a claim.
+/// What a pod asks for by a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
     /// Percent of a device's time.
     pub(crate) core_percent: Option<u32>,
     pub(crate) memory_bytes: Option<u64>,
-    /// Words of which the model contains one; empty: any model will do.
+    /// The device's model contains one of these words; empty: any model will do.
     pub(crate) models: Vec<String>,
     /// The node and the UUID of the device that the claim is bound to.
     pub(crate) bound_to: Option<(String, String)>,
@@ -44,10 +44,10 @@ impl Known {
         self.gpus.get(&gpu_name(uid)).filter(|gpu| gpu.spec.claim_ref.uid == *uid)
     }
 
-    /// What a pod asks for that has a claim. `is_there` says whether a node has a device.
+    /// What a pod asks for by a claim. `is_there` says whether a node has a device.
     ///
     /// # Errors
-    /// The claim gives it nothing.
+    /// The claim gives the pod nothing: its part is lost, its class is missing, or no valid amount is said.
     pub(crate) fn asked(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Result<Asked, Unmet> {
         let gpu = self.gpu_of(claim);
         if let Some(text) = self.loss_of(claim, is_there) {
@@ -68,7 +68,7 @@ impl Known {
         self.classes.get(name).ok_or_else(|| Unmet { reason: "ClassNotFound", text: text() })
     }
 
-    /// Why a claim has lost its part; `None`: it has it, or never had one.
+    /// Why a claim has lost its part; `None`: it still has its part, or never had one.
     pub(super) fn loss_of(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Option<String> {
         let advice = "delete the claim, and make it anew";
         let Some(gpu) = self.gpu_of(claim) else {
@@ -92,7 +92,8 @@ pub(super) fn gpu_name(claim_uid: &str) -> String {
     format!("egpu-{claim_uid}")
 }
 
-/// Percent of time and bytes of memory. Where the schema holds, only the last refusal happens.
+/// Reads the percent of time and the bytes of memory. The schema refuses most invalid values, but lets through amounts
+/// of memory that exceed 64 bits.
 fn read(amounts: &ElasticGpuAmounts) -> Result<(Option<u32>, Option<u64>), Unmet> {
     let unmet = |text: String| Unmet { reason: "NoAmount", text: format!("{text}; make the claim anew with another") };
     let core = amounts.core.map(|core| {

@@ -1,6 +1,6 @@
-//! What is to be written so that classes, claims and parts are as they should be. Pure: no clock, no network.
+//! Plans the writes that bring claims and parts into the state that they should have. Pure: no clock, no network.
 //!
-//! Each step follows from what is there now, so it does not matter which of them an earlier leader has done.
+//! Each step follows from what is there now, so it does not matter which steps an earlier leader has done.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::condition::Condition;
 
-/// Keeps a claim for as long as a pod has what it says.
+/// The finalizer that keeps a claim from being deleted while a bound pod uses it.
 pub(super) const PROTECTION: &str = "aliquot.dev/elastic-gpu-protection";
 
 /// The condition of a claim that says whether it is bound.
 const BOUND: &str = "Bound";
 
-/// A pod that is bound to a node, and has a claim.
+/// A bound pod that uses a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Use {
-    /// The name of the pod as people write it.
+    /// The pod, as `namespace/name`.
     pub(crate) pod: String,
-    /// What it has by the claim; `None`: that is not known.
+    /// The part that the pod has by the claim; `None`: that is not known.
     pub(crate) given: Option<Given>,
 }
 
@@ -40,18 +40,18 @@ pub(crate) struct Given {
     pub(crate) memory_bytes: u64,
 }
 
-/// A write.
+/// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
-    /// A claim is to have these finalizers, if it is still this version of it.
+    /// Sets the finalizers of a claim, if the claim still has this version.
     Finalizers {
         claim: Name,
         resource_version: String,
         finalizers: Vec<String>,
     },
-    /// A part is to be made.
+    /// Makes a part.
     Make(Box<ElasticGpu>),
-    /// A part is to be deleted, if it is still the one with this UID.
+    /// Deletes a part, if the object still has this UID.
     Delete {
         gpu: String,
         uid: String,
@@ -60,7 +60,7 @@ pub(crate) enum Step {
     SayOfGpu(String, ElasticGpuStatus),
 }
 
-/// What is to be done now. `uses`: the pods that have claims. `is_there`: whether a node has a device.
+/// The writes that are due now. `uses`: by claim, the bound pod that uses it. `is_there`: whether a node has a device.
 pub(crate) fn plan(
     known: &Known,
     uses: &BTreeMap<Name, Use>,
@@ -85,7 +85,7 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         let is_leaving = claim.metadata.deletion_timestamp.is_some();
         let mut steps = Vec::new();
         let is_protected = claim.finalizers().iter().any(|of| of == PROTECTION);
-        // The API server refuses new finalizers of what is being deleted.
+        // The API server refuses new finalizers on an object that is being deleted.
         let is_to_be_protected = !is_protected && !is_leaving;
         let is_to_go = is_protected && is_leaving && used_by.is_none();
         if is_to_be_protected || is_to_go {
@@ -105,15 +105,15 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         if claim.status.as_ref() != Some(&status) {
             steps.push(Step::SayOfClaim(name.clone(), Box::new(status)));
         }
-        // First it is made: a claim is bound to what there is.
+        // The part goes first, so that the claim's status names an object that is there.
         steps.splice(0..0, made.map(|made| Step::Make(Box::new(made))));
         steps
     }
 
-    /// The part that a pod of the claim has, to be bound to the claim.
+    /// The `ElasticGPU` to make: the part that the claim's pod has, bound to the claim.
     fn part(&self, claim: &ElasticGpuClaim, given: &Given) -> Option<ElasticGpu> {
         let uid = claim.metadata.uid.clone()?;
-        // A class that is gone by now says nothing any more.
+        // If the class has been deleted, the default policy holds.
         let reclaim_policy = self.known.class_of(claim).map(|class| class.reclaim_policy).unwrap_or_default();
         let capacity = ElasticGpuCapacity {
             core: i32::try_from(given.core_percent).unwrap_or(i32::MAX),
@@ -150,7 +150,7 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         let gpu = made.or_else(|| self.known.gpu_of(claim));
         let (phase, reason, text) = match (gpu, unmet) {
             (_, Some(Unmet { reason: reason @ "Lost", text })) => (ElasticGpuClaimPhase::Lost, reason, text),
-            // What is bound stays bound without its class.
+            // A bound claim stays bound when its class is deleted.
             (Some(_), _) => {
                 let text = used_by.map_or_else(String::new, |used| format!("pod {} has it", used.pod));
                 (ElasticGpuClaimPhase::Bound, BOUND, text)

@@ -1,4 +1,4 @@
-//! Claims for parts of devices that pods name, which pod has each, and what it asks for by it.
+//! Claims for parts of devices: which pods name each claim, which pod uses it, and what that pod asks for by it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,14 @@ use crate::elastic::{self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDe
 use crate::placement::{self, NODE_NAME};
 use crate::pod::PodFacts;
 
-/// What is known of classes, claims and parts, and which pods name claims.
+/// The known classes, claims and parts, and the pods that name claims.
 #[derive(Debug, Default)]
 pub(super) struct ElasticGpus {
     known: elastic::Known,
     /// The pods that name each claim, whether it is known or not.
     users: BTreeMap<Name, BTreeSet<String>>,
-    /// Claims of which something has changed.
+    /// Claims for which something has changed: themselves, their class, their part, its node, or the pods that name
+    /// them.
     changed: BTreeSet<Name>,
 }
 
@@ -70,7 +71,7 @@ impl Mirror {
         self.elastic_gpus.known.gpus.keys().cloned().collect()
     }
 
-    /// A pod names these claims. Whatever has changed of it may concern the others that name them.
+    /// Lists a pod with the claims that it names. A change of this pod may concern the other pods that name them.
     pub(super) fn list_in_elastic_gpu_claims(&mut self, facts: &PodFacts) {
         for name in names_of(facts) {
             self.elastic_gpus.users.entry(name.clone()).or_default().insert(facts.uid.clone());
@@ -78,7 +79,7 @@ impl Mirror {
         }
     }
 
-    /// A pod does not name these claims any more.
+    /// Removes a pod from the lists of the claims that it named.
     pub(super) fn unlist_in_elastic_gpu_claims(&mut self, facts: &PodFacts) {
         for name in names_of(facts) {
             if let Some(users) = self.elastic_gpus.users.get_mut(&name) {
@@ -91,21 +92,21 @@ impl Mirror {
         }
     }
 
-    /// Looks again at the pods that name claims of which something has changed.
+    /// Has the pods looked at again that name a claim for which something has changed.
     pub(super) fn look_at_elastic_gpus(&mut self) {
         for name in std::mem::take(&mut self.elastic_gpus.changed) {
             self.changed_pods.extend(self.elastic_gpus.users.get(&name).into_iter().flatten().cloned());
         }
     }
 
-    /// A node's devices may be others now: the pods of claims that are bound there are to be looked at.
+    /// The devices of a node may have changed, so pods are looked at again that name claims with parts on it.
     pub(super) fn elastic_gpus_of_node_changed(&mut self, node: &str) {
         let gpus = self.elastic_gpus.known.gpus.values().filter(|gpu| gpu.spec.node_name == node);
         let claims = gpus.map(|gpu| (gpu.spec.claim_ref.namespace.clone(), gpu.spec.claim_ref.name.clone()));
         self.elastic_gpus.changed.extend(claims);
     }
 
-    /// Where a pod may run whose claims are bound already: on their node.
+    /// Limits a pod to the node of the parts that its claims are bound to already.
     ///
     /// # Errors
     /// A claim gives it nothing.
@@ -148,7 +149,7 @@ impl Mirror {
         asked.map_err(|unmet| format!("the ElasticGPUClaim {name:?}: {}", unmet.text))
     }
 
-    /// The pod that has a claim, or is the next to have it: one that is bound, else the oldest.
+    /// The pod that uses a claim or is the next to use it: a bound pod, or else the oldest pod that waits.
     fn user_of(&self, name: &Name) -> Option<&PodFacts> {
         let pods = self.elastic_gpus.users.get(name)?.iter().filter_map(|uid| self.pods.get(uid));
         let holds = |pod: &super::KnownPod| pod.instance.is_some() || pod.facts.node.is_some();
@@ -171,18 +172,19 @@ impl Mirror {
         Some(&found.model)
     }
 
-    /// What is to be written of claims and parts now.
+    /// The writes for claims and parts that are due now.
     pub(crate) fn elastic_steps(&self, now: Timestamp) -> Vec<Step> {
         let names = self.elastic_gpus.users.keys();
         let uses = names.filter_map(|name| Some((name.clone(), self.use_of(name)?))).collect();
         elastic::plan(&self.elastic_gpus.known, &uses, |node, device| self.has_device(node, device), now)
     }
 
-    /// The bound pod that has a claim, and what it has by it.
+    /// The bound pod that uses a claim, and the part that it has.
     fn use_of(&self, name: &Name) -> Option<Use> {
         let facts = self.user_of(name)?;
         let node = facts.node.clone()?;
-        // Whoever makes a pod can write a decision, but not that it is bound by it.
+        // The author of a pod may have written the decision. Only the scheduler writes the generation: an admission
+        // policy keeps others from it.
         let decision = facts.decision.as_ref().filter(|_| facts.generation.is_some());
         let given = decision.and_then(|decision| decision.as_ref().ok()).and_then(|decision| {
             let index = (0..facts.words.containers.len())

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::elastic::ElasticGpuClassDefinition;
 
-/// What there is of claims for parts, and who has them.
+/// Claims, parts, and the pods that use them.
 #[derive(Default)]
 struct World {
     known: Known,
@@ -27,7 +27,7 @@ impl World {
         self.known.classes.insert("fast".into(), class);
     }
 
-    /// Makes the claim as it is, but for this.
+    /// Merges `more` into the claim, which is made first if there is none.
     fn claim(&mut self, more: Value) {
         let before = self.known.claims.get(&name());
         let mut claim = before.map_or_else(
@@ -47,7 +47,7 @@ impl World {
         self.known.claims.insert(name(), serde_json::from_value(claim).unwrap());
     }
 
-    /// A pod has what the claim says.
+    /// A bound pod uses the claim, and has the part that the claim asks for.
     fn used(&mut self) {
         let given = Given {
             node: "n".into(),
@@ -64,7 +64,7 @@ impl World {
         plan(&self.known, &self.uses, |_, device| !self.gone.iter().any(|gone| gone == device), now)
     }
 
-    /// Does what is planned, until nothing more is.
+    /// Carries out what is planned until the plan is empty.
     fn reconcile(&mut self) {
         for _ in 0..10 {
             let steps = self.plan();
@@ -110,7 +110,7 @@ impl World {
         self.claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     }
 
-    /// The phase, the reason and the sentence that the claim's status has.
+    /// The phase, the reason and the sentence in the claim's status.
     fn said(&self) -> (ElasticGpuClaimPhase, &str, &str) {
         let status = self.known.claims[&name()].status.as_ref().unwrap();
         let [condition] = status.conditions.as_slice() else { panic!("{status:?}") };
@@ -241,7 +241,7 @@ fn a_claim_has_lost_a_part_whose_device_is_gone() {
     world.reconcile();
     assert!(world.said().0 == ElasticGpuClaimPhase::Lost && world.said().2.contains("GPU-1"), "{:?}", world.said());
     assert_eq!(world.gpu().status.as_ref().unwrap().phase, ElasticGpuPhase::Failed);
-    // The node was away for a while.
+    // The node comes back with its device.
     world.gone.clear();
     world.reconcile();
     assert_eq!(world.said().0, ElasticGpuClaimPhase::Bound);

@@ -1,9 +1,9 @@
 //! Claims for devices of other drivers: whole devices, by the structured parameters that Kubernetes defines.
 //!
-//! The core does not know these devices. What pods ask for by such claims is of a *kind*: alike for the pods of one
-//! workload. For each kind and node the books count places: for so many pods of the kind one after the other devices are
-//! free there. The pod takes one place. Which devices it gets is decided when it is bound; between kinds that want the
-//! same devices, and on nodes that reach the same ones, the first one that is bound wins.
+//! The core does not know these devices. Pods that ask for the same by such claims, as those of one workload do, are of
+//! one *kind*. For each kind and node the books count *places*: how many pods of the kind can get devices there, one
+//! after the other. A pod takes one place. Its devices are chosen when it is bound. Several kinds can want the same
+//! devices, and several nodes can reach the same ones; then the pod that is bound first gets them.
 
 mod allocation;
 
@@ -14,35 +14,36 @@ use super::{DeviceClaims, Name, names_of};
 use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Found, PoolKey, Selection, Whose};
 use crate::pod::PodFacts;
 
-/// Kinds that no pod waits for are dropped when there are more than so many.
+/// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
 
-/// Places that are counted of a kind on a node, at most. Who finds them all taken waits for one more look.
+/// Places that are counted for a kind on a node, at most. A pod that finds all of them taken waits until they are
+/// counted again.
 const PLACES_MAX: u64 = 64;
 
 /// A device of a pool.
 pub(super) type DeviceId = (PoolKey, String);
 
-/// What is known of claims for devices of other drivers.
+/// What the mirror knows of claims for devices of other drivers.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// By what tells kinds apart.
+    /// By the key that `DeviceClaims::key_of_kind` gives.
     kinds: BTreeMap<String, Kind>,
     kinds_made: u64,
     /// The claims to which each device is allocated.
     held: BTreeMap<DeviceId, BTreeSet<Name>>,
     /// The devices that are allocated to each claim.
     held_by: BTreeMap<Name, BTreeSet<DeviceId>>,
-    /// By UID of pods that are being bound, what they are to get.
+    /// By the UID of a pod that is being bound, the devices that it is to get.
     promised: BTreeMap<String, BTreeSet<DeviceId>>,
 }
 
-/// What pods ask for together.
+/// What pods that ask for the same have in common.
 #[derive(Debug)]
 struct Kind {
-    /// What the books call a place. Users read it, too.
+    /// The name of a place in the books. Users read it, too.
     name: String,
-    /// By claim.
+    /// What each claim of such a pod asks for.
     asks: Vec<Ask>,
     /// The keys of the selections that its requests need.
     selections: BTreeSet<String>,
@@ -52,7 +53,7 @@ impl Mirror {
     /// The claims of a pod that are to be allocated with it, and that ask for devices of other drivers.
     ///
     /// # Errors
-    /// A claim asks for more than such devices, or they are not known yet.
+    /// A claim asks for devices of our driver, too.
     fn others_of(&self, facts: &PodFacts) -> Result<Vec<Ask>, String> {
         let claims = names_of(facts).filter_map(|name| self.device_claims.claims.get(&name)).cloned();
         let extended = self.extended_of(facts).ok().flatten().map(|made| made.claim);
@@ -67,7 +68,7 @@ impl Mirror {
         Ok(asks)
     }
 
-    /// Counts places for what the pods that have changed and wait ask of other drivers.
+    /// Adds the kinds of changed pods that wait. Places of a new kind are counted on all nodes.
     pub(super) fn learn_kinds(&mut self) {
         let is_waiting = |facts: &&PodFacts| facts.scheduler == self.own_name && facts.node.is_none();
         let pods = self.changed_pods.iter().filter_map(|uid| Some(&self.pods.get(uid)?.facts)).filter(is_waiting);
@@ -91,7 +92,8 @@ impl Mirror {
         self.changed_nodes.extend(self.nodes.keys().cloned());
     }
 
-    /// What a pod asks of other drivers, with what tells it apart; `None`: nothing that can be looked for.
+    /// The kind of a pod, and its key; `None`: it asks other drivers for nothing, or for nothing that can be looked
+    /// for.
     fn kind_of(&self, facts: &PodFacts) -> Option<(String, Kind)> {
         let asks = self.others_of(facts).ok().filter(|asks| !asks.is_empty())?;
         let key = self.device_claims.key_of_kind(&asks).ok()?;
@@ -105,14 +107,15 @@ impl Mirror {
         Some((key, Kind { name, asks, selections }))
     }
 
-    /// How many pods of each kind find devices on a node now, by the names of places. What is none is left out.
+    /// How many pods of each kind can get devices on a node now, by the name of the kind's place. Kinds without any are
+    /// left out.
     pub(in super::super) fn places_on(&self, node: &str) -> BTreeMap<String, u64> {
         let kinds = self.device_claims.others.kinds.values();
         let places = kinds.map(|kind| (kind.name.clone(), self.places_of(&kind.asks.iter().collect::<Vec<_>>(), node)));
         places.filter(|(_, places)| *places > 0).collect()
     }
 
-    /// It is told again of the nodes where these devices can be used what is free of them.
+    /// The use of these devices has changed: places are counted again on the nodes where they can be used.
     pub(super) fn others_changed(&mut self, devices: &BTreeSet<DeviceId>) {
         if self.device_claims.others.kinds.is_empty() {
             return;
@@ -125,7 +128,7 @@ impl Mirror {
         }
     }
 
-    /// A pod that is being bound gets these devices.
+    /// Keeps these devices for a pod that is being bound.
     pub(in super::super) fn promise(&mut self, uid: &str, devices: BTreeSet<DeviceId>) {
         if !devices.is_empty() {
             self.others_changed(&devices);
@@ -133,7 +136,7 @@ impl Mirror {
         }
     }
 
-    /// What was promised to a pod is allocated to its claims, or given back.
+    /// Ends what is kept for a pod: the devices are allocated to its claims by now, or given back.
     pub(in super::super) fn end_promise(&mut self, uid: &str) {
         if let Some(devices) = self.device_claims.others.promised.remove(uid) {
             self.others_changed(&devices);
@@ -142,12 +145,12 @@ impl Mirror {
 }
 
 impl Others {
-    /// Forgets kinds of which a selection is not kept any more.
+    /// Forgets the kinds that need a selection which is not kept any more.
     pub(super) fn retain(&mut self, selections: &BTreeMap<String, Selection>) {
         self.kinds.retain(|_, kind| kind.selections.iter().all(|key| selections.contains_key(key)));
     }
 
-    /// A claim has these devices now. Answers those that it has or had, if it has others than before.
+    /// Notes the devices that a claim has now. Returns the devices that it has gained or lost.
     pub(super) fn note_held(&mut self, name: &Name, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         let before = self.held_by.remove(name).unwrap_or_default();
         for device in &before {
@@ -174,7 +177,7 @@ impl Others {
 }
 
 impl DeviceClaims {
-    /// Says that a device that a claim has as a whole is allocated to another claim, too.
+    /// Why the allocation of a claim is wrong: one of its whole devices is allocated to another claim, too.
     pub(super) fn held_twice(&self, claim: &ClaimFacts) -> Option<String> {
         let results = claim.allocation.iter().flat_map(|allocation| &allocation.results);
         let whole = results.filter(|result| result.driver != DRIVER && result.share_id.is_none());
@@ -190,7 +193,7 @@ impl DeviceClaims {
         selection.ok_or_else(|| of_request("its devices are not selected yet".to_owned()))
     }
 
-    /// The driver to which a request leads, if it is another one.
+    /// The other driver whose devices a request selects; `None`: it selects devices of our driver, or none.
     fn driver_of(&self, ask: &DevicesAsk) -> Option<String> {
         match self.selection(ask).ok()?.whose() {
             Whose::Other(driver) => Some(driver),
@@ -198,10 +201,11 @@ impl DeviceClaims {
         }
     }
 
-    /// Whether a claim asks for devices of other drivers. Requests that lead nowhere can be for any.
+    /// Whether a claim asks for devices of other drivers. A request that selects no device does not count: it may be
+    /// for devices of any driver.
     ///
     /// # Errors
-    /// It asks for such and for ours.
+    /// The claim asks for devices of our driver, too.
     pub(super) fn is_for_others(&self, ask: &Ask) -> Result<bool, String> {
         let mut ours = None;
         let mut others = None;
@@ -225,7 +229,7 @@ impl DeviceClaims {
     /// Refuses what is not supported of a claim for devices of other drivers.
     ///
     /// # Errors
-    /// The request, the driver and what it is.
+    /// The text names the request, the driver and what is not supported.
     pub(super) fn check_others(&self, ask: &Ask) -> Result<(), String> {
         for request in &ask.requests {
             for choice in &request.choices {
@@ -249,7 +253,8 @@ impl DeviceClaims {
         Ok(())
     }
 
-    /// A request for all devices is refused if it is not known which these are, or if they are not other drivers' alone.
+    /// Refuses a request for all devices if it is not known which these are, if one is our driver's, or if one needs
+    /// what is not supported.
     fn check_all(&self, ask: &DevicesAsk, driver: &str) -> Result<(), String> {
         if !ask.is_all {
             return Ok(());
@@ -266,7 +271,8 @@ impl DeviceClaims {
         why.map_or(Ok(()), |why| Err(format!("request {:?} asks for all devices of {driver}: {why}", ask.name)))
     }
 
-    /// What keeps so many devices from being given out for a request that too few are left wherever they are.
+    /// Why too few devices in the whole cluster can be given out for a request: the others need what is not supported,
+    /// or an expression fails on them. `None`: this does not make them too few.
     fn unsupported(&self, ask: &DevicesAsk) -> Result<Option<String>, String> {
         let (mut usable, mut why) = (0_usize, None);
         for ((driver, _), device, found) in self.selection(ask)?.all_found().filter(|((of, _), ..)| of != DRIVER) {
@@ -282,7 +288,7 @@ impl DeviceClaims {
         Ok(why.filter(|_| usable < usize::from(ask.count)))
     }
 
-    /// What tells pods apart that ask for different things.
+    /// A key that is equal for pods that ask for the same.
     fn key_of_kind(&self, asks: &[Ask]) -> Result<String, String> {
         let of_choice = |ask: &DevicesAsk| {
             let count = (!ask.is_all).then_some(ask.count);
@@ -298,7 +304,7 @@ impl DeviceClaims {
         Ok(asks.iter().map(of_ask).collect::<Result<Vec<String>, String>>()?.join("\n"))
     }
 
-    /// What the books call a place for a pod that asks for this.
+    /// The name in the books of a place for a pod that asks for this.
     pub(super) fn place_for(&self, asks: &[Ask]) -> Result<String, String> {
         let kind = self.others.kinds.get(&self.key_of_kind(asks)?);
         kind.map(|kind| kind.name.clone()).ok_or_else(|| "its devices are not looked for yet".to_owned())

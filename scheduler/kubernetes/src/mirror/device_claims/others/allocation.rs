@@ -1,4 +1,4 @@
-//! Which devices of other drivers claims get on a node.
+//! Chooses the devices of other drivers that claims get on a node.
 
 use std::collections::BTreeSet;
 
@@ -31,8 +31,8 @@ impl OnNode<'_> {
 }
 
 impl Mirror {
-    /// How many pods that ask for this find devices on a node, one after the other. Devices that other nodes reach, too,
-    /// are a place for one.
+    /// How many pods that ask for this can get devices on a node, one after the other. Counting ends with the first pod
+    /// that gets a device which other nodes reach, too, because those nodes count it as well.
     pub(super) fn places_of(&self, asks: &[&Ask], node: &str) -> u64 {
         let Some(mut problem) = self.problem(asks, node).filter(|problem| !problem.devices.is_empty()) else {
             return 0;
@@ -69,7 +69,7 @@ impl Mirror {
             })
         });
         let devices: Vec<OnNode<'_>> = devices.collect();
-        // Where devices come and go it is not known what all are.
+        // While slices of a pool are missing, it is not known which all devices are.
         let is_changing = claims.pools.others_on(node).any(|(_, pool)| !pool.is_complete);
         let (mut requests, mut rules): (Vec<Request>, Vec<Rule>) = Default::default();
         for (claim, ask) in asks.iter().enumerate() {
@@ -93,7 +93,7 @@ impl Mirror {
         Some(Problem { devices, requests, rules })
     }
 
-    /// The devices that will do for a request.
+    /// How many devices a request asks for, and the free devices that will do.
     fn choice(&self, ask: &DevicesAsk, devices: &[OnNode<'_>], is_changing: bool) -> Choice {
         let selection = self.device_claims.selection(ask).ok();
         let found = |device: &OnNode<'_>| selection.and_then(|of| of.found(device.pool, device.name));
@@ -102,7 +102,7 @@ impl Mirror {
         let selected = devices.iter().filter(|device| found(device).is_some()).count();
         let count = match ask.is_all {
             false => usize::from(ask.count),
-            // All is one at least.
+            // No number is enough while it is not known which all devices are. "All" needs one device at least.
             true if is_changing => usize::MAX,
             true => selected.max(1),
         };
@@ -112,7 +112,7 @@ impl Mirror {
     /// The allocations that claims get on a node, and the devices of all of them.
     ///
     /// # Errors
-    /// Which request gets no devices there.
+    /// The text names the request that gets no devices there, and why.
     pub(in super::super) fn allocate_others(
         &self,
         claims: &[(&ClaimFacts, &Ask)],
