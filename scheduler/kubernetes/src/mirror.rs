@@ -1,12 +1,13 @@
 //! What the API server says, as the engine needs to hear it. Pure: no clock, no network.
 //!
-//! Pods, nodes, queues and namespaces come in as facts. [`Mirror::settle`] compares them with what the engine was told,
-//! and says what is new as observations. The engine's commands come in as well, and go out as writes to the API server;
-//! what became of a write comes in again.
+//! Pods, nodes, queues and namespaces come in as facts. [`Mirror::reconcile`] compares them with what the engine was
+//! told, and returns what is new as observations. The engine's commands come in as well, and go out as writes to the
+//! API server. The outcome of a write comes in again.
 //!
-//! A pod that waits for this scheduler is a claim. A bound pod is an instance: the annotation `aliquot.dev/generation`
-//! says which command has bound it, whatever scheduler the pod names. All other pods that are on a node are *foreign*: what they hold is taken off what
-//! the node has. Nobody knows which devices a foreign pod uses, so devices of such a node are not given out.
+//! A pod that waits for this scheduler is a claim. A pod that one of our commands has bound is an instance, whatever
+//! scheduler it names: the annotation `aliquot.dev/generation` names the command. All other pods on a node are
+//! *foreign*: what they hold is subtracted from what the node has. It is not known which devices a foreign pod uses, so
+//! devices of a node with such a user of devices are not given out.
 
 mod chosen;
 mod commands;
@@ -50,10 +51,10 @@ pub(crate) struct Mirror {
     term: u64,
     pods: BTreeMap<String, KnownPod>,
     nodes: BTreeMap<String, KnownNode>,
-    /// UIDs of the pods that hold room on a node, or are being bound there, whether it is known or not.
+    /// UIDs of the pods that hold room on a node, or are being bound there, whether the node is known or not.
     on_node: BTreeMap<String, BTreeSet<String>>,
     gangs: gangs::Gangs,
-    /// The labels of namespaces: of the queue and the policy of pods that name none, and for selectors.
+    /// The labels of namespaces. They name the queue and the policy of pods that name none, and selectors match them.
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
     selections: peers::Selections,
     queues: BTreeMap<String, QueueSpec>,
@@ -92,11 +93,11 @@ struct KnownPod {
     rules: PeerRules,
     /// Those rules, and the groups that it is a member of; `None`: neither.
     peers: Option<Arc<Peers>>,
-    /// The node to which a binding is on its way. What becomes of it is waited for, whatever happens to the node.
+    /// The node to which a binding is on its way. Its outcome is awaited, whatever happens to the node.
     binding_to: Option<String>,
-    /// The node that another scheduler has chosen for it, and waits for it to be bound to.
+    /// The node that another scheduler has chosen for it. That scheduler waits until the pod is bound there.
     chosen: Option<String>,
-    /// It is deleted, and its devices are still allocated to it.
+    /// The pod is deleted, but its devices are still allocated to it.
     is_gone: bool,
 }
 
@@ -107,7 +108,7 @@ struct Told {
     means: Means,
 }
 
-/// What else a binding must know of a pod.
+/// What else is needed to bind a pod.
 #[derive(Debug, Default)]
 struct Means {
     /// The containers that get the devices, and how many parts each, in the order of the parts.
@@ -117,14 +118,15 @@ struct Means {
     claimed: device_claims::Claimed,
 }
 
-/// What runs of a pod, or may.
+/// A pod's instance: what runs on a node, or may run there soon.
 #[derive(Debug)]
 struct Instance {
     node: String,
     session: u64,
     generation: Generation,
     amounts: Amounts,
-    /// The claims to which the devices are allocated, in the order of the parts; none: the pod has them without claims.
+    /// The claims to which the devices are allocated, in the order of the parts; empty: the pod has them without
+    /// claims.
     claims: Vec<device_claims::HeldClaim>,
     /// The pod is bound. Otherwise it is not known yet whether it is.
     is_bound: bool,
@@ -134,8 +136,8 @@ struct Instance {
 struct KnownNode {
     facts: NodeFacts,
     session: u64,
-    /// Pods whose binding is on its way to a node of this name that was there before. It is not known what they will
-    /// hold, so the engine hears of this node only then.
+    /// Pods with a binding on its way to an earlier node of this name. It is not known what they will hold, so the
+    /// engine hears of this node only when these bindings are settled.
     awaited: BTreeSet<String>,
     /// The last command for it, and those that are not settled.
     last: Generation,
@@ -146,7 +148,7 @@ struct KnownNode {
 }
 
 impl Mirror {
-    /// What the leader of this term knows at first. `topology`: labels of nodes, the outermost level first.
+    /// What the leader of this term knows at first: nothing. `topology`: labels of nodes, the outermost level first.
     pub(crate) fn new(own_name: &str, term: u64, topology: &[String]) -> Mirror {
         Mirror {
             own_name: own_name.to_owned(),
@@ -178,7 +180,7 @@ impl Mirror {
         }
     }
 
-    /// What the engine is to hear of all that has changed.
+    /// The observations of all that has changed, for the engine.
     pub(crate) fn reconcile(&mut self) -> Vec<Observation> {
         self.read_inventories();
         self.look_at_volumes();
@@ -196,7 +198,7 @@ impl Mirror {
         std::mem::take(&mut self.told)
     }
 
-    /// When pods came, by UID: waiting does not begin anew with each scheduler.
+    /// When pods were created, by UID, so that their waiting does not begin anew with each leader.
     pub(crate) fn added_ms(&self) -> impl Iterator<Item = (&str, u64)> {
         self.pods.iter().map(|(uid, pod)| (uid.as_str(), pod.facts.created_ms))
     }
@@ -228,7 +230,7 @@ pub(crate) struct Waiting<'a> {
     pub(crate) facts: &'a PodFacts,
     /// Why it will not be scheduled as it is.
     pub(crate) problem: Option<&'a str>,
-    /// What the books call a place with devices of other drivers for it.
+    /// The name in the books of a place with devices of other drivers for it.
     pub(crate) place: Option<&'a str>,
 }
 

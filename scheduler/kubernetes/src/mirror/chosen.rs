@@ -1,8 +1,9 @@
-//! Pods of other schedulers, which choose a node and then ask that the pod be bound there with its parts of devices.
+//! Pods of other schedulers. Such a scheduler chooses a node, and then asks that the pod be bound there with its parts
+//! of devices.
 //!
 //! Such a pod is foreign until its scheduler asks. Then it is a claim that the engine places on that node at once or
-//! refuses. What becomes of it is the answer: that the pod is bound, or why it never will be by this request. A pod that
-//! was bound so is ours from then on, as one that names this scheduler.
+//! refuses. The answer says that the pod is bound, or why this request will never bind it. A pod that was bound in this
+//! way is ours from then on, like a pod that names this scheduler.
 
 use aliquot_scheduler_core::{Claim, Constraints, NodeOperator, NodeRequirement, NodeTerm, Request, Toleration};
 
@@ -18,7 +19,7 @@ pub(crate) enum Choice {
     Bound,
     /// The answer comes later.
     Waits,
-    /// Why it cannot be.
+    /// Why the pod cannot be bound.
     Refused(String),
     /// There is no such pod, or it was not seen yet.
     Unknown,
@@ -55,7 +56,7 @@ impl Mirror {
         Choice::Waits
     }
 
-    /// Why a pod is bound for nobody who asks.
+    /// Why a pod is not bound for any scheduler that asks; `None`: it can be.
     fn refusal(&self, uid: &str) -> Option<String> {
         let facts = &self.pods.get(uid)?.facts;
         if facts.scheduler == self.own_name {
@@ -74,7 +75,8 @@ impl Mirror {
         self.answer_choice(uid, Err(why));
     }
 
-    /// Nobody waits any more for a pod to be bound. Whether that was in time: a binding that is on its way goes on.
+    /// The other scheduler no longer waits for a pod to be bound. Returns whether its request was withdrawn: a binding
+    /// that is on its way goes on.
     pub(crate) fn give_up_choice(&mut self, uid: &str) -> bool {
         let is_on_its_way = self.pods.get(uid).is_some_and(|known| known.binding_to.is_some());
         if !is_on_its_way {
@@ -83,12 +85,12 @@ impl Mirror {
         !is_on_its_way
     }
 
-    /// What became of pods that other schedulers have asked to be bound, by UID.
+    /// Takes the answers to requests to bind pods, by the UIDs of the pods.
     pub(crate) fn take_answers(&mut self) -> Vec<(String, Result<(), String>)> {
         std::mem::take(&mut self.answers)
     }
 
-    /// It is known what became of a request to bind a pod, if there is one.
+    /// Answers the request to bind a pod, if there is one.
     pub(super) fn answer_choice(&mut self, uid: &str, outcome: Result<(), String>) {
         let Some(known) = self.pods.get_mut(uid) else { return };
         if known.chosen.take().is_some() {
@@ -97,7 +99,8 @@ impl Mirror {
         }
     }
 
-    /// A pod is not what its scheduler has asked about any more, and no binding of it is on its way.
+    /// Refuses the request to bind a pod which has changed so that the request does not hold any more, unless a binding
+    /// is on its way.
     pub(super) fn drop_choice(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid).filter(|known| known.binding_to.is_none()) else { return };
         let why = match known.facts.node.as_ref() {
@@ -118,8 +121,8 @@ impl Mirror {
         }
     }
 
-    /// What a pod asks for whose node another scheduler chooses. That scheduler heeds where the pod may run; here only
-    /// amounts count, and what the pod says of devices. `node`: the node that it has chosen.
+    /// What a pod asks for if another scheduler chooses its node. That scheduler heeds where the pod may run, so only
+    /// amounts count here, and what the pod says of devices. `node`: the node that was chosen.
     ///
     /// # Errors
     /// Why such a pod gets no devices anywhere.
@@ -129,10 +132,10 @@ impl Mirror {
         let mut constraints = Constraints { tolerations: [anywhere].into(), ..Constraints::default() };
         match node {
             Some(node) => constraints.node_terms = [only_on(node)].into(),
-            // Ports are known to the books once the pod is seen, and the other scheduler counts them.
+            // The books know a pod's ports once the pod is seen. Until then the other scheduler counts them.
             None => amounts.counted.retain(|name, _| !crate::resources::is_port(name)),
         }
-        // What its claims are for is not looked at.
+        // Its claims are not read: it counts only that there are some.
         let claimed = Claimed { has_ours: !facts.claims.is_empty(), ..Claimed::default() };
         self.with_devices(facts, amounts, constraints, Means { claimed, ..Means::default() })
     }

@@ -26,19 +26,19 @@ pub(crate) struct Binding {
     pub(crate) uid: String,
     pub(crate) namespace: String,
     pub(crate) name: String,
-    /// That of the pod when it was decided about.
+    /// The version of the pod on which the decision was based.
     pub(crate) resource_version: String,
     pub(crate) node: String,
     pub(crate) generation: Generation,
     pub(crate) decision: Option<String>,
     /// Claims for which volumes are to be made on the node first.
     pub(crate) volume_claims: Vec<String>,
-    /// What is written to claims before that.
+    /// What is written to claims before the binding.
     pub(crate) reservations: Vec<Reservation>,
 }
 
 impl Write {
-    /// The pod that is written. Of one pod there is one write at a time.
+    /// The UID of the pod that is written. Each pod has one write under way at a time.
     pub(crate) fn uid(&self) -> &str {
         match self {
             Write::Bind(Binding { uid, .. }) | Write::Evict { uid, .. } => uid,
@@ -51,7 +51,7 @@ impl Mirror {
     pub(crate) fn command(&mut self, command: Command) -> Option<Write> {
         let Command { node, session, order } = command;
         if self.nodes.get(node.as_str()).is_none_or(|there| there.session != session) {
-            // It is about a node that was there before, and the engine hears that it is gone.
+            // The command is for an earlier node of this name. The engine hears that this one is gone.
             return None;
         }
         match order {
@@ -102,7 +102,7 @@ impl Mirror {
         }
         if let Some(instance) = &known.instance {
             if instance.generation == start.generation {
-                // It was repeated, and the answer to it comes when the pod is bound.
+                // The command was repeated. It is answered when the pod is bound.
                 return None;
             }
             let why = "the pod is bound already".to_owned();
@@ -152,7 +152,7 @@ impl Mirror {
             self.tell_outcome(uid, stop, generation, StepOutcome::Gone);
             return None;
         };
-        // It is on its way already.
+        // The pod is being deleted or has ended already.
         (!known.facts.is_leaving && !known.facts.has_ended).then(|| Write::Evict {
             uid: uid.to_owned(),
             namespace: known.facts.namespace.clone(),
@@ -188,7 +188,7 @@ impl Mirror {
         self.on_node.entry(node.clone()).or_default().insert(uid.to_owned());
         if let Some(known) = self.pods.get_mut(uid) {
             known.instance = Some(Instance { is_bound: true, ..instance });
-            // The watch says so a little later.
+            // The watch reports the same a little later.
             let facts = &mut known.facts;
             (facts.node, facts.generation) = (Some(node), Some(*generation));
             facts.decision = decision.as_ref().and_then(|text| text.parse().ok()).map(Ok);

@@ -1,8 +1,8 @@
 //! ResourceClaims of pods, and what is allocated by them of our driver's devices.
 //!
-//! A pod whose claim is not allocated asks for the claim's devices. A pod whose claim is allocated runs where that can be
-//! used, and asks for no device. What is allocated and no pod in the books holds is a *holder*: a claim in the books that
-//! is never placed and never evicted, and that is seen on its node for as long as the allocation lasts.
+//! A pod whose claim is not allocated asks for the claim's devices. A pod whose claim is allocated runs where the claim
+//! can be used, and asks for no device. An allocation that no pod in the books holds becomes a *holder*: a claim in the
+//! books that is never placed and never evicted, and that is seen on its node for as long as the allocation lasts.
 
 mod asking;
 mod containers;
@@ -37,13 +37,13 @@ pub(crate) use shortage::Shortage;
 /// The value of the attribute by which the books know a device that will do.
 const USABLE: &str = "true";
 
-/// Users that a claim can be reserved for.
+/// Users that a claim can be reserved for, at most. The limit is Kubernetes'.
 const USERS_MAX: usize = 256;
 
 /// Selections that no pod waits for are dropped when there are more than so many.
 const SELECTIONS_KEPT: usize = 64;
 
-/// Attributes that no claim compares devices in are dropped when there are more than so many.
+/// When there are so many attributes, those by which no claim compares devices are dropped before one is added.
 const COMPARED_KEPT: usize = 64;
 
 /// A namespace and a name in it.
@@ -68,7 +68,7 @@ pub(super) struct DeviceClaims {
     /// By the key of their criteria.
     selections: BTreeMap<String, Selection>,
     selections_made: u64,
-    /// The attributes in which claims compare devices.
+    /// The attributes by which claims compare devices.
     compared: BTreeSet<String>,
     has_ours: bool,
     has_changed_classes: bool,
@@ -79,7 +79,7 @@ pub(super) struct DeviceClaims {
     others: Others,
     holders: BTreeMap<Name, Vec<Holder>>,
     holders_on: BTreeMap<String, BTreeSet<Name>>,
-    /// Claims that have changed, and those of which a pod in the books may hold the devices now, or not any more.
+    /// Claims that have changed, and claims for which a pod in the books may have begun or ceased to hold the devices.
     changed: BTreeSet<Name>,
 }
 
@@ -96,19 +96,19 @@ struct ClassFacts {
 /// What a pod has by claims, or is to get.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Claimed {
-    /// What of devices is to be allocated with the pod.
+    /// The devices that are to be allocated together with the pod.
     pub(super) devices: Wanted,
     /// The claims that they are to be allocated to, in the order of the requests.
     pub(super) allocate: Vec<String>,
     /// The claims to which devices of other drivers are to be allocated.
     pub(super) others: Vec<String>,
-    /// What the books call a place where these devices are free.
+    /// The name in the books of a place where the devices of other drivers are free.
     pub(super) place: Option<String>,
     /// Some of its claims are for devices of our driver.
     pub(super) has_ours: bool,
     /// The claims that are allocated already.
     pub(super) reserve: Vec<String>,
-    /// The one of those to allocate that is made for its extended resources: the last one of its list.
+    /// The claim that is to be made for the pod's extended resources, and then allocated: the last one of its list.
     pub(super) extended: Option<ToMake>,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct Claimed {
 pub(super) struct HeldClaim {
     name: String,
     uid: String,
-    /// How many of the instance's parts, which stand in the order of its claims.
+    /// How many of the instance's parts belong to this claim. The parts stand in the order of the claims.
     parts: usize,
 }
 
@@ -163,7 +163,8 @@ impl Mirror {
         self.device_claims.classes.keys().cloned().collect()
     }
 
-    /// A claim, as the API server has shown it or answered. What is older than what is known changes nothing.
+    /// Takes in a claim from a watch or from the answer to a write. A version that is older than the known one changes
+    /// nothing.
     pub(crate) fn resource_claim(&mut self, claim: ClaimFacts) {
         let name = (claim.namespace.clone(), claim.name.clone());
         let known = self.device_claims.claims.get(&name);
@@ -183,15 +184,15 @@ impl Mirror {
         }
     }
 
-    /// A claim has come or gone: the pod that it was made for is to be looked at again, if it was made for extended
-    /// resources, which no pod names that waits.
+    /// A claim has come or gone. If it was made for extended resources, its pod is looked at again: the pod does not
+    /// name such a claim while it waits, so it is not among the claim's users.
     fn made_changed(&mut self, name: &Name) {
         let claim = self.device_claims.claims.get(name).filter(|claim| claim.is_of_extended_resources);
         let owner = claim.and_then(|claim| claim.owner.clone());
         self.changed_pods.extend(owner.filter(|uid| self.pods.contains_key(uid)));
     }
 
-    /// The books are to know these attributes of devices, because claims compare devices in them.
+    /// Adds attributes of devices to the books, because claims compare devices by them.
     fn compare(&mut self, attributes: Vec<String>) {
         let claims = &mut self.device_claims;
         if claims.compared.len() >= COMPARED_KEPT {
@@ -224,7 +225,7 @@ impl Mirror {
         }
     }
 
-    /// A pod names these claims.
+    /// Lists a pod with the claims that it names.
     pub(super) fn list_in_claims(&mut self, facts: &PodFacts) {
         self.device_claims.note_asker(facts);
         for name in names_of(facts) {
@@ -232,7 +233,7 @@ impl Mirror {
         }
     }
 
-    /// A pod does not name these claims any more. Others that name them may be first now.
+    /// Removes a pod from the users of the claims that it named. Another user may be the first one now.
     pub(super) fn unlist_in_claims(&mut self, facts: &PodFacts) {
         self.device_claims.askers.remove(&facts.uid);
         for name in names_of(facts) {
@@ -246,14 +247,14 @@ impl Mirror {
         }
     }
 
-    /// What is allocated on a node is told again.
+    /// Has the engine told again what is allocated on a node.
     pub(super) fn claims_of_node_changed(&mut self, node: &str) {
         let pools: BTreeSet<&PoolKey> = self.device_claims.pools.on(node).map(|(key, _)| key).collect();
         let changed: Vec<Name> = self.device_claims.allocated_in(&pools).cloned().collect();
         self.device_claims.changed.extend(changed);
     }
 
-    /// Reads what has changed of devices, classes and claims, and looks again at the pods that it is about.
+    /// Reads what has changed of devices, classes and claims, and has the pods looked at again that this concerns.
     pub(super) fn look_at_device_claims(&mut self) {
         let news = self.device_claims.pools.read();
         let are_all_to_see = std::mem::take(&mut self.device_claims.has_changed_classes) || !news.is_empty();
@@ -300,7 +301,7 @@ impl Mirror {
         }
     }
 
-    /// Selects devices for the pods that have changed and wait for some.
+    /// Selects devices for the changed pods that wait for some.
     fn select_for_waiting(&mut self) {
         let mut wanted: BTreeMap<String, Criteria> = BTreeMap::new();
         for pod in self.changed_pods.iter().filter_map(|uid| self.pods.get(uid)) {
@@ -329,7 +330,7 @@ impl Mirror {
         self.changed_nodes.extend(self.nodes.keys().filter(has_ours).cloned());
     }
 
-    /// What a pod that waits asks of devices that are to be allocated with it.
+    /// The criteria of a waiting pod for the devices that are to be allocated with it.
     fn criteria_of(&self, pod: &KnownPod) -> Vec<Criteria> {
         let facts = &pod.facts;
         if facts.scheduler != self.own_name || facts.node.is_some() {
@@ -391,7 +392,7 @@ impl DeviceClaims {
     /// What a request asks of devices.
     ///
     /// # Errors
-    /// Its class is not there, or not supported.
+    /// The request's class does not exist, or is not supported.
     fn criteria(&self, ask: &DevicesAsk) -> Result<Criteria, String> {
         let class = self.classes.get(&ask.class).ok_or_else(|| format!("there is no DeviceClass {:?}", ask.class))?;
         let of_class = class.expressions.as_ref().map_err(|why| format!("DeviceClass {:?}: {why}", ask.class))?;
@@ -428,7 +429,7 @@ impl DeviceClaims {
         ours.filter_map(part).collect()
     }
 
-    /// Notes what a claim holds of devices now.
+    /// Notes which devices and parts of devices a claim holds now.
     fn note_held(&mut self, name: &Name) {
         let parts = self.claims.get(name).map(|claim| self.parts_of(claim)).unwrap_or_default();
         for device in self.held_by.remove(name).unwrap_or_default() {

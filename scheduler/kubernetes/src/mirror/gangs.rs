@@ -10,7 +10,7 @@ use crate::gang::{Gang, GangFacts, GangKind, Source};
 use crate::pod::PodFacts;
 use crate::scheduling_policy::PolicyFacts;
 
-/// A pod that must not have others evicted for it waits this long before it may: some thousand years.
+/// The wait of a pod before others may be evicted for it, if they never may be: more than two thousand years.
 pub(super) const NEVER_MS: u64 = 1 << 46;
 
 /// A gang may run so long with fewer pods than it needs. Then the rest is evicted: a leader may have died between the
@@ -32,8 +32,9 @@ pub(super) struct Gangs {
     /// Pods of each gang that have ended as they should, with their sub-groups: the gang needs them no more.
     succeeded: BTreeMap<Name, BTreeMap<String, Option<String>>>,
     told: BTreeMap<Name, PodGroup>,
-    /// How many claims of each gang the engine knows, and gangs that may have lost the last one.
+    /// How many claims of each gang the engine knows.
     told_members: BTreeMap<Name, usize>,
+    /// Gangs that may have lost their last claim.
     thinned: BTreeSet<Name>,
 }
 
@@ -71,7 +72,7 @@ impl Mirror {
         self.changed_pods.extend(self.gangs.pods.get(key).into_iter().flatten().cloned());
     }
 
-    /// A pod is as these facts say.
+    /// Lists a pod with the object of its gang, and among the gang's pods that have succeeded if it has.
     pub(super) fn list_in_gang(&mut self, facts: &PodFacts) {
         let Some(Ok(gang)) = &facts.gang else { return };
         if let Source::Object(kind, name) = &gang.source {
@@ -84,7 +85,7 @@ impl Mirror {
         }
     }
 
-    /// A pod is not one of its object's any more: it is gone, or names another one now.
+    /// Removes a pod from the pods of its gang's object: the pod is gone, or names another object now.
     pub(super) fn leave_object_of_gang(&mut self, facts: &PodFacts) {
         let Some(Ok(gang)) = &facts.gang else { return };
         if let Source::Object(kind, name) = &gang.source {
@@ -98,8 +99,8 @@ impl Mirror {
         }
     }
 
-    /// A pod is gone. What is left of its gang goes on without it if it has succeeded. For a gang that begins anew it
-    /// does not count.
+    /// A pod is gone. If it has succeeded, the rest of its gang goes on without it. It does not count for a gang that
+    /// begins anew.
     pub(super) fn unlist_in_gang(&mut self, facts: &PodFacts) {
         self.leave_object_of_gang(facts);
         let Some(Ok(gang)) = &facts.gang else { return };
@@ -136,7 +137,8 @@ impl Mirror {
         }
     }
 
-    /// The pod group that a pod is in: its gang, or one of its own if nobody may be evicted for it at first or ever.
+    /// The pod group that a pod is in: its gang, or a group of its own if no pod may be evicted for it at first, or
+    /// ever.
     pub(super) fn group_of(&self, facts: &PodFacts) -> Option<PodGroup> {
         let nothing_special = PolicyFacts::default();
         let policy = self.policy_of(facts).ok().flatten().unwrap_or(&nothing_special);
@@ -152,7 +154,7 @@ impl Mirror {
             min_members: 1,
             ..PodGroup::default()
         };
-        // A bound pod of a group that is not there any more is by itself.
+        // A bound pod is by itself if its group is not there any more.
         let Some((gang, of_gang)) = self.gang_of(facts).ok().flatten() else {
             return (own.preemption_delay_ms > 0).then_some(own);
         };
@@ -178,7 +180,8 @@ impl Mirror {
         self.gang_of(facts).ok().flatten().and_then(|(_, of_gang)| of_gang.queue)
     }
 
-    /// A gang is as its first pod says, but for how many it needs: no pods that have succeeded.
+    /// Tells the engine of a gang, as its first pod describes it. Pods that have succeeded are taken off the number of
+    /// pods that it needs.
     pub(super) fn tell_group(&mut self, group: PodGroup) {
         let name = (group.namespace.clone(), group.name.clone());
         let told = self.gangs.told.get(&name).cloned();
@@ -192,7 +195,7 @@ impl Mirror {
         }
     }
 
-    /// A gang that the engine knows may need more or fewer now.
+    /// Tells the engine of a gang again if it knows the gang: the gang may need more or fewer pods now.
     pub(super) fn tell_group_again(&mut self, group: Option<PodGroup>) {
         let is_told = |group: &PodGroup| self.gangs.told.contains_key(&(group.namespace.clone(), group.name.clone()));
         if let Some(group) = group.filter(is_told) {
@@ -200,12 +203,12 @@ impl Mirror {
         }
     }
 
-    /// The engine is told of another claim of a gang.
+    /// Counts one more claim of a gang that the engine knows.
     pub(super) fn count_in_gang(&mut self, namespace: &str, gang: &str) {
         *self.gangs.told_members.entry((namespace.to_owned(), gang.to_owned())).or_default() += 1;
     }
 
-    /// The engine is told that a claim of a gang has ended.
+    /// Counts one claim less of a gang, because that claim has ended.
     pub(super) fn uncount_in_gang(&mut self, namespace: String, gang: String) {
         let name = (namespace, gang);
         if let Some(members) = self.gangs.told_members.get_mut(&name) {
@@ -214,7 +217,7 @@ impl Mirror {
         self.gangs.thinned.insert(name);
     }
 
-    /// A gang ends with its last pod.
+    /// Tells the engine that gangs have ended with their last pods.
     pub(super) fn tell_gangs_gone(&mut self) {
         for name in std::mem::take(&mut self.gangs.thinned) {
             if self.gangs.told_members.get(&name).is_none_or(|members| *members == 0) {
@@ -229,7 +232,7 @@ impl Mirror {
     }
 }
 
-/// The sub-group of a pod. One that its group does not name counts for the whole alone.
+/// The sub-group of a pod. A pod whose sub-group its group does not name counts only for the group as a whole.
 pub(super) fn sub_group_of(facts: &PodFacts, group: &PodGroup) -> Option<String> {
     let Some(Ok(gang)) = &facts.gang else { return None };
     gang.sub_group.clone().filter(|name| group.sub_groups.iter().any(|sub_group| sub_group.name == *name))

@@ -1,4 +1,4 @@
-//! What readers learn from the mirror: those who count, explain, and ask what would be if.
+//! What readers learn from the mirror: for counts, for explanations, and for what-if questions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::Mirror;
 use super::gangs::NEVER_MS;
 use crate::pod::PodFacts;
 
-/// The name of the group of pods that are imagined. No pod can name it.
+/// The name of the group of imagined pods. No pod can name it.
 const IMAGINED: &str = "(what if)";
 
 /// What is known of a pod.
@@ -43,7 +43,7 @@ impl Mirror {
         self.pods.get(uid).map(|pod| pod.facts.created_ms)
     }
 
-    /// The nodes whose kubelets are not heard of.
+    /// The nodes that are not ready: the API server does not hear from their kubelets, or these say so.
     pub(crate) fn nodes_not_ready(&self) -> BTreeSet<String> {
         self.nodes.values().filter(|node| !node.facts.is_ready).map(|node| node.facts.name.clone()).collect()
     }
@@ -75,7 +75,7 @@ impl Mirror {
         lower.into_iter().map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Which pods hold which parts of devices on which nodes, also those that are being bound.
+    /// The parts of devices that pods hold, with the pod and the node, including pods that are being bound.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&PodFacts, &str, &DevicePart)> {
         let instances = self.pods.values().filter_map(|pod| Some((&pod.facts, pod.instance.as_ref()?)));
         instances.flat_map(|(facts, of)| of.amounts.devices.iter().map(move |part| (facts, of.node.as_str(), part)))

@@ -19,14 +19,15 @@ use crate::resources::Amounts;
 pub(crate) struct Held {
     /// By pods that are not in the books.
     pub(crate) by_foreign: Amounts,
-    /// By those that are, also by those that are being bound.
+    /// By pods that are in the books, including pods that are being bound.
     pub(crate) by_ours: Amounts,
-    /// By those that are, of the memory of each device.
+    /// By pods that are in the books, bytes of the memory of each device.
     pub(crate) device_bytes: BTreeMap<String, u64>,
-    /// What pods that are not in the books, or are about to end, have to do with the places of others.
+    /// The rules and groups of pods that are not in the books, or are about to end. They still bear on where others may
+    /// be.
     pub(crate) peers: Vec<Arc<Peers>>,
     running: Vec<Running>,
-    /// A pod that uses devices, and nobody knows which.
+    /// A pod that uses devices without a record of which ones.
     user_of_devices: Option<String>,
 }
 
@@ -97,7 +98,7 @@ impl Mirror {
         self.changed_pods.extend(self.on_node.get(name).into_iter().flatten().cloned());
     }
 
-    /// What requests mean may have changed with the nodes' inventories.
+    /// Reads the inventories of all nodes again if some have changed: requests may mean something else now.
     pub(super) fn read_inventories(&mut self) {
         if !std::mem::take(&mut self.is_to_read) {
             return;
@@ -146,7 +147,8 @@ impl Mirror {
         let mut held = Held::default();
         for uid in self.on_node.get(name).into_iter().flatten() {
             let Some(pod) = self.pods.get(uid) else { continue };
-            // The books count the peers of claims. A pod that is gone is only here because devices are allocated to it.
+            // The books count the peers of claims themselves. A pod that is gone is here only because devices are still
+            // allocated to it.
             let is_foreign_peer = !pod.is_gone && (pod.instance.is_none() || pod.facts.is_leaving);
             held.peers.extend(pod.peers.clone().filter(|_| is_foreign_peer));
             let Some(instance) = pod.instance.as_ref().filter(|instance| instance.node == name) else {
@@ -217,7 +219,7 @@ impl Mirror {
         Amounts::of_pod(&pod.spec, |resource| !self.reading.is_of_devices(resource))
     }
 
-    /// What runs on a node is told again.
+    /// Has the engine told again what runs on a node.
     pub(super) fn report(&mut self, name: &str) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.is_to_report = true;

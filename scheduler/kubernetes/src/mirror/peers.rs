@@ -21,7 +21,7 @@ pub(super) struct Selections {
 }
 
 impl Selections {
-    /// Counts one more pod; whether it is the first.
+    /// Counts one more pod with a rule about this selection. Returns whether it is the first.
     fn add(&mut self, selection: &Selection) -> bool {
         let new = || (selection.group(), 0);
         let (_, pods) = self.known.entry(selection.clone()).or_insert_with(new);
@@ -29,7 +29,7 @@ impl Selections {
         *pods == 1
     }
 
-    /// Counts one pod less; the group, if that was the last.
+    /// Counts one pod less with a rule about this selection. Returns its group, if that was the last pod.
     fn remove(&mut self, selection: &Selection) -> Option<PeerGroup> {
         let (group, pods) = self.known.get_mut(selection)?;
         *pods -= 1;
@@ -47,7 +47,7 @@ impl Selections {
 }
 
 impl Mirror {
-    /// Takes in that a pod is new or has changed: what its rules are about, and who it is to others.
+    /// Takes in a new or changed pod: the pods that its rules are about, and the groups that it is a member of.
     pub(super) fn learn_peers(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid) else { return };
         let rules = self.rules_in_force(&known.facts);
@@ -55,18 +55,18 @@ impl Mirror {
         self.find_peers(uid);
     }
 
-    /// Takes in that a pod is gone.
+    /// Takes in that a pod is gone: it has no rules any more.
     pub(super) fn forget_peers(&mut self, uid: &str) {
         self.exchange_rules(uid, PeerRules::default());
     }
 
-    /// The labels of a namespace have changed.
+    /// Finds the groups of a namespace's pods again, because the labels of the namespace have changed.
     pub(super) fn find_peers_of_namespace(&mut self, name: &str) {
         let of_it = self.pods.iter().filter(|(_, pod)| pod.facts.namespace == name).map(|(uid, _)| uid.clone());
         of_it.collect::<Vec<String>>().iter().for_each(|uid| self.find_peers(uid));
     }
 
-    /// Tells the engine of a claim that runs who it is to others, if that has changed.
+    /// Tells the engine the rules and groups of a claim, if they have changed since the claim was told.
     pub(super) fn tell_peers(&mut self, uid: &str) {
         let Some(KnownPod { claim: Some(told), peers, .. }) = self.pods.get_mut(uid) else { return };
         if told.claim.request.peers != *peers {
@@ -75,7 +75,8 @@ impl Mirror {
         }
     }
 
-    /// What of a pod's rules there is to heed. Of other schedulers' pods that is what keeps pods away from them.
+    /// The rules of a pod that are in force. Of a pod of another scheduler, these are only the rules that last when it
+    /// is bound.
     fn rules_in_force(&self, facts: &PodFacts) -> PeerRules {
         let rules = facts.peer_rules.as_ref().ok().filter(|_| !facts.has_ended);
         let rules = rules.cloned().unwrap_or_default();

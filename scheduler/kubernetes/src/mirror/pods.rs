@@ -20,7 +20,7 @@ impl Mirror {
         let uid = facts.uid.clone();
         if let Some(known) = self.pods.get(&uid) {
             if facts.node.is_none() && known.facts.node.is_some() {
-                // It was bound since: this is older than the answer to the binding. A binding is never taken back.
+                // This version is older than the answer to the pod's binding. A binding is never taken back.
                 facts.node.clone_from(&known.facts.node);
                 facts.generation = known.facts.generation;
                 facts.decision.clone_from(&known.facts.decision);
@@ -77,7 +77,7 @@ impl Mirror {
         self.end_claim(uid);
         self.answer_choice(uid, Err("the pod was deleted".to_owned()));
         if self.lingers(uid) {
-            // It is forgotten when its devices are not allocated any more.
+            // The pod is forgotten when its devices are not allocated any more.
             if let Some(known) = self.pods.get_mut(uid) {
                 (known.is_gone, known.facts.is_leaving) = (true, true);
             }
@@ -167,11 +167,11 @@ impl Mirror {
         let is_told = |instance: &Instance| (instance.node.as_str(), instance.generation) == (node, generation);
         let Some(known) = self.pods.get(uid) else { return };
         if !known.instance.as_ref().is_some_and(|instance| is_told(instance) && instance.is_bound) {
-            // What this leader has bound holds what it was started with.
+            // A pod that this leader has bound holds what it was started with.
             let started = known.instance.as_ref().filter(|instance| is_told(instance));
             let started = started.map(|instance| (instance.amounts.clone(), instance.claims.clone()));
             let (amounts, claims) = started.unwrap_or_else(|| self.held_by(&known.facts));
-            // A command of an earlier leader has bound it, and not the one whose outcome is waited for.
+            // A command of an earlier leader has bound the pod, not the command whose outcome is awaited.
             if known.instance.as_ref().is_some_and(|instance| !is_told(instance)) {
                 self.instance_gone(uid);
             }
@@ -207,7 +207,7 @@ impl Mirror {
         }
     }
 
-    /// What a bound pod holds: its decision or its claim says what of devices, whatever its words mean today.
+    /// What a bound pod holds. Its decision or its claim says which devices, whatever its words would mean today.
     fn held_by(&self, facts: &PodFacts) -> (Amounts, Vec<HeldClaim>) {
         let of_node = self.amounts_of(facts).unwrap_or_default();
         let decided = facts.decision.as_ref().and_then(|decision| decision.as_ref().ok());
@@ -347,7 +347,7 @@ impl Mirror {
         }
     }
 
-    /// Nobody wants a pod any more, or it is not this scheduler's.
+    /// Ends the claim of a pod that is not to be placed any more, or that is not this scheduler's.
     pub(super) fn end_claim(&mut self, uid: &str) {
         let Some(known) = self.pods.get_mut(uid) else { return };
         known.problem = None;
@@ -358,7 +358,7 @@ impl Mirror {
         }
     }
 
-    /// What ran of a pod does not run any more.
+    /// Tells the engine that a pod's instance is gone.
     fn instance_gone(&mut self, uid: &str) {
         let Some(instance) = self.pods.get_mut(uid).and_then(|known| known.instance.take()) else { return };
         self.settled(&instance.node, instance.generation);

@@ -33,7 +33,7 @@ impl Mirror {
         self.queue_objects.entry(name.to_owned()).or_default().number_fault = definition.number_fault();
     }
 
-    /// What the object of a queue says beside its definition.
+    /// Takes in what the object of a queue says beside its definition.
     pub(crate) fn queue_says(&mut self, name: &str, said: QueueSaid) {
         if let Some(known) = self.queue_objects.get_mut(name) {
             known.said = said;
@@ -45,7 +45,7 @@ impl Mirror {
         self.queue_objects.remove(name);
     }
 
-    /// Whether the books have taken a queue as it is defined.
+    /// Notes whether the books have taken a queue as it is defined. `refused`: why not.
     pub(crate) fn queue_taken(&mut self, name: &str, refused: Option<String>) {
         if let Some(known) = self.queue_objects.get_mut(name) {
             known.refused = refused;
@@ -116,8 +116,8 @@ impl Mirror {
         self.told_queues.contains_key(queue) && !self.told_queues.values().any(is_parent)
     }
 
-    /// All queues. Where nobody defines the one of pods that name none, it may have all that there is until there are
-    /// others; from then on it has no quota.
+    /// All queues that the books are to have. If the default queue, for pods that name none, is not defined, it may
+    /// have all that there is as long as there are no other queues. From then on it has no quota.
     fn wanted_queues(&self) -> BTreeMap<String, QueueSpec> {
         let mut queues = self.queues.clone();
         if !queues.contains_key(DEFAULT_QUEUE) {
@@ -150,7 +150,7 @@ impl Mirror {
             self.told.extend(next.into_iter().cloned().map(Observation::Queue));
             left = later;
         }
-        // Those below go first.
+        // Queues go before their parents.
         let mut gone: Vec<&String> = self.told_queues.keys().filter(|name| !wanted.contains_key(*name)).collect();
         gone.sort_by_key(|name| std::cmp::Reverse(self.depth(name)));
         let gone = gone.into_iter().cloned().map(Observation::QueueRemoved);

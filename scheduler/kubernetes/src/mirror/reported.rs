@@ -8,7 +8,8 @@ use super::Mirror;
 use crate::dra;
 use crate::scheduling_policy::Enforcement;
 
-/// The attributes of devices whose parts are kept so, or more strictly. The names are for reasons why pods wait.
+/// The attributes of devices whose parts are enforced in this way, or more strictly. Users read the names in the
+/// reasons why pods wait.
 const SHARES: &str = "guaranteed shares";
 const HARDWARE: &str = "separation by hardware";
 
@@ -18,7 +19,7 @@ pub(crate) struct DeviceSaid {
     /// Why it gets nothing new.
     pub(crate) problem: Option<String>,
     pub(crate) enforcement: Enforcement,
-    /// Memory in use that no slice was given, in hundredths of the device's, rounded up.
+    /// Memory in use that no slice was given, in percent of the device's memory, rounded up.
     pub(crate) outside_percent: u8,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct IllDevice {
     pub(crate) problem: String,
 }
 
-/// The attribute that devices of such a policy must have; `None`: any will do.
+/// The attribute that devices must have for this enforcement; `None`: any device will do.
 pub(super) fn attribute_of(enforcement: Enforcement) -> Option<&'static str> {
     match enforcement {
         Enforcement::Any => None,
@@ -43,7 +44,7 @@ pub(super) fn attribute_of(enforcement: Enforcement) -> Option<&'static str> {
 }
 
 impl Mirror {
-    /// The manager of a node says this of its devices; `None`: it is silent.
+    /// Takes in what the manager of a node says of its devices; `None`: the manager is silent.
     pub(crate) fn manager_says(&mut self, node: &str, said: Option<DevicesSaid>) {
         let before = match said {
             Some(said) if self.said.get(node) == Some(&said) => return,
@@ -55,7 +56,7 @@ impl Mirror {
         }
     }
 
-    /// Adds to a node's devices what its manager says of them. Of devices that are not on the node it may say what it likes.
+    /// Adds to a node's devices what its manager says of them. What it says of other devices is ignored.
     pub(super) fn add_what_is_said(&self, node: &str, devices: &mut [DeviceSpec]) {
         let Some(said) = self.said.get(node) else { return };
         for device in devices {

@@ -212,7 +212,7 @@ impl World {
                     self.mirror.eviction_refused(&uid, instance, generation, why);
                 } else {
                     self.log.push(format!("{name} evicted"));
-                    // Whatever owns it makes another one.
+                    // The pod's owner makes another pod in its place.
                     let mut pod = self.pods[&name].clone();
                     self.delete(&name);
                     self.made += 1;

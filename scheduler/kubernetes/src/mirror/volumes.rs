@@ -12,7 +12,7 @@ use crate::pod::PodFacts;
 
 /// The annotation of a claim that says for which node a volume is to be made.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// What storage classes name as their provisioner that make no volumes.
+/// The provisioner that storage classes name if they make no volumes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// What is known of volumes and of claims for them.
@@ -41,7 +41,7 @@ struct ClaimFacts {
 struct ClassFacts {
     /// Its claims are bound only when a node is chosen.
     waits_for_node: bool,
-    /// Volumes are made for its claims. Otherwise somebody must choose among those that there are.
+    /// Volumes are made for its claims. Otherwise each claim is bound to one of the volumes that exist.
     makes_volumes: bool,
     /// The nodes for which it makes volumes; empty: all.
     terms: BTreeSet<NodeTerm>,
@@ -121,8 +121,8 @@ impl Mirror {
         self.changed_pods.extend(waiting.map(|(uid, _)| uid.clone()));
     }
 
-    /// Adds the nodes that can mount a pod's volumes to where it may run. Answers the claims for which volumes are to be
-    /// made once a node is chosen.
+    /// Limits a pod to the nodes that can mount its volumes. Returns the claims for which volumes are to be made once a
+    /// node is chosen.
     pub(super) fn constrain_by_volumes(
         &self,
         facts: &PodFacts,

@@ -12,7 +12,7 @@ use crate::pod::{EXTENDED_RESOURCES, PodFacts};
 use crate::wanted::{Wanted, Wish};
 
 impl Mirror {
-    /// Adds the nodes where a pod's claims can be used to where it may run. Answers what it has by claims.
+    /// Limits a pod to the nodes where its allocated claims can be used. Returns what it has, or is to get, by claims.
     ///
     /// # Errors
     /// Why the pod cannot be scheduled with these claims now.
@@ -130,7 +130,7 @@ impl Mirror {
         Ok(is_for_others)
     }
 
-    /// What the choices of each request of a claim mean to the books.
+    /// The choices of each request of a claim, in the words of the books.
     fn meant(&self, ask: &Ask) -> Result<Vec<Vec<FurtherRequest>>, String> {
         let claims = &self.device_claims;
         let of_choice = |request: &DevicesAsk| {
@@ -170,7 +170,7 @@ impl Mirror {
         })
     }
 
-    /// The pod with which a claim is allocated that several share.
+    /// The pod together with which a claim is allocated that several pods share.
     fn first_user(&self, claim: &ClaimFacts) -> Option<&PodFacts> {
         self.waiting_users(claim).min_by_key(|pod| (pod.created_ms, &pod.uid))
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerExtendedResourceRequest, Po
 
 use crate::dra::ClaimFacts;
 
-/// A claim of a pod, and the requests of it that each container has that has some.
+/// A claim of a pod, and for each container that has requests of it, these requests.
 pub(super) struct Divided<'a> {
     /// What the pod calls it.
     name: &'a str,
@@ -31,10 +31,10 @@ impl<'a> Divided<'a> {
     }
 }
 
-/// Says which container a node would refuse. The claims are those for devices of our driver.
+/// Refuses a pod with a container that its node would refuse. `claims`: those for devices of our driver.
 ///
 /// # Errors
-/// With the container, and what it has.
+/// The text names the container, and what it has.
 pub(super) fn check(spec: &PodSpec, claims: &[Divided<'_>]) -> Result<(), String> {
     for container in containers(spec) {
         let mut of_container = claims.iter().filter(|claim| claim.requests.contains_key(container.name.as_str()));
@@ -64,7 +64,7 @@ pub(super) fn check(spec: &PodSpec, claims: &[Divided<'_>]) -> Result<(), String
     Ok(())
 }
 
-/// In the order in which they start.
+/// The containers of a pod in the order in which they start.
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers)
 }

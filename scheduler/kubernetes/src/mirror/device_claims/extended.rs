@@ -1,8 +1,9 @@
-//! Claims that are made for extended resources of pods: for those of which no node has any, and for which a device class
+//! Claims that are made for extended resources of pods: for resources that no node has, and for which a device class
 //! stands.
 //!
-//! The claim has the name that its pod gives it. So it is made once, whoever tries: a leader, the same one again after an
-//! answer was lost, or the next one. One whose pod was not bound is deleted before another is made.
+//! The name of the claim follows from its pod. So the claim is made only once, even if a leader tries again after an
+//! answer was lost, or if the next leader tries. If the pod was not bound, the claim is deleted before another one is
+//! made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +17,20 @@ use crate::pod::PodFacts;
 
 /// Characters of a name in Kubernetes, at most.
 const NAME_MAX: usize = 253;
-/// Of a pod's UID stand so many characters in the claim's name.
+/// Characters of the pod's UID that stand in the claim's name.
 const OF_UID: usize = 8;
 
 /// A claim that is made when its pod is bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ToMake {
     pub(crate) asked: Extended,
-    /// As it will be. It has no UID yet.
+    /// The claim as it will be, but without a UID.
     pub(crate) claim: ClaimFacts,
 }
 
 impl Mirror {
-    /// The extended resources for which a class stands, with the name of the class. What a device plugin of any node
-    /// offers is only counted on nodes, and what is a word for parts of devices stays one.
+    /// The extended resources for which a class stands, with the name of the class. Two sorts are left out: resources
+    /// that a device plugin of any node offers, which are only counted on nodes, and words for parts of devices.
     pub(in super::super) fn classes_of_resources(&self, spoken: &Spoken) -> BTreeMap<String, String> {
         let is_offered = |resource: &str| self.nodes.values().any(|node| node.facts.has(resource));
         let mut classes = self.device_claims.by_resource.clone();
@@ -75,7 +76,7 @@ impl Mirror {
         }
     }
 
-    /// A claim for a pod's extended resources was made: what the pod has on its way are that claim's devices.
+    /// A claim for a pod's extended resources was made. Notes its UID in the pod's instance, which knew only its name.
     pub(crate) fn claim_was_made(&mut self, claim: &ClaimFacts) {
         let pod = claim.owner.as_ref().and_then(|uid| self.pods.get_mut(uid));
         let held = pod.and_then(|pod| pod.instance.as_mut()).into_iter().flat_map(|instance| &mut instance.claims);
@@ -84,21 +85,21 @@ impl Mirror {
         }
     }
 
-    /// Pods that may wait for extended resources of which a class stands for some.
+    /// Pods that may wait for extended resources for which classes stand.
     pub(super) fn askers(&self) -> BTreeSet<String> {
         if self.reading.classes.is_empty() { BTreeSet::new() } else { self.device_claims.askers.clone() }
     }
 }
 
 impl DeviceClaims {
-    /// Whether another of the resources for which classes stand is there when a node is other than it was.
+    /// Whether a node has gained or lost a resource for which a class stands.
     pub(in super::super) fn has_other_resources(&self, before: &NodeFacts, now: &NodeFacts) -> bool {
         before.allocatable != now.allocatable
             && self.by_resource.keys().any(|resource| before.has(resource) != now.has(resource))
     }
 
-    /// Finds out for which resources the classes stand. Of classes that stand for the same one the newest does, and of
-    /// those the first by name, as in Kubernetes.
+    /// Finds out for which resources the classes stand. If several classes name the same resource, the newest one
+    /// stands for it, and of equally new ones the first by name, as in Kubernetes.
     pub(super) fn map_resources(&mut self) {
         let mut named: Vec<_> =
             self.classes.iter().filter_map(|(name, class)| Some((class.resource.as_ref()?, class, name))).collect();
@@ -116,7 +117,8 @@ impl DeviceClaims {
         }
     }
 
-    /// Notes for whom a claim was made, if it was for extended resources.
+    /// Notes for which pod a claim was made, if it was made for extended resources. `is_there`: whether it still
+    /// exists.
     pub(super) fn note_made(&mut self, name: &Name, is_there: bool) {
         let Some(claim) = self.claims.get(name).filter(|claim| claim.is_of_extended_resources) else { return };
         let Some(owner) = claim.owner.clone() else { return };
@@ -136,7 +138,8 @@ impl DeviceClaims {
     }
 }
 
-/// As kube-scheduler begins it, with a part of the pod's UID where that has a random one.
+/// The name of a pod's claim. It begins as with kube-scheduler, and ends with a part of the pod's UID where
+/// kube-scheduler has random characters.
 fn name_of(facts: &PodFacts) -> String {
     let of_uid: String = facts.uid.chars().filter(char::is_ascii_alphanumeric).take(OF_UID).collect();
     let end = format!("-extended-resources-{}", of_uid.to_ascii_lowercase());

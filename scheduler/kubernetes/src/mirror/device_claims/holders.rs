@@ -1,4 +1,5 @@
-//! What is allocated and no pod in the books holds: by other schedulers, by hand, and by claims that several pods share.
+//! Allocations that no pod in the books holds: those of other schedulers, those made by hand, and those of claims that
+//! several pods share.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,10 @@ use super::Name;
 /// A label that no node has: a holder is never placed, only seen.
 const NEVER_PLACED: &str = "aliquot.dev/is-allocated-already";
 
-/// What the names of holders begin with. No UID of a pod does.
+/// The prefix of the names of holders. No UID of a pod has it.
 const HOLDER: &str = "resourceclaim/";
 
-/// Names what a holder holds.
+/// The generation of all holders' instances. No command has it.
 const HOLDS: Generation = Generation { term: 0, number: 1 };
 
 /// A part of a device that is allocated, and that no pod in the books holds.
@@ -26,7 +27,7 @@ pub(super) struct Holder {
 }
 
 impl Mirror {
-    /// What is allocated on a node, and no pod in the books holds.
+    /// The parts on a node that are allocated, and that no pod in the books holds.
     pub(in super::super) fn held_by_claims(&self, node: &str) -> impl Iterator<Item = Running> {
         let names = self.device_claims.holders_on.get(node).into_iter().flatten();
         let holders = names.filter_map(|name| self.device_claims.holders.get(name)).flatten();
@@ -37,7 +38,7 @@ impl Mirror {
         })
     }
 
-    /// What the engine is answered about a holder; `None`: the claim is none.
+    /// The answer to a command about a holder; `None`: the claim is not a holder.
     pub(in super::super) fn answer_about_holder(&self, claim: &str) -> Option<StepOutcome> {
         claim.starts_with(HOLDER).then(|| {
             let is_there = self.device_claims.holders.values().flatten().any(|holder| holder.uid == claim);
@@ -48,7 +49,7 @@ impl Mirror {
         })
     }
 
-    /// Tells the engine what is allocated now, and no pod in the books holds.
+    /// Tells the engine which parts are allocated now without a pod in the books that holds them.
     pub(in super::super) fn tell_holders(&mut self) {
         for name in std::mem::take(&mut self.device_claims.changed) {
             let wanted = self.wanted_holders(&name);
@@ -86,7 +87,8 @@ impl Mirror {
         }
     }
 
-    /// The queue of a namespace, if there is one: what is allocated is in the books in any case.
+    /// The queue of a namespace if that takes claims, else the default queue: an allocation is in the books in any
+    /// case.
     fn queue_of_holders(&self, namespace: &str) -> String {
         let queue = self.queue_of_namespace(namespace).filter(|queue| self.takes_claims(queue));
         queue.unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Claims that are allocated for pods that were not bound: a leader has died between the writes, or could not undo those
-//! before the binding.
+//! Claims that are allocated for pods that were not bound: a leader has died between the writes, or could not undo the
+//! writes that come before the binding.
 
 use k8s_openapi::api::resource::v1::DeviceRequestAllocationResult;
 
@@ -7,7 +7,7 @@ use super::super::{KnownPod, Mirror};
 use super::{DeviceClaims, names_of};
 use crate::dra::{Allocated, Ask, ClaimFacts, DRIVER};
 
-/// A claim that is allocated for a pod alone that waits: whoever allocated it did not bind the pod.
+/// A claim that is allocated for one waiting pod alone: the scheduler that allocated it did not bind the pod.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LeftOver {
     pub(crate) claim: ClaimFacts,
@@ -16,7 +16,7 @@ pub(crate) struct LeftOver {
 }
 
 impl Mirror {
-    /// Claims that are allocated for a pod that waits, and for nobody else.
+    /// Claims that are allocated for one waiting pod alone.
     pub(crate) fn left_over_claims(&self) -> Vec<LeftOver> {
         let is_waiting = |pod: &&KnownPod| {
             let facts = &pod.facts;
@@ -40,11 +40,11 @@ impl Mirror {
 }
 
 impl DeviceClaims {
-    /// Whether a claim is allocated for this pod alone, which is not bound. Only what we could allocate anew counts.
+    /// Whether a claim is allocated for this unbound pod alone. Only allocations that we could make anew count.
     pub(super) fn is_left_over(&self, claim: &ClaimFacts, pod_uid: &str) -> bool {
         let is_ours = |result: &DeviceRequestAllocationResult| result.driver == DRIVER;
         let Some(allocation) = &claim.allocation else { return false };
-        // What is allocated already is not selected any more, so only what the claim itself says counts.
+        // No devices are selected any more for an allocated claim, so only the claim itself can tell.
         let is_of_whole_others =
             |of: &Allocated| of.results.iter().all(|of| of.driver != DRIVER && of.share_id.is_none());
         let asks_for_whole = |ask: &Ask| ask.choices().all(|request| request.capacity.is_empty());

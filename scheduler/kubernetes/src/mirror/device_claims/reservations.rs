@@ -16,7 +16,7 @@ use crate::dra::{self, Ask, ClaimFacts, DRIVER, DevicesAsk, Extended};
 use crate::pod::PodFacts;
 use crate::wanted::Lists;
 
-/// What a pod that is to be bound is given of devices, as far as it was looked at.
+/// The parts of devices that a pod to be bound is given, as far as its claims were looked at.
 struct Given<'a> {
     start: &'a Instance,
     pod: &'a PodFacts,
@@ -26,7 +26,7 @@ struct Given<'a> {
 /// What is to be written to a claim before a pod is bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reservation {
-    /// The claim as it was when it was decided about.
+    /// The claim on which the decision was based.
     pub(crate) claim: ClaimFacts,
     /// What is allocated to it, without the names of shares; `None`: it is allocated already.
     pub(crate) allocation: Option<AllocationResult>,
@@ -120,8 +120,8 @@ impl Mirror {
         Ok(Starting { reservations, held, others })
     }
 
-    /// The allocation that a decision means for a claim of which each request has this of its choices. Its parts are the
-    /// next ones.
+    /// The allocation of a claim that follows from a decision. `choices`: the choice that each request has. The claim's
+    /// parts are the next ones of `parts`.
     fn allocation<'a>(
         &'a self,
         ask: &Ask,
@@ -148,7 +148,7 @@ impl Mirror {
         })
     }
 
-    /// What drivers are told of a claim of which each request has this of its choices.
+    /// The parameters for drivers in the allocation of a claim. `choices`: the choice that each request has.
     pub(super) fn configurations(&self, ask: &Ask, choices: &[usize]) -> Option<Vec<DeviceAllocationConfiguration>> {
         let taken: Vec<&DevicesAsk> = ask.taken(choices).collect();
         let of_class = taken.iter().flat_map(|request| {
@@ -162,7 +162,7 @@ impl Mirror {
         });
         let names: BTreeSet<&String> =
             ask.requests.iter().map(|request| &request.name).chain(taken.iter().map(|of| &of.name)).collect();
-        // What is said of requests of a list that were not taken is left out.
+        // Parameters for entries of a list that were not taken are left out.
         let is_meant = |config: &&DeviceClaimConfiguration| {
             let named = config.requests.as_deref().unwrap_or_default();
             named.is_empty() || named.iter().any(|name| names.contains(name))
@@ -176,7 +176,7 @@ impl Mirror {
         Some(config).filter(|config| !config.is_empty())
     }
 
-    /// What one part of a device is in the allocation of a request. It is added to what the pod is given.
+    /// One part of a device as a result in the allocation of a request. The part is added to what the pod is given.
     fn result(
         &self,
         request: &DevicesAsk,
@@ -203,13 +203,14 @@ impl Mirror {
         })
     }
 
-    /// Says that a device does not have what is allocated of it, together with what another pod is to get.
+    /// Why more is given out of a device than it has; `None`: it is not. With `more`, the parts of that pod and of
+    /// other pods that are being bound count, too.
     fn too_much_of(&self, uuid: &str, device: &Device, more: Option<&Given<'_>>) -> Option<String> {
         let claims = &self.device_claims;
         let held = claims.held.get(uuid).into_iter().flatten();
         let mut parts: Vec<(DeviceCore, Bytes)> = held.map(|(_, part)| *part).collect();
         if let Some(Given { start, pod, parts: given }) = more {
-            // What other pods are to get is not written yet.
+            // The parts of other pods that are being bound may not be written yet.
             let there = self.on_node.get(&start.node).into_iter().flatten().filter(|uid| **uid != pod.uid);
             let starting = there.filter_map(|uid| self.pods.get(uid)).filter(|known| known.binding_to.is_some());
             for instance in starting.filter_map(|known| known.instance.as_ref()) {
@@ -234,7 +235,8 @@ impl Mirror {
         (!fits).then(|| format!("other claims were given so much of device {uuid} that it has no room"))
     }
 
-    /// Says that more was allocated of the devices of a claim than there is: another scheduler has allocated them, too.
+    /// Why a claim cannot keep its devices; `None`: it can. More of a device was allocated than there is, because
+    /// another scheduler has allocated it, too.
     pub(crate) fn has_too_much(&self, namespace: &str, name: &str) -> Option<String> {
         let claims = &self.device_claims;
         let claim = claims.claims.get(&(namespace.to_owned(), name.to_owned()))?;

@@ -52,7 +52,7 @@ impl Mirror {
             };
             let is_only_one = matches!(&ask.requests[..], [request] if request.choices.len() == 1);
             let mut of_choice = |request: &DevicesAsk| {
-                // What is wrong with a class, or selects another driver's devices, others say.
+                // Problems with a class, and claims for another driver's devices, are not reported here.
                 let criteria = claims.criteria(request).ok()?;
                 let selection = selections.entry(criteria.key()).or_insert_with(|| {
                     let mut selection = Selection::new(criteria, 0);
@@ -66,7 +66,7 @@ impl Mirror {
                     false => format!("request {:?}: {of_request}", request.name),
                 })
             };
-            // Of a list none can be had.
+            // A request fits nowhere if no entry of its list does.
             let text = ask.requests.iter().find_map(|request| {
                 let of_choices: Option<Vec<String>> = request.choices.iter().map(&mut of_choice).collect();
                 of_choices.map(|texts| texts.join("; "))

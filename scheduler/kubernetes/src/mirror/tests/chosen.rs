@@ -90,7 +90,7 @@ fn one_book_counts_pods_of_both_schedulers() {
     world.node("n", 1);
     world.kube_pod("kube", 60, json!({}));
     assert_eq!(world.bind("kube", "n"), Ok(()));
-    // A foreign pod would close the whole node.
+    // A foreign pod would keep all devices of the node from being given out.
     world.pod("fits", 40, json!({}));
     world.pod("waits", 10, json!({}));
     world.reconcile();
@@ -266,7 +266,7 @@ fn nobody_is_evicted_for_a_pod_of_kube_scheduler() {
     world.kube_pod("serve", 100, json!({"spec": {"priority": 125}}));
     assert!(world.bind("serve", "n").is_err());
     assert_eq!(world.names_of_bound(), ["train"]);
-    // The other way round it is evicted as any pod of its priority.
+    // The other way round, the pod of kube-scheduler is evicted as any pod of its priority.
     world.delete("train");
     world.kube_pod("batch", 100, json!({"spec": {"priority": 0}}));
     assert_eq!(world.bind("batch", "n"), Ok(()));

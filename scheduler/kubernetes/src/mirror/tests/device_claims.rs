@@ -123,7 +123,7 @@ impl World {
         self.mirror.resource_claim(ClaimFacts::of(typed(claim)).unwrap());
     }
 
-    /// Writes what a binding says of claims; says whether nothing of it was too late.
+    /// Writes what a binding says of claims. Returns whether all of it was in time.
     pub(super) fn reserve(&mut self, binding: &Binding) -> bool {
         for Reservation { claim, allocation, to_make } in &binding.reservations {
             let made = to_make.as_ref().map(|asked| self.make_extended(binding, &claim.name, asked));

@@ -306,7 +306,7 @@ fn pods_of_a_job_set_start_together() {
     world.node("m", 1);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);
-    // One has ended as it should, and does not hold up the other.
+    // One pod has succeeded, and does not hold up the other.
     world.pods.get_mut("a").unwrap()["status"] = json!({"phase": "Succeeded"});
     world.show("a");
     world.now_ms += 120_000;

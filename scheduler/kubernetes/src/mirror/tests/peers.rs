@@ -1,4 +1,5 @@
-//! Pods that must be near others, must not be near others, or are spread among others, and those that only would rather.
+//! Pods that must be near others, must not be near others, or are spread among others, and those that only would
+//! rather.
 
 use serde_json::{Value, json};
 
@@ -83,7 +84,7 @@ fn pods_keep_away_from_foreign_ones_that_avoid_them() {
     world.reconcile();
     assert_eq!(world.bound()["web"], "c");
     assert!(world.bound().contains_key("db"));
-    // A pod that changes its labels is another one to others.
+    // A pod that changes its labels counts for other rules.
     pod(&mut world, "late", &json!({"app": "web"}), &json!({"nodeSelector": {"zone": "1"}}));
     world.reconcile();
     assert!(!world.bound().contains_key("late"));
@@ -189,7 +190,7 @@ fn pods_go_apart_while_they_can() {
         nodes.push(world.bound()[name].to_owned());
     }
     assert_ne!(nodes[0], nodes[1]);
-    // A pod that has no wish itself is where others wish to have it.
+    // A pod without preferences of its own is placed where other pods prefer to have it.
     foreign(
         &mut world,
         "other",

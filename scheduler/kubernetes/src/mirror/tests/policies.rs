@@ -44,7 +44,7 @@ fn a_gpu_s_memory_is_filled_as_far_as_the_policy_allows() {
     world.pod("b", 40, with_policy("roomy", json!({})));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
-    // The policy of one pod does not bind another one, and a change counts for a pod that waits.
+    // The policy of one pod does not apply to another pod, and a change of the policy applies to a pod that waits.
     world.pod("c", 10, json!({}));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "c"]);
@@ -63,7 +63,7 @@ fn pods_without_a_policy_count_for_those_with_one() {
     world.pod("b", 40, with_policy("roomy", json!({})));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
-    // Another node has room for the pod that does not mind.
+    // Another node has room for the pod.
     world.node("m", 1);
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "b"]);

@@ -52,7 +52,7 @@ fn no_device_is_overcommitted_beside_kube_scheduler() {
     for seed in 1..=WORLDS {
         let mut world = play(seed, true);
         assert!(world.log.iter().all(|line| !line.starts_with("error")), "seed {seed}: {:#?}", world.log);
-        // Whoever asked is told, or gives up. Nothing is left then of what was not bound.
+        // Each scheduler that asked gets an answer, or gives up. Then nothing is left of pods that were not bound.
         for uid in world.mirror.pod_uids() {
             world.mirror.give_up_choice(&uid);
         }
@@ -178,7 +178,7 @@ fn make_group(world: &mut World, gang: &str) {
     world.gang(GangKind::Native, gang, json!({"schedulingPolicy": {"gang": {"minCount": 3}}}));
 }
 
-/// What a pod is like of which each node has one at most.
+/// Merged into a pod: each node has at most one such pod.
 fn alone() -> serde_json::Value {
     let term = json!({"topologyKey": "metadata.name", "labelSelector": {"matchLabels": {"app": "alone"}}});
     let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});

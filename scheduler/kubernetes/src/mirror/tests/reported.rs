@@ -29,7 +29,7 @@ fn a_device_that_its_manager_calls_ill_gets_nothing_new() {
     world.mirror.manager_says("n", said("n-0", DeviceSaid::default()));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
-    // Who is there stays, and a silent manager is as none.
+    // Bound pods stay, and a silent manager is like no manager.
     world.mirror.manager_says("n", said("n-0", ill()));
     world.pod("b", 50, json!({}));
     world.reconcile();
@@ -105,7 +105,7 @@ fn who_wants_parts_to_be_kept_strictly_gets_only_such_devices() {
     world.mirror.manager_says("n", said("n-0", kept(Enforcement::Hardware)));
     world.reconcile();
     assert_eq!(world.bound()["b"], "n");
-    // A manager that is silent for a while takes nothing from whoever is there.
+    // When a manager is silent for a while, bound pods keep what they have.
     world.mirror.manager_says("n", None);
     world.mirror.manager_says("m", None);
     world.reconcile();

@@ -21,7 +21,7 @@ fn a_device_is_shared_by_what_claims_ask_for() {
     assert_eq!(world.names_of_bound(), ["a", "b", "c", "d"]);
     assert_eq!(world.allocated(), BTreeMap::from([("n/gpu-0".to_owned(), (100, 4 << 30))]));
     assert!(world.why_waiting("e").contains("25 % gpu-core"), "{}", world.why_waiting("e"));
-    // Who is gone has its part until it is given back.
+    // A pod that is gone keeps its part until that is given back.
     world.delete("a");
     world.reconcile();
     assert!(!world.bound().contains_key("e"));

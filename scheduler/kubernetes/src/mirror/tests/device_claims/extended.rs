@@ -72,7 +72,7 @@ fn a_claim_is_made_for_what_a_class_stands_for() {
     let devices: std::collections::BTreeSet<&str> = results.iter().map(|of| of["device"].as_str().unwrap()).collect();
     assert_eq!((results.len(), devices.len()), (3, 3));
     assert_eq!(results[0]["request"], "container-0-request-0");
-    // Nothing is left, and by the name that every class has it is the same.
+    // No device is left, neither by this name nor by the resource that every class stands for.
     let own = format!("deviceclass.resource.kubernetes.io/{DRIVER}");
     world.pod("q", 0, asking(&own, &[1]));
     world.reconcile();

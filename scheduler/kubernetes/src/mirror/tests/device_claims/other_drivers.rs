@@ -41,7 +41,7 @@ impl World {
         self.pod_with_claim(name, name, json!({}));
     }
 
-    /// All that is given out of them.
+    /// All network cards that are given out.
     pub(super) fn cards_given_out(&self) -> Vec<String> {
         let of_claim = |claim: &String| self.nics_of(claim).into_iter().filter(|of| of.contains("-nics/"));
         self.claims.keys().flat_map(of_claim).collect()
@@ -305,7 +305,7 @@ fn a_card_that_was_given_out_twice_is_seen() {
     world.change_claim("theirs", |claim| claim["status"]["allocation"] = allocation);
     world.hear();
     assert!(world.mirror.has_too_much("default", "a").is_some_and(|why| why.contains("n-nics/nic-0")));
-    // Shares of a device that its driver lets several claims have are none of it.
+    // Shares are not whole devices: their driver lets several claims have shares of one device.
     for (claim, share) in [("a", "x"), ("theirs", "y")] {
         world.change_claim(claim, |claim| {
             claim["status"]["allocation"]["devices"]["results"][0]["shareID"] = share.into();

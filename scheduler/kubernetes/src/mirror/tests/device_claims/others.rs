@@ -129,7 +129,8 @@ fn what_other_schedulers_claims_lack_is_told() {
     world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = much);
     let [(_, text)] = told(&mut world).try_into().expect("one claim");
     assert!(text.starts_with("no node has a device of DeviceClass \"gpu.aliquot.dev\""), "{text}");
-    // Pods of this scheduler are told by their own conditions, and gates and other drivers' devices are not its matter.
+    // Nothing is reported for pods of this scheduler, which have conditions of their own, for pods with gates, and for
+    // other drivers' devices.
     world.delete("a");
     world.pod_with_claim("ours", "c", json!({}));
     let gate = json!({"spec": {"schedulerName": "default-scheduler", "schedulingGates": [{"name": "later"}]}});

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::super::{World, Write};
 use super::BYTES;
 
-/// Whatever happens in whichever order, no device is given out twice, and nothing is left.
+/// Whatever happens, in any order, no device is given out twice, and no allocation is left over.
 #[test]
 fn random_changes_never_give_a_device_out_twice() {
     for seed in 0..40_u64 {
