@@ -27,7 +27,7 @@ const TROUBLE_EVERY: Duration = Duration::from_secs(60);
 /// clock.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum messages that wait for a slow connection. If there are more, the connection is given up.
-const MESSAGES_MAX: usize = 1024;
+pub(crate) const MESSAGES_MAX: usize = 1024;
 /// Maximum size of a message, which can hold a job's description and environment.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 

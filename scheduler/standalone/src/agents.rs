@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::controller::Inbox;
 use crate::limits::Limiter;
 use crate::membership::{Denied, Membership};
-use crate::sessions::{Connected, Sessions};
+use crate::sessions::Sessions;
 use crate::streams::{Answer, Streams};
 
 /// Frames of one stream that may wait until the connection takes them.
@@ -181,18 +181,17 @@ impl Agents for AgentService {
     async fn session(&self, request: Request<Streaming<NodeMessage>>) -> Result<Response<Self::SessionStream>, Status> {
         let Subject { name, .. } = self.caller(&request)?;
         let mut messages = request.into_inner();
-        let Connected { number, messages: orders, is_anew } = self.sessions.connect(&name);
-        info!(node = name, is_anew, "a node is connected");
-        if is_anew {
-            // Commands that were lost with the older connection are repeated when the node reports.
-            _ = self.controller.send(Inbox::NodeLost(name.clone()));
-        }
+        let (number, orders) = self.sessions.connect(&name);
+        info!(node = name, "a node is connected");
+        // The end of the connection before may not be known yet. Commands that were lost with it are repeated when the node
+        // reports.
+        _ = self.controller.send(Inbox::NodeLost(name.clone()));
         let (sessions, controller) = (self.sessions.clone(), self.controller.clone());
         tokio::spawn(async move {
             let why = loop {
                 match messages.next().await {
                     Some(Ok(message)) => {
-                        if controller.send(Inbox::Node { node: name.clone(), message }).is_err() {
+                        if controller.send(Inbox::Node { node: name.clone(), connection: number, message }).is_err() {
                             break "the scheduler ends".to_owned();
                         }
                     }

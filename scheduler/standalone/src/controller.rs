@@ -89,6 +89,8 @@ pub(crate) enum Inbox {
     /// A node has sent a message.
     Node {
         node: String,
+        /// The number of the connection on which the message came.
+        connection: u64,
         message: wire_types::NodeMessage,
     },
     /// A node is no longer connected.
@@ -266,7 +268,11 @@ impl Controller {
                 self.counters.stops.inc();
                 batch.messages.push((node.to_string(), message));
             }
-            Inbox::Node { node, message } => self.take_from_node(now_ms, &node, message, batch),
+            // A node that was removed or has connected anew repeats everything that matters on its next connection.
+            Inbox::Node { node, connection, message } if self.sessions.is_current(&node, connection) => {
+                self.take_from_node(now_ms, &node, message, batch);
+            }
+            Inbox::Node { .. } => {}
             Inbox::NodeLost(node) => effects.observations.push(Observation::NodeLost(node.into())),
             Inbox::Left(attempt, version) => self.leaving.add(now_ms, attempt, version),
             Inbox::Stopped | Inbox::NotRestored(_) => {}
@@ -276,11 +282,6 @@ impl Controller {
     fn take_from_node(&mut self, now_ms: u64, node: &str, message: wire_types::NodeMessage, batch: &mut Batch) {
         use wire_types::node_message::Message as Said;
         let wire_types::NodeMessage { session, sequence, message: Some(said) } = message else { return };
-        // The node was removed or is connecting anew. Earlier messages do not count: it repeats everything that
-        // matters.
-        if !self.sessions.is_connected(node) {
-            return;
-        }
         match said {
             Said::Report(report) => {
                 let spec = report.spec.clone().unwrap_or_default();

@@ -41,24 +41,15 @@ struct Node {
     reported: NodeSpec,
 }
 
-/// A new connection of a node.
-#[derive(Debug)]
-pub(crate) struct Connected {
-    pub(crate) number: u64,
-    /// The messages for the node.
-    pub(crate) messages: mpsc::Receiver<SchedulerMessage>,
-    /// Whether it replaces an older connection.
-    pub(crate) is_anew: bool,
-}
-
 impl Sessions {
     /// Notes that a node is connected. Its older connection, if any, ends; what was sent on it may be lost.
-    pub(crate) fn connect(&self, node: &str) -> Connected {
+    /// Answers the connection's number, and the messages for the node.
+    pub(crate) fn connect(&self, node: &str) -> (u64, mpsc::Receiver<SchedulerMessage>) {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (sender, messages) = mpsc::channel(WAITING_MAX);
-        let before = self.0.nodes.lock().entry(node.to_owned()).or_default().connection.replace((number, sender));
+        self.0.nodes.lock().entry(node.to_owned()).or_default().connection = Some((number, sender));
         self.end_reads(node);
-        Connected { number, messages, is_anew: before.is_some() }
+        (number, messages)
     }
 
     /// Notes that a connection has ended. Answers whether the node has no newer one.
@@ -89,6 +80,12 @@ impl Sessions {
     /// The node's last report since this process started.
     pub(crate) fn reported(&self, node: &str) -> Option<NodeSpec> {
         self.0.nodes.lock().get(node).map(|known| known.reported.clone())
+    }
+
+    /// Whether a connection of a node has neither ended nor been replaced.
+    pub(crate) fn is_current(&self, node: &str, connection: u64) -> bool {
+        let nodes = self.0.nodes.lock();
+        nodes.get(node).and_then(|known| known.connection.as_ref()).is_some_and(|(number, _)| *number == connection)
     }
 
     pub(crate) fn is_connected(&self, node: &str) -> bool {
@@ -151,22 +148,22 @@ mod tests {
     #[test]
     fn a_newer_connection_takes_the_place_of_an_older_one() {
         let sessions = Sessions::default();
-        let mut old = sessions.connect("a");
-        let mut new = sessions.connect("a");
-        assert_eq!((old.is_anew, new.is_anew), (false, true));
+        let (first, mut old) = sessions.connect("a");
+        let (second, mut new) = sessions.connect("a");
+        assert!(!sessions.is_current("a", first) && sessions.is_current("a", second));
         assert!(sessions.send("a", ping()));
-        assert!(old.messages.blocking_recv().is_none());
-        assert!(new.messages.blocking_recv().is_some());
-        assert!(!sessions.disconnect("a", old.number), "the end of the old one says nothing about the node");
+        assert!(old.blocking_recv().is_none());
+        assert!(new.blocking_recv().is_some());
+        assert!(!sessions.disconnect("a", first), "the end of the old one says nothing about the node");
         assert!(sessions.is_connected("a"));
-        assert!(sessions.disconnect("a", new.number));
+        assert!(sessions.disconnect("a", second));
         assert!(!sessions.send("a", ping()));
     }
 
     #[test]
     fn a_node_that_takes_nothing_in_is_cut_off() {
         let sessions = Sessions::default();
-        let _connected = sessions.connect("a");
+        let (_, _messages) = sessions.connect("a");
         assert_eq!((0..WAITING_MAX + 1).filter(|_| sessions.send("a", ping())).count(), WAITING_MAX);
         assert!(!sessions.is_connected("a"));
     }
@@ -174,7 +171,7 @@ mod tests {
     #[test]
     fn only_the_node_that_was_asked_can_answer() {
         let sessions = Sessions::default();
-        let Connected { number, mut messages, .. } = sessions.connect("a");
+        let (number, mut messages) = sessions.connect("a");
         let mut chunks = sessions.read_log("a", ReadLog::default()).unwrap();
         let Some(Message::ReadLog(question)) = messages.blocking_recv().and_then(|message| message.message) else {
             panic!("no question");

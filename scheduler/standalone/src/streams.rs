@@ -214,7 +214,7 @@ mod tests {
         let (sessions, streams) = (Sessions::default(), Streams::default());
         let ask = || streams.ask(&sessions, "a", CLAIM, Generation::default(), Open::default());
         assert_eq!(ask().unwrap_err().code(), tonic::Code::FailedPrecondition);
-        let mut messages = sessions.connect("a").messages;
+        let (_, mut messages) = sessions.connect("a");
         let question = ask().unwrap();
         let Some(Message::OpenStream(asked)) = messages.recv().await.and_then(|message| message.message) else {
             panic!("no question");
@@ -235,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_does_not_answer_is_not_waited_for() {
         let (sessions, streams) = (Sessions::default(), Streams::default());
-        let _connected = sessions.connect("a");
+        let (_, _messages) = sessions.connect("a");
         let question = streams.ask(&sessions, "a", CLAIM, Generation::default(), Open::default()).unwrap();
         let Err(status) = question.answer_within(Duration::ZERO).await else { panic!("nobody has answered") };
         assert!(status.message().contains("node a has not answered"), "{status}");

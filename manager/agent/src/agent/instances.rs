@@ -32,6 +32,8 @@ pub(super) struct Instance {
     ending: Option<End>,
     /// The last command to stop it.
     pub(super) stopped_by: Option<Generation>,
+    /// Whether the scheduler was told on this connection that the instance runs.
+    pub(super) has_told_start: bool,
     pub(super) told_end: Option<Instant>,
 }
 
@@ -45,6 +47,7 @@ impl Instance {
             end: None,
             ending: None,
             stopped_by: None,
+            has_told_start: false,
             told_end: None,
         }
     }

@@ -9,9 +9,13 @@ use aliquot_proto::agent::v1::{
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::instances::Instance;
 use super::{Agent, HEARTBEAT_INTERVAL, REPEAT_INTERVAL, REPORT_INTERVAL};
 use crate::clock;
 use crate::instance::{End, Number, generation};
+
+/// The most instances that are told of in one turn of the agent. Turns are a quarter of a second apart or less.
+const TOLD_AT_ONCE: usize = 256;
 
 impl Agent {
     /// Sends a message if there is a connection. A connection that does not keep up is given up.
@@ -33,11 +37,11 @@ impl Agent {
     /// the last connection may have lost them, or the leader may have ended before it saved them.
     pub(super) fn greet(&mut self) {
         self.report();
-        let numbers: Vec<Number> = self.instances.keys().copied().collect();
-        for number in numbers {
-            self.tell_started(number);
-            self.tell_end(number);
+        // The connection takes a limited number of messages at once, and there may be more instances.
+        for instance in self.instances.values_mut() {
+            (instance.has_told_start, instance.told_end) = (false, None);
         }
+        self.tell_what_is_due();
     }
 
     /// Reports the node and all its instances.
@@ -71,13 +75,14 @@ impl Agent {
             self.send(Message::Heartbeat(Heartbeat {}));
         }
         let is_due = |told: Option<Instant>| told.is_none_or(|told| told.elapsed() >= REPEAT_INTERVAL);
-        let due: Vec<Number> = self
-            .instances
-            .iter()
-            .filter(|(_, instance)| instance.end.is_some() && is_due(instance.told_end))
-            .map(|(number, _)| *number)
-            .collect();
+        let is_due = |instance: &Instance| match instance.end {
+            Some(_) => is_due(instance.told_end),
+            None => instance.started_unix_ms.is_some() && !instance.has_told_start,
+        };
+        let due = self.instances.iter().filter(|(_, instance)| is_due(instance));
+        let due: Vec<Number> = due.map(|(number, _)| *number).take(TOLD_AT_ONCE).collect();
         for number in due {
+            self.tell_started(number);
             self.tell_end(number);
         }
     }
@@ -91,8 +96,9 @@ impl Agent {
 
     /// Reports that an instance runs, if it does.
     pub(super) fn tell_started(&mut self, number: Number) {
-        let Some(instance) = self.instances.get(&number) else { return };
+        let Some(instance) = self.instances.get_mut(&number) else { return };
         if let (Some(started_unix_ms), None) = (instance.started_unix_ms, &instance.end) {
+            instance.has_told_start = true;
             let claim = instance.start.claim.clone();
             self.tell(claim, number, None, outcome::Outcome::Started(Started { started_unix_ms }));
         }
@@ -121,4 +127,46 @@ pub(super) fn ended(end: &End) -> outcome::Outcome {
         started_unix_ms: end.started_unix_ms,
         ended_unix_ms: end.ended_unix_ms,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use aliquot_proto::agent::v1::{NodeSpec, Start};
+    use tokio::sync::mpsc;
+    use tonic::transport::Endpoint;
+
+    use super::*;
+    use crate::instance::InstanceDir;
+    use crate::link::{Link, MESSAGES_MAX};
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn a_new_connection_hears_of_however_many_instances() {
+        const COUNT: usize = 2 * MESSAGES_MAX;
+        let dir = tempfile::tempdir().unwrap();
+        let settings: Settings = toml::from_str("scheduler = '127.0.0.1:1'").unwrap();
+        let (state, runtime) = (dir.path().join("state"), dir.path().join("run"));
+        let config = settings.completed(&state, &runtime, &dir.path().join("socket"), "node").unwrap();
+        let mut agent = Agent::open(config).unwrap();
+        agent.spec = Some(NodeSpec::default());
+        for number in (1..).take(COUNT).map(|number| (1, number)) {
+            let mut instance = Instance::new(Start::default(), InstanceDir::below(dir.path(), number), None);
+            instance.started_unix_ms = Some(1);
+            agent.instances.insert(number, instance);
+        }
+        let (messages, mut sent) = mpsc::channel(MESSAGES_MAX);
+        let bulk = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        agent.link = Some(Link { messages, bulk, local_address: None });
+        agent.greet();
+        let mut told = 0;
+        while told < COUNT {
+            let before = told;
+            while let Ok(message) = sent.try_recv() {
+                told += usize::from(matches!(message.message, Some(Message::Outcome(_))));
+            }
+            assert!(told > before && agent.link.is_some(), "{told} of {COUNT}");
+            agent.tell_what_is_due();
+        }
+        assert_eq!(told, COUNT);
+    }
 }

@@ -61,8 +61,7 @@ impl Wire for Contract {
     fn carry_to_node(&mut self, now_ms: u64, command: Command) -> Command {
         let node = command.node.clone();
         let sessions = self.nodes.sessions.clone();
-        let connection =
-            self.connections.entry(node.clone()).or_insert_with(|| sessions.connect(node.as_str()).messages);
+        let connection = self.connections.entry(node.clone()).or_insert_with(|| sessions.connect(node.as_str()).1);
         self.nodes.carry_out(command);
         // The controller's part: it adds the program, and keeps the order of starts and stops.
         let sent = match self.inbox.try_recv() {
