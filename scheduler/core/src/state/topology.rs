@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::vocabulary::claim::NodeId;
 use crate::vocabulary::slab::{Key, Slab};
@@ -90,22 +91,35 @@ impl Topology {
     /// labels.
     pub(crate) fn set_levels<'a>(&mut self, levels: Vec<String>, nodes: impl Iterator<Item = (NodeId, &'a Texts)>) {
         let known: Vec<NodeId> = self.innermost.keys().copied().collect();
-        known.into_iter().for_each(|id| self.learn(id, None));
+        known.into_iter().for_each(|id| self.move_node(id, None));
         self.by_values = vec![BTreeMap::new(); levels.len()];
         self.levels = levels;
-        nodes.for_each(|(id, labels)| self.learn(id, Some(labels)));
+        nodes.for_each(|(id, labels)| self.move_node(id, Some(labels)));
     }
 
-    /// Takes in a node's labels; `None`: the node was removed.
-    pub(crate) fn learn(&mut self, id: NodeId, labels: Option<&Texts>) {
-        let of_levels =
-            |labels: &Texts| self.levels.iter().map_while(|level| labels.get(level).map(str::to_owned)).collect();
-        let values: Vec<String> = labels.map(of_levels).unwrap_or_default();
-        let old = self.innermost.get(&id).and_then(|domain| self.domains.get(*domain));
-        let old = old.map(|domain| domain.values.clone()).unwrap_or_default();
-        if values == old {
-            return;
+    /// Takes in a node's labels; `None`: the node was removed. A topology that others share is copied only if the node
+    /// goes to other domains.
+    pub(crate) fn learn(topology: &mut Arc<Self>, id: NodeId, labels: Option<&Texts>) {
+        if !topology.values_of(labels).eq(topology.innermost_values(id).iter().map(String::as_str)) {
+            Arc::make_mut(topology).move_node(id, labels);
         }
+    }
+
+    /// The values that labels have for the levels, from the outermost to the first level whose label is missing.
+    fn values_of<'a>(&'a self, labels: Option<&'a Texts>) -> impl Iterator<Item = &'a str> {
+        self.levels.iter().map_while(move |level| labels?.get(level))
+    }
+
+    /// The values of a node's innermost domain; none if it is in no domain.
+    fn innermost_values(&self, id: NodeId) -> &[String] {
+        let domain = self.innermost.get(&id).and_then(|domain| self.domains.get(*domain));
+        domain.map_or(&[], Domain::values)
+    }
+
+    /// Moves a node to the domains that its labels name; `None`: to none.
+    fn move_node(&mut self, id: NodeId, labels: Option<&Texts>) {
+        let values: Vec<String> = self.values_of(labels).map(str::to_owned).collect();
+        let old = self.innermost_values(id).to_vec();
         self.innermost.remove(&id);
         for count in 1..=old.len() {
             self.leave(id, &old[..count]);
@@ -139,5 +153,33 @@ impl Topology {
             self.domains.remove(id);
             by_values.remove(values);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_move_no_node_leave_a_shared_topology_alone() {
+        let labels = |zone: &str, rack: &str| {
+            Texts::from([("zone", zone), ("rack", rack)].map(|(key, text)| (key.to_owned(), text.to_owned())))
+        };
+        let mut topology: Arc<Topology> = Arc::default();
+        Arc::make_mut(&mut topology).set_levels(vec!["zone".to_owned()], std::iter::empty());
+        Topology::learn(&mut topology, NodeId(0), Some(&labels("a", "1")));
+        let copy = Arc::clone(&topology);
+        Topology::learn(&mut topology, NodeId(0), Some(&labels("a", "2")));
+        Topology::learn(&mut topology, NodeId(1), Some(&Texts::default()));
+        Topology::learn(&mut topology, NodeId(2), None);
+        assert!(Arc::ptr_eq(&topology, &copy));
+        let zone = |topology: &Topology| {
+            let domain = topology.domain_of(NodeId(0), 0).and_then(|id| topology.domain(id));
+            domain.map(|domain| domain.values().to_vec())
+        };
+        Topology::learn(&mut topology, NodeId(0), Some(&labels("b", "2")));
+        assert_eq!([&*copy, &*topology].map(zone), ["a", "b"].map(|zone| Some(vec![zone.to_owned()])));
+        Topology::learn(&mut topology, NodeId(0), None);
+        assert_eq!(zone(&topology), None);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Cluster;
 use crate::state::change_log::ChangedNode;
 use crate::state::node::Node;
+use crate::state::topology::Topology;
 use crate::vocabulary::claim::{Allocation, ClaimId, NodeId};
 use crate::vocabulary::event::{EventError, Outcome};
 use crate::vocabulary::known_node::KnownNode;
@@ -51,7 +52,7 @@ impl Cluster {
             models.push(model);
             news |= is_new;
         }
-        Arc::make_mut(&mut self.topology).learn(id, Some(&spec.labels));
+        Topology::learn(&mut self.topology, id, Some(&spec.labels));
         self.note_foreign(id, &spec.foreign, true);
         (self.node_parts.join(spec, &models), news)
     }
@@ -71,7 +72,7 @@ impl Cluster {
     pub(super) fn relabel(&mut self, id: NodeId, spec: &NodeSpec) -> Result<(), EventError> {
         let node = self.nodes.get_mut(id.index()).and_then(Option::as_mut).ok_or(EventError::NoSuchNode(id))?;
         node.relabel(spec, &mut self.node_parts);
-        Arc::make_mut(&mut self.topology).learn(id, Some(&spec.labels));
+        Topology::learn(&mut self.topology, id, Some(&spec.labels));
         self.note_spec(id);
         Ok(())
     }
@@ -92,7 +93,7 @@ impl Cluster {
         }
         self.held.remove(&id);
         self.over_committed.remove(&id);
-        Arc::make_mut(&mut self.topology).learn(id, None);
+        Topology::learn(&mut self.topology, id, None);
         self.note_spec(id);
         Ok(Outcome::Claims { displaced, ready })
     }
