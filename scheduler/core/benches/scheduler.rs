@@ -6,7 +6,7 @@ use aliquot_scheduler_core::{
     Request, Statement, entitlements,
 };
 use aliquot_scheduler_kit::{self as kit, Build};
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
 /// 1,000 queues in three levels, all of which ask for more than the cluster has.
 fn queues() -> Vec<QueueDemand> {
@@ -134,5 +134,41 @@ fn copies(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, fair_shares, decisions, copies);
+/// A node of number `number` with eight devices of twenty attributes each, and `more` further ones.
+fn described(number: usize, more: usize) -> NodeSpec {
+    let device = |index: u16| {
+        let uuid = format!("GPU-{number:08x}-{index}");
+        let of_make = (1..20).map(|key| (format!("gpu.example.com/attribute-{key}"), format!("value-{}", number % 4)));
+        let of_selections = (0..more).map(|key| (format!("selection-{key}"), "true".to_owned()));
+        let attributes = of_make.chain(of_selections).chain([("uuid".to_owned(), uuid.clone())]).collect();
+        let (switch, numa) = (Some(index / 2), Some(index / 4));
+        DeviceSpec { uuid, nvlink_group: Some(0), switch, numa, attributes, ..kit::device("H100") }
+    };
+    NodeSpec { devices: (0..8).map(device).collect(), ..kit::node(&format!("node-{number}"), 96, 0) }
+}
+
+/// A new selection of devices becomes an attribute of all of them.
+fn relabels(criterion: &mut Criterion) {
+    const NODES: usize = 10_000;
+    let mut cluster = Cluster::new();
+    let nodes: Vec<_> = (0..NODES).map(|number| cluster.add_node(described(number, 0))).collect();
+    let mut more = 0;
+    let mut group = criterion.benchmark_group("relabels");
+    group.sample_size(10);
+    group.bench_function("all 80000 devices get one more attribute beside 20; 10000 nodes", |bencher| {
+        let specs = || {
+            // Not without end: each is a further attribute.
+            more = more % 4 + 1;
+            (0..NODES).map(|number| described(number, more)).collect::<Vec<_>>()
+        };
+        let relabel = |specs: Vec<NodeSpec>| {
+            for (node, spec) in nodes.iter().zip(specs) {
+                assert!(cluster.apply(Event::NodeRelabelled(*node, spec)).is_ok());
+            }
+        };
+        bencher.iter_batched(specs, relabel, BatchSize::PerIteration);
+    });
+}
+
+criterion_group!(benches, fair_shares, decisions, copies, relabels);
 criterion_main!(benches);

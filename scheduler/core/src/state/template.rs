@@ -124,12 +124,12 @@ impl Templates {
     pub(crate) fn change_request(&mut self, known: &mut KnownClaim, class: ClassId, request: Arc<Request>) {
         let template = Template { class, request, ..Template::clone(known) };
         let before = std::mem::replace(&mut known.template, self.claims.join(template));
-        self.claims.leave(&before);
+        self.claims.leave(&before, 1);
     }
 
     /// Removes a claim. A template without claims is forgotten.
     pub(crate) fn leave(&mut self, known: &KnownClaim) {
-        self.claims.leave(&known.template);
+        self.claims.leave(&known.template, 1);
     }
 }
 

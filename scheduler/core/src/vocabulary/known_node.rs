@@ -67,6 +67,24 @@ pub struct DeviceKind {
     pub(crate) uuid_keys: Box<[Arc<str>]>,
 }
 
+impl DeviceKind {
+    /// Whether a device of this kind and with this name has exactly these attributes.
+    pub(crate) fn has_exactly(&self, attributes: &Texts, uuid: &str) -> bool {
+        let (mut others, mut uuid_keys) = (self.attributes.iter(), self.uuid_keys.iter());
+        let is_known = |(key, text): (&str, &str)| match text == uuid {
+            true => uuid_keys.next().is_some_and(|known| **known == *key),
+            false => others.next() == Some((key, text)),
+        };
+        attributes.iter().all(is_known) && others.next().is_none() && uuid_keys.next().is_none()
+    }
+
+    /// The kind that a device of this kind and with this name is of, once these are its attributes.
+    pub(crate) fn with_attributes(&self, attributes: &Texts, uuid: &str) -> Self {
+        let (attributes, uuid_keys) = attributes.without(uuid);
+        Self { model: self.model.clone(), attributes, uuid_keys, ..*self }
+    }
+}
+
 impl KnownDevice {
     /// The text of an attribute; see [`DeviceSpec::attributes`].
     #[must_use]

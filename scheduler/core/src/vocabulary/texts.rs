@@ -29,7 +29,7 @@ impl Texts {
     }
 
     /// The same texts, with each key and text replaced by what `of` returns for it, which must be equal to it.
-    pub(crate) fn map(&self, mut of: impl FnMut(&str) -> Arc<str>) -> Self {
+    pub(crate) fn map(&self, mut of: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {
         Self(self.0.iter().map(|(key, text)| (of(key), of(text))).collect())
     }
 
