@@ -4,7 +4,7 @@
 //! Devices are numbered from 0. A request takes the first of its choices, and the first devices for it, with which the
 //! requests after it find devices, too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aliquot_scheduler_core::Comparison;
 
@@ -13,7 +13,7 @@ use super::Linked;
 /// Devices that one claim can have, at most. The limit is Kubernetes'.
 const RESULTS_MAX: usize = 32;
 /// Trials of a device, after which the search is given up. The core, too, takes a node for full after this many trials.
-const TRIALS_MAX: u32 = 20_000;
+pub(crate) const TRIALS_MAX: u32 = 20_000;
 
 /// A request of a claim.
 #[derive(Clone, Debug)]
@@ -38,8 +38,33 @@ pub(crate) struct Rule {
     /// The requests that the rule is about, by their places among all requests.
     pub(crate) linked: Vec<Linked>,
     pub(crate) comparison: Comparison,
-    /// The compared value of each device. A device without a value will not do.
-    pub(crate) values: Vec<Option<String>>,
+    /// The number of each device's compared value: equal values have equal numbers. A device without a value will not
+    /// do.
+    values: Vec<Option<usize>>,
+}
+
+impl Rule {
+    /// `values`: the compared value of each device.
+    pub(crate) fn new(
+        linked: Vec<Linked>,
+        comparison: Comparison,
+        values: impl Iterator<Item = Option<String>>,
+    ) -> Rule {
+        let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+        let mut number = |value: String| {
+            let next = numbers.len();
+            *numbers.entry(value).or_insert(next)
+        };
+        Rule { linked, comparison, values: values.map(|value| value.map(&mut number)).collect() }
+    }
+
+    fn is_about(&self, request: usize, choice: usize) -> bool {
+        self.linked.iter().any(|of| of.request == request && of.choice.is_none_or(|of| of == choice))
+    }
+
+    fn value(&self, device: usize) -> Option<usize> {
+        self.values.get(device).copied().flatten()
+    }
 }
 
 /// What a request gets.
@@ -59,21 +84,89 @@ pub(crate) struct Failure {
     pub(crate) is_given_up: bool,
 }
 
-/// Finds devices for all requests. The result is in the order of the requests.
+/// Finds devices for all requests. The result is in the order of the requests. The search is given up after `trials_max`
+/// trials of a device.
 ///
 /// # Errors
 /// The requests cannot have devices together, or the search was given up.
-pub(crate) fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
-    let mut search = Search { requests, rules, given: Vec::new(), used: BTreeSet::new(), trials: 0, furthest: 0 };
+pub(crate) fn search(requests: &[Request], rules: &[Rule], trials_max: u32) -> Result<Vec<Given>, Failure> {
+    let requests: Vec<Request> =
+        requests.iter().enumerate().map(|(place, request)| narrowed(place, request, rules)).collect();
+    if let Some(request) = unservable(&requests, rules) {
+        return Err(Failure { request, is_given_up: false });
+    }
+    let (given, used) = (Vec::new(), BTreeSet::new());
+    let mut search = Search { requests: &requests, rules, trials_max, given, used, trials: 0, furthest: 0 };
     match search.serve_from(0) {
         true => Ok(search.given),
-        false => Err(Failure { request: search.furthest, is_given_up: search.trials > TRIALS_MAX }),
+        false => Err(Failure { request: search.furthest, is_given_up: search.trials > trials_max }),
     }
+}
+
+/// The request without the devices that the rules rule out, whatever the other requests get.
+fn narrowed(place: usize, request: &Request, rules: &[Rule]) -> Request {
+    let of_choice = |(number, choice): (usize, &Choice)| {
+        let mut choice = choice.clone();
+        for rule in rules.iter().filter(|rule| rule.is_about(place, number)) {
+            let mut with_value: BTreeMap<usize, usize> = BTreeMap::new();
+            for value in choice.devices.iter().filter_map(|device| rule.value(*device)) {
+                *with_value.entry(value).or_default() += 1;
+            }
+            let is_enough = |value: usize| match rule.comparison {
+                Comparison::Same => with_value.get(&value).is_some_and(|devices| *devices >= choice.count),
+                Comparison::Distinct => with_value.len() >= choice.count,
+            };
+            choice.devices.retain(|device| rule.value(*device).is_some_and(is_enough));
+        }
+        choice
+    };
+    Request { claim: request.claim, choices: request.choices.iter().enumerate().map(of_choice).collect() }
+}
+
+/// The first request for which too few devices, or too few values of a rule, are left beside the requests before it,
+/// whichever devices are taken. `None`: the requests may be served together.
+fn unservable(requests: &[Request], rules: &[Rule]) -> Option<usize> {
+    // For each request, the devices that it takes at least.
+    let mut least = Vec::new();
+    for (place, request) in requests.iter().enumerate() {
+        let possible = request.choices.iter().filter(|choice| choice.devices.len() >= choice.count);
+        let Some(count) = possible.map(|choice| choice.count).min() else { return Some(place) };
+        least.push(count);
+    }
+    let all: BTreeSet<usize> =
+        requests.iter().flat_map(|request| &request.choices).flat_map(|choice| &choice.devices).copied().collect();
+    let of_rule = |rule: &Rule| {
+        let mut with_value: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for (place, request) in requests.iter().enumerate() {
+            let linked = request.choices.iter().enumerate().filter(|(number, _)| rule.is_about(place, *number));
+            for device in linked.flat_map(|(_, choice)| choice.devices.iter().copied()) {
+                with_value.entry(rule.value(device)?).or_default().insert(device);
+            }
+        }
+        let room = match rule.comparison {
+            Comparison::Same => with_value.values().map(BTreeSet::len).max().unwrap_or(0),
+            Comparison::Distinct => with_value.len(),
+        };
+        let is_linked = |place: usize, request: &Request| (0..request.choices.len()).all(|of| rule.is_about(place, of));
+        let linked = requests.iter().zip(&least).enumerate().filter(|(place, (request, _))| is_linked(*place, request));
+        first_beyond(room, linked.map(|(place, (_, count))| (place, *count)))
+    };
+    first_beyond(all.len(), least.iter().copied().enumerate()).or_else(|| rules.iter().find_map(of_rule))
+}
+
+/// The first of these requests with which more is asked for than there is. `counts`: what each request asks for.
+fn first_beyond(room: usize, mut counts: impl Iterator<Item = (usize, usize)>) -> Option<usize> {
+    let mut asked = 0_usize;
+    counts.find_map(|(place, count)| {
+        asked = asked.saturating_add(count);
+        (asked > room).then_some(place)
+    })
 }
 
 struct Search<'a> {
     requests: &'a [Request],
     rules: &'a [Rule],
+    trials_max: u32,
     /// What the requests up to the current one get, if the later ones find devices, too.
     given: Vec<Given>,
     used: BTreeSet<usize>,
@@ -108,8 +201,11 @@ impl Search<'_> {
         }
         let mut left = devices;
         while let [device, rest @ ..] = left {
+            if left.len() < missing {
+                return false;
+            }
             self.trials += 1;
-            if left.len() < missing || self.trials > TRIALS_MAX {
+            if self.trials > self.trials_max {
                 return false;
             }
             left = rest;
@@ -137,23 +233,17 @@ impl Search<'_> {
     /// Whether the request at this place can have a device beside all devices that are given already. It is the last
     /// request in `given`.
     fn is_allowed(&self, place: usize, device: usize) -> bool {
-        let is_linked = |rule: &Rule, place: usize, choice: usize| {
-            let is_it = |of: &Linked| of.request == place && of.choice.is_none_or(|of| of == choice);
-            rule.linked.iter().any(is_it)
-        };
-        let value = |rule: &Rule, device: usize| rule.values.get(device).cloned().flatten();
         let Some(choice) = self.given.last().map(|given| given.choice) else { return false };
-        let keeps = |rule: &&Rule| {
-            let Some(own) = value(rule, device) else { return false };
-            let linked = self.given.iter().enumerate().filter(|(place, given)| is_linked(rule, *place, given.choice));
-            let mut others = linked.flat_map(|(_, given)| &given.devices).filter_map(|other| value(rule, *other));
+        let keeps = |rule: &Rule| {
+            let Some(own) = rule.value(device) else { return false };
+            let linked = self.given.iter().enumerate().filter(|(place, given)| rule.is_about(*place, given.choice));
+            let mut others = linked.flat_map(|(_, given)| &given.devices).filter_map(|other| rule.value(*other));
             match rule.comparison {
                 Comparison::Same => others.all(|other| other == own),
                 Comparison::Distinct => others.all(|other| other != own),
             }
         };
-        !self.used.contains(&device)
-            && self.rules.iter().filter(|rule| is_linked(rule, place, choice)).all(|of| keeps(&of))
+        !self.used.contains(&device) && self.rules.iter().filter(|rule| rule.is_about(place, choice)).all(keeps)
     }
 }
 
@@ -169,7 +259,11 @@ mod tests {
     fn rule(linked: &[(usize, Option<usize>)], comparison: Comparison, values: &[&str]) -> Rule {
         let linked = linked.iter().map(|(request, choice)| Linked { request: *request, choice: *choice });
         let value = |text: &&str| (!text.is_empty()).then(|| (*text).to_owned());
-        Rule { linked: linked.collect(), comparison, values: values.iter().map(value).collect() }
+        Rule::new(linked.collect(), comparison, values.iter().map(value))
+    }
+
+    fn search(requests: &[Request], rules: &[Rule]) -> Result<Vec<Given>, Failure> {
+        super::search(requests, rules, TRIALS_MAX)
     }
 
     fn given(choice: usize, devices: &[usize]) -> Given {
@@ -210,11 +304,40 @@ mod tests {
     #[test]
     fn a_search_that_takes_too_long_is_given_up() {
         let all: Vec<usize> = (0..32).collect();
+        // One of each eighth is asked for, and those of two eighths exclude each other.
+        let eighths: Vec<String> = all.iter().map(|device| (device % 8).to_string()).collect();
+        let excluding =
+            |device: &usize| if device % 8 < 2 { "first two".to_owned() } else { format!("device {device}") };
+        let excluding: Vec<String> = all.iter().map(excluding).collect();
+        let distinct = |values: &[String]| {
+            let values: Vec<&str> = values.iter().map(String::as_str).collect();
+            rule(&[(0, None)], Comparison::Distinct, &values)
+        };
+        let failure = search(&[request(0, &[(8, &all)])], &[distinct(&eighths), distinct(&excluding)]).unwrap_err();
+        assert_eq!(failure, Failure { request: 0, is_given_up: true });
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_refused_without_a_trial() {
+        let all: Vec<usize> = (0..64).collect();
         let values: Vec<String> = all.iter().map(|device| (device % 8).to_string()).collect();
         let values: Vec<&str> = values.iter().map(String::as_str).collect();
-        let distinct = rule(&[(0, None)], Comparison::Distinct, &values);
-        let failure = search(&[request(0, &[(9, &all)])], &[distinct]).unwrap_err();
-        assert_eq!(failure, Failure { request: 0, is_given_up: true });
+        let both = [(0, None), (1, None)];
+        let rule = |comparison: Comparison| rule(&both, comparison, &values);
+        let request = |count: usize| request(0, &[(count, &all)]);
+        for (requests, rules, place) in [
+            (vec![request(9)], vec![rule(Comparison::Distinct)], 0),
+            (vec![request(5), request(4)], vec![rule(Comparison::Distinct)], 1),
+            (vec![request(9)], vec![rule(Comparison::Same)], 0),
+            (vec![request(1), request(8)], vec![rule(Comparison::Same)], 1),
+            (vec![request(65)], Vec::new(), 0),
+            (vec![request(32), Request { claim: 1, ..request(32) }, Request { claim: 2, ..request(1) }], Vec::new(), 2),
+        ] {
+            let failure = super::search(&requests, &rules, 0).unwrap_err();
+            assert_eq!(failure, Failure { request: place, is_given_up: false }, "{requests:?}");
+        }
+        assert!(search(&[request(8)], &[rule(Comparison::Distinct)]).is_ok());
+        assert!(search(&[request(1), request(7)], &[rule(Comparison::Same)]).is_ok());
     }
 
     /// All ways to take `count` different ones of these devices, in any order.
@@ -243,8 +366,8 @@ mod tests {
                 .filter(|of| is_linked(of))
                 .flat_map(|of| given[of.request].devices.clone())
                 .collect();
-            let values: Vec<&Option<String>> = linked.iter().map(|device| &rule.values[*device]).collect();
-            let different: BTreeSet<&Option<String>> = values.iter().copied().collect();
+            let values: Vec<Option<usize>> = linked.iter().map(|device| rule.values[*device]).collect();
+            let different: BTreeSet<Option<usize>> = values.iter().copied().collect();
             values.iter().all(|value| value.is_some())
                 && match rule.comparison {
                     Comparison::Same => different.len() <= 1,
@@ -294,9 +417,7 @@ mod tests {
                     Rule {
                         linked: linked.collect(),
                         comparison: [Comparison::Same, Comparison::Distinct][random(2)],
-                        values: (0..devices)
-                            .map(|_| ["a", "b", "c"].get(random(4)).map(|of| (*of).to_owned()))
-                            .collect(),
+                        values: (0..devices).map(|_| Some(random(4)).filter(|value| *value < 3)).collect(),
                     }
                 })
                 .collect();

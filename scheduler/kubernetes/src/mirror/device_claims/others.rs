@@ -21,6 +21,10 @@ const KINDS_KEPT: usize = 64;
 /// counted again.
 const PLACES_MAX: u64 = 64;
 
+/// Trials of a device, after which a search is given up that only counts places. Whenever the devices of a node are used
+/// otherwise, its places are counted again, for all kinds.
+const COUNTING_TRIALS_MAX: u32 = 1_000;
+
 /// A device of a pool.
 pub(super) type DeviceId = (PoolKey, String);
 

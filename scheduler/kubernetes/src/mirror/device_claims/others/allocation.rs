@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceAllocationResult, DeviceRequestAllocationResult};
 
 use super::super::super::Mirror;
-use super::{DeviceId, PLACES_MAX};
+use super::{COUNTING_TRIALS_MAX, DeviceId, PLACES_MAX};
 use crate::dra::whole::{self, Choice, Failure, Given, Request, Rule};
 use crate::dra::{self, Ask, ClaimFacts, DevicesAsk, Found, Linked, PoolKey, Reach, compared_value};
 
@@ -32,14 +32,16 @@ impl OnNode<'_> {
 
 impl Mirror {
     /// How many pods that ask for this can get devices on a node, one after the other. Counting ends with the first pod
-    /// that gets a device which other nodes reach, too, because those nodes count it as well.
+    /// that gets a device which other nodes reach, too, because those nodes count it as well, or with the first search
+    /// that is given up.
     pub(super) fn places_of(&self, asks: &[&Ask], node: &str) -> u64 {
         let Some(mut problem) = self.problem(asks, node).filter(|problem| !problem.devices.is_empty()) else {
             return 0;
         };
         let mut places = 0;
         while places < PLACES_MAX {
-            let Ok(given) = whole::search(&problem.requests, &problem.rules) else { break };
+            let given = whole::search(&problem.requests, &problem.rules, COUNTING_TRIALS_MAX);
+            let Ok(given) = given else { break };
             places += 1;
             let taken: BTreeSet<usize> = given.into_iter().flat_map(|given| given.devices).collect();
             let is_local = |device: &usize| {
@@ -83,11 +85,8 @@ impl Mirror {
                     let known = claims.pools.get(device.pool)?.devices.get(device.name)?;
                     compared_value(&device.pool.0, known, link.attribute())
                 };
-                Rule {
-                    linked: link.requests.iter().map(|of| Linked { request: before + of.request, ..*of }).collect(),
-                    comparison: link.comparison,
-                    values: devices.iter().map(value).collect(),
-                }
+                let linked = link.requests.iter().map(|of| Linked { request: before + of.request, ..*of });
+                Rule::new(linked.collect(), link.comparison, devices.iter().map(value))
             }));
         }
         Some(Problem { devices, requests, rules })
@@ -123,7 +122,7 @@ impl Mirror {
         }
         let asks: Vec<&Ask> = claims.iter().map(|(_, ask)| *ask).collect();
         let problem = self.problem(&asks, node).ok_or_else(|| format!("there is no node {node} any more"))?;
-        let given = whole::search(&problem.requests, &problem.rules);
+        let given = whole::search(&problem.requests, &problem.rules, whole::TRIALS_MAX);
         let mut given = given.map_err(|failure| self.without_devices(claims, failure, node))?.into_iter();
         let (mut allocations, mut taken) = (Vec::new(), BTreeSet::new());
         for ask in asks {
