@@ -29,7 +29,7 @@ use crate::wanted::Wanted;
 use extended::ToMake;
 use holders::Holder;
 pub(crate) use left_over::LeftOver;
-use others::Others;
+use others::{Others, Owner};
 pub(crate) use reservations::Reservation;
 pub(super) use reservations::Starting;
 pub(crate) use shortage::Shortage;
@@ -277,8 +277,7 @@ impl Mirror {
         for name in self.device_claims.changed.clone() {
             self.device_claims.note_held(&name);
             let others = self.device_claims.others_held_by(&name);
-            let changed = self.device_claims.others.note_held(&name, others);
-            self.others_changed(&changed);
+            self.note_owned(Owner::Claim(name), others);
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Mirror;
 use super::{DeviceClaims, Name, names_of};
-use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Found, PoolKey, Selection, Whose};
+use crate::dra::{Ask, ClaimFacts, DRIVER, DevicesAsk, Found, PoolKey, Reach, Selection, Whose};
 use crate::pod::PodFacts;
 
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
@@ -34,12 +34,19 @@ pub(super) struct Others {
     /// By the key that `DeviceClaims::key_of_kind` gives.
     kinds: BTreeMap<String, Kind>,
     kinds_made: u64,
-    /// The claims to which each device is allocated.
-    held: BTreeMap<DeviceId, BTreeSet<Name>>,
-    /// The devices that are allocated to each claim.
-    held_by: BTreeMap<Name, BTreeSet<DeviceId>>,
-    /// By the UID of a pod that is being bound, the devices that it is to get.
-    promised: BTreeMap<String, BTreeSet<DeviceId>>,
+    /// What has each device of each pool.
+    owners: BTreeMap<PoolKey, BTreeMap<String, BTreeSet<Owner>>>,
+    /// The devices that each has.
+    owned: BTreeMap<Owner, BTreeSet<DeviceId>>,
+}
+
+/// What has a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    /// The device is allocated to this claim.
+    Claim(Name),
+    /// The device is kept for the pod with this UID, which is being bound.
+    Pod(String),
 }
 
 /// What pods that ask for the same have in common.
@@ -119,32 +126,33 @@ impl Mirror {
         places.filter(|(_, places)| *places > 0).collect()
     }
 
-    /// The use of these devices has changed: places are counted again on the nodes where they can be used.
-    pub(super) fn others_changed(&mut self, devices: &BTreeSet<DeviceId>) {
+    /// Notes the devices that a claim or pod has now. Where one has become free by this, or is not free any more, places
+    /// are counted again on the nodes that reach it.
+    pub(super) fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) {
+        let changed = self.device_claims.others.note_owned(owner, devices);
         if self.device_claims.others.kinds.is_empty() {
             return;
         }
-        for (key, _) in devices {
-            match self.device_claims.pools.get(key).and_then(|pool| pool.node.clone()) {
-                Some(node) => _ = self.changed_nodes.insert(node),
-                None => self.changed_nodes.extend(self.nodes.keys().cloned()),
+        for (key, device) in &changed {
+            match self.device_claims.pools.get(key).and_then(|pool| pool.reach.get(device)) {
+                Some(Reach::Node(node)) => _ = self.changed_nodes.insert(node.clone()),
+                Some(reach) => {
+                    let reached = self.nodes.iter().filter(|(name, node)| reach.includes(name, &node.facts.labels));
+                    self.changed_nodes.extend(reached.map(|(name, _)| name.clone()));
+                }
+                None => {}
             }
         }
     }
 
     /// Keeps these devices for a pod that is being bound.
     pub(in super::super) fn promise(&mut self, uid: &str, devices: BTreeSet<DeviceId>) {
-        if !devices.is_empty() {
-            self.others_changed(&devices);
-            self.device_claims.others.promised.insert(uid.to_owned(), devices);
-        }
+        self.note_owned(Owner::Pod(uid.to_owned()), devices);
     }
 
     /// Ends what is kept for a pod: the devices are allocated to its claims by now, or given back.
     pub(in super::super) fn end_promise(&mut self, uid: &str) {
-        if let Some(devices) = self.device_claims.others.promised.remove(uid) {
-            self.others_changed(&devices);
-        }
+        self.note_owned(Owner::Pod(uid.to_owned()), BTreeSet::new());
     }
 }
 
@@ -154,29 +162,38 @@ impl Others {
         self.kinds.retain(|_, kind| kind.selections.iter().all(|key| selections.contains_key(key)));
     }
 
-    /// Notes the devices that a claim has now. Returns the devices that it has gained or lost.
-    pub(super) fn note_held(&mut self, name: &Name, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        let before = self.held_by.remove(name).unwrap_or_default();
-        for device in &before {
-            if let Some(claims) = self.held.get_mut(device) {
-                claims.remove(name);
-                if claims.is_empty() {
-                    self.held.remove(device);
-                }
+    /// Notes the devices that a claim or pod has now. Returns those that have become free by this, and those that are not
+    /// free any more.
+    fn note_owned(&mut self, owner: Owner, devices: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+        let before = self.owned.remove(&owner).unwrap_or_default();
+        let mut changed = BTreeSet::new();
+        for device in before.difference(&devices) {
+            let Some(of_pool) = self.owners.get_mut(&device.0) else { continue };
+            let Some(owners) = of_pool.get_mut(&device.1) else { continue };
+            owners.remove(&owner);
+            if owners.is_empty() {
+                of_pool.remove(&device.1);
+                changed.insert(device.clone());
+            }
+            if of_pool.is_empty() {
+                self.owners.remove(&device.0);
             }
         }
-        for device in &devices {
-            self.held.entry(device.clone()).or_default().insert(name.clone());
+        for device in devices.difference(&before) {
+            let owners = self.owners.entry(device.0.clone()).or_default().entry(device.1.clone()).or_default();
+            if owners.is_empty() {
+                changed.insert(device.clone());
+            }
+            owners.insert(owner.clone());
         }
-        let changed = before.symmetric_difference(&devices).cloned().collect();
         if !devices.is_empty() {
-            self.held_by.insert(name.clone(), devices);
+            self.owned.insert(owner, devices);
         }
         changed
     }
 
-    fn is_taken(&self, device: &DeviceId) -> bool {
-        self.held.contains_key(device) || self.promised.values().any(|devices| devices.contains(device))
+    fn owners(&self, pool: &PoolKey, device: &str) -> Option<&BTreeSet<Owner>> {
+        self.owners.get(pool)?.get(device)
     }
 }
 
@@ -186,7 +203,10 @@ impl DeviceClaims {
         let results = claim.allocation.iter().flat_map(|allocation| &allocation.results);
         let whole = results.filter(|result| result.driver != DRIVER && result.share_id.is_none());
         let mut devices = whole.map(|of| ((of.driver.clone(), of.pool.clone()), of.device.clone()));
-        let is_twice = |device: &DeviceId| self.others.held.get(device).is_some_and(|claims| claims.len() > 1);
+        let is_claim = |owner: &&Owner| matches!(owner, Owner::Claim(_));
+        let is_twice = |(pool, device): &DeviceId| {
+            self.others.owners(pool, device).into_iter().flatten().filter(is_claim).nth(1).is_some()
+        };
         let ((driver, pool), device) = devices.find(is_twice)?;
         Some(format!("another claim was given the device {pool}/{device} of {driver}"))
     }

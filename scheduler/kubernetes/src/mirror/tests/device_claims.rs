@@ -5,6 +5,7 @@ mod extended;
 mod given_back;
 mod other_drivers;
 mod others;
+mod places;
 mod prioritised;
 mod problems;
 mod random;

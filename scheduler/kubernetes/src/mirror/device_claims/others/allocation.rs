@@ -67,7 +67,7 @@ impl Mirror {
                 pool: key,
                 name,
                 reach,
-                is_free: !claims.others.is_taken(&(key.clone(), name.clone())),
+                is_free: claims.others.owners(key, name).is_none(),
             })
         });
         let devices: Vec<OnNode<'_>> = devices.collect();

@@ -8,7 +8,7 @@ use super::{DRIVER, NIC};
 
 impl World {
     /// A pool of another driver. `place` says where its devices can be used.
-    fn pool_of_nics(&mut self, pool: &str, place: Value, devices: Value) {
+    pub(super) fn pool_of_nics(&mut self, pool: &str, place: Value, devices: Value) {
         self.made += 1;
         let mut slice = json!({"metadata": {"name": pool}, "spec": {
             "driver": NIC, "devices": devices,
@@ -26,7 +26,7 @@ impl World {
     }
 
     /// A claim with these requests for network cards.
-    fn claim_of_nics(&mut self, name: &str, requests: Value, constraints: Value) {
+    pub(super) fn claim_of_nics(&mut self, name: &str, requests: Value, constraints: Value) {
         self.claim(name, 0, None, json!({}));
         self.change_claim(name, |claim| {
             claim["spec"]["devices"] = json!({"requests": requests, "constraints": constraints});
