@@ -91,6 +91,7 @@ impl Mirror {
         self.binding_done(uid);
         self.unlist(uid);
         self.forget_peers(uid);
+        self.forget_kind_of(uid);
         if let Some(known) = self.pods.remove(uid) {
             self.unlist_in_gang(&known.facts);
             self.unlist_in_claims(&known.facts);

@@ -17,6 +17,9 @@ use crate::pod::PodFacts;
 /// When there are so many kinds, those that no pending pod is of are dropped before another one is added.
 const KINDS_KEPT: usize = 64;
 
+/// Kinds whose places are counted, at most. Pods of further kinds wait until one of these is needed no more.
+const KINDS_MAX: usize = 256;
+
 /// Places that are counted for a kind on a node, at most. A pod that finds all of them taken waits until they are
 /// counted again.
 const PLACES_MAX: u64 = 64;
@@ -34,6 +37,8 @@ pub(super) struct Others {
     /// By the key that `DeviceClaims::key_of_kind` gives.
     kinds: BTreeMap<String, Kind>,
     kinds_made: u64,
+    /// By the UID of a pod that waits, the key of its kind.
+    kind_of: BTreeMap<String, String>,
     /// What has each device of each pool.
     owners: BTreeMap<PoolKey, BTreeMap<String, BTreeSet<Owner>>>,
     /// The devices that each has.
@@ -54,6 +59,11 @@ pub(super) enum Owner {
 struct Kind {
     /// The name of a place in the books. Users read it, too.
     name: String,
+    number: u64,
+    /// Its places are counted.
+    is_counted: bool,
+    /// The UIDs of the pods of this kind that wait.
+    pods: BTreeSet<String>,
     /// What each claim of such a pod asks for.
     asks: Vec<Ask>,
     /// The keys of the selections that its requests need.
@@ -79,28 +89,28 @@ impl Mirror {
         Ok(asks)
     }
 
-    /// Adds the kinds of changed pods that wait. Places of a new kind are counted on all nodes.
+    /// Notes the kinds of changed pods. Places of a new kind are counted on all nodes.
     pub(super) fn learn_kinds(&mut self) {
-        let is_waiting = |facts: &&PodFacts| facts.scheduler == self.own_name && facts.node.is_none();
-        let pods = self.changed_pods.iter().filter_map(|uid| Some(&self.pods.get(uid)?.facts)).filter(is_waiting);
-        let kinds: BTreeMap<String, Kind> = pods.filter_map(|facts| self.kind_of(facts)).collect();
-        let is_new = |key: &String| !self.device_claims.others.kinds.contains_key(key);
-        let mut kinds: BTreeMap<String, Kind> = kinds.into_iter().filter(|(key, _)| is_new(key)).collect();
-        if kinds.is_empty() {
-            return;
-        }
-        if self.device_claims.others.kinds.len() >= KINDS_KEPT {
-            let pods = self.pods.values().map(|pod| &pod.facts).filter(is_waiting);
-            let used: BTreeSet<String> = pods.filter_map(|facts| Some(self.kind_of(facts)?.0)).collect();
-            self.device_claims.others.kinds.retain(|key, _| used.contains(key));
-        }
+        let kind_of = |uid: &String| {
+            let facts = &self.pods.get(uid)?.facts;
+            let is_waiting = facts.scheduler == self.own_name && facts.node.is_none();
+            is_waiting.then(|| self.kind_of(facts)).flatten()
+        };
+        let kinds: Vec<_> = self.changed_pods.iter().map(|uid| (uid.clone(), kind_of(uid))).collect();
         let others = &mut self.device_claims.others;
-        for kind in kinds.values_mut() {
-            others.kinds_made += 1;
-            kind.name = format!("{} #{}", kind.name, others.kinds_made);
+        for (uid, kind) in kinds {
+            others.note_kind(uid, kind);
         }
-        others.kinds.append(&mut kinds);
-        self.changed_nodes.extend(self.nodes.keys().cloned());
+        let pods = others.count_more_kinds();
+        if !pods.is_empty() {
+            self.changed_pods.extend(pods);
+            self.changed_nodes.extend(self.nodes.keys().cloned());
+        }
+    }
+
+    /// Forgets of which kind a pod was that is gone.
+    pub(in super::super) fn forget_kind_of(&mut self, uid: &str) {
+        self.device_claims.others.forget_kind_of(uid);
     }
 
     /// The kind of a pod, and its key; `None`: it asks other drivers for nothing, or for nothing that can be looked
@@ -112,16 +122,17 @@ impl Mirror {
         let criteria = all().filter_map(|ask| self.device_claims.criteria(ask).ok());
         let selections = criteria.map(|criteria| criteria.key()).collect();
         let drivers: BTreeSet<String> = all().filter_map(|ask| self.device_claims.driver_of(ask)).collect();
-        let names: Vec<String> = all().map(|ask| format!("{:?}", ask.name)).collect();
         let drivers = drivers.into_iter().collect::<Vec<_>>().join(" and ");
-        let name = format!("places with devices of {drivers} for request {}", names.join(", "));
-        Some((key, Kind { name, asks, selections }))
+        let classes: BTreeSet<String> = all().map(|ask| format!("{:?}", ask.class)).collect();
+        let classes = classes.into_iter().collect::<Vec<_>>().join(" and ");
+        let name = format!("places with devices of {drivers} for DeviceClass {classes}");
+        Some((key, Kind { name, number: 0, is_counted: false, pods: BTreeSet::new(), asks, selections }))
     }
 
     /// How many pods of each kind can get devices on a node now, by the name of the kind's place. Kinds without any are
     /// left out.
     pub(in super::super) fn places_on(&self, node: &str) -> BTreeMap<String, u64> {
-        let kinds = self.device_claims.others.kinds.values();
+        let kinds = self.device_claims.others.kinds.values().filter(|kind| kind.is_counted);
         let places = kinds.map(|kind| (kind.name.clone(), self.places_of(&kind.asks.iter().collect::<Vec<_>>(), node)));
         places.filter(|(_, places)| *places > 0).collect()
     }
@@ -159,7 +170,60 @@ impl Mirror {
 impl Others {
     /// Forgets the kinds that need a selection which is not kept any more.
     pub(super) fn retain(&mut self, selections: &BTreeMap<String, Selection>) {
-        self.kinds.retain(|_, kind| kind.selections.iter().all(|key| selections.contains_key(key)));
+        self.keep_kinds(|kind| kind.selections.iter().all(|key| selections.contains_key(key)));
+    }
+
+    fn keep_kinds(&mut self, is_kept: impl Fn(&Kind) -> bool) {
+        let Others { kinds, kind_of, .. } = self;
+        kinds.retain(|_, kind| is_kept(kind));
+        kind_of.retain(|_, key| kinds.contains_key(key));
+    }
+
+    /// Notes the kind of a pod, and the kind's key; `None`: the pod does not wait for devices of other drivers.
+    fn note_kind(&mut self, uid: String, kind: Option<(String, Kind)>) {
+        let key = kind.as_ref().map(|(key, _)| key);
+        if self.kind_of.get(&uid) == key {
+            return;
+        }
+        self.forget_kind_of(&uid);
+        let Some((key, kind)) = kind else { return };
+        let kinds_made = &mut self.kinds_made;
+        let known = self.kinds.entry(key.clone()).or_insert_with(|| {
+            *kinds_made += 1;
+            Kind { name: format!("{} #{kinds_made}", kind.name), number: *kinds_made, ..kind }
+        });
+        known.pods.insert(uid.clone());
+        self.kind_of.insert(uid, key);
+    }
+
+    fn forget_kind_of(&mut self, uid: &str) {
+        let Some(key) = self.kind_of.remove(uid) else { return };
+        let Some(kind) = self.kinds.get_mut(&key) else { return };
+        kind.pods.remove(uid);
+        // The places of other kinds are kept for the next pods that ask for the same.
+        if kind.pods.is_empty() && !kind.is_counted {
+            self.kinds.remove(&key);
+        }
+    }
+
+    /// Has the places of kinds counted that are not counted yet, of the oldest ones first. Returns their pods.
+    fn count_more_kinds(&mut self) -> BTreeSet<String> {
+        if self.kinds.values().all(|kind| kind.is_counted) {
+            return BTreeSet::new();
+        }
+        let counted = |others: &Others| others.kinds.values().filter(|kind| kind.is_counted).count();
+        if counted(self) >= KINDS_KEPT {
+            self.keep_kinds(|kind| !kind.pods.is_empty());
+        }
+        let room = KINDS_MAX.saturating_sub(counted(self));
+        let mut further: Vec<&mut Kind> = self.kinds.values_mut().filter(|kind| !kind.is_counted).collect();
+        further.sort_by_key(|kind| kind.number);
+        let mut pods = BTreeSet::new();
+        for kind in further.into_iter().take(room) {
+            kind.is_counted = true;
+            pods.extend(kind.pods.iter().cloned());
+        }
+        pods
     }
 
     /// Notes the devices that a claim or pod has now. Returns those that have become free by this, and those that are not
@@ -312,11 +376,11 @@ impl DeviceClaims {
         Ok(why.filter(|_| usable < usize::from(ask.count)))
     }
 
-    /// A key that is equal for pods that ask for the same.
+    /// A key that is equal for pods that ask for the same. What they call their requests does not matter.
     fn key_of_kind(&self, asks: &[Ask]) -> Result<String, String> {
         let of_choice = |ask: &DevicesAsk| {
             let count = (!ask.is_all).then_some(ask.count);
-            Ok(format!("{:?} {count:?} {}", ask.name, self.criteria(ask)?.key()))
+            Ok(format!("{count:?} {}", self.criteria(ask)?.key()))
         };
         let of_ask = |ask: &Ask| {
             let requests = ask
@@ -329,9 +393,19 @@ impl DeviceClaims {
     }
 
     /// The name in the books of a place for a pod that asks for this.
+    ///
+    /// # Errors
+    /// Its places are not counted, because the pod is new, or because those of too many other kinds are.
     pub(super) fn place_for(&self, asks: &[Ask]) -> Result<String, String> {
         let kind = self.others.kinds.get(&self.key_of_kind(asks)?);
-        kind.map(|kind| kind.name.clone()).ok_or_else(|| "its devices are not looked for yet".to_owned())
+        match kind {
+            Some(kind) if kind.is_counted => Ok(kind.name.clone()),
+            Some(_) => Err(format!(
+                "the pods that wait for devices of other drivers ask for them in more than {KINDS_MAX} different ways, and \
+                 Aliquot's scheduler looks for no more at once: the pod waits until one of these ways is needed no more"
+            )),
+            None => Err("its devices are not looked for yet".to_owned()),
+        }
     }
 
     /// The devices of other drivers that a claim has.

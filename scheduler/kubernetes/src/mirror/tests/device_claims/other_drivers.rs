@@ -87,7 +87,7 @@ fn a_pod_gets_a_card_beside_its_part_of_a_gpu() {
     add(&mut world, "b");
     world.reconcile();
     let why = world.why_waiting("b");
-    assert!(why.contains(NIC) && why.contains("request \"nic\""), "{why}");
+    assert!(why.contains(NIC) && why.contains("DeviceClass"), "{why}");
     // The next leader knows what is allocated.
     world.change_leader();
     world.reconcile();

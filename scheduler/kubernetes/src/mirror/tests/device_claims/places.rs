@@ -54,3 +54,63 @@ fn only_nodes_that_reach_a_card_hear_of_its_use() {
     assert!(world.keep_card("x", None).is_empty());
     assert_eq!(world.keep_card("z", None), ["n"]);
 }
+
+impl World {
+    /// A pod that waits for so many cards, more than there are. Its request has this name.
+    fn waiting_for_cards(&mut self, name: &str, count: u64, request: &str) {
+        let exactly = json!({"deviceClassName": NIC, "count": count});
+        self.claim_of_nics(name, json!([{"name": request, "exactly": exactly}]), json!([]));
+        self.pod_with_claim(name, name, json!({}));
+    }
+
+    /// The name in the books of a place for a pod.
+    fn place_of(&self, pod: &str) -> Option<&str> {
+        let uid = self.pods[pod]["metadata"]["uid"].as_str()?;
+        self.mirror.pods[uid].place()
+    }
+}
+
+#[test]
+fn names_of_requests_make_no_kinds() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 1);
+    for (name, count, request) in [("a", 2, "x"), ("b", 2, "y"), ("c", 3, "x")] {
+        world.waiting_for_cards(name, count, request);
+    }
+    world.reconcile();
+    assert!(world.place_of("a").is_some());
+    assert_eq!(world.place_of("a"), world.place_of("b"));
+    assert_ne!(world.place_of("a"), world.place_of("c"));
+    // Each gets its own request all the same.
+    world.nics("n", 4);
+    world.reconcile();
+    for (name, request) in [("a", "x"), ("b", "y")] {
+        let results = &world.claims[name]["status"]["allocation"]["devices"]["results"];
+        assert_eq!(results[0]["request"], request);
+    }
+}
+
+#[test]
+fn pods_of_too_many_kinds_wait_until_there_are_fewer() {
+    let mut world = World::new();
+    world.node("n", 0);
+    world.nics("n", 1);
+    for count in 2..=257 {
+        world.waiting_for_cards(&format!("w{count}"), count, "x");
+    }
+    world.hear();
+    world.pod_with_nic("a", json!({}));
+    world.reconcile();
+    assert!(world.why_waiting("a").contains("256 different ways"), "{}", world.why_waiting("a"));
+    assert!(world.bound().is_empty());
+    // A pod that asks for the same as another one makes no kind.
+    world.waiting_for_cards("same", 2, "x");
+    world.reconcile();
+    assert_eq!(world.place_of("same"), world.place_of("w2"));
+    world.delete("w2");
+    world.delete("same");
+    world.collect_claims();
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+}
