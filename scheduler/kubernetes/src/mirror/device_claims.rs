@@ -22,7 +22,7 @@ use k8s_openapi::api::resource::v1::{
 };
 
 use super::{KnownPod, Mirror};
-use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection};
+use crate::dra::{self, Ask, ClaimFacts, Criteria, DRIVER, DevicesAsk, PoolKey, Pools, Selection, Whose};
 use crate::pod::PodFacts;
 use crate::wanted::Wanted;
 
@@ -257,7 +257,11 @@ impl Mirror {
     /// Reads what has changed of devices, classes and claims, and has the pods looked at again that this concerns.
     pub(super) fn look_at_device_claims(&mut self) {
         let news = self.device_claims.pools.read();
-        let are_all_to_see = std::mem::take(&mut self.device_claims.has_changed_classes) || !news.is_empty();
+        let has_changed_classes = std::mem::take(&mut self.device_claims.has_changed_classes);
+        if has_changed_classes {
+            self.forget_all_places();
+        }
+        let are_all_to_see = has_changed_classes || !news.is_empty();
         if !news.is_empty() {
             self.look_at_pools(news);
         }
@@ -283,8 +287,11 @@ impl Mirror {
 
     fn look_at_pools(&mut self, news: BTreeMap<PoolKey, BTreeSet<String>>) {
         let claims = &mut self.device_claims;
+        let mut means_other_drivers = false;
         for selection in claims.selections.values_mut() {
+            let was_ours = selection.whose() == Whose::Ours;
             selection.look_at(&claims.pools, news.keys());
+            means_other_drivers |= was_ours != (selection.whose() == Whose::Ours);
         }
         let changed: Vec<Name> = claims.allocated_in(&news.keys().collect()).cloned().collect();
         claims.changed.extend(changed);
@@ -293,10 +300,13 @@ impl Mirror {
             self.reading.has_claimed_devices = has_ours;
             self.all_changed();
         }
+        for node in news.iter().filter(|((driver, _), _)| driver != DRIVER).flat_map(|(_, nodes)| nodes) {
+            self.forget_places(node);
+        }
         let nodes = news.into_values().flatten();
         self.changed_nodes.extend(nodes.filter(|node| self.nodes.contains_key(node)));
-        if self.device_claims.pools.take_has_changed_spread() {
-            self.changed_nodes.extend(self.nodes.keys().cloned());
+        if self.device_claims.pools.take_has_changed_spread() || means_other_drivers {
+            self.forget_all_places();
         }
     }
 

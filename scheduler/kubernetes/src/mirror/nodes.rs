@@ -38,9 +38,11 @@ impl Mirror {
             self.node_gone(&facts.name);
         }
         let name = facts.name.clone();
+        let mut has_other_labels = false;
         match self.nodes.get_mut(&name) {
             Some(known) if known.facts == facts => return,
             Some(known) => {
+                has_other_labels = known.facts.labels != facts.labels;
                 self.is_to_read |= known.facts.inventory != facts.inventory
                     || self.device_claims.has_other_resources(&known.facts, &facts);
                 known.facts = facts;
@@ -63,6 +65,9 @@ impl Mirror {
                 self.claims_of_node_changed(&name);
                 self.is_to_read = true;
             }
+        }
+        if has_other_labels {
+            self.forget_places(&name);
         }
         self.elastic_gpus_of_node_changed(&name);
         self.changed_nodes.insert(name);
@@ -87,6 +92,7 @@ impl Mirror {
             self.told.push(Observation::NodeGone(NodeName::from(name)));
         }
         self.changed_nodes.remove(name);
+        self.forget_places(name);
         self.is_to_read = true;
     }
 
@@ -176,7 +182,11 @@ impl Mirror {
 
     /// Tells the engine of a node if it has changed, or if what runs there must be heard.
     pub(super) fn tell_node(&mut self, name: &str) {
-        let Some(node) = self.nodes.get(name).filter(|node| node.awaited.is_empty()) else { return };
+        if self.nodes.get(name).is_none_or(|node| !node.awaited.is_empty()) {
+            return;
+        }
+        self.count_places(name);
+        let Some(node) = self.nodes.get(name) else { return };
         let held = self.held_on(name);
         let is_read_alike = match &node.facts.inventory {
             Some(Ok(inventory)) => self.is_read_alike(inventory),

@@ -37,6 +37,11 @@ pub(super) struct Others {
     /// By the key that `DeviceClaims::key_of_kind` gives.
     kinds: BTreeMap<String, Kind>,
     kinds_made: u64,
+    /// By node, and by the number of a kind: how many pods of the kind can get devices there. What is not known is
+    /// counted when the node is told of.
+    places: BTreeMap<String, BTreeMap<u64, u64>>,
+    #[cfg(test)]
+    counts_made: usize,
     /// By the UID of a pod that waits, the key of its kind.
     kind_of: BTreeMap<String, String>,
     /// What has each device of each pool.
@@ -129,12 +134,62 @@ impl Mirror {
         Some((key, Kind { name, number: 0, is_counted: false, pods: BTreeSet::new(), asks, selections }))
     }
 
-    /// How many pods of each kind can get devices on a node now, by the name of the kind's place. Kinds without any are
-    /// left out.
+    /// Counts the places on a node for the kinds for which they are not known.
+    pub(in super::super) fn count_places(&mut self, node: &str) {
+        let others = &self.device_claims.others;
+        let known = others.places.get(node);
+        let is_known = |kind: &&Kind| known.is_some_and(|known| known.contains_key(&kind.number));
+        let kinds = others.kinds.values().filter(|kind| kind.is_counted && !is_known(kind));
+        let places = kinds.map(|kind| (kind.number, self.places_of(&kind.asks.iter().collect::<Vec<_>>(), node)));
+        let counted: Vec<(u64, u64)> = places.collect();
+        if !counted.is_empty() {
+            let others = &mut self.device_claims.others;
+            #[cfg(test)]
+            {
+                others.counts_made += counted.len();
+            }
+            others.places.entry(node.to_owned()).or_default().extend(counted);
+        }
+    }
+
+    /// How many pods of each kind can get devices on a node, as counted, by the name of the kind's place. Kinds without
+    /// any are left out.
     pub(in super::super) fn places_on(&self, node: &str) -> BTreeMap<String, u64> {
-        let kinds = self.device_claims.others.kinds.values().filter(|kind| kind.is_counted);
-        let places = kinds.map(|kind| (kind.name.clone(), self.places_of(&kind.asks.iter().collect::<Vec<_>>(), node)));
+        let others = &self.device_claims.others;
+        let counted = others.places.get(node);
+        let places = others.kinds.values().filter_map(|kind| Some((kind.name.clone(), *counted?.get(&kind.number)?)));
         places.filter(|(_, places)| *places > 0).collect()
+    }
+
+    /// Has the places on a node counted again: the devices that it reaches have changed, or their use has.
+    pub(in super::super) fn forget_places(&mut self, node: &str) {
+        self.device_claims.others.places.remove(node);
+    }
+
+    /// Has the places on all nodes counted again.
+    pub(super) fn forget_all_places(&mut self) {
+        let others = &mut self.device_claims.others;
+        others.places.clear();
+        if !others.kinds.is_empty() {
+            self.changed_nodes.extend(self.nodes.keys().cloned());
+        }
+    }
+
+    /// How often places on a node were counted for a kind.
+    #[cfg(test)]
+    pub(in super::super) fn counts_made(&self) -> usize {
+        self.device_claims.others.counts_made
+    }
+
+    /// Whether all places that are known are those that are there.
+    #[cfg(test)]
+    pub(in super::super) fn knows_right_places(&self) -> bool {
+        let others = &self.device_claims.others;
+        others.kinds.values().all(|kind| {
+            let asks: Vec<&Ask> = kind.asks.iter().collect();
+            let mut known = others.places.iter().filter_map(|(node, known)| Some((node, *known.get(&kind.number)?)));
+            known.all(|(node, places)| places == self.places_of(&asks, node))
+        })
     }
 
     /// Notes the devices that a claim or pod has now. Where one has become free by this, or is not free any more, places
@@ -144,15 +199,20 @@ impl Mirror {
         if self.device_claims.others.kinds.is_empty() {
             return;
         }
+        let mut nodes = BTreeSet::new();
         for (key, device) in &changed {
             match self.device_claims.pools.get(key).and_then(|pool| pool.reach.get(device)) {
-                Some(Reach::Node(node)) => _ = self.changed_nodes.insert(node.clone()),
+                Some(Reach::Node(node)) => _ = nodes.insert(node.clone()),
                 Some(reach) => {
                     let reached = self.nodes.iter().filter(|(name, node)| reach.includes(name, &node.facts.labels));
-                    self.changed_nodes.extend(reached.map(|(name, _)| name.clone()));
+                    nodes.extend(reached.map(|(name, _)| name.clone()));
                 }
                 None => {}
             }
+        }
+        for node in nodes {
+            self.forget_places(&node);
+            self.changed_nodes.insert(node);
         }
     }
 
@@ -174,9 +234,13 @@ impl Others {
     }
 
     fn keep_kinds(&mut self, is_kept: impl Fn(&Kind) -> bool) {
-        let Others { kinds, kind_of, .. } = self;
+        let Others { kinds, kind_of, places, .. } = self;
         kinds.retain(|_, kind| is_kept(kind));
         kind_of.retain(|_, key| kinds.contains_key(key));
+        let numbers: BTreeSet<u64> = kinds.values().map(|kind| kind.number).collect();
+        for of_node in places.values_mut() {
+            of_node.retain(|number, _| numbers.contains(number));
+        }
     }
 
     /// Notes the kind of a pod, and the kind's key; `None`: the pod does not wait for devices of other drivers.
@@ -200,7 +264,7 @@ impl Others {
         let Some(key) = self.kind_of.remove(uid) else { return };
         let Some(kind) = self.kinds.get_mut(&key) else { return };
         kind.pods.remove(uid);
-        // The places of other kinds are kept for the next pods that ask for the same.
+        // A kind whose places are counted is kept for the next pods that ask for the same.
         if kind.pods.is_empty() && !kind.is_counted {
             self.kinds.remove(&key);
         }

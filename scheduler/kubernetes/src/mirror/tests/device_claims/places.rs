@@ -114,3 +114,29 @@ fn pods_of_too_many_kinds_wait_until_there_are_fewer() {
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a"]);
 }
+
+#[test]
+fn places_are_counted_anew_only_when_devices_change() {
+    let mut world = with_cards_of_one_pool();
+    let counted = |world: &mut World, change: &dyn Fn(&mut World)| {
+        let before = world.mirror.counts_made();
+        change(world);
+        world.reconcile();
+        assert!(world.mirror.knows_right_places());
+        world.mirror.counts_made() - before
+    };
+    let plain = |world: &mut World| world.pod("plain", 0, json!({"spec": {"nodeName": "n", "schedulerName": "other"}}));
+    assert_eq!(counted(&mut world, &plain), 0);
+    assert_eq!(counted(&mut world, &|world| world.waiting_for_cards("same", 5, "other name")), 0);
+    let own = json!([{"name": "of-n"}, {"name": "more"}]);
+    assert_eq!(counted(&mut world, &|world| world.pool_of_nics("n", json!({"nodeName": "n"}), own.clone())), 1);
+    let relabel = |world: &mut World| {
+        let mut node = world.nodes["o"].clone();
+        node["metadata"]["labels"] = json!({"zone": "b"});
+        world.make_node("o", node);
+    };
+    assert_eq!(counted(&mut world, &relabel), 1);
+    // Another kind is counted on all nodes; a card is taken on one, and its use is heard of twice.
+    assert_eq!(counted(&mut world, &|world| world.pod_with_nic("one", json!({}))), 3 + 2);
+    assert_eq!(counted(&mut world, &|world| world.pool_of_nics("all", json!({"allNodes": true}), json!([]))), 2 * 3);
+}

@@ -61,6 +61,7 @@ fn random_changes_never_give_a_device_out_twice() {
                 }
                 _ => world.reconcile(),
             }
+            assert!(world.mirror.knows_right_places(), "seed {seed}, step {step}");
             for (device, (core, memory)) in world.allocated() {
                 assert!(core <= 100 && memory <= BYTES, "seed {seed}, step {step}: {device} {core} {memory}");
             }
