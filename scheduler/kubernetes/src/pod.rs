@@ -124,6 +124,20 @@ impl PodFacts {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Checks that a pod that is not bound has no decision: its binding would make that decision ours.
+    ///
+    /// # Errors
+    /// There is such a decision.
+    pub(crate) fn check_undecided(&self) -> Result<(), String> {
+        match self.decision {
+            None => Ok(()),
+            Some(_) => Err(format!(
+                "the annotation {DECISION} is there before the pod is bound, and the scheduler writes it with the \
+                 binding; make the pod anew without it"
+            )),
+        }
+    }
+
     /// The node on which it holds room.
     pub(crate) fn holds_room_on(&self) -> Option<&str> {
         self.node.as_deref().filter(|_| !self.has_ended)

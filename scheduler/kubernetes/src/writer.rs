@@ -148,6 +148,7 @@ impl Bind<'_> {
             resource_version = match self.pods.get_opt(&self.binding.name).await {
                 // Something else of the pod has changed, such as a condition.
                 Ok(Some(pod)) if self.is_unbound(&pod) && pod.metadata.resource_version != Some(resource_version) => {
+                    check_undecided(&pod)?;
                     pod.metadata.resource_version.unwrap_or_default()
                 }
                 _ => return Err(why),
@@ -235,6 +236,15 @@ impl Bind<'_> {
             && node_of(pod) == Some(&self.binding.node)
             && generation == Some(&self.binding.generation.to_string())
     }
+}
+
+/// Checks that nobody has written a decision into a pod since the mirror saw it.
+///
+/// # Errors
+/// There is such a decision.
+pub(crate) fn check_undecided(pod: &Pod) -> Result<(), String> {
+    let is_decided = pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(DECISION));
+    if is_decided { Err(format!("the annotation {DECISION} was added before the pod was bound")) } else { Ok(()) }
 }
 
 fn node_of(pod: &Pod) -> Option<&String> {

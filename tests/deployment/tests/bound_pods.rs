@@ -46,6 +46,18 @@ fn a_binding_s_annotations_are_the_scheduler_s_alone() {
 }
 
 #[test]
+fn pods_of_the_scheduler_bring_no_decision() {
+    let of_ours = |annotations: &Value| {
+        let mut pod = annotated(annotations);
+        pod["spec"] = json!({"schedulerName": "aliquot"});
+        pod
+    };
+    let (forged, plain) = (of_ours(&json!({"aliquot.dev/devices": "main=GPU-1/300/1"})), of_ours(&json!({"a": "b"})));
+    assert!(!is_admitted(&Value::Null, &forged) && !is_admitted(&plain, &forged));
+    assert!(is_admitted(&Value::Null, &plain));
+}
+
+#[test]
 fn everything_else_of_pods_is_free() {
     let generation = json!({"aliquot.dev/generation": "1.2", "a": "b"});
     let other = json!({"aliquot.dev/generation": "1.2", "a": "c", "d": "e"});

@@ -115,7 +115,8 @@ impl Mirror {
     pub(super) fn tell_chosen(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid).filter(|known| known.claim.is_none()) else { return };
         let Some(node) = known.chosen.clone() else { return };
-        match self.request_of_chosen(&known.facts, Some(&node)) {
+        let request = known.facts.check_undecided().and_then(|()| self.request_of_chosen(&known.facts, Some(&node)));
+        match request {
             Ok((request, means)) => self.tell_claim(uid, request, means),
             Err(why) => self.answer_choice(uid, Err(why)),
         }

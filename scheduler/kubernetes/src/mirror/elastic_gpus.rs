@@ -183,12 +183,14 @@ impl Mirror {
     fn use_of(&self, name: &Name) -> Option<Use> {
         let facts = self.user_of(name)?;
         let node = facts.node.clone()?;
-        // The author of a pod may have written the decision. Only the scheduler writes the generation: an admission
-        // policy keeps others from it.
+        // Only the scheduler writes the generation: an admission policy keeps others from it. It binds no pod that has a
+        // decision already, so the decision is the scheduler's, too.
         let decision = facts.decision.as_ref().filter(|_| facts.generation.is_some());
         let given = decision.and_then(|decision| decision.as_ref().ok()).and_then(|decision| {
             let index = (0..facts.words.containers.len())
                 .find(|index| facts.words.elastic_gpu_claim(*index) == Some(name.1.as_str()))?;
+            // A claim can be named after the binding. The container's limits cannot change, and say whether it has one.
+            facts.words.check_elastic_gpu(index).ok()?;
             let part = decision.containers.get(&facts.words.containers.get(index)?.name)?.first()?;
             Some(Given {
                 model: self.model_of(&node, &part.uuid).unwrap_or_default().to_owned(),

@@ -227,7 +227,7 @@ impl Mirror {
 
     fn tell_waiting(&mut self, uid: &str) {
         let Some(known) = self.pods.get(uid) else { return };
-        match self.request_of(&known.facts) {
+        match known.facts.check_undecided().and_then(|()| self.request_of(&known.facts)) {
             Ok((request, means)) => self.tell_claim(uid, request, means),
             Err(problem) => {
                 self.end_claim(uid);

@@ -14,6 +14,7 @@ use super::{PAUSE, TRIES};
 use crate::dra::{ClaimFacts, Extended, OF_EXTENDED_RESOURCES};
 use crate::mirror::Binding;
 use crate::serve::Shared;
+use crate::writer::check_undecided;
 
 /// Whether a claim was made for extended resources of this pod.
 pub(super) fn is_for(claim: &ClaimFacts, pod_uid: &str) -> bool {
@@ -115,5 +116,6 @@ pub(super) async fn tell(
     let patched = timeout(left, pods.patch_status(&binding.name, &params, &patch)).await;
     let patched = patched.map_err(|_| "the lease ended")?;
     let pod = patched.map_err(|error| format!("cannot name its claim in its status: {}", message(&error)))?;
+    check_undecided(&pod)?;
     Ok(pod.metadata.resource_version.unwrap_or_default())
 }

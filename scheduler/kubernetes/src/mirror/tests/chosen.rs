@@ -209,11 +209,13 @@ fn what_cannot_be_bound_says_why() {
     world.kube_pod("gated", 50, json!({"spec": {"schedulingGates": [{"name": "wait"}]}}));
     let wrong = json!([{"name": "main", "resources": {"limits": {"aliquot.dev/gpu-core": "130"}}}]);
     world.kube_pod("wrong", 0, json!({"spec": {"containers": wrong}}));
+    world.kube_pod("decided", 0, json!({"metadata": {"annotations": {DECISION: "main=n-0/1000/1"}}}));
     world.kube_pod("a", 50, json!({}));
     for (name, node, expected) in [
         ("own", "n", "names the scheduler \"aliquot\""),
         ("gated", "n", "scheduling gates"),
         ("wrong", "n", "aliquot.dev/gpu-core is \"130\""),
+        ("decided", "n", "aliquot.dev/devices is there before"),
         ("a", "m", "there is no node m"),
     ] {
         let why = world.bind(name, node).unwrap_err();

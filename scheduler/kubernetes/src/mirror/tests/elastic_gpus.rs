@@ -180,6 +180,36 @@ fn later_pods_of_a_claim_get_the_same_part() {
     assert_eq!(decision_of(&world, "c"), first);
 }
 
+/// Whether parts are to be made.
+fn makes_parts(world: &World) -> bool {
+    world.mirror.elastic_steps(Timestamp::UNIX_EPOCH).iter().any(|step| matches!(step, Step::Make(_)))
+}
+
+#[test]
+fn a_pod_that_brings_a_decision_is_not_bound() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    let forged = json!({"metadata": {"annotations": {DECISION: "main=n-0/1000/1"}}});
+    world.pod("a", 0, forged);
+    world.reconcile();
+    assert!(world.names_of_bound().is_empty());
+    assert!(world.why_waiting("a").contains("aliquot.dev/devices is there before"), "{}", world.why_waiting("a"));
+}
+
+#[test]
+fn a_claim_that_is_named_after_the_binding_makes_no_part() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    world.pod("a", 50, json!({}));
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    let named = json!({"metadata": {"annotations": {"elastic-gpu-claim.aliquot.dev/main": "part"}}});
+    json_patch::merge(world.pods.get_mut("a").unwrap(), &named);
+    world.show("a");
+    world.reconcile();
+    assert!(!makes_parts(&world));
+}
+
 #[test]
 fn a_decision_that_we_have_not_bound_makes_no_part() {
     let mut world = world();
@@ -187,6 +217,5 @@ fn a_decision_that_we_have_not_bound_makes_no_part() {
     let forged = json!({DECISION: "main=n-0/1000/1"});
     claiming(&mut world, "a", json!({"metadata": {"annotations": forged}, "spec": {"nodeName": "n"}}));
     world.reconcile();
-    let steps = world.mirror.elastic_steps(Timestamp::UNIX_EPOCH);
-    assert!(!steps.iter().any(|step| matches!(step, Step::Make(_))), "{steps:?}");
+    assert!(!makes_parts(&world));
 }
