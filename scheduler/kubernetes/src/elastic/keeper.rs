@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::time::{interval, timeout};
 use tracing::{debug, info};
 
+use super::plan::Subject;
 use super::{ElasticGpu, ElasticGpuClaim, Step};
 use crate::serve::Shared;
 use crate::telemetry::Written;
@@ -22,10 +23,11 @@ const AT_A_LOOK: usize = 50;
 /// Plans and carries out writes at each look. Nothing is written once the lease is over.
 pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     let mut looks = interval(LOOK);
+    let mut last = None;
     loop {
         looks.tick().await;
         let steps = shared.read(|mirror| mirror.elastic_steps(Timestamp::now()));
-        for step in steps.into_iter().take(AT_A_LOOK) {
+        for step in next(steps, &mut last) {
             let Some(left) = shared.fence.left() else { break };
             match timeout(left, carry_out(&client, &shared, &step)).await {
                 // Another writer was faster. The next look plans with what it wrote.
@@ -38,6 +40,15 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
             }
         }
     }
+}
+
+/// The writes of this look. It begins behind the last one, so writes that fail again and again hold up no others.
+fn next(mut steps: Vec<Step>, last: &mut Option<Subject>) -> Vec<Step> {
+    let done = last.as_ref().map_or(0, |last| steps.partition_point(|step| step.subject() <= *last));
+    steps.rotate_left(done);
+    steps.truncate(AT_A_LOOK);
+    *last = steps.last().map(Step::subject);
+    steps
 }
 
 /// Carries out one write, and shows its answer to the mirror: the next look may come before the watch reports the
@@ -77,4 +88,26 @@ async fn carry_out(client: &Client, shared: &Shared, step: &Step) -> kube::Resul
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_claim_waits_for_others_that_fail_at_each_look() {
+        let step = |number: usize| Step::Finalizers {
+            claim: ("ns".into(), format!("{number:03}")),
+            resource_version: String::new(),
+            finalizers: Vec::new(),
+        };
+        let all: Vec<Step> = (0..AT_A_LOOK + 2).map(step).collect();
+        let mut last = None;
+        assert_eq!(next(all.clone(), &mut last), all[..AT_A_LOOK]);
+        let second = next(all.clone(), &mut last);
+        assert_eq!(second[..3], [step(AT_A_LOOK), step(AT_A_LOOK + 1), step(0)]);
+        assert_eq!(second.len(), AT_A_LOOK);
+        assert_eq!(next(vec![step(0)], &mut last), [step(0)]);
+        assert_eq!(next(Vec::new(), &mut last), []);
+    }
 }

@@ -60,7 +60,28 @@ pub(crate) enum Step {
     SayOfGpu(String, ElasticGpuStatus),
 }
 
-/// The writes that are due now. `uses`: by claim, the bound pod that uses it. `is_there`: whether a node has a device.
+/// What a write is about, in the order of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Claim(Name),
+    Gpu(String),
+}
+
+impl Step {
+    pub(super) fn subject(&self) -> Subject {
+        match self {
+            Step::Finalizers { claim, .. } | Step::SayOfClaim(claim, _) => Subject::Claim(claim.clone()),
+            Step::Make(gpu) => {
+                let claim = &gpu.spec.claim_ref;
+                Subject::Claim((claim.namespace.clone(), claim.name.clone()))
+            }
+            Step::Delete { gpu, .. } | Step::SayOfGpu(gpu, _) => Subject::Gpu(gpu.clone()),
+        }
+    }
+}
+
+/// The writes that are due now: those for claims, then those for parts, each by name. `uses`: by claim, the pod that
+/// uses it. `is_there`: whether a node has a device.
 pub(crate) fn plan(
     known: &Known,
     uses: &BTreeMap<Name, Use>,
@@ -100,13 +121,16 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
             return steps;
         }
         let given = used_by.and_then(|used| used.given.as_ref());
-        let made = given.filter(|_| self.known.gpu_of(claim).is_none()).and_then(|given| self.part(claim, given));
-        let status = self.status_of(claim, made.as_ref(), used_by);
+        let to_make = given.filter(|_| self.known.gpu_of(claim).is_none()).and_then(|given| self.part(claim, given));
+        if let Some(part) = to_make {
+            // The claim is called bound once the part is there: making it can fail.
+            steps.push(Step::Make(Box::new(part)));
+            return steps;
+        }
+        let status = self.status_of(claim, used_by);
         if claim.status.as_ref() != Some(&status) {
             steps.push(Step::SayOfClaim(name.clone(), Box::new(status)));
         }
-        // The part goes first, so that the claim's status names an object that is there.
-        steps.splice(0..0, made.map(|made| Step::Make(Box::new(made))));
         steps
     }
 
@@ -136,18 +160,10 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
         Some(ElasticGpu { metadata, spec: definition, status: None })
     }
 
-    fn status_of(
-        &self,
-        claim: &ElasticGpuClaim,
-        made: Option<&ElasticGpu>,
-        used_by: Option<&Use>,
-    ) -> ElasticGpuClaimStatus {
+    fn status_of(&self, claim: &ElasticGpuClaim, used_by: Option<&Use>) -> ElasticGpuClaimStatus {
         let before = claim.status.clone().unwrap_or_default();
-        let unmet = match made {
-            Some(_) => None,
-            None => self.known.asked(claim, &self.is_there).err(),
-        };
-        let gpu = made.or_else(|| self.known.gpu_of(claim));
+        let unmet = self.known.asked(claim, &self.is_there).err();
+        let gpu = self.known.gpu_of(claim);
         let (phase, reason, text) = match (gpu, unmet) {
             (_, Some(Unmet { reason: reason @ "Lost", text })) => (ElasticGpuClaimPhase::Lost, reason, text),
             // A bound claim stays bound when its class is deleted.

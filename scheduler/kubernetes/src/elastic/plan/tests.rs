@@ -150,6 +150,19 @@ fn a_claim_waits_for_its_first_pod_and_is_bound_then() {
 }
 
 #[test]
+fn a_claim_is_not_called_bound_before_its_part_is_made() {
+    let mut world = World::with_claim();
+    world.reconcile();
+    world.used();
+    let steps = world.plan();
+    assert!(matches!(steps.as_slice(), [Step::Make(_)]), "{steps:?}");
+    // It was not made, and its pod ends.
+    world.uses.clear();
+    world.reconcile();
+    assert_eq!(world.said().1, "WaitForFirstConsumer");
+}
+
+#[test]
 fn a_bound_claim_stays_bound_without_pod_and_class() {
     let mut world = World::with_claim();
     world.used();
