@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use aliquot_dialects::quantity;
 use kube::ResourceExt;
 
-use super::{ElasticGpu, ElasticGpuAmounts, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClassDefinition};
+use super::{
+    ElasticGpu, ElasticGpuAmounts, ElasticGpuCapacity, ElasticGpuClaim, ElasticGpuClaimPhase, ElasticGpuClassDefinition,
+};
 
 /// A namespace, and the name of a claim in it.
 pub(crate) type Name = (String, String);
@@ -49,16 +51,24 @@ impl Known {
     /// # Errors
     /// The claim gives the pod nothing: its part is lost, its class is missing, or no valid amount is said.
     pub(crate) fn asked(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Result<Asked, Unmet> {
-        let gpu = self.gpu_of(claim);
         if let Some(text) = self.loss_of(claim, is_there) {
             return Err(Unmet { reason: "Lost", text });
+        }
+        if let Some(gpu) = self.gpu_of(claim) {
+            // What the claim's and its class's words mean today has no say any more.
+            let ElasticGpuCapacity { core, memory_bytes } = gpu.spec.capacity;
+            return Ok(Asked {
+                core_percent: Some(percent(core)?),
+                memory_bytes: Some(u64::try_from(memory_bytes).unwrap_or(0)),
+                models: Vec::new(),
+                bound_to: Some((gpu.spec.node_name.clone(), gpu.spec.device.clone())),
+            });
         }
         let class = self.class_of(claim)?;
         let own = &claim.spec.resources.requests;
         let amounts = if *own == ElasticGpuAmounts::default() { &class.default_requests } else { own };
         let (core_percent, memory_bytes) = read(amounts)?;
-        let bound_to = gpu.map(|gpu| (gpu.spec.node_name.clone(), gpu.spec.device.clone()));
-        Ok(Asked { core_percent, memory_bytes, models: class.models.clone(), bound_to })
+        Ok(Asked { core_percent, memory_bytes, models: class.models.clone(), bound_to: None })
     }
 
     pub(super) fn class_of(&self, claim: &ElasticGpuClaim) -> Result<&ElasticGpuClassDefinition, Unmet> {
@@ -92,17 +102,22 @@ pub(super) fn gpu_name(claim_uid: &str) -> String {
     format!("egpu-{claim_uid}")
 }
 
+fn percent(core: i32) -> Result<u32, Unmet> {
+    let percent = u32::try_from(core).ok().filter(|percent| (1..=100).contains(percent));
+    percent.ok_or_else(|| unmet(&format!("its core is {core}; it must be 1 to 100 percent")))
+}
+
+fn unmet(text: &str) -> Unmet {
+    Unmet { reason: "NoAmount", text: format!("{text}; make the claim anew with another") }
+}
+
 /// Reads the percent of time and the bytes of memory. The schema refuses most invalid values, but lets through amounts
 /// of memory that exceed 64 bits.
 fn read(amounts: &ElasticGpuAmounts) -> Result<(Option<u32>, Option<u64>), Unmet> {
-    let unmet = |text: String| Unmet { reason: "NoAmount", text: format!("{text}; make the claim anew with another") };
-    let core = amounts.core.map(|core| {
-        let percent = u32::try_from(core).ok().filter(|percent| (1..=100).contains(percent));
-        percent.ok_or_else(|| unmet(format!("its core is {core}; it must be 1 to 100 percent")))
-    });
+    let core = amounts.core.map(percent);
     let memory = amounts.memory.as_ref().map(|memory| {
         let bytes = quantity::whole(memory).ok().filter(|bytes| *bytes > 0);
-        bytes.ok_or_else(|| unmet(format!("its memory is {memory:?}; it must be an amount such as 8Gi")))
+        bytes.ok_or_else(|| unmet(&format!("its memory is {memory:?}; it must be an amount such as 8Gi")))
     });
     match (core.transpose()?, memory.transpose()?) {
         (None, None) => {

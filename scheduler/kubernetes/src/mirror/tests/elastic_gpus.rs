@@ -186,6 +186,41 @@ fn makes_parts(world: &World) -> bool {
 }
 
 #[test]
+fn later_pods_get_the_bound_part_whatever_words_mean_today() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claim(&mut world, "part", json!({"spec": {"resources": {"requests": {"core": null}}}}));
+    claiming(&mut world, "a", json!({}));
+    world.reconcile();
+    let first = decision_of(&world, "a");
+    assert_eq!(first, format!("main=n-0/100/{}", 8 * GIB));
+    make_parts(&mut world);
+    world.delete("a");
+    // With memory alone the time comes from the smallest device. The class's models are others now, or it is deleted.
+    let small = InventoryDevice { uuid: "t-0".into(), memory_bytes: 16 * GIB, ..InventoryDevice::default() };
+    let inventory = Inventory::new(vec![small], &Spoken::new([Dialect::ElasticGpu]).unwrap(), &WordsOfNode::default());
+    world.node("t", 1);
+    let mut node = world.nodes["t"].clone();
+    node["metadata"]["annotations"][INVENTORY] = serde_json::to_string(&inventory).unwrap().into();
+    world.make_node("t", node);
+    class(&mut world, json!({"models": ["A100"]}));
+    claiming(&mut world, "b", json!({}));
+    world.reconcile();
+    assert_eq!(decision_of(&world, "b"), first);
+    world.delete("b");
+    world.mirror.elastic_gpu_class_gone("fast");
+    claiming(&mut world, "c", json!({}));
+    world.reconcile();
+    assert_eq!(decision_of(&world, "c"), first);
+    world.delete("c");
+    // The node would refuse a limit below the part's time.
+    let limit = json!({"aliquot.dev/gpu-core-limit": "5"});
+    claiming(&mut world, "d", json!({"metadata": {"annotations": limit}}));
+    world.reconcile();
+    assert!(world.why_waiting("d").contains("gpu-core-limit"), "{}", world.why_waiting("d"));
+}
+
+#[test]
 fn a_pod_that_brings_a_decision_is_not_bound() {
     let mut world = world();
     speaking_node(&mut world, "n", 1, "NVIDIA H100");
