@@ -21,7 +21,7 @@ pub(super) const PROTECTION: &str = "aliquot.dev/elastic-gpu-protection";
 /// The condition of a claim that says whether it is bound.
 const BOUND: &str = "Bound";
 
-/// A bound pod that uses a claim.
+/// A pod that uses a claim: it is bound, or is being bound.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Use {
     /// The pod, as `namespace/name`.

@@ -141,8 +141,8 @@ impl Mirror {
         if names_of(facts).filter(|of| *of == key).count() > 1 {
             return Err(format!("two containers name the ElasticGPUClaim {name:?}; give each a claim of its own"));
         }
-        if let Some(user) = self.user_of(&key).filter(|user| user.uid != facts.uid) {
-            let user = user.full_name();
+        if let Some(user) = self.user_of(&key).filter(|user| user.facts.uid != facts.uid) {
+            let user = user.facts.full_name();
             return Err(format!("the ElasticGPUClaim {name:?} is pod {user}'s, and one pod has it at a time"));
         }
         let asked = self.elastic_gpus.known.asked(claim, |node, device| self.has_device(node, device));
@@ -150,7 +150,7 @@ impl Mirror {
     }
 
     /// The pod that uses a claim or is the next to use it: a bound pod, or else the oldest pod that waits.
-    fn user_of(&self, name: &Name) -> Option<&PodFacts> {
+    fn user_of(&self, name: &Name) -> Option<&super::KnownPod> {
         let pods = self.elastic_gpus.users.get(name)?.iter().filter_map(|uid| self.pods.get(uid));
         let holds = |pod: &super::KnownPod| pod.instance.is_some() || pod.facts.node.is_some();
         let waits = |pod: &super::KnownPod| {
@@ -158,8 +158,7 @@ impl Mirror {
             is_ours && !pod.facts.is_leaving && !pod.facts.is_gated
         };
         let candidates = pods.filter(|pod| !pod.facts.has_ended && (holds(pod) || waits(pod)));
-        let first = candidates.min_by_key(|pod| (!holds(pod), pod.facts.created_ms, &pod.facts.uid));
-        first.map(|pod| &pod.facts)
+        candidates.min_by_key(|pod| (!holds(pod), pod.facts.created_ms, &pod.facts.uid))
     }
 
     fn has_device(&self, node: &str, device: &str) -> bool {
@@ -179,10 +178,14 @@ impl Mirror {
         elastic::plan(&self.elastic_gpus.known, &uses, |node, device| self.has_device(node, device), now)
     }
 
-    /// The bound pod that uses a claim, and the part that it has.
+    /// The pod that uses a claim, and the part that it has. A pod uses it as soon as its binding is on its way: until the
+    /// answer its part is not known.
     fn use_of(&self, name: &Name) -> Option<Use> {
-        let facts = self.user_of(name)?;
-        let node = facts.node.clone()?;
+        let user = self.user_of(name)?;
+        let facts = &user.facts;
+        let Some(node) = facts.node.clone() else {
+            return user.instance.as_ref().map(|_| Use { pod: facts.full_name(), given: None });
+        };
         // Only the scheduler writes the generation: an admission policy keeps others from it. It binds no pod that has a
         // decision already, so the decision is the scheduler's, too.
         let decision = facts.decision.as_ref().filter(|_| facts.generation.is_some());

@@ -186,6 +186,23 @@ fn makes_parts(world: &World) -> bool {
 }
 
 #[test]
+fn a_claim_is_protected_while_its_pod_is_being_bound() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claiming(&mut world, "a", json!({}));
+    world.wait_for_writes();
+    let leaving = json!({
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["aliquot.dev/elastic-gpu-protection"],
+    });
+    claim(&mut world, "part", json!({"metadata": leaving}));
+    let steps = world.mirror.elastic_steps(Timestamp::UNIX_EPOCH);
+    assert!(!steps.iter().any(|step| matches!(step, Step::Finalizers { .. })), "{steps:?}");
+    world.reconcile();
+    assert_eq!(world.names_of_bound(), ["a"]);
+    assert!(makes_parts(&world));
+}
+
+#[test]
 fn later_pods_get_the_bound_part_whatever_words_mean_today() {
     let mut world = world();
     speaking_node(&mut world, "n", 1, "NVIDIA H100");
