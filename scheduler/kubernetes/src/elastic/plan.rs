@@ -190,10 +190,14 @@ impl<F: Fn(&str, &str) -> bool> Planner<'_, F> {
     fn of_gpu(&self, gpu: &ElasticGpu) -> Option<Step> {
         let claim_ref = &gpu.spec.claim_ref;
         let name = (claim_ref.namespace.clone(), claim_ref.name.clone());
-        let claim = self.known.claims.get(&name).filter(|claim| claim.uid().as_ref() == Some(&claim_ref.uid));
-        let is_wanted = claim.is_some_and(|claim| claim.metadata.deletion_timestamp.is_none());
+        let is_wanted = match self.known.claims.get(&name) {
+            // The pod that uses a later claim of the same name does not have this part.
+            Some(claim) if claim.uid().as_ref() != Some(&claim_ref.uid) => false,
+            Some(claim) if claim.metadata.deletion_timestamp.is_none() => true,
+            _ => self.uses.contains_key(&name),
+        };
         let (node, device) = (&gpu.spec.node_name, &gpu.spec.device);
-        let status = if is_wanted || self.uses.contains_key(&name) {
+        let status = if is_wanted {
             match (self.is_there)(node, device) {
                 true => ElasticGpuStatus { phase: ElasticGpuPhase::Bound, message: String::new() },
                 false => ElasticGpuStatus {

@@ -245,6 +245,19 @@ fn a_part_that_is_retained_is_released_and_stays() {
 }
 
 #[test]
+fn the_user_of_a_later_claim_does_not_hold_the_earlier_part() {
+    let mut world = World::with_claim();
+    world.used();
+    world.reconcile();
+    // The claim was forced away, and another one of its name was made.
+    world.claim(json!({"metadata": {"uid": "other", "finalizers": null}, "status": null}));
+    world.reconcile();
+    assert_eq!(world.deleted, ["egpu-u"]);
+    assert_eq!(world.said().0, ElasticGpuClaimPhase::Bound);
+    assert_eq!(world.known.gpus.keys().collect::<Vec<_>>(), ["egpu-other"]);
+}
+
+#[test]
 fn a_claim_has_lost_a_part_whose_device_is_gone() {
     let mut world = World::with_claim();
     world.used();
