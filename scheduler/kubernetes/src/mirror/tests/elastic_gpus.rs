@@ -271,3 +271,14 @@ fn a_decision_that_we_have_not_bound_makes_no_part() {
     world.reconcile();
     assert!(!makes_parts(&world));
 }
+
+#[test]
+fn a_limit_lowers_the_time_that_comes_with_memory() {
+    let mut world = world();
+    speaking_node(&mut world, "n", 1, "NVIDIA H100");
+    claim(&mut world, "part", json!({"spec": {"resources": {"requests": {"core": null}}}}));
+    claiming(&mut world, "a", json!({"metadata": {"annotations": {"aliquot.dev/gpu-core-limit": "5"}}}));
+    world.reconcile();
+    // 8 GiB are a tenth of the device. The node refuses limits below the time that was decided.
+    assert_eq!(decision_of(&world, "a"), format!("main=n-0/50/{}", 8 * GIB));
+}
