@@ -1,9 +1,9 @@
-//! Certificates of what replicas serve together: an authority of its own, and what it signs. What is due depends on the
-//! time that is given.
+//! The certificates with which all replicas serve: an authority of their own, and the certificates that it signs. What
+//! is due depends only on the time that is given.
 //!
 //! No connection fails when they are renewed. A new authority stands beside the old one in what clients trust before it
-//! signs anything, and the old one stays there until it ends. So whatever certificate a replica serves with, and whichever
-//! bundle a client knows, they fit together.
+//! signs anything, and the old one stays there until it ends. So whatever certificate a replica serves with, and
+//! whichever bundle a client knows, they fit together.
 
 mod keeper;
 
@@ -29,9 +29,9 @@ pub(crate) use keeper::{Keeper, Purpose, TRIES, failed};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * DAY.as_secs());
 const CERTIFICATE_LIFE: Duration = Duration::from_secs(90 * DAY.as_secs());
-/// A certificate is valid from so long ago, for clocks that do not agree.
+/// A certificate is valid from this long before it is made, for clocks that do not agree.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
-/// A new authority signs no certificate of the replicas for so long: until then every client trusts it.
+/// A new authority signs no certificates of the replicas for this long. By then every client trusts it.
 const SETTLED_AFTER: Duration = Duration::from_secs(3600);
 
 /// The fields of the Secret, as cert-manager and others name them, and the authority's own key.
@@ -75,7 +75,7 @@ impl Validity {
         now >= self.end
     }
 
-    /// A third of its life is left at most.
+    /// Whether a third of its life is left, or less.
     fn is_due(&self, now: SystemTime) -> bool {
         let left = self.end.duration_since(now).unwrap_or_default();
         left <= self.end.duration_since(self.made).unwrap_or_default() / 3
@@ -97,7 +97,7 @@ impl Certificates {
         Ok(Certificates { bundle, authority_key, certificate, key })
     }
 
-    /// What is in the Secret.
+    /// Reads the certificates from the fields of the Secret.
     ///
     /// # Errors
     /// It cannot be used.
@@ -126,7 +126,7 @@ impl Certificates {
         fields.map(|(key, text)| (key.to_owned(), bytes(text))).into()
     }
 
-    /// What takes their place now; `None`: nothing is due.
+    /// The certificates that replace these now; `None`: nothing is due.
     ///
     /// # Errors
     /// A certificate cannot be read or made.
@@ -157,7 +157,7 @@ impl Certificates {
         Ok(Validity::of(&der(&self.certificate)?)?.end)
     }
 
-    /// How HTTP is served with them to whoever connects.
+    /// The TLS configuration with which HTTP is served to any client.
     ///
     /// # Errors
     /// The certificate or its key cannot be used.
@@ -167,7 +167,8 @@ impl Certificates {
         config.map(tls::for_http).map_err(|error| format!("{CERTIFICATE}: {error}"))
     }
 
-    /// How gRPC is served with them to clients that have a certificate of this authority, and to those that come for one.
+    /// The TLS configuration with which gRPC is served to clients that have a certificate of this authority, and to
+    /// clients that come for one.
     ///
     /// # Errors
     /// The certificates or the key cannot be used.
@@ -185,8 +186,9 @@ impl Certificates {
         config.map(tls::for_grpc).map_err(|error| format!("{CERTIFICATE}: {error}"))
     }
 
-    /// A certificate by which replicas know a client of this name for so long, in PEM. Of the request only the public key is
-    /// used. Another replica may know a new authority a moment later; until then it refuses the certificate.
+    /// A certificate in PEM by which replicas know a client of this name, valid for `life`. Of the request only the
+    /// public key is used. Another replica may know a new authority a moment later; until then it refuses the
+    /// certificate.
     ///
     /// # Errors
     /// The request cannot be used.
@@ -209,7 +211,7 @@ impl Certificates {
         made().map_err(|error| format!("no certificate can be made: {error}"))
     }
 
-    /// What is served with.
+    /// The certificate and the key with which replicas serve.
     fn serving(&self) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), String> {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(|error| format!("{KEY}: {error}"))?;
         Ok((der(&self.certificate)?, key))
@@ -224,7 +226,7 @@ impl Certificates {
     }
 }
 
-/// Whom a client's certificate names, and when it ends; `None`: it is none that was made here.
+/// The name in a client's certificate, and when the certificate ends; `None`: it is not of the form of those made here.
 pub(crate) fn client_of(der: &[u8]) -> Option<(String, SystemTime)> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
@@ -241,7 +243,7 @@ fn authority(now: SystemTime) -> Result<(String, String), String> {
     let since = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let made = || -> Result<(String, String), rcgen::Error> {
         let key = KeyPair::generate()?;
-        // Two that are trusted at the same time have different names.
+        // Two authorities that are trusted at the same time have different names.
         let mut params = params(&format!("aliquot authority {since}"), &[], AUTHORITY_LIFE, now)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];

@@ -1,4 +1,4 @@
-//! Says on claims that pods of other schedulers wait for what is free where, and what comes nearest.
+//! Reports on claims for which pods of other schedulers wait: what is free on which devices, and what comes nearest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use crate::serve::Shared;
 
 /// The reason of these events.
 const REASON: &str = "DevicesNotFree";
-/// Time between two looks. A claim that waits at one look alone may be about to be allocated, and nothing is said.
+/// Time between two looks. A claim is reported only if it waits at two looks in a row: after one look it may be about
+/// to be allocated.
 const LOOK: Duration = Duration::from_secs(5);
-/// What is said of one claim changes so often at most.
+/// Time between two changes of the report on one claim, at least.
 const PAUSE: Duration = Duration::from_secs(30);
-/// Claims that are spoken of after one look, at most.
+/// Claims that are reported after one look, at most.
 const AT_A_LOOK: usize = 100;
 
 /// What was said of a claim, and when.
@@ -40,7 +41,7 @@ pub(crate) async fn run(shared: Arc<Shared>, events: Events) {
     }
 }
 
-/// What is to be said now. `waiting` are the claims that waited at the last look, and becomes those that wait now.
+/// The reports that are due now. `waiting` has the claims that waited at the last look, and then those that wait now.
 fn news(waiting: &mut BTreeMap<String, Said>, shortages: Vec<Shortage>) -> Vec<Shortage> {
     let before = std::mem::take(waiting);
     let mut news = Vec::new();

@@ -24,7 +24,8 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// What is so, or is not. Its time is that of the last change of its status: `before` are the conditions until now.
+    /// A condition that is true or false. Its time is that of the last change of its status: `before` are the
+    /// conditions until now.
     pub(crate) fn new(
         type_: &str,
         is_so: bool,

@@ -20,7 +20,7 @@ const BY_PLUGIN: &str = "given out by a device plugin";
 /// The attribute of a device that holds its MIG profile; empty for a whole GPU.
 const MIG_PROFILE: &str = "migProfile";
 
-/// How all nodes read requests, and what there is that requests can mean.
+/// How requests are read on all nodes, and the devices that requests can mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
     pub(crate) spoken: Spoken,
@@ -61,8 +61,8 @@ pub(crate) struct Ask {
 }
 
 impl Reading {
-    /// What of devices each container of a pod asks for that asks for some. `of_claim`: what it asks for by the
-    /// `ElasticGPUClaim` of a name.
+    /// What each container of a pod asks for of devices. Containers that ask for none are left out. `of_claim`: what an
+    /// `ElasticGPUClaim` of this name asks for.
     ///
     /// # Errors
     /// A request is not valid, or not supported.
@@ -159,8 +159,8 @@ impl Reading {
         }
     }
 
-    /// The time that comes with memory alone: as large a part of the device's as of its memory. It is not known yet
-    /// which device it will be, so it is that of the smallest one that will do, of which the part is largest.
+    /// The time that comes with a request for memory alone: the same part of the device's time as of its memory. The
+    /// device is not known yet, so the smallest one that will do counts, of which the part is the largest.
     fn core_of_memory(&self, wish: &Wish, memory: Memory) -> u32 {
         let sizes = self.memory_bytes.iter().copied();
         let smallest = match memory {
@@ -170,7 +170,7 @@ impl Reading {
         smallest.map_or(1, |size| wish.share.on(size).core_request_percent)
     }
 
-    /// Whether a resource asks for devices here, so that no node need count it.
+    /// Whether a resource asks for devices here. Such a resource is not counted on nodes.
     pub(crate) fn is_of_devices(&self, resource: &str) -> bool {
         self.spoken.is_resource(resource) || self.classes.contains_key(resource)
     }
@@ -213,7 +213,7 @@ pub(crate) fn specs(inventory: &Inventory, may_give_out: bool) -> Vec<DeviceSpec
     specs
 }
 
-/// A device that pods have parts of, and that its node does not tell of.
+/// A device of which pods have parts, but which its node does not report.
 pub(crate) fn unknown(uuid: &str, held_bytes: u64) -> DeviceSpec {
     DeviceSpec {
         uuid: uuid.to_owned(),
@@ -223,7 +223,7 @@ pub(crate) fn unknown(uuid: &str, held_bytes: u64) -> DeviceSpec {
     }
 }
 
-/// By device, the number of the devices that reach each other by NVLink; `None`: it has no such link.
+/// By device, the number of its group: devices of a group reach each other by NVLink. `None`: it has no such link.
 fn nvlink_groups(devices: &[InventoryDevice]) -> Vec<Option<u16>> {
     let number = |uuid: &String| devices.iter().position(|device| device.uuid == *uuid);
     let mut groups: Vec<Option<u16>> = vec![None; devices.len()];
@@ -255,7 +255,7 @@ pub(crate) fn decided<'a>(parts: impl Iterator<Item = &'a DecidedPart>) -> Vec<D
     parts.map(part).collect()
 }
 
-/// What a decision says of containers that get so many of these parts each, in this order; `None`: they get none.
+/// The decision that gives these containers so many of these parts each, in this order; `None`: there are no parts.
 pub(crate) fn decision(containers: &[(String, usize)], parts: &[DevicePart]) -> Option<Decision> {
     let part = |part: &DevicePart| DecidedPart {
         uuid: part.uuid.clone(),

@@ -11,7 +11,7 @@ use crate::serve::Shared;
 /// The reason of the event, as kube-scheduler says it.
 pub(crate) const REASON: &str = "Preempted";
 
-/// A command goes out a moment before readers see the plan that it is from.
+/// Looks for the plan that a command is from: readers see it a moment after the command went out.
 const LOOKS: u32 = 25;
 const PAUSE: Duration = Duration::from_millis(20);
 

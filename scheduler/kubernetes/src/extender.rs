@@ -6,13 +6,13 @@
 //! | `POST /prioritize` | which of these suits best | the same |
 //! | `POST /preempt` | on which nodes evictions would help | the same |
 //! | `POST /bind` | choose devices on this node, and bind the pod | by the engine, with what is free at that moment |
-//! | `GET /inspect`, `GET /inspect/NODE` | the devices and who has them, in `GPUShare`'s words | on what readers see |
+//! | `GET /inspect`, `GET /inspect/NODE` | the devices and their holders, in `GPUShare`'s words | on what readers see |
 //!
 //! All of them are also below `/gpushare-scheduler`, where `GPUShare` has them.
 //!
-//! There is one book for both ways. A pod that kube-scheduler has bound by this is a claim in it as one that names this
-//! scheduler. Whatever `/filter` said before, `/bind` is what decides: a pod that does not fit any more is refused, and
-//! kube-scheduler tries again.
+//! Both ways share the same books: a pod that kube-scheduler has bound in this way is a claim there, like a pod that
+//! names this scheduler. `/bind` decides, whatever `/filter` said before: a pod that does not fit any more is refused,
+//! and kube-scheduler tries again.
 //!
 //! Only the leader answers. A replica that stands by sends the client to the leader with the status 307, which
 //! kube-scheduler follows. The Lease says where the leader answers.
@@ -51,16 +51,16 @@ pub(crate) use bind::Waiters;
 
 /// Where `GPUShare` has all of its paths.
 const BELOW: &str = "/gpushare-scheduler";
-/// What is asked, as paths begin with it.
+/// The questions, as they stand at the beginning of paths.
 pub(crate) const VERBS: [&str; 5] = ["filter", "prioritize", "preempt", "bind", "inspect"];
 
-/// A body is no longer than that: 5000 nodes with all that they say of themselves have some 50 MiB.
+/// The longest body, in bytes: 5000 nodes with all that they say of themselves take some 50 MiB.
 const BODY_MAX: usize = 128 << 20;
-/// Kube-scheduler sends all of a body at once.
+/// The time in which a body must arrive. Kube-scheduler sends it at once.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Questions that are read and worked on at the same time, at most. Kube-scheduler asks one after another.
 const AT_ONCE: usize = 4;
-/// A request to bind a pod has only names.
+/// The longest body of a request to bind a pod, in bytes. It has only names.
 const BINDING_MAX: usize = 64 << 10;
 
 /// Serves until its runtime ends.
@@ -142,7 +142,7 @@ impl Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         match self {
-            // The next request of this client may find the leader at once.
+            // The client connects anew for its next request, which may then reach the leader at once.
             Refusal::Elsewhere(url) => {
                 (StatusCode::TEMPORARY_REDIRECT, [(LOCATION, url), (CONNECTION, "close".to_owned())]).into_response()
             }
@@ -169,7 +169,7 @@ impl Desk {
         Ok((leading, view))
     }
 
-    /// Answers beside the runtime's threads, from what a leader knows.
+    /// Computes an answer outside the runtime's threads, from what a leader knows.
     async fn answer<Q, T>(
         &self,
         uri: &Uri,
@@ -236,7 +236,7 @@ async fn preempt(State(desk): State<Desk>, uri: Uri, body: Body) -> Result<Respo
 async fn bind(State(desk): State<Desk>, uri: Uri, body: Body) -> Result<Response, Refusal> {
     let (leading, _) = desk.leading(&uri)?;
     let args: BindingArgs = understood(&read(body, BINDING_MAX).await?)?;
-    // Whoever asks may go away: what was begun is finished, or given up in time.
+    // The client may go away. A binding that was begun is still finished, or given up in time.
     let bound = tokio::spawn(bind::bind(leading.shared, args)).await;
     let error = match bound {
         Ok(Ok(())) => String::new(),

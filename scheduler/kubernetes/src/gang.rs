@@ -1,4 +1,5 @@
-//! Pods that start together or not at all: how a pod says with which others, and what objects say of their pods.
+//! Pods that start together or not at all: how a pod names the pods that it starts with, and what objects say of their
+//! pods.
 
 mod facts;
 mod kind;
@@ -34,9 +35,9 @@ const JOB_SET: &str = "jobset.sigs.k8s.io/jobset-name";
 const LEADER_WORKER_SET: &str = "leaderworkerset.sigs.k8s.io/name";
 const LEADER_WORKER_GROUP: &str = "leaderworkerset.sigs.k8s.io/group-index";
 const RAY_CLUSTER: &str = "ray.io/cluster";
-/// On the pods of a Ray cluster, and not on those that submit jobs to it.
+/// The label of the pods of a Ray cluster. Pods that submit jobs to the cluster do not have it.
 const RAY_NODE: &str = "ray.io/node-type";
-/// The jobs of Kubeflow's training operator and of its MPI operator.
+/// The labels of pods that name their job, of Kubeflow's training operator or its MPI operator, and the operator.
 const TRAINING_JOB: &str = "training.kubeflow.org/job-name";
 const TRAINING_OPERATOR: &str = "training.kubeflow.org/operator-name";
 
@@ -46,14 +47,14 @@ pub(crate) struct Gang {
     /// Its name: no two gangs of a namespace share one.
     pub(crate) name: String,
     pub(crate) source: Source,
-    /// Which sort of member the pod is. It counts where the gang needs some of each.
+    /// The sort of member that the pod is. It counts if the gang needs some of each sort.
     pub(crate) sub_group: Option<String>,
 }
 
-/// What says how many pods must start together.
+/// Where it is said how many pods must start together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The pods themselves: so many.
+    /// The pods themselves give this number.
     Pods(u32),
     /// The object with this name.
     Object(GangKind, String),
@@ -61,10 +62,10 @@ pub(crate) enum Source {
 
 type Texts = BTreeMap<String, String>;
 
-/// The gang that a pod says it is in. What is said on purpose goes before what follows from its owner.
+/// The gang that a pod says it is in. An explicit name takes precedence over what follows from the pod's owner.
 ///
 /// # Errors
-/// Annotations that say nothing definite.
+/// What the pod says of its gang is not definite.
 pub(crate) fn of_pod(
     spec: &PodSpec,
     labels: &Texts,
@@ -228,7 +229,7 @@ mod tests {
             assert_eq!((gang.source, gang.name.as_str()), (Source::Object(kind, "w".into()), name));
         }
         assert_eq!(gang(json!({"labels": training, "owners": owner("Job")})), None);
-        // It submits jobs to the cluster, and is none of its nodes.
+        // The pod submits jobs to the cluster, and is not one of the cluster's nodes.
         assert_eq!(gang(json!({"labels": {RAY_CLUSTER: "w"}})), None);
     }
 

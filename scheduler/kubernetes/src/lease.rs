@@ -1,4 +1,4 @@
-//! Who leads: the replica that holds the Lease.
+//! The election of a leader: the replica that holds the Lease leads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::telemetry::{Status, Written};
 /// The annotation of the Lease that says where kube-scheduler reaches the leader's extender.
 const EXTENDER: &str = "aliquot.dev/extender";
 
-/// A leader that has not renewed its lease for so long leads no more.
+/// A leader that has not renewed its lease for this long leads no more.
 const LEASE: Duration = Duration::from_secs(10);
 /// Time between two tries to get or renew it.
 const RETRY: Duration = Duration::from_secs(2);
@@ -47,13 +47,14 @@ impl Fence {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Nothing is written any more.
+    /// Ends the right to write.
     pub(crate) fn end(&self) {
         *self.until.lock() = Instant::now();
     }
 }
 
-/// What was seen of another's lease last, and when: other machines' clocks are of no account.
+/// The state of another replica's lease that was seen last, and when it was seen. The times in the lease are not used,
+/// because the clocks of machines differ.
 struct Seen {
     resource_version: Option<String>,
     at: Instant,
@@ -65,7 +66,7 @@ impl Candidate {
         Candidate { leases: Api::namespaced(client, &config.namespace), identity, extender_url, status }
     }
 
-    /// Waits until this replica leads. Answers its term, which no leader has had before, and until when it may write.
+    /// Waits until this replica leads. Returns its term, which no leader has had before, and until when it may write.
     pub(crate) async fn lead(&self) -> (u64, Fence) {
         let mut seen = Seen { resource_version: None, at: Instant::now() };
         let mut last_holder = String::new();
@@ -96,7 +97,7 @@ impl Candidate {
         }
     }
 
-    /// Takes the lease if nobody holds it. Answers the term, or who holds it.
+    /// Takes the lease if no replica holds it. Returns the term, or the replica that holds the lease.
     async fn try_to_lead(&self, seen: &mut Seen) -> kube::Result<Result<u64, String>> {
         let Some(lease) = self.leases.get_opt(NAME).await? else {
             let mut metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
@@ -122,7 +123,7 @@ impl Candidate {
         taken(self.leases.replace(NAME, &PostParams::default(), &lease).await, term)
     }
 
-    /// Says where the extender of this replica is, and nothing about one before it.
+    /// Writes where the extender of this replica is, in place of what an earlier leader wrote.
     fn say_where(&self, metadata: &mut ObjectMeta) {
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.remove(EXTENDER);
@@ -165,7 +166,7 @@ impl Candidate {
         let Some(spec) = lease.spec.as_mut().filter(|spec| self.is_ours(spec, term)) else { return Ok(false) };
         spec.renew_time = Some(MicroTime(Timestamp::now()));
         match self.leases.replace(NAME, &PostParams::default(), &lease).await {
-            // The next try sees who was faster.
+            // Another replica was faster. The next try sees its lease.
             Err(error) if is_conflict(&error) => Err(error),
             other => other.map(|_| true),
         }
@@ -192,7 +193,7 @@ impl Candidate {
     }
 }
 
-/// Somebody else may have been faster.
+/// Reads the answer to taking the lease: another replica may have been faster.
 fn taken(answer: kube::Result<Lease>, term: i32) -> kube::Result<Result<u64, String>> {
     match answer {
         Ok(_) => Ok(Ok(u64::try_from(term).unwrap_or(0))),

@@ -1,5 +1,6 @@
-//! Gives back what is allocated for pods that were not bound, and deletes the claims that were made for extended resources
-//! of such pods: a leader has died between the writes, or could not undo those before the binding.
+//! Gives back what is allocated for pods that were not bound, and deletes the claims that were made for extended
+//! resources of such pods. They are left over if a leader died between its writes, or could not undo the writes that
+//! come before a binding.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::mirror::LeftOver;
 use crate::reservation;
 use crate::serve::Shared;
 
-/// Between two looks.
+/// Time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Gives back what is left over, for as long as this replica leads.
@@ -37,8 +38,8 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
     }
 }
 
-/// Says whether it was given back. A binding that is still on its way names a version of the pod, so the pod is changed
-/// first: then the binding comes too late.
+/// Gives back one allocation. Returns whether it was given back. A binding that is still on its way names a version of
+/// the pod, so the pod is changed first: then the binding comes too late.
 async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Result<bool> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &of.claim.namespace);
     let text = match of.claim.is_of_extended_resources {
@@ -52,7 +53,7 @@ async fn give_back(client: &Client, of: &LeftOver, shared: &Shared) -> kube::Res
         "message": text,
         "lastTransitionTime": Timestamp::now(),
     }]}});
-    // Whether it is bound already only the answer says.
+    // Only the answer tells whether the pod is bound already.
     let pod = pods.get(&of.pod_name).await?;
     if is_bound(&pod) {
         return Ok(false);

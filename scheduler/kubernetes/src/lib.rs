@@ -8,22 +8,22 @@
 //! ```
 //!
 //! The API server is the memory: a leader that begins reads all, and goes on. One annotation, written together with the
-//! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it. Where managers are DRA
-//! drivers the allocation of the pod's ResourceClaim says it, which is written just before the binding.
+//! binding, says which devices a pod has (`aliquot.dev/devices`); its node's manager enforces it. Where managers are
+//! DRA drivers the allocation of the pod's ResourceClaim says it, which is written just before the binding.
 //!
 //! Pods of kube-scheduler can have their devices here as well: it asks by its extender protocol (`extender`), and the
 //! same engine decides.
 //!
 //! Each replica also reviews objects when they are made (`webhook`): what could never be given is refused at once.
 //!
-//! The nodes' managers report what slices use and how devices are (`reports`), where they are told to. Everything works on
-//! without a report.
+//! The nodes' managers report what slices use and how devices are (`reports`), where they are told to. Without reports,
+//! everything else still works.
 //!
 //! # One leader
 //!
-//! Replicas elect a leader by a Lease. A leader's term is greater than all before. It begins no write after its lease. A
-//! write that was on its way then may still arrive: the next leader sees it as it sees every other change. A pod is
-//! bound once, whatever leaders do, because the API server binds a pod only once.
+//! Replicas elect a leader by a Lease. A leader's term is greater than all terms before. A leader begins no write after
+//! the end of its lease. A write that was on its way then may still arrive: the next leader sees it as it sees every
+//! other change. A pod is bound once, whatever leaders do, because the API server binds a pod only once.
 
 #![forbid(unsafe_code)]
 

@@ -22,10 +22,10 @@ pub(crate) struct NodeFacts {
     pub(crate) taints: Vec<Taint>,
     /// Nothing new may be started there.
     pub(crate) is_cordoned: bool,
-    /// Its kubelet is heard of.
+    /// The node is ready: the API server hears from its kubelet.
     pub(crate) is_ready: bool,
     pub(crate) allocatable: BTreeMap<String, Quantity>,
-    /// Its devices; `None`: no manager tells. `Err`: what it tells cannot be read.
+    /// Its devices; `None`: no manager publishes any. `Err`: what the manager publishes cannot be read.
     pub(crate) inventory: Option<Result<Inventory, String>>,
 }
 
@@ -58,12 +58,12 @@ impl NodeFacts {
         amount.is_some_and(|amount| amount.is_ok_and(|amount| amount > 0))
     }
 
-    /// The node in the words of the books, without what pods hold there that are not in the books. `may_give_out`:
-    /// whether the devices of its inventory may be given out. `claimed`: devices that are given out by claims.
+    /// The node in the words of the books, less what pods that are not in the books hold there. `may_give_out`: whether
+    /// the devices of its inventory may be given out. `claimed`: devices that are given out by claims.
     ///
     /// It has at least what our pods hold. A node can say that it has less than that for a while: kubelet, when it
-    /// starts, does not know what device plugins offer, a new node has no inventory yet, and others may overload a
-    /// node. Nobody is evicted for that, but nothing new comes either.
+    /// starts, does not know what device plugins offer, a new node has no inventory yet, and other schedulers may
+    /// overload a node. No pod is evicted for that, but no new pod is placed there either.
     ///
     /// # Errors
     /// A quantity of it cannot be read.

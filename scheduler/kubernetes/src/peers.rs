@@ -1,4 +1,4 @@
-//! Which pods a pod must be near, must not be near, or is to be spread among, and which it only would rather.
+//! Which pods a pod must be near, must not be near, or is to be spread among, and which of these it only prefers.
 //!
 //! Selectors are evaluated here: the books know only groups of pods, and which pods are members.
 
@@ -16,14 +16,14 @@ use crate::placement;
 
 type Labels = BTreeMap<String, String>;
 
-/// What labels must be like: all of this. `None`, as in Kubernetes, is a selector that matches nothing.
+/// Requirements on labels, all of which must hold. `None`, as in Kubernetes, is a selector that matches nothing.
 type Requirements = Option<BTreeSet<NodeRequirement>>;
 
 /// The pods that a rule is about: those that all terms match.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Selection {
     terms: BTreeSet<Term>,
-    /// Whether pods count that are being deleted.
+    /// Whether pods that are being deleted count, too.
     with_leaving: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Selection {
 struct Term {
     labels: Requirements,
     namespaces: BTreeSet<String>,
-    /// Namespaces with such labels, too.
+    /// Namespaces with such labels count, too.
     labels_of_namespace: Requirements,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct PeerRules {
     affinity: Option<(Selection, BTreeSet<String>)>,
     anti_affinity: BTreeSet<(Selection, String)>,
     spread: Vec<(Selection, Evenness)>,
-    /// By pods and topology key, how much the pod would rather be near them: not near, if that is below 0.
+    /// By pods and topology key, the weight with which the pod prefers to be near them. Below 0: not to be near them.
     preferences: BTreeMap<(Selection, String), i32>,
     preferred_spread: Vec<(Selection, Evenness)>,
 }
@@ -158,7 +158,7 @@ impl PeerRules {
         })
     }
 
-    /// What of the rules lasts when the pod is bound.
+    /// The rules that last when the pod is bound.
     pub(crate) fn when_bound(&self) -> PeerRules {
         let (anti_affinity, preferences) = (self.anti_affinity.clone(), self.preferences.clone());
         PeerRules { anti_affinity, preferences, ..PeerRules::default() }
@@ -200,14 +200,14 @@ impl PeerRules {
 }
 
 impl Evenness {
-    /// In the words of the books.
+    /// The rule in the words of the books, for the pods of a selection.
     fn rule(&self, of: &Selection) -> TopologySpread {
         let Evenness { topology_key, max_skew, min_domains, labels, node_terms, tolerations } = self.clone();
         TopologySpread { group: of.group(), topology_key, max_skew, min_domains, labels, node_terms, tolerations }
     }
 }
 
-/// Takes in preferred terms, of which the weights count with this sign.
+/// Adds preferred terms. Their weights are multiplied by `sign`.
 fn prefer(
     preferences: &mut BTreeMap<(Selection, String), i32>,
     terms: &[WeightedPodAffinityTerm],
@@ -248,7 +248,7 @@ fn of_spread(
         let keys = of.match_label_keys.iter().flatten().filter_map(|key| Some((key, own_labels.get(key)?)));
         labels.extend(keys.map(|(key, value)| one_of(key, [value.clone()])));
         if labels.is_empty() {
-            // A selector that matches all counts nobody here, unlike elsewhere: so has kube-scheduler.
+            // Unlike elsewhere, a selector that matches everything counts no pod here, as in kube-scheduler.
             return Ok((selected(None, namespace), evenness(of, spec)?));
         }
     }
@@ -457,7 +457,7 @@ mod tests {
         let spread: Vec<(&str, u32)> =
             peers.preferred_spread.iter().map(|of| (of.topology_key.as_str(), of.max_skew)).collect();
         assert_eq!(spread, [("zone", 3)]);
-        // Of a pod that is bound what it would rather have near still counts for others.
+        // The preferences of a bound pod still count for others.
         assert_eq!(rules.when_bound().peers(BTreeSet::new()).preferences, peers.preferences);
         assert_eq!(rules.selections().len(), 3);
     }
@@ -475,7 +475,7 @@ mod tests {
         ];
         let names: BTreeSet<String> = all.iter().map(Selection::to_string).collect();
         assert_eq!(names.len(), all.len(), "{names:?}");
-        // The same said otherwise is the same.
+        // Two ways to write the same selector are equal.
         let expression = json!([{"key": "a", "operator": "In", "values": ["b"]}]);
         assert_eq!(anti_affinity(selector(json!({"matchExpressions": expression}))), all[2]);
     }

@@ -20,7 +20,7 @@ fn effect(name: &str) -> Option<TaintEffect> {
     }
 }
 
-/// The taints of a node, but for those of which Kubernetes does not know the effect.
+/// The taints of a node, without taints of an effect that Kubernetes does not know.
 pub(crate) fn taints(taints: &[core::Taint]) -> Vec<Taint> {
     let taint = |taint: &core::Taint| {
         let value = taint.value.clone().unwrap_or_default();
@@ -38,7 +38,7 @@ pub(crate) fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
     Ok(Constraints { labels, node_terms, tolerations: tolerations(spec), ..Constraints::default() })
 }
 
-/// Which nodes a pod would rather be on.
+/// Which nodes a pod prefers.
 ///
 /// # Errors
 /// What of it is not supported.
@@ -53,7 +53,7 @@ pub(crate) fn preferences(spec: &core::PodSpec) -> Result<Option<Arc<Preferences
     Ok((!all.is_empty()).then(|| Arc::new(Preferences(all))))
 }
 
-/// The labels of nodes that a pod may be on, and the terms of which they must match one.
+/// The labels that a pod's node must have, and the terms of which the node must match one.
 ///
 /// # Errors
 /// What of the node affinity is not supported.
@@ -77,8 +77,8 @@ pub(crate) fn terms(selector: &core::NodeSelector) -> Result<BTreeSet<NodeTerm>,
     selector.node_selector_terms.iter().map(term).collect()
 }
 
-/// Terms that are matched where both sets are: each of one together with each of the other. An empty set asks for
-/// nothing.
+/// Terms that match the nodes that both sets match: each term of one set together with each term of the other. An empty
+/// set asks for nothing, so it matches all nodes.
 pub(crate) fn both(one: BTreeSet<NodeTerm>, other: &BTreeSet<NodeTerm>) -> BTreeSet<NodeTerm> {
     if one.is_empty() || other.is_empty() {
         return if one.is_empty() { other.clone() } else { one };
@@ -97,7 +97,7 @@ fn toleration(of: &core::Toleration) -> Option<Toleration> {
     let named = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let effect = match named(&of.effect) {
         None => None,
-        // It tolerates what nodes do not have.
+        // The pod tolerates an effect that no node's taint has.
         Some(name) => Some(effect(&name)?),
     };
     let exists = of.operator.as_deref() == Some("Exists");

@@ -37,7 +37,7 @@ pub(crate) struct PodFacts {
     pub(crate) generation: Option<Generation>,
     /// None of its containers runs or will run.
     pub(crate) has_ended: bool,
-    /// It has ended as it should.
+    /// It has ended with success.
     pub(crate) has_succeeded: bool,
     /// It is being deleted.
     pub(crate) is_leaving: bool,
@@ -56,7 +56,7 @@ pub(crate) struct PodFacts {
     pub(crate) queue: Option<String>,
     pub(crate) priority: i32,
     pub(crate) is_preemptible: bool,
-    /// Nobody is to be evicted for it. Of other schedulers' pods they decide that.
+    /// No pod is to be evicted for it. For their own pods, other schedulers decide that.
     pub(crate) never_preempts: bool,
     /// What kubelet counts, and where it may run.
     pub(crate) spec: Box<PodSpec>,
@@ -119,7 +119,7 @@ impl PodFacts {
         })
     }
 
-    /// The name as people write it.
+    /// The pod, as `namespace/name`.
     pub(crate) fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
@@ -155,7 +155,7 @@ fn is_preemptible(labels: &BTreeMap<String, String>, priority: i32) -> bool {
     own.or(of_kai).unwrap_or_else(|| PriorityClass::is_preemptible(priority))
 }
 
-/// Init containers stand behind the others, as on the node.
+/// What a pod's containers and annotations ask for. Init containers stand behind the others, as on the node.
 pub(crate) fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Words {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let container = |of: &CoreContainer| Container {
@@ -168,7 +168,7 @@ pub(crate) fn words(spec: &PodSpec, annotations: BTreeMap<String, String>) -> Wo
             .collect(),
     };
     let containers = containers.map(container).collect();
-    // A decision says where it is, not what it asks for. The rest can be long, and is of no account.
+    // A decision says where the pod is, not what it asks for. kubectl's annotations can be long, and do not matter.
     let is_read = |key: &String| key != DECISION && !key.starts_with("kubectl.kubernetes.io/");
     Words { annotations: annotations.into_iter().filter(|(key, _)| is_read(key)).collect(), containers }
 }
@@ -184,7 +184,7 @@ fn without_what_is_long(mut spec: PodSpec) -> PodSpec {
 
 /// The claims of a pod. A template for which no claim is needed makes none.
 ///
-/// A bound pod has the one that was made for its extended resources, too. As long as it is not bound, that one is made
+/// A bound pod also has the claim that was made for its extended resources. Until the pod is bound, that claim is made
 /// anew with each try.
 fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
     let made = |name: &String| {
@@ -210,7 +210,7 @@ fn claims(spec: &PodSpec, status: &PodStatus) -> Vec<PodClaim> {
     claims.chain(extended).collect()
 }
 
-/// What its condition says.
+/// The reason and the message of its condition `PodScheduled`, if the condition is false.
 fn said(status: &PodStatus) -> Option<(String, String)> {
     let condition = status.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled")?;
     let is_false = condition.status == "False";

@@ -63,7 +63,7 @@ impl Refusal {
 }
 
 impl Office {
-    /// Answers beside the runtime's threads, from what a leader knows.
+    /// Computes an answer outside the runtime's threads, from what a leader knows.
     async fn answer<T: Serialize + Send + 'static>(
         &self,
         answer: impl FnOnce(&Shared, &View) -> Result<T, Refusal> + Send + 'static,

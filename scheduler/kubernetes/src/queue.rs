@@ -129,7 +129,7 @@ pub(crate) struct Fault {
 const WEIGHT_UNIT: f64 = 1000.0;
 
 impl QueueDefinition {
-    /// A number that looks like an amount and is none: only -1 has a meaning below 0.
+    /// The fault of the first number below 0 that is not -1: no other number below 0 has a meaning.
     pub(crate) fn number_fault(&self) -> Option<Fault> {
         let QueueResources { gpu, cpu, memory } = &self.resources;
         let named = [("gpu", gpu), ("cpu", cpu), ("memory", memory)].into_iter();
@@ -170,7 +170,7 @@ pub(crate) fn milliseconds(text: &str) -> Option<u64> {
     u64::try_from(duration.as_millis()).ok()
 }
 
-/// So many of a unit; `None`: without end. A conversion of `f64` keeps within what `u64` can hold.
+/// This number of units; `None`: no limit. The conversion from `f64` stays within what `u64` can hold.
 fn amount(number: f64, unit: f64) -> Option<u64> {
     (number >= 0.0).then(|| (number * unit).round() as u64)
 }

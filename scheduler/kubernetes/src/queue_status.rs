@@ -1,4 +1,5 @@
-//! Says of each queue what it holds, may have and waits for, and whether it is as it is defined: as its status.
+//! Writes the status of each queue: what it holds, may have and waits for, and whether the books have it as it is
+//! defined.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::telemetry::Written;
 
 /// Time between two looks at the queues.
 const LOOK: Duration = Duration::from_secs(2);
-/// The status of one queue is written so often at most.
+/// Time between two writes of one queue's status, at least.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Queues that are written at a look, at most.
 const AT_A_LOOK: usize = 20;

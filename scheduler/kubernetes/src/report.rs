@@ -26,15 +26,15 @@ const WAITING: &str = "Waiting";
 /// The reason of pods that are not scheduled as they are.
 const NOT_SUPPORTED: &str = "NotSupported";
 
-/// What is said of other drivers' devices, of which the books know only what is left.
+/// What is said of other drivers' devices, of which the books know only the free ones.
 const ALLOCATED_DO_NOT_COUNT: &str = "devices that are allocated already do not count as there";
 
-/// What taints begin with by which Kubernetes says what is wrong with a node.
+/// The prefix of the taints by which Kubernetes says what is wrong with a node.
 const NODE_TAINTS: &str = "node.kubernetes.io/";
 
-/// Time between two looks at who waits.
+/// Time between two looks at the pods that wait.
 const LOOK: Duration = Duration::from_secs(1);
-/// What is said of one pod changes so often at most.
+/// Time between two changes of what is said of one pod, at least.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Pods that are looked at together, at most.
 const AT_A_LOOK: usize = 100;
@@ -54,7 +54,7 @@ struct About {
     /// Its condition's reason and message.
     before: Option<(String, String)>,
     problem: Option<String>,
-    /// What the books call a place with devices of other drivers for it.
+    /// The name in the books of a place with devices of other drivers for it.
     place: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>, shown: Shown, event
         let waiting = waiting(&shared);
         said_at.retain(|uid, _| waiting.contains_key(uid));
         let is_due = |uid: &String| said_at.get(uid).is_none_or(|at| at.elapsed() >= PAUSE);
-        // Those of whom nothing was said, or not for the longest time, come first.
+        // Pods of which nothing was said yet come first, and then those of which something was said longest ago.
         let mut due: Vec<&About> = waiting.values().filter(|about| is_due(&about.uid)).collect();
         due.sort_by_key(|about| said_at.get(&about.uid).copied());
         let ill = shared.read(Mirror::ill_devices);
@@ -101,7 +101,7 @@ fn waiting(shared: &Shared) -> BTreeMap<String, About> {
     })
 }
 
-/// What devices have to do with it that get nothing new, if a pod waits for room on devices.
+/// What is said of devices that get nothing new, for a pod that waits for room on devices.
 pub(crate) fn about_ill_devices(
     view: &View,
     uid: &ClaimUid,
@@ -144,7 +144,8 @@ fn what_to_say(view: &View, about: &About, ill: &[IllDevice]) -> Option<Said> {
             if reasons.is_empty() {
                 return None;
             }
-            // The books know of other drivers' devices those that are free, and those of pods that this leader has bound.
+            // Of other drivers' devices, the books know those that are free, and those of pods that this leader has
+            // bound.
             let lacks_place = about.place.as_ref().is_some_and(|place| reasons.iter().any(|text| text.contains(place)));
             reasons.extend(lacks_place.then(|| ALLOCATED_DO_NOT_COUNT.to_owned()));
             reasons.extend(about_ill_devices(view, &uid, &explanation, ill));
@@ -168,7 +169,7 @@ fn is_about_the_node(change: &Change) -> bool {
     matches!(change, Change::Tolerate(toleration) if of_kubernetes(toleration))
 }
 
-/// Says it. Answers whether the condition was written.
+/// Writes the condition and the event. Returns whether the condition was written.
 async fn write(client: &Client, events: &Events, about: &About, said: &Said) -> bool {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &about.namespace);
     let condition = json!({"metadata": {"uid": about.uid}, "status": {"conditions": [{

@@ -6,8 +6,8 @@
 //!          ── Report, by that certificate ──► the leader ──► known ──► mirror, questions, metrics
 //! ```
 //!
-//! A report is about the node that the certificate names, so no manager can report about another node. A node that has not
-//! been heard of for three reports is as one that never reports: the API server alone says what is known of it.
+//! A report is about the node that the certificate names, so no manager can report about another node. A node that has
+//! missed three reports counts like one that never reports: only what the API server says of it is known.
 
 mod authority;
 mod connections;
@@ -43,9 +43,9 @@ pub(crate) use meter::{Meter, count};
 
 /// Managers are asked for a report so often.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two looks at who has become silent.
+/// Time between two looks for nodes that have become silent.
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two reports of a node at least: whatever they say anew is decided about anew.
+/// Time between two reports of a node, at least: each change in a report leads to new decisions.
 const PAUSE: Duration = Duration::from_millis(200);
 /// A call in which nothing has come for so long is ended.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -118,7 +118,7 @@ impl Reports for Desk {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<JoinResponse>, Refusal> {
         let JoinRequest { token, node, certificate_request } = request.into_inner();
         if let Err(refusal) = self.reviewer.check(token, &node).await {
-            // Strangers are not to fill the log.
+            // Unknown clients must not be able to fill the log.
             match refusal.code() {
                 Code::PermissionDenied => warn!(why = refusal.message(), "a certificate for reports is refused"),
                 _ => debug!(why = refusal.message(), "a certificate for reports is refused"),

@@ -18,14 +18,14 @@ use crate::serve::Shared;
 
 /// Times that a claim is written if it changes meanwhile, or if an answer is lost.
 const TRIES: usize = 5;
-/// Before it is looked what became of a write.
+/// The pause before a look at what became of a write.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Reserves all claims of a pod for it. What was written is in the mirror then, whether this fails or not. Answers the
-/// version of the pod if that has changed by this.
+/// Reserves all claims of a pod for it. The mirror knows afterwards what was written, whether this fails or not.
+/// Returns the version of the pod if it has changed by this.
 ///
 /// # Errors
-/// Why a claim is not reserved. Those that are stay so until [`give_back`].
+/// Why a claim is not reserved. Claims that are reserved stay so until [`give_back`].
 pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared) -> Result<Option<String>, String> {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &binding.namespace);
     let mut resource_version = None;
@@ -41,7 +41,7 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
         };
         let claim = made.as_ref().unwrap_or(&reservation.claim);
         reserve_one(&claims, binding, claim, allocation, shared).await.map_err(of_claim)?;
-        // The scheduler of somebody else may have given the same devices to another claim.
+        // Another scheduler may have given the same devices to another claim.
         if let Some(why) = shared.read(|mirror| mirror.has_too_much(&binding.namespace, name)) {
             return Err(of_claim(why));
         }
@@ -52,7 +52,7 @@ pub(crate) async fn reserve(client: &Client, binding: &Binding, shared: &Shared)
     Ok(resource_version)
 }
 
-/// Takes back what was written for a pod that is not bound, and never will be by this.
+/// Takes back what was written for a pod that is not bound, and never will be by this binding.
 pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Shared) {
     let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), &binding.namespace);
     for reservation in &binding.reservations {
@@ -73,14 +73,14 @@ pub(crate) async fn give_back(client: &Client, binding: &Binding, shared: &Share
         });
         match done.await {
             Ok(Ok(())) | Err(_) => {}
-            // Whoever looks for what is left over tries again.
+            // The search for allocations that are left over tries again.
             Ok(Err(error)) => debug!(claim = name, error = message(&error), "cannot give back an allocation"),
         }
     }
 }
 
-/// Takes a pod from the users of a claim, and from a claim without users its devices. `is_allocated_for_it`: the devices
-/// are the pod's.
+/// Takes a pod from the users of a claim, and its devices from a claim without users. `is_allocated_for_it`: the
+/// devices are the pod's.
 ///
 /// # Errors
 /// The API server has not done it, or has not said so.
@@ -140,7 +140,7 @@ fn show(claim: ResourceClaim, shared: &Shared) -> Option<ClaimFacts> {
     Some(facts)
 }
 
-/// An allocation whose shares have names that nobody else has.
+/// Gives each share of an allocation a name that no other share has.
 fn with_names(mut allocation: AllocationResult) -> Result<AllocationResult, String> {
     for result in allocation.devices.iter_mut().flat_map(|devices| devices.results.iter_mut().flatten()) {
         if result.consumed_capacity.is_some() {

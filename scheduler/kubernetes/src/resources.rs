@@ -13,11 +13,12 @@ const MEMORY: &str = "memory";
 /// Number of pods: each pod counts as one.
 const PODS: &str = "pods";
 
-/// Refuses devices for an init container that ends before others of these containers start: a node gives such a container
-/// and those after it the same units one after the other, and decisions are about units that are held together.
+/// Refuses devices for an init container that ends before others of these containers start: a node gives such a
+/// container and those after it the same units one after the other, and decisions are about units that are held
+/// together.
 ///
 /// # Errors
-/// If an init container that ends asks beside another container; the error names both.
+/// An init container that ends asks for devices beside another container. The text names both.
 pub(crate) fn check_devices_of_init<'a>(
     spec: &PodSpec,
     with_devices: impl Iterator<Item = &'a str> + Clone,
@@ -91,7 +92,7 @@ impl Amounts {
         Ok(all)
     }
 
-    /// Each of these ports once.
+    /// Adds each of these ports once.
     pub(crate) fn add_ports(&mut self, ports: &BTreeSet<String>) {
         self.counted.extend(ports.iter().map(|port| (port.clone(), 1)));
     }
@@ -134,7 +135,7 @@ impl Amounts {
         }
     }
 
-    /// Leaves what others do not hold.
+    /// Subtracts what is held.
     pub(crate) fn take(&mut self, held: &Amounts) {
         self.cpu_millis = self.cpu_millis.saturating_sub(held.cpu_millis);
         self.memory_bytes = self.memory_bytes.saturating_sub(held.memory_bytes);
@@ -143,7 +144,7 @@ impl Amounts {
         }
     }
 
-    /// At least as much of everything as `other`.
+    /// Raises each amount to that of `other`, if it is less.
     pub(crate) fn raise(&mut self, other: &Amounts) {
         self.cpu_millis = self.cpu_millis.max(other.cpu_millis);
         self.memory_bytes = self.memory_bytes.max(other.memory_bytes);
@@ -167,7 +168,7 @@ impl Amounts {
     }
 }
 
-/// What the resources begin with that stand for ports.
+/// The prefix of the resources that stand for ports.
 const PORT: &str = "hostPort/";
 
 /// Whether a resource stands for a port of a node.
@@ -175,8 +176,8 @@ pub(crate) fn is_port(resource: &str) -> bool {
     resource.starts_with(PORT)
 }
 
-/// The ports of its node that a pod asks for, as resources of which a node has one each. Pods that want the same port of
-/// different addresses of a node are not put together.
+/// The ports of its node that a pod asks for, as resources of which a node has one each. Pods that want the same port
+/// of different addresses of a node are not put together.
 pub(crate) fn ports(spec: &PodSpec) -> impl Iterator<Item = String> {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let ports = containers.flat_map(|container| container.ports.iter().flatten());

@@ -165,7 +165,7 @@ impl SchedulingPolicyDefinition {
 }
 
 impl PolicyFacts {
-    /// Where the pods of a gang are, if this is what the gang itself says.
+    /// The placement of a gang's pods. What the gang itself says takes precedence over the policy.
     pub(crate) fn spread_of(&self, gang: GroupPlacement) -> GroupPlacement {
         GroupPlacement {
             strategy: if gang.strategy == PlacementStrategy::BestFit { self.spread.strategy } else { gang.strategy },

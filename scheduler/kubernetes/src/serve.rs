@@ -28,13 +28,13 @@ use crate::{claim_report, elastic, left_over, questions, queue_status, report, r
 /// The pause before what could not be done is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Each binding is answered before that. The longest wait is that for volumes.
+/// The time within which each binding is answered. The longest wait is that for volumes.
 const START_DEADLINE_MS: u64 = 2 * volumes::LONGEST.as_millis() as u64;
 
 /// How the scheduler runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Names the API server; `None`: that of the cluster that this is a pod of.
+    /// The file that names the API server; `None`: the API server of the cluster in which this is a pod.
     pub kubeconfig: Option<PathBuf>,
     /// Pods with this `schedulerName` are scheduled.
     pub name: String,
@@ -54,7 +54,8 @@ pub struct Config {
 pub struct Listeners {
     /// For Prometheus and probes: `/metrics`, `/healthz` and `/readyz`.
     pub metrics: Option<TcpListener>,
-    /// For [questions](aliquot_api_server::questions). Whoever reaches it may ask, so it is on a loopback.
+    /// For [questions](aliquot_api_server::questions). Any client that reaches it may ask, so it is on a loopback
+    /// address.
     pub questions: Option<TcpListener>,
     /// For kube-scheduler, which keeps its pods and asks about devices.
     pub extender: Option<ExtenderListener>,
@@ -69,7 +70,7 @@ pub struct Listeners {
 pub struct ExtenderListener {
     /// Where kube-scheduler connects.
     pub listener: TcpListener,
-    /// `None`: without encryption, and whoever reaches it may bind pods.
+    /// `None`: there is no encryption, and any client that reaches it may bind pods.
     pub tls: Option<TlsFiles>,
 }
 
@@ -108,7 +109,7 @@ pub(crate) struct Shared {
     mirror: Mutex<Mirror>,
     /// The engine; `None`: it does not run yet, and what is new is told when it begins.
     engine: Mutex<Option<std_mpsc::Sender<Message>>>,
-    /// Who waits for pods that another scheduler has asked to be bound.
+    /// The requests of another scheduler that wait until their pods are bound.
     waiters: Waiters,
     this: std::sync::Weak<Shared>,
 }
@@ -158,8 +159,8 @@ impl Shared {
         done
     }
 
-    /// Another scheduler has chosen a node for a pod, and asks that it be bound. What becomes of that is told if it must
-    /// be waited for.
+    /// Another scheduler has chosen a node for a pod, and asks that the pod be bound there. If the answer is not known
+    /// at once, the receiver gets it.
     pub(crate) fn choose(
         &self,
         uid: &str,
@@ -170,13 +171,14 @@ impl Shared {
         (self.change(|mirror| mirror.choose(uid, full_name, node)), told)
     }
 
-    /// The engine may have ended; then so does the whole process.
+    /// Tells the engine an observation. The engine may have ended; then the whole process ends, too.
     fn tell(&self, engine: &std_mpsc::Sender<Message>, observation: Observation) {
         let acknowledge = self.acknowledge(&observation);
         _ = engine.send(Message { observation, acknowledge });
     }
 
-    /// What administrators want can be impossible.
+    /// What is done with the engine's answer to an observation: what administrators define can be impossible, for
+    /// example.
     fn acknowledge(&self, observation: &Observation) -> Option<Acknowledge> {
         match observation {
             Observation::Topology(_) => Some(Box::new(|done| {
@@ -243,7 +245,7 @@ impl Backend for ApiServer {
     }
 }
 
-/// Nothing is saved: the API server is the memory. What goes out goes out under a lease.
+/// A store that saves nothing, because the API server is the memory. Nothing goes out after the lease is over.
 struct Fenced(Fence);
 
 impl Store for Fenced {
@@ -268,7 +270,7 @@ pub async fn serve(
 ) -> Result<(), ServeError> {
     let client = connect(config.kubeconfig.as_deref()).await?;
     let status = Arc::new(Status::default());
-    // They end with this function.
+    // The servers end with this function.
     let mut servers = JoinSet::new();
     if let Some(listener) = listeners.metrics {
         let telemetry: Arc<dyn Telemetry> = status.clone();
@@ -389,7 +391,7 @@ fn for_tokio(listener: TcpListener) -> Result<tokio::net::TcpListener, ServeErro
     tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)
 }
 
-/// Tries again what depends on nothing that a watch shows.
+/// Tries again what no watch would cause to be tried again.
 async fn look_again(shared: &Shared) {
     loop {
         tokio::time::sleep(RETRY).await;

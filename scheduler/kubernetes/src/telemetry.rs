@@ -1,4 +1,5 @@
-//! What the scheduler tells of itself: who leads, what it writes and how long that takes, and whether all parts work.
+//! What the scheduler tells of itself: which replica leads, what it writes and how long that takes, and whether all
+//! parts work.
 
 mod calls;
 
@@ -43,7 +44,7 @@ struct OfState {
     state: &'static str,
 }
 
-/// What a replica writes beside what its metrics name otherwise.
+/// What a replica writes, other than what has metrics of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Written {
     Condition,
@@ -71,7 +72,7 @@ pub(crate) struct Status {
     /// When the API server answered last.
     answered: Mutex<Option<Instant>>,
     leading: Mutex<Option<Leading>>,
-    /// Where the extender of another replica is, which leads.
+    /// Where the leader's extender is, if another replica leads.
     extender_of_leader: Mutex<Option<String>>,
     bindings: Family<OfOutcome, Counter>,
     evictions: Family<OfOutcome, Counter>,
@@ -83,7 +84,7 @@ pub(crate) struct Status {
     reviews: Reviews,
 }
 
-/// What a leader knows beside.
+/// What is known only of a replica that leads.
 #[derive(Clone)]
 pub(crate) struct Leading {
     pub(crate) shared: Arc<Shared>,
@@ -117,7 +118,7 @@ impl Default for Status {
             calls: Calls::default(),
             reviews: Reviews::default(),
         };
-        // A rate of what has not happened yet is 0.
+        // The counters begin at 0, so that there is a rate of what has not happened yet.
         for outcome in ["bound", "failed"] {
             let _ = status.bindings.get_or_create(&OfOutcome { outcome });
         }
@@ -147,12 +148,13 @@ impl Status {
         self.leading.lock().clone()
     }
 
-    /// Another replica leads, and its extender is there; `None`: nobody else leads, or it does not say where.
+    /// Notes where the extender of another replica is that leads; `None`: no other replica leads, or it does not say
+    /// where.
     pub(crate) fn leader_is_at(&self, url: Option<String>) {
         *self.extender_of_leader.lock() = url;
     }
 
-    /// Where the extender of the replica is that leads, if that is another one.
+    /// Where the leader's extender is, if another replica leads.
     pub(crate) fn extender_of_leader(&self) -> Option<String> {
         self.extender_of_leader.lock().clone()
     }
@@ -253,8 +255,8 @@ impl Telemetry for Status {
         });
     }
 
-    /// Nothing that a restart would not mend makes a replica unhealthy: while the API server does not answer, restarts
-    /// would only delay what comes after.
+    /// Only what a restart would mend makes a replica unhealthy: while the API server does not answer, restarts would
+    /// only delay what comes after.
     fn health(&self) -> Result<(), String> {
         let since = self.leading().and_then(|leading| *leading.asked.lock());
         match since.map(|since| since.elapsed()).filter(|waited| *waited > HANGS) {

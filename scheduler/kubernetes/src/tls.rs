@@ -1,5 +1,5 @@
-//! TLS for those who ask the scheduler. The certificate is asked for with each connection, so one that was renewed is
-//! used without a restart.
+//! TLS for the clients of the scheduler. The certificate is looked up for each connection, so a renewed one is used
+//! without a restart.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,14 +26,14 @@ const HANDSHAKES_MAX: usize = 64;
 /// The pause after a connection could not be taken, as when there are too many files.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The files, in PEM, by which the extender proves who it is.
+/// The files, in PEM, by which the extender proves its identity.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     /// Its certificate, and those between it and its authority.
     pub certificate: PathBuf,
     /// The key of the certificate.
     pub key: PathBuf,
-    /// The authority of clients' certificates; `None`: whoever reaches the address may ask.
+    /// The authority of clients' certificates; `None`: any client that reaches the address may ask.
     pub client_authority: Option<PathBuf>,
 }
 
@@ -114,7 +114,7 @@ impl FromFiles {
 
 type Connection = (TlsStream<TcpStream>, SocketAddr);
 
-/// Hands out connections that are made. One that is slow holds up no other.
+/// Hands out connections whose handshakes are done. A slow handshake does not hold up other connections.
 pub(crate) struct TlsListener {
     tcp: TcpListener,
     /// What the next connection is made with.

@@ -12,9 +12,9 @@ use tracing::warn;
 use crate::mirror::SELECTED_NODE;
 use crate::serve::Shared;
 
-/// A volume that is not there after so long is not waited for: as kube-scheduler has it.
+/// The longest wait for a volume, as in kube-scheduler.
 pub(crate) const LONGEST: Duration = Duration::from_secs(600);
-/// Between two looks at a claim.
+/// Time between two looks at a claim.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Says for which node volumes are to be made, and waits until the claims are bound.
@@ -65,7 +65,7 @@ async fn is_bound(claims: &Api<PersistentVolumeClaim>, name: &str, node: &str) -
     if claim.status.and_then(|status| status.phase).as_deref() == Some("Bound") {
         return Ok(true);
     }
-    // Who makes volumes takes the annotation away if it cannot make one for that node.
+    // The provisioner removes the annotation if it cannot make a volume for that node.
     let selected = claim.metadata.annotations.and_then(|annotations| annotations.get(SELECTED_NODE).cloned());
     match selected.as_deref() == Some(node) {
         true => Ok(false),

@@ -30,8 +30,8 @@ pub(crate) struct Wish<'a> {
 }
 
 impl Wanted {
-    /// These requests. A single one has no need of a name. Lists of several requests are combined: in order of
-    /// preference, each later list varies before the earlier ones do, as Kubernetes tries them.
+    /// Combines these requests. A single one has no need of a name. The combinations of several lists are in order of
+    /// preference, as Kubernetes tries them: each later list varies before the earlier ones do.
     ///
     /// # Errors
     /// There are more combinations than a task may have choices.
@@ -79,7 +79,7 @@ impl Wanted {
     }
 }
 
-/// How many choices each of several requests has, of which one is taken of each.
+/// How many choices each of several requests has. One choice is taken of each.
 pub(crate) struct Lists(Vec<usize>);
 
 impl Lists {
@@ -144,7 +144,7 @@ fn combined(
     Some((first, further))
 }
 
-/// Whether a link of the only request says what a rule can say, which is added to the rules then.
+/// Whether a rule can say what a link of the only request says. If so, the rule is added to `rules`.
 fn is_rule(link: &Link, rules: &mut PlacementRules) -> bool {
     match (&link.property, link.comparison) {
         (DeviceProperty::NvlinkGroup, Comparison::Same) => rules.nvlink = Alignment::Required,

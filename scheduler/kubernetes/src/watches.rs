@@ -1,4 +1,4 @@
-//! Watches what the mirror shows.
+//! Watches the objects of the API server that the mirror shows.
 
 mod device_claims;
 mod elastic_gpus;
@@ -32,17 +32,17 @@ use crate::serve::Shared;
 pub(crate) use device_claims::start_device_claims;
 use elastic_gpus::{ElasticGpuClaims, ElasticGpuClasses, ElasticGpus};
 
-/// The API server ends a quiet watch after so many seconds, and it goes on from there: less than the client waits for
-/// an answer.
+/// The API server ends a quiet watch after so many seconds, and the watch goes on from there. It is less than the
+/// client waits for an answer.
 pub(crate) const WATCH_SECONDS: u32 = 10;
 
-/// So often it is looked which groups of pods the cluster has: their CRDs may come at any time.
+/// Time between two looks at which kinds of groups of pods the cluster has: their CRDs may come at any time.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// How the objects of a sort get into the mirror.
 trait Sight: Send + 'static {
     type Object: Clone + DeserializeOwned + Debug + Send + 'static;
-    /// What is said of the sort.
+    /// The name of the sort, for messages.
     fn name(&self) -> String;
     /// The name by which the mirror knows an object; `None`: it has none.
     fn key(&self, object: &Self::Object) -> Option<String>;
@@ -50,7 +50,7 @@ trait Sight: Send + 'static {
     fn gone(&self, key: &str, mirror: &mut Mirror);
     /// All that the mirror shows of this sort.
     fn shown(&self, mirror: &Mirror) -> BTreeSet<String>;
-    /// The mirror shows all there is.
+    /// The mirror shows all objects of this sort by now.
     fn complete(&self, _: &mut Mirror) {}
 }
 
@@ -307,7 +307,7 @@ fn in_namespace(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Watches what each cluster has. Each receiver says whether a sort was told once as a whole.
+/// Watches the sorts that every cluster has. Each receiver says whether all objects of a sort have been shown once.
 pub(crate) fn start(client: &Client, shared: &Arc<Shared>) -> Vec<watch::Receiver<bool>> {
     vec![
         follow(Nodes, Api::all(client.clone()), shared),
@@ -374,7 +374,7 @@ impl Gangs {
         }
     }
 
-    /// Watches what is defined later, for ever.
+    /// Watches the kinds that are defined later. Never ends.
     pub(crate) async fn go_on_looking(mut self) {
         loop {
             sleep(LOOK).await;

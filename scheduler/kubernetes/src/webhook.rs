@@ -7,8 +7,9 @@
 //! | `POST /default` | pods: what is left out is filled in ([`defaults`]) |
 //! | `POST /schedule` | pods of namespaces whose pods with devices are Aliquot's: the scheduler is named, too |
 //!
-//! Every replica answers, whoever leads. An answer depends on the object, and the names of queues and policies, alone.
-//! Nothing is written, so a trial (`dryRun`) is reviewed as all else. What is filled in already is not changed again.
+//! Every replica answers, whether it leads or not. An answer depends only on the object, and on the names of queues and
+//! policies. Nothing is written, so a trial (`dryRun`) is reviewed like all else. What is filled in already is not
+//! changed again.
 //!
 //! The replicas share a certificate, which they make and renew themselves ([`trust`]).
 
@@ -41,9 +42,9 @@ use known::Known;
 use review::{Answer, Request, Review};
 use trust::Trust;
 
-/// Objects have less than 2 MiB, and a review has the old one beside the new one.
+/// The longest body, in bytes. Objects have less than 2 MiB, and a review has the old one beside the new one.
 const BODY_MAX: usize = 8 << 20;
-/// The API server sends all of a review at once.
+/// The time in which a body must arrive. The API server sends it at once.
 const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// Reviews that are worked on at the same time, at most.
 const AT_ONCE: usize = 16;

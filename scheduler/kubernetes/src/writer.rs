@@ -22,10 +22,10 @@ use crate::{evicted, reservation, volumes};
 const AT_ONCE: usize = 64;
 /// Times that a binding is tried if the pod changes meanwhile.
 const TRIES: usize = 5;
-/// Between two tries to find out what became of a write.
+/// Time between two tries to find out what became of a write.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Carries out what comes, one write of each pod at a time, until nothing can come any more.
+/// Carries out the writes that come, one of each pod at a time, until no more can come.
 pub(crate) async fn run(
     client: Client,
     shared: Arc<Shared>,

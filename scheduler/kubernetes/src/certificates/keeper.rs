@@ -1,7 +1,7 @@
 //! Keeps certificates that all replicas share by a Secret, and has clients trust them.
 //!
-//! Whichever replica looks first makes or renews what is due; the Secret's version lets only one of them do it, and the
-//! others find it there. Clients are told of an authority before that signs anything.
+//! The replica that looks first makes or renews what is due. The Secret's version lets only one replica do so, and the
+//! others find the result. Clients are told of an authority before it signs anything.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,11 +15,11 @@ use tracing::{info, warn};
 
 use super::Certificates;
 
-/// So often a replica looks what is there and what is due.
+/// Time between two looks of a replica at what is there and what is due.
 const LOOK: Duration = Duration::from_secs(30);
-/// So often a replica looks until it has a certificate for the first time.
+/// Time between two looks until a replica has a certificate for the first time.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// Tries to write before others must have written what is due.
+/// Tries to write, at most. After so many conflicts another replica must have written what is due.
 pub(crate) const TRIES: u32 = 4;
 
 /// What certificates are for.
@@ -45,7 +45,7 @@ pub(crate) trait Purpose: Send + Sync {
 /// What a replica needs to keep the certificates.
 pub(crate) struct Keeper<P> {
     secrets: Api<Secret>,
-    /// By which clients reach the replicas.
+    /// The host names by which clients reach the replicas.
     host_names: [String; 2],
     purpose: P,
 }
@@ -83,7 +83,7 @@ impl<P: Purpose> Keeper<P> {
         self.purpose.served(self.look(SystemTime::now()).await?)
     }
 
-    /// Makes what is missing and renews what is due at this time. Answers what there is then.
+    /// Makes what is missing and renews what is due at this time. Returns the certificates that are there then.
     ///
     /// # Errors
     /// The API server does not answer, or no certificate can be made.
@@ -132,7 +132,7 @@ impl<P: Purpose> Keeper<P> {
     }
 }
 
-/// That something could not be done with an object of this name.
+/// Makes a message: what could not be done, with the object of this name, and why.
 pub(crate) fn failed(what: &str, name: &str) -> impl FnOnce(kube::Error) -> String {
     move |error| format!("cannot {what} {name}: {}", message(&error))
 }

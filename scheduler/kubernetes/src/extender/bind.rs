@@ -16,13 +16,14 @@ use crate::serve::Shared;
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 /// Time between two looks whether it was seen.
 const LOOK: Duration = Duration::from_millis(20);
-/// Who asks waits so long for the end of a binding. What is on its way then goes on.
+/// How long a request waits for the end of a binding. A binding that is still on its way then goes on.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Hears that a pod is bound, or why not.
+/// Is told that a pod is bound, or why not.
 type Waiter = oneshot::Sender<Result<(), String>>;
 
-/// Those who wait until a pod is bound, by its UID: kube-scheduler may ask again while the first request is under way.
+/// The requests that wait until a pod is bound, by its UID. There can be several for one pod: kube-scheduler may ask
+/// again while the first request is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<BTreeMap<String, Vec<Waiter>>>);
 
@@ -36,10 +37,10 @@ impl Waiters {
         told
     }
 
-    /// Tells all who wait for a pod what became of it.
+    /// Tells all requests that wait for a pod what became of it.
     pub(crate) fn tell(&self, uid: &str, outcome: &Result<(), String>) {
         for waiting in self.0.lock().remove(uid).into_iter().flatten() {
-            // Who has gone away does not hear it.
+            // A request that was given up is not told.
             _ = waiting.send(outcome.clone());
         }
     }

@@ -21,9 +21,9 @@ struct Trial {
 
 /// Why a pod gets no devices on any node.
 enum Nowhere {
-    /// As it is, it never will.
+    /// The pod as it is never will get any.
     Ever(String),
-    /// As things are now; later there may be room.
+    /// It gets none now, but there may be room later.
     Now(String),
 }
 
@@ -54,7 +54,7 @@ impl Trial {
 /// The pod as this scheduler sees it.
 ///
 /// # Errors
-/// Why it is no pod that can be asked about.
+/// Why this is not a pod that can be asked about.
 pub(super) fn facts(shared: &Shared, pod: Pod) -> Result<PodFacts, String> {
     let facts = PodFacts::of(pod, &shared.name).ok_or("the pod has no name or no UID")?;
     match facts.scheduler == shared.name {
@@ -127,7 +127,7 @@ pub(super) fn prioritize(shared: &Shared, view: &View, args: &ExtenderArgs) -> R
             let ids: Vec<Option<NodeId>> = names.iter().map(|name| trial.node(name)).collect();
             let mut costs =
                 view.scheduler().fork().costs_on(&trial.cluster, trial.claim, ids.iter().flatten().copied());
-            // Those of nodes that are not known stay open.
+            // Nodes that are not known get no cost.
             let mut known = costs.drain(..);
             ids.iter().map(|id| id.and_then(|_| known.next().flatten())).collect()
         }
@@ -136,8 +136,8 @@ pub(super) fn prioritize(shared: &Shared, view: &View, args: &ExtenderArgs) -> R
     Ok(names.into_iter().zip(scores(&costs)).map(|(host, score)| HostPriority { host, score }).collect())
 }
 
-/// The cheapest nodes get the greatest score, and the dearest and those that do not suit none. Only the order of costs
-/// means something, so the others are spread evenly.
+/// The cheapest nodes get the greatest score. The dearest nodes get 0, as do nodes that do not suit. Only the order of
+/// costs has a meaning, so the scores between are spread evenly.
 fn scores(costs: &[Option<i64>]) -> Vec<i64> {
     let ranks: Vec<i64> = costs.iter().copied().flatten().collect::<BTreeSet<i64>>().into_iter().collect();
     let last = i64::try_from(ranks.len().saturating_sub(1)).unwrap_or(i64::MAX);

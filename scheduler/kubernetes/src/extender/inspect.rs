@@ -1,5 +1,5 @@
-//! The devices of nodes and who has them, as `GPUShare` says it: amounts of memory in its unit, which is GiB unless nodes
-//! are configured otherwise. Fields that it does not have say the same exactly.
+//! The devices of nodes and the pods that have them, in `GPUShare`'s format. Its amounts of memory are in its unit,
+//! which is GiB unless nodes are configured otherwise. Further fields, which it does not have, give the exact amounts.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ struct Pod {
     used_core_thousandths: u32,
 }
 
-/// By node and UUID of the device.
+/// The pods that have parts of a device, by node and UUID of the device.
 type Holders = BTreeMap<(String, String), Vec<Pod>>;
 
 /// All nodes that have devices.

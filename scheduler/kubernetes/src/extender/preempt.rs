@@ -21,7 +21,7 @@ pub(super) fn answer(shared: &Shared, view: &View, args: PreemptionArgs) -> Resu
     let Some(claim) = shared.read(|mirror| mirror.claim_of_chosen(&facts))? else {
         return Ok(PreemptionResult { node_name_to_meta_victims: asked });
     };
-    // Kube-scheduler counts what else there is, and knows of victims that are not in the books.
+    // Kube-scheduler counts everything but devices, and knows of victims that are not in the books.
     let request = Request {
         devices: claim.request.devices,
         further: claim.request.further.clone(),
@@ -42,7 +42,7 @@ pub(super) fn answer(shared: &Shared, view: &View, args: PreemptionArgs) -> Resu
     Ok(result)
 }
 
-/// The victims by UID, in whichever way they were said.
+/// The victims of each node by their UIDs, from the one of the two maps that is there.
 fn victims(
     pods: Option<BTreeMap<String, super::protocol::Victims>>,
     uids: Option<BTreeMap<String, MetaVictims>>,
@@ -59,7 +59,7 @@ fn victims(
     Ok(pods.into_iter().map(of_node).collect())
 }
 
-/// What would be on a node without some pods.
+/// A node, to find out whether a pod would have room there without some other pods.
 struct Trial<'a> {
     view: &'a View,
     request: &'a Request,
@@ -77,7 +77,8 @@ impl Trial<'_> {
             gone.insert(claim);
             added.push((uid, claim));
         }
-        // Of those that were added, some may have been on other devices. The ones of higher priority are spared first.
+        // Some of the added pods may be on other devices, so their eviction is not needed. Those of higher priority are
+        // spared first.
         for (uid, claim) in added.into_iter().rev() {
             gone.remove(&claim);
             if !self.has_room_without(&gone) {

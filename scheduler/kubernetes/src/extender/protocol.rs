@@ -1,5 +1,5 @@
 //! What kube-scheduler and its extenders tell each other: `k8s.io/kube-scheduler/extender/v1`. The names of fields are
-//! those of Go, which has no others for these types.
+//! those of the Go types, which define no JSON names.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The least score and the greatest that kube-scheduler takes.
+/// The greatest score that kube-scheduler takes. The least is 0.
 pub(super) const SCORE_MAX: i64 = 10;
 
 /// A reason that kube-scheduler shows in events. It uses such a text as a format of Go's, in which `%` begins a verb:
-/// "50 % gpu-core" is shown as "50 %!g(MISSING)pu-core". So a percent sign is a word here.
+/// "50 % gpu-core" is shown as "50 %!g(MISSING)pu-core". So percent signs are replaced by the word here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Said(String);
@@ -70,7 +70,7 @@ pub(super) struct BindingResult {
     pub(super) error: Said,
 }
 
-/// Asks on which nodes a pod could be if pods there were evicted. Only one of both maps is there.
+/// Asks on which nodes a pod could be if pods there were evicted. Only one of the two maps is there.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct PreemptionArgs {
@@ -88,7 +88,7 @@ pub(super) struct Victims {
     pub(super) num_pdb_violations: i64,
 }
 
-/// The same by UID.
+/// Pods of a node that would be evicted, by their UIDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct MetaVictims {
@@ -104,7 +104,7 @@ pub(super) struct MetaPod {
     pub(super) uid: String,
 }
 
-/// On which nodes the pod could be, and whose eviction that takes.
+/// On which nodes the pod could be, and which pods must be evicted there.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct PreemptionResult {
@@ -139,7 +139,7 @@ impl ExtenderArgs {
     /// The names of the nodes that are asked about.
     ///
     /// # Errors
-    /// They are not said, or not as kube-scheduler says them.
+    /// The names are missing, or not in a form that kube-scheduler uses.
     pub(super) fn names(&self) -> Result<Vec<String>, String> {
         if let Some(names) = &self.node_names {
             return Ok(names.clone());

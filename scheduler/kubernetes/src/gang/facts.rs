@@ -9,7 +9,7 @@ use crate::queue::milliseconds;
 /// How many pods start together, and how they are treated.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct GangFacts {
-    /// So many pods at least start together; others follow one by one.
+    /// At least so many pods start together; the others follow one by one.
     pub(crate) min_members: u32,
     pub(crate) sub_groups: Vec<SubGroup>,
     pub(crate) spread: GroupPlacement,
@@ -86,7 +86,7 @@ fn kai(spec: &Value) -> Result<GangFacts, String> {
         facts.sub_groups.push(SubGroup { name, min_members: count(&sub_group["minMember"], 1), required_level });
     }
     if !facts.sub_groups.is_empty() && spec["minMember"].is_null() {
-        // What the sub-groups need is the least already.
+        // The numbers that the sub-groups need are the minimum already.
         facts.min_members = 0;
     }
     facts.spread.required_level = text(&spec["topologyConstraint"]["requiredTopologyLevel"]);
@@ -108,7 +108,7 @@ fn volcano(spec: &Value) -> Result<GangFacts, String> {
         let (name, min_members) = (name.clone(), count(least, 0));
         facts.sub_groups.push(SubGroup { name, min_members, required_level: None });
     }
-    // Volcano writes `default` where nobody has chosen a queue.
+    // Volcano writes `default` if no queue was chosen.
     facts.queue = text(&spec["queue"]).filter(|queue| queue != "default");
     Ok(facts)
 }
@@ -160,7 +160,7 @@ fn training_job(spec: &Value) -> u32 {
     let waits = spec["launcherCreationPolicy"] == "WaitForWorkersReady";
     let elastic = spec["elasticPolicy"]["minReplicas"].as_u64().map(|least| u32::try_from(least).unwrap_or(u32::MAX));
     let pods_of = |(role, of_role): (&String, &Value)| match role.as_str() {
-        // It is made when the workers are ready.
+        // The launcher is made when the workers are ready.
         "Launcher" if waits => 0,
         "Worker" => count(&of_role["replicas"], 1).min(elastic.unwrap_or(u32::MAX)),
         _ => count(&of_role["replicas"], 1),

@@ -24,7 +24,7 @@ pub(crate) enum GangKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) group: &'static str,
-    /// The best one first.
+    /// The versions that can be read, the best one first.
     pub(crate) versions: &'static [&'static str],
     pub(crate) kind: &'static str,
     pub(crate) plural: &'static str,
@@ -79,7 +79,7 @@ impl GangKind {
         }
     }
 
-    /// Whether pods are in it because it has made them, and not because they say so.
+    /// Whether pods belong to it because it has made them, and not because they name it.
     pub(crate) fn is_workload(self) -> bool {
         !matches!(self, GangKind::Native | GangKind::Kai | GangKind::Volcano | GangKind::Coscheduling)
     }

@@ -1,4 +1,4 @@
-//! What would happen if there were other pods, too: decided in a copy of the books, by a copy of what decides.
+//! What would happen if there were more pods: a copy of the scheduler decides it in a copy of the books.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ use crate::serve::Shared;
 
 /// Pods that can be asked about together.
 const COUNT_MAX: u32 = 1000;
-/// Cycles that are tried. Room is made in one of them, and pods that come before may need others.
+/// Cycles that are tried, at most. One of them makes room for the pods, and pods that come before may need others.
 const CYCLES_MAX: usize = 16;
 
-/// What would happen.
+/// Says where the pods would be, or why they would wait.
 ///
 /// # Errors
-/// Why such pods will not be scheduled, or what of the question makes no sense.
+/// Why such pods will not be scheduled, or what is wrong with the question.
 pub(super) fn answer(shared: &Shared, view: &View, question: WhatIf) -> Result<WhatIfAnswer, String> {
     let count = question.count;
     if !(1..=COUNT_MAX).contains(&count) {
@@ -109,7 +109,7 @@ impl Trial {
                 self.cluster.apply(Event::ClaimGone(id)).map_err(|error| error.to_string())?;
             }
         }
-        // What was placed can have been evicted again.
+        // A pod that was placed may have been evicted again.
         self.placed.retain(|id, _| self.cluster.allocation(*id).is_some());
         let first_waiting = self.ours.iter().find(|id| !self.placed.contains_key(id));
         let explanation = first_waiting.and_then(|id| scheduler.explain(&self.cluster, *id).ok());

@@ -1,4 +1,4 @@
-//! Says in a `ConfigMap`, which managers mount, whose certificates they trust.
+//! Writes the authorities whose certificates managers trust into a `ConfigMap`, which the managers mount.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

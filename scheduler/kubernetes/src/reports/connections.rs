@@ -1,5 +1,5 @@
-//! The connections of managers: how many there may be, and how long. Whoever reaches the port can connect, so those
-//! without a certificate are few and short.
+//! The connections of managers: how many there may be, and for how long. Any client that reaches the port can connect,
+//! so connections without a certificate are few and short.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -34,7 +34,7 @@ const STRANGER_LIFE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Connections(Arc<Mutex<BTreeMap<Option<String>, u32>>>);
 
-/// Whose a connection is.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     /// The node that the certificate names; `None`: there is no certificate.
@@ -61,7 +61,7 @@ impl Drop for Place {
 }
 
 impl Connections {
-    /// The connections that are kept of those that are made.
+    /// The connections that are kept. Connections beyond the limits are closed.
     pub(super) fn of(self, listener: TlsListener) -> impl Stream<Item = io::Result<Connection>> {
         unfold((self, listener), |(all, mut listener)| async move {
             loop {

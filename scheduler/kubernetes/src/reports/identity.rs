@@ -1,4 +1,4 @@
-//! Who joins: the API server says whose a token is.
+//! Checks which manager joins: the API server says to which account and node a token belongs.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use tonic::Status as Refusal;
 
 /// The managers' service account.
 const ACCOUNT: &str = "aliquot-manager";
-/// What is said of a token's user that names the node of the token's pod. Kubernetes says it since 1.30.
+/// The entry about a token's user that names the node of the token's pod. Kubernetes has it since 1.30.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
-/// Tokens that are reviewed at the same time, at most: strangers may send some, too.
+/// Tokens that are reviewed at the same time, at most: unknown clients may send some, too.
 const AT_ONCE: usize = 8;
 /// A manager that is not served within that time tries again.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// No token is longer.
+/// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// No name of a node is longer.
+/// The longest name of a node, in bytes.
 const NODE_NAME_BYTES_MAX: usize = 253;
 
 /// Asks the API server about tokens.

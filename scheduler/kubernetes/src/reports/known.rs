@@ -13,10 +13,10 @@ use super::meter::PodName;
 use crate::mirror::{DeviceSaid, DevicesSaid};
 use crate::scheduling_policy::Enforcement;
 
-/// What was reported longer ago is not known any more.
+/// A report that is older than this does not count any more.
 const FRESH: Duration = Duration::from_secs(3 * INTERVAL.as_secs());
 
-/// What is wrong with a device stands in the conditions of pods: no more of it is read.
+/// Characters that are read of what is wrong with a device, at most: the text stands in the conditions of pods.
 const PROBLEM_CHARS_MAX: usize = 256;
 
 /// The last report of each node.
@@ -33,7 +33,7 @@ struct Heard {
     told: Option<DevicesSaid>,
     /// Device time of each slice on each device that is counted already; `None`: this is the node's first report.
     counted_ns: Option<BTreeMap<(String, String), u64>>,
-    /// Device time that pods have used and that nobody has taken yet.
+    /// Device time that pods have used, and that [`Known::take_used`] has not taken yet.
     used_ns: BTreeMap<PodName, u64>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct PartUse {
 }
 
 impl Known {
-    /// A manager begins a call, and ends the one before. Answers the number of the call.
+    /// A manager begins a call, which ends the one before. Returns the number of the call.
     pub(super) fn begin(&self, node: &str) -> u64 {
         let mut nodes = self.0.lock();
         let heard = nodes.entry(node.to_owned()).or_default();
@@ -67,8 +67,8 @@ impl Known {
         heard.call
     }
 
-    /// Takes a report, unless the manager has begun another call since. What it says of devices is told if it is new,
-    /// before anything else is taken.
+    /// Takes a report, unless the manager has begun another call since. Returns whether it was taken. What it says of
+    /// devices is told if it is new, and before another report is taken.
     pub(super) fn take(&self, node: &str, call: u64, report: NodeReport, tell: impl FnOnce(DevicesSaid)) -> bool {
         let mut nodes = self.0.lock();
         let Some(heard) = nodes.get_mut(node).filter(|heard| heard.call == call) else { return false };
@@ -83,7 +83,7 @@ impl Known {
         true
     }
 
-    /// The device time that pods have used since this was asked last.
+    /// Takes the device time that pods have used since the last call.
     pub(super) fn take_used(&self) -> BTreeMap<PodName, u64> {
         let mut all = BTreeMap::new();
         for heard in self.0.lock().values_mut() {
@@ -117,9 +117,9 @@ impl Known {
 }
 
 impl Heard {
-    /// Counts the device time that pods have used since the report before. What was used before the first one is not known
-    /// to be anybody's. A slice that several pods have counts for one of them, and one of which it is not known yet who has
-    /// it counts when that is known.
+    /// Counts the device time that pods have used since the report before. Time that was used before the first report
+    /// is not counted for any pod. The time of a slice that several pods have counts for one of them. The time of a
+    /// slice of which the pod is not known yet counts when it is known.
     fn count(&mut self, parts: &[PartUse]) {
         let is_first = self.counted_ns.is_none();
         let before = self.counted_ns.take().unwrap_or_default();
@@ -142,7 +142,7 @@ impl Heard {
     }
 }
 
-/// What a report says of devices, after this was told of them last.
+/// What a report says of devices. `told`: what was told of them last.
 fn said(report: &NodeReport, told: Option<&DevicesSaid>) -> DevicesSaid {
     let device = |device: &Device| {
         let percent = u128::from(device.memory_outside_bytes()) * 100;
@@ -157,7 +157,7 @@ fn said(report: &NodeReport, told: Option<&DevicesSaid>) -> DevicesSaid {
                 wire::Enforcement::Shares => Enforcement::Shares,
                 wire::Enforcement::Hardware => Enforcement::Hardware,
             },
-            // What goes up and down by a little is not told each time.
+            // A fall by one percent is not told, because use goes up and down by a little all the time.
             outside_percent: if percent + 1 == before { before } else { percent },
         };
         (device.uuid.clone(), said)
@@ -197,7 +197,7 @@ mod tests {
         NodeReport { slices: vec![slice], ..NodeReport::default() }
     }
 
-    /// Takes a report of which nobody hears further.
+    /// Takes a report without telling what it says of devices.
     fn take(known: &Known, node: &str, call: u64, core_used_ns: u64) -> bool {
         known.take(node, call, report(core_used_ns), drop)
     }
@@ -284,7 +284,7 @@ mod tests {
             let report = NodeReport { slices: slices.iter().map(slice).collect(), ..NodeReport::default() };
             assert!(known.take("a", call, report, drop));
         };
-        // Of what was used before this leader it is not known what is counted.
+        // It is not known how much of the time that was used before this leader is counted already.
         say(&[("s", "p", 100)]);
         say(&[("s", "p", 130), ("t", "", 5)]);
         say(&[("s", "p", 160), ("t", "q", 7), ("u", "p", 1)]);

@@ -43,7 +43,7 @@ impl Meter {
         registry.register_with_unit("used_gpu", used, Unit::Seconds, self.used.clone());
     }
 
-    /// Queues have had for so long what they have now.
+    /// Counts what queues have now as given for this long.
     fn given(&self, view: &View, elapsed: Duration) {
         for queue in queue_uses(view) {
             let seconds = elapsed.as_secs_f64() * queue.held_gpu_millis as f64 / 1000.0;
@@ -51,7 +51,7 @@ impl Meter {
         }
     }
 
-    /// Pods of a queue have used so much. It counts for the queues above it, too.
+    /// Counts device time that pods of a queue have used. It counts for the queues above it, too.
     fn used(&self, view: &View, queue: &str, used_ns: u64) {
         let cluster = view.cluster();
         let mut next = cluster.queue_named(queue);
@@ -67,7 +67,7 @@ impl Meter {
 pub(crate) async fn count(shared: &Shared, shown: Shown) {
     let mut looks = interval(LOOK);
     let mut looked = Instant::now();
-    // Also of pods that are gone, whose last report is still to be counted.
+    // Pods that are gone stay in it until their last report is counted.
     let mut queues: BTreeMap<PodName, String> = BTreeMap::new();
     loop {
         looks.tick().await;

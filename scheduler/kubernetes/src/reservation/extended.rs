@@ -1,5 +1,5 @@
-//! Makes the claim for a pod's extended resources, and says in the pod's status which requests of it each container has:
-//! kubelet and the node's manager read it there.
+//! Makes the claim for a pod's extended resources, and says in the pod's status which requests of it each container
+//! has: kubelet and the node's manager read it there.
 
 use aliquot_api_server::{Client, is_conflict, message};
 use k8s_openapi::api::core::v1::{Pod, PodExtendedResourceClaimStatus};
@@ -21,10 +21,10 @@ pub(super) fn is_for(claim: &ClaimFacts, pod_uid: &str) -> bool {
     claim.is_of_extended_resources && claim.owner.as_deref() == Some(pod_uid)
 }
 
-/// Makes the claim. If an answer is lost it is asked again: a claim of this name can be the one that was made.
+/// Makes the claim. If an answer is lost, the request is repeated: a claim of this name can be the one that was made.
 ///
 /// # Errors
-/// Why it is not there, or is not what it should be.
+/// Why the claim is not there, or is not what it should be.
 pub(super) async fn make(
     claims: &Api<ResourceClaim>,
     binding: &Binding,
@@ -94,7 +94,7 @@ fn object(binding: &Binding, wanted: &ClaimFacts, asked: &Extended) -> ResourceC
     }
 }
 
-/// Says in the pod's status what of the claim each container has. Answers the version of the pod.
+/// Writes into the pod's status which requests of the claim each container has. Returns the version of the pod.
 ///
 /// # Errors
 /// The API server has not done it, or has not said so.

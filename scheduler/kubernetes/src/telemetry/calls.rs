@@ -69,7 +69,7 @@ impl Default for Calls {
         // From 1 ms to 1 min.
         let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 3.0, 11));
         let calls = Calls { outcomes: Family::default(), times: Family::new_with_constructor(histogram) };
-        // A rate of what has not happened yet is 0.
+        // The counters begin at 0, so that there is a rate of what has not happened yet.
         for (verb, outcome) in VERBS.into_iter().flat_map(|verb| CallOutcome::ALL.map(|outcome| (verb, outcome))) {
             let _ = calls.outcomes.get_or_create(&OfCall { verb, outcome: outcome.word() });
         }

@@ -1,5 +1,5 @@
-//! ResourceClaims, their templates and DeviceClasses with parameters that the driver would refuse when a pod starts, and
-//! parts that no device has.
+//! ResourceClaims, their templates and DeviceClasses with parameters that the driver would refuse when a pod starts,
+//! and parts that no device has.
 
 use aliquot_api_server::slice_config::{DRIVER, SliceConfig};
 use aliquot_dialects::quantity;
@@ -43,7 +43,7 @@ fn read<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
     K::deserialize(object).map_err(|error| format!("the object cannot be read: {error}"))
 }
 
-/// What parameters for the driver say; `None`: they are for another one.
+/// What parameters for our driver say; `None`: they are for another driver.
 fn parameters(opaque: &OpaqueDeviceConfiguration) -> Option<Result<SliceConfig, String>> {
     let read = || SliceConfig::parse(&opaque.parameters.0).map_err(|error| error.to_string());
     (opaque.driver == DRIVER).then(read)

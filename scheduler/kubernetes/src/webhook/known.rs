@@ -72,7 +72,7 @@ async fn follow(objects: Api<DynamicObject>, names: &Names) {
                     names.remove(&name);
                 }
             }
-            // Without them nobody is warned, and nothing else is missing.
+            // Without the names only the warnings are missing.
             Err(error) => debug!(error = said(&error), "cannot watch what pods can name; trying again"),
         }
     }

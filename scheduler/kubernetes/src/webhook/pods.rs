@@ -1,7 +1,7 @@
 //! Pods that could never have what they ask for.
 //!
-//! Of pods that name this scheduler all is judged. Of others only what is in Aliquot's own words: a container that asks in
-//! another system's words may be meant for that system, which reads it in its own way.
+//! Pods that name this scheduler are judged as a whole. Of other pods only what is in Aliquot's own words is judged: a
+//! container that asks in another system's words may be meant for that system, which reads them in its own way.
 
 use aliquot_dialects::{Dialect, Refusal};
 use k8s_openapi::api::core::v1::Pod;

@@ -34,7 +34,7 @@ pub(super) struct ResourceName {
 pub(super) struct Answer {
     /// Why it is refused; `None`: it is not.
     pub(super) refused: Option<Refused>,
-    /// What whoever makes the object should know.
+    /// What the author of the object should know.
     pub(super) warnings: Vec<String>,
     /// What is filled in.
     pub(super) patch: Option<Patch>,

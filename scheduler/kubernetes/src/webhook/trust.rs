@@ -1,4 +1,4 @@
-//! Tells the API server whom to trust where it asks the webhook.
+//! Tells the API server which authorities to trust where it asks the webhook.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -113,7 +113,7 @@ async fn a_damaged_secret_is_made_anew_and_a_lost_bundle_comes_back() {
     assert_ne!(after, before);
     assert_eq!(world.replicas[0].look(now).await.as_ref(), Ok(&after));
     assert_eq!(world.trusted(), after.bundle);
-    // Who applies the manifests anew may take the bundle away.
+    // If the manifests are applied anew, the bundle may be taken away.
     let mut configuration: Value = world.store.get(&VALIDATING_WEBHOOKS, "", NAME).unwrap();
     configuration["webhooks"][0]["clientConfig"]["caBundle"] = Value::Null;
     world.store.update(&VALIDATING_WEBHOOKS, &configuration, false).unwrap();
