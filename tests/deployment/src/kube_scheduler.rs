@@ -20,34 +20,34 @@ pub struct KubeSchedulerConfiguration {
     pub kind: String,
     /// How it reaches the API server.
     pub client_connection: BTreeMap<String, Value>,
-    /// Whom it asks about pods.
+    /// The extenders that it asks about pods.
     pub extenders: Vec<Extender>,
 }
 
-/// Whom kube-scheduler asks about pods.
+/// A service that kube-scheduler asks about pods.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Extender {
-    /// What the addresses of all verbs begin with.
+    /// The beginning of the addresses of all verbs.
     pub url_prefix: String,
-    /// Which nodes a pod can be on.
+    /// The path, below the prefix, that says which nodes a pod can be on.
     pub filter_verb: String,
-    /// Which of them suits best.
+    /// The path that says which of these nodes suit best.
     pub prioritize_verb: String,
-    /// Where evictions would help.
+    /// The path that says on which nodes evictions would help.
     pub preempt_verb: String,
     /// The path, below the prefix, that binds a pod.
     pub bind_verb: String,
-    /// By how much its scores are multiplied.
+    /// The factor by which its scores are multiplied.
     pub weight: i64,
-    /// Whether it speaks TLS.
+    /// Whether the extender speaks TLS.
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
     /// The certificates with which it connects.
     pub tls_config: TlsConfig,
     /// How long kube-scheduler waits for an answer.
     pub http_timeout: String,
-    /// Whether it knows the nodes itself.
+    /// Whether the extender knows the nodes itself, so that requests have only their names.
     pub node_cache_capable: bool,
     /// Whether pods are scheduled without it while it does not answer.
     pub ignorable: bool,
@@ -55,17 +55,17 @@ pub struct Extender {
     pub managed_resources: Vec<ManagedResource>,
 }
 
-/// How kube-scheduler and an extender know each other.
+/// How kube-scheduler and an extender identify each other.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TlsConfig {
     /// The name in the extender's certificate.
     pub server_name: String,
-    /// Who has signed it.
+    /// The authority that has signed it.
     pub ca_file: String,
-    /// The certificate by which kube-scheduler proves who it is.
+    /// The certificate by which kube-scheduler proves its identity.
     pub cert_file: String,
-    /// The key of that.
+    /// The key of that certificate.
     pub key_file: String,
 }
 

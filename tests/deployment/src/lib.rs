@@ -27,7 +27,7 @@ use serde_json::Value;
 pub struct Object {
     /// The manifest, below `deploy/kubernetes`.
     pub file: PathBuf,
-    /// What it says.
+    /// The object as JSON.
     pub content: Value,
 }
 
@@ -44,17 +44,17 @@ impl Object {
         self.content["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// The object as what it is.
+    /// The object as its Rust type.
     ///
     /// # Panics
-    /// It cannot be read as that.
+    /// The object cannot be read as this type.
     #[must_use]
     pub fn read<K: DeserializeOwned>(&self) -> K {
         let read = serde_json::from_value(self.content.clone());
         read.unwrap_or_else(|error| panic!("{}: {} {}: {error}", self.file.display(), self.kind(), self.name()))
     }
 
-    /// What of the object Kubernetes would ignore: fields that the kind does not have. Each by its path.
+    /// The fields of the object that Kubernetes would ignore, because the kind does not have them. Each by its path.
     ///
     /// # Panics
     /// The object cannot be read at all, or is of a kind that no test knows.
@@ -107,7 +107,7 @@ impl Object {
     }
 }
 
-/// Adds the paths of what is in `said` and not in `understood`.
+/// Adds the paths of fields that are in `said` and not in `understood`.
 fn compare(said: &Value, understood: &Value, path: &str, missing: &mut Vec<String>) {
     match (said, understood) {
         (Value::Object(said), Value::Object(understood)) => {
@@ -115,7 +115,7 @@ fn compare(said: &Value, understood: &Value, path: &str, missing: &mut Vec<Strin
                 let path = format!("{path}.{key}");
                 match understood.get(key) {
                     Some(known) => compare(value, known, &path, missing),
-                    // What says nothing is left out when it is written.
+                    // Empty objects are left out when the object is written.
                     None if value.as_object().is_some_and(serde_json::Map::is_empty) => {}
                     None => missing.push(path),
                 }
@@ -126,7 +126,7 @@ fn compare(said: &Value, understood: &Value, path: &str, missing: &mut Vec<Strin
                 compare(said, understood, &format!("{path}[{at}]"), missing);
             }
         }
-        // A number where Kubernetes takes a number or a text.
+        // A number, in a field for which Kubernetes takes a number or a text.
         (Value::Number(said), Value::String(understood)) if said.to_string() == *understood => {}
         _ if said == understood => {}
         _ => missing.push(format!("{path}: {said} is read as {understood}")),
@@ -148,7 +148,7 @@ pub fn directory() -> PathBuf {
     repository().join("deploy/kubernetes")
 }
 
-/// What the manifests below `directory()` and there below `part` describe, kustomizations left out.
+/// The objects of the manifests in the folder `part` of `directory()`, without kustomizations.
 ///
 /// # Panics
 /// A file cannot be read.

@@ -8,7 +8,7 @@ use cel::Value as CelValue;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::{Value, json};
 
-/// Whether somebody may make `after` of the pod `before`, or create it.
+/// Whether a user may change the pod `before` into `after`, or create `after` if there is none before.
 fn is_admitted(before: &Value, after: &Value) -> bool {
     let policy: ValidatingAdmissionPolicy = object("scheduler", "aliquot-scheduler-pods");
     let spec = policy.spec.unwrap();

@@ -1,4 +1,4 @@
-//! That kube-scheduler's example configuration and the manifests of the extender agree.
+//! Kube-scheduler's example configuration and the manifests of the extender agree.
 
 use std::time::Duration;
 

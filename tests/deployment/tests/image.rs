@@ -13,8 +13,8 @@ use tempfile::TempDir;
 /// The names of the image's programs.
 const PROGRAMS: [&str; 4] = ["aliquot-manager", "aliquot", "aliquot-scheduler", "kubectl-aliquot"];
 
-/// Makes the image's archive in `dir`, of these programs. What only debuggers read is left out: it is most of a program,
-/// and to compress it would take most of the time.
+/// Makes the image's archive in `dir`, of these programs. Debugging information is left out: it is most of a program,
+/// and compressing it would take most of the time.
 fn archive(dir: &Path, name: &str, of: [&Path; 4]) -> PathBuf {
     let programs = dir.join("programs");
     fs::create_dir_all(&programs).unwrap();
@@ -57,8 +57,8 @@ impl Deployed {
         Deployed { pod, dir, gpu, image }
     }
 
-    /// The node's directory `path`: where containers and the container runtime look, it is the real one; what a manager
-    /// on this machine would use itself is the test's.
+    /// The directory that stands for the node's directory `path`. If containers and the container runtime look there,
+    /// it is the real one. If a manager on this machine would use it itself, it is the test's own.
     fn on_node(&self, path: &str) -> PathBuf {
         if ["/", "/var/run/cdi"].contains(&path) {
             path.into()
@@ -83,7 +83,7 @@ impl Deployed {
         }
         for mount in container.volume_mounts.iter().flatten() {
             let volume = self.pod.volumes.iter().flatten().find(|volume| volume.name == mount.name).unwrap();
-            // There is no API server.
+            // Such a volume is for the API server, which is not there.
             if volume.projected.is_some() {
                 continue;
             }
@@ -98,7 +98,7 @@ impl Deployed {
             let access = if mount.read_only == Some(true) { "ro" } else { "rw" };
             options.push(format!("--volume={}:{inside}:{access}", host.display()));
         }
-        // The simulated GPU, in place of what NVIDIA's runtime brings.
+        // The simulated GPU takes the place of the files that NVIDIA's runtime adds.
         options.push(format!("--env=ALIQUOT_FAKE_GPU={}", self.gpu.config_file().display()));
         options.push(format!("--volume={0}:{0}:rw", self.gpu.dir().display()));
         let nvml = fs::canonicalize(self.gpu.nvml_library()).unwrap();
@@ -130,7 +130,7 @@ impl Manager {
         self.container.exec(&["--env", &format!("ALIQUOT_SOCKET={}", self.socket.display())], command)
     }
 
-    /// What `aliquot` with these arguments prints.
+    /// Runs `aliquot` with these arguments in the container, and returns what it prints.
     fn aliquot(&self, arguments: &[&str]) -> String {
         self.exec(&[&["aliquot"], arguments].concat()).wait().success().stdout
     }

@@ -1,5 +1,5 @@
-//! The manifests below `deploy/kubernetes`: that Kubernetes understands all of them, and that they agree with each
-//! other and with what else is shipped.
+//! The manifests below `deploy/kubernetes`: Kubernetes understands all of them, and they agree with each other and with
+//! everything else that is shipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -128,7 +128,8 @@ fn the_manager_has_the_capabilities_that_its_unit_has_and_no_other_privilege() {
     assert_eq!(added, bound.split(' ').map(str::to_owned).collect());
 }
 
-/// NVIDIA's container runtime does not start a container that asks to see or change MIG instances without it.
+/// NVIDIA's container runtime does not start a container that asks to see or change MIG instances without the
+/// capability SYS_ADMIN.
 #[test]
 fn who_asks_nvidia_s_runtime_for_mig_has_the_capability_for_it() {
     let components = files(&directory().join("components"), "yaml");
@@ -210,7 +211,7 @@ fn an_upgrade_starts_the_new_pod_first_whose_manager_stands_by_and_leaves_pods_a
         let file = directory().join(mode).join("manager.toml");
         assert!(Config::load(Settings::default(), Some(&file)).unwrap().kubernetes.unwrap().relay, "{mode}");
     }
-    // Two pods are on a node for a while: neither may take a port of it.
+    // Two of these pods are on a node for a while, so neither may take a port of the node.
     assert!(pod().host_network.is_none() && manager().ports.unwrap().iter().all(|port| port.host_port.is_none()));
     // Regions on the node, not in a volume that goes with the pod.
     let volumes = pod().volumes.unwrap();
@@ -234,7 +235,7 @@ fn every_right_has_its_reason_beside_it() {
         let text = fs::read_to_string(&file).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         for (at, _) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("  - apiGroups:")) {
-            // A rule that follows another one without words belongs to it.
+            // A rule that follows another one without a comment shares its reason.
             let reason = lines[..at].iter().rev().find(|line| line.starts_with("  #") || line.starts_with("rules:"));
             assert!(reason.is_some_and(|line| line.starts_with("  #")), "{}:{}", file.display(), at + 1);
         }

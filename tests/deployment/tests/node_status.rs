@@ -1,5 +1,5 @@
-//! The admission policy for the status of nodes: a manager writes its own node's, and there how much the node has of
-//! resources, and its inventory.
+//! The admission policy for the status of nodes: a manager writes only that of its own node, and there only how much
+//! the node has of resources, and its inventory.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use cel::Value as CelValue;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use serde_json::{Value, json};
 
-/// What the policy says where the manager of `own_node` makes `after` of the node `before`; `None` if it admits it.
+/// The policy's message if the manager of `own_node` changes the node `before` into `after`; `None`: it admits that.
 fn refusal(own_node: &str, before: &Value, after: &Value) -> Option<String> {
     let policy: ValidatingAdmissionPolicy = object("base", "aliquot-manager-nodes");
     let spec = policy.spec.unwrap();
@@ -20,7 +20,7 @@ fn refusal(own_node: &str, before: &Value, after: &Value) -> Option<String> {
             .unwrap_or_else(|error| panic!("{error}"))
     };
     let mut variables = HashMap::from([("ownNode".to_owned(), own_node.into())]);
-    // Who asks is given.
+    // The variable `ownNode` is given here, because it follows from the user of a request.
     for variable in spec.variables.unwrap().into_iter().filter(|variable| variable.name != "ownNode") {
         variables.insert(variable.name, evaluate(&variable.expression, &variables));
     }
@@ -54,7 +54,7 @@ fn node() -> Value {
     })
 }
 
-/// A node that says nothing of what it need not say.
+/// A node without optional fields.
 fn bare_node() -> Value {
     json!({"metadata": {"name": "n"}, "status": {}})
 }

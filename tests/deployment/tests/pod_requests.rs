@@ -1,4 +1,4 @@
-//! The admission policy for requests of the scheduler's pods, compared with what reads these requests.
+//! The admission policy for requests of the scheduler's pods, compared with the code that reads these requests.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -74,13 +74,13 @@ mod usage;
 use cluster::{Cluster, Namespace};
 use manager::{Deployment, Manager, Mode};
 
-/// Real clusters are slower than what the harness waits for elsewhere.
+/// The longest wait. Real clusters are slower than the harness expects elsewhere.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the simulated machine has, unless a test wants something else.
+/// The devices of the simulated machine, unless a test wants others.
 const TWO_GPUS: &str = "[[device]]\nmemory = '8 GiB'\n[[device]]\nmemory = '8 GiB'\n";
 
-/// The cluster's managers are there once, in one mode.
+/// Lets one test run at a time: the cluster has one set of managers, in one mode.
 static ONE: Mutex<()> = Mutex::new(());
 
 const CLAIMS: Deployment = Deployment { mode: Mode::Claims, settings: "", machine: TWO_GPUS };
@@ -191,7 +191,7 @@ fn figures_of_a_real_cluster() {
     });
 }
 
-/// Deploys the managers, does `steps`, and sees to it that nothing is left of them.
+/// Deploys the managers, does `steps`, and makes sure that nothing of these is left.
 fn on_the_cluster(deployment: Deployment, steps: impl FnOnce(&Tests<'_>)) {
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cluster = Cluster::of_kubeconfig();

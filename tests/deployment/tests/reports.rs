@@ -1,4 +1,4 @@
-//! That the manifests of the managers' reports agree with each other, with the scheduler and with the manager.
+//! The manifests of the managers' reports agree with each other, with the scheduler and with the manager.
 
 use aliquot_deployment::{directory, documents, object, scheduler_with, with_component};
 use aliquot_kubernetes::reports::AUDIENCE;
@@ -20,7 +20,7 @@ fn manager() -> PodSpec {
 #[test]
 fn managers_dial_where_the_scheduler_listens() {
     let service = object::<Service>(COMPONENT, NAME).spec.unwrap();
-    // The name leads to each replica.
+    // The name resolves to the addresses of all replicas.
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));
     let deployment: Deployment = object("scheduler", "aliquot-scheduler");
     assert_eq!(service.selector, deployment.spec.unwrap().selector.match_labels);
@@ -28,7 +28,7 @@ fn managers_dial_where_the_scheduler_listens() {
     assert_eq!(port.target_port, Some(IntOrString::String("reports".into())));
     let scheduler = scheduler_with("reports").spec.unwrap().template.spec.unwrap().containers.remove(0);
     let listens = scheduler.ports.unwrap().into_iter().find(|port| port.name.as_deref() == Some("reports")).unwrap();
-    // Addresses of pods are dialled, so the service's port is theirs.
+    // Managers connect to the addresses of pods, so the service's port must be the pods' port.
     assert_eq!(listens.container_port, port.port);
     assert!(scheduler.args.unwrap().contains(&format!("--reports-address=0.0.0.0:{}", port.port)));
     let expected = format!("--reports-to={NAME}.aliquot-system.svc:{}", port.port);
@@ -67,7 +67,7 @@ fn the_manager_finds_its_token_where_it_looks() {
     // The manager starts before there is a scheduler.
     assert_eq!((authority.name.as_str(), authority.optional), (NAME, Some(true)));
     assert_eq!(authority.items.as_ref().unwrap()[0].path, "ca.crt");
-    // Nobody else in the pod can join in its place.
+    // No other container of the pod can join in the manager's place.
     for other in pod.containers.iter().skip(1).chain(pod.init_containers.iter().flatten()) {
         assert!(other.volume_mounts.iter().flatten().all(|of| of.name != mount.name), "{}", other.name);
     }
@@ -77,7 +77,7 @@ fn the_manager_finds_its_token_where_it_looks() {
 fn rights_are_to_the_reports_own_objects_alone() {
     let role: Role = object(COMPONENT, NAME);
     for rule in role.rules.unwrap() {
-        // Of what is to be made no name can be told.
+        // A right to create objects cannot be limited to names.
         let makes = rule.verbs == ["create"];
         assert_eq!(rule.resource_names, (!makes).then(|| vec![NAME.to_owned()]), "{:?}", rule.resources);
     }

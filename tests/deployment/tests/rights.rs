@@ -1,4 +1,4 @@
-//! That `rbac.yaml` allows what the manager asks the API server for, and nothing else.
+//! `rbac.yaml` allows what the manager asks the API server for, and nothing else.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn allowed(mode: &str) -> BTreeSet<Right> {
     rights
 }
 
-/// What was asked for by HTTP.
+/// The rights that were used in requests by HTTP.
 fn used_in(cluster: &Cluster) -> BTreeSet<Right> {
     let calls = cluster.api_server().calls().into_iter();
     calls.map(|call| (call.group.to_owned(), call.resource, call.verb.to_owned())).collect()
@@ -69,7 +69,7 @@ fn the_driver_has_exactly_the_rights_that_it_uses() {
     let mut node = Node::with(&gpu, &settings);
     wait::until_true("the devices are published", || published(&cluster).len() == 1);
 
-    // What goes well, and what does not, twice: the second time it is counted.
+    // A claim that succeeds, and one that fails twice: the second failure is counted in the same event.
     cluster.create(&CLAIMS, claim("good", &json!([])));
     cluster.create_pod("good", &pod("good"));
     cluster.wait_for_phase("good", "Running");
@@ -85,7 +85,7 @@ fn the_driver_has_exactly_the_rights_that_it_uses() {
     wait::until_true("the event is counted", || used("patch", "events"));
     wait::until_true("the claim's status tells of its devices", || used("patch", "resourceclaims/status"));
 
-    // What is published is not what there is any more, and there is a resource slice too many.
+    // The published devices are not those of the node any more, and there is a resource slice too many.
     node.stop();
     let before = published(&cluster).remove(0);
     let mut slice: Value = cluster.store().get(&SLICES, "", &before).unwrap();
@@ -104,7 +104,7 @@ fn the_driver_has_exactly_the_rights_that_it_uses() {
     }
 
     let mut allowed = allowed("dra");
-    // Asked for by the API server itself when the status of a claim's devices changes.
+    // The API server itself asks for this right when the status of a claim's devices changes.
     let of_status = ("resource.k8s.io".into(), "resourceclaims/driver".into(), "associated-node:patch".into());
     assert!(allowed.remove(&of_status), "{allowed:?}");
     assert_eq!(allowed, used_in(&cluster));
@@ -135,7 +135,8 @@ fn the_plugin_has_exactly_the_rights_that_it_uses() {
     };
     cluster.create(&PODS, of_set("good", "30", &json!({})));
     cluster.wait_for_phase("good", "Running");
-    // What can never be given is refused again and again, which is counted; who waits for room is evicted.
+    // A request that can never be given is refused again and again, and the refusals are counted. A pod that waits for
+    // room is evicted.
     cluster.create(&PODS, of_set("bad", "10", &json!({"aliquot.dev/gpu-core-limit": "none"})));
     cluster.wait_for_error("bad", "gpu-core-limit");
     wait::until_true("the event is counted", || {

@@ -8,7 +8,7 @@ use aliquot_harness::{artifacts, run, tool};
 fn a_memory_file_system_is_mounted_on_the_runtime_directory_once_and_programs_can_be_loaded_from_it() {
     let dir = tempfile::tempdir().unwrap();
     let runtime_dir = dir.path().join("run/aliquot");
-    // In a mount namespace of its own, so that nothing is left on this machine.
+    // The script runs in a mount namespace of its own, so that nothing is left on this machine.
     let script = r#"set -e
         "$0" --mount-runtime-dir --runtime-dir "$1"
         touch "$1/kept"

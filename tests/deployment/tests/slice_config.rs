@@ -1,5 +1,5 @@
-//! The admission policy for the driver's parameters: that it can be evaluated, and says what the driver itself would say
-//! when a pod starts.
+//! The admission policy for the driver's parameters can be evaluated, and says what the driver itself would say when a
+//! pod starts.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// The policy, to be evaluated.
 struct Policy {
     variables: Vec<(String, String)>,
-    /// Expressions, with the words that are said where they are false.
+    /// Expressions, each with the message for objects for which it is false.
     validations: Vec<(String, String)>,
 }
 
@@ -30,7 +30,7 @@ impl Policy {
         }
     }
 
-    /// What the policy says against `object`; `None` if it admits it.
+    /// The message by which the policy refuses `object`; `None`: it admits the object.
     fn refusal(&self, object: &Value) -> Option<String> {
         let evaluate = |expression: &str, variables: &HashMap<String, CelValue>| {
             let given = [("object", value(object)), ("variables", variables.clone().into())];

@@ -1,4 +1,4 @@
-//! That the manifests of the webhook agree with each other and with the scheduler.
+//! The manifests of the webhook agree with each other and with the scheduler.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,7 +106,7 @@ fn rights_are_to_the_webhook_s_own_objects_alone() {
     let role: Role = object(COMPONENT, NAME);
     let cluster_role: ClusterRole = object(COMPONENT, NAME);
     for rule in role.rules.unwrap().into_iter().chain(cluster_role.rules.unwrap()) {
-        // Of what is to be made no name can be told.
+        // A right to create objects cannot be limited to names.
         let makes = rule.verbs == ["create"];
         assert_eq!(rule.resource_names, (!makes).then(|| vec![NAME.to_owned()]), "{:?}", rule.resources);
     }

@@ -12,7 +12,7 @@ const RESOURCE: &str = "test.aliquot.dev/gpu";
 const CLASS: &str = "aliquot-test-whole";
 
 impl Tests<'_> {
-    /// On each node a pod with a container for each device, and one more pod, which waits for one of these.
+    /// Each node has a pod with a container for each device. One more pod waits until one of these pods ends.
     pub(crate) fn a_class_gives_devices_by_their_number(&self) {
         self.cluster.apply(&[json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
@@ -50,7 +50,7 @@ impl Tests<'_> {
         self.cluster.kubectl(&["delete", "deviceclass", CLASS], "");
     }
 
-    /// A pod with containers that have so many devices of the class.
+    /// A pod with one container for each entry of `devices`, which has so many devices of the class.
     fn of_class(&self, name: &str, devices: &[usize]) -> Value {
         let resources = |count: usize| json!({"limits": {RESOURCE: count.to_string()}});
         let mut pod = pod_with(name, self.image, &holds(16 * MIB), &resources(devices[0]));
@@ -64,7 +64,7 @@ impl Tests<'_> {
     }
 }
 
-/// The pod and the container that have a slice.
+/// The pod and the container that a slice belongs to.
 fn holder(slice: &Value) -> [String; 2] {
     ["pod", "container"].map(|name| slice["consumers"][0][name].as_str().unwrap_or_default().to_owned())
 }

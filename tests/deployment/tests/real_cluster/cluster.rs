@@ -14,7 +14,7 @@ use super::objects::MAIN;
 /// The cluster that `KUBECONFIG` names.
 pub(crate) struct Cluster;
 
-/// A namespace of a test's own, which goes with it.
+/// A namespace of a test's own. Dropping this deletes it, unless the test fails.
 pub(crate) struct Namespace<'a> {
     cluster: &'a Cluster,
     name: String,
@@ -34,7 +34,7 @@ impl Cluster {
         version["serverVersion"]["gitVersion"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Of each node the container runtime, the kernel, and how kubelet makes cgroups.
+    /// For each node, the container runtime, the kernel, and how kubelet makes cgroups.
     pub(crate) fn nodes(&self) -> Vec<String> {
         let describe = |node: Value| {
             let path = format!("/api/v1/nodes/{}/proxy/configz", node["metadata"]["name"].as_str().unwrap_or_default());
@@ -49,12 +49,12 @@ impl Cluster {
         self.list("nodes", None).into_iter().map(describe).collect()
     }
 
-    /// What `kubectl` with these arguments and this input prints.
+    /// Runs `kubectl` with these arguments and this input, and returns what it prints.
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
     }
 
-    /// The same, or all that it says if it fails.
+    /// Runs `kubectl`, and returns what it prints. If it fails, the error has all that it says.
     pub(crate) fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(tool("kubectl", "kubernetes-client"));
         kubectl.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -131,7 +131,7 @@ impl Namespace<'_> {
         self.try_apply(objects).unwrap_or_else(|error| panic!("kubectl apply: {error}"));
     }
 
-    /// The same, or why the API server refuses one of them.
+    /// Applies these objects. The error says why the API server refuses one of them.
     pub(crate) fn try_apply(&self, objects: &[Value]) -> Result<(), String> {
         let mut objects = objects.to_vec();
         for object in &mut objects {
@@ -153,7 +153,7 @@ impl Namespace<'_> {
         &self.name
     }
 
-    /// Returns when it is gone.
+    /// Deletes an object, and returns when it is gone.
     pub(crate) fn delete(&self, kind: &str, name: &str) {
         self.cluster.kubectl(&["delete", kind, name, "--namespace", &self.name], "");
     }
@@ -167,7 +167,7 @@ impl Namespace<'_> {
         self.outcome(pod).unwrap_or_else(|status| panic!("the pod {pod} failed: {}\n{status:#}", self.log(pod, MAIN)))
     }
 
-    /// The same, or the status of a pod that has failed.
+    /// What the pod has printed, once it has ended. If it has failed, the error is its status.
     pub(crate) fn outcome(&self, pod: &str) -> Result<String, Value> {
         self.wait(pod, "has ended", |phase| ["Succeeded", "Failed"].contains(&phase));
         let status = self.get("pod", pod)["status"].take();
@@ -179,7 +179,7 @@ impl Namespace<'_> {
         self.cluster.kubectl(&["delete", kind, name, "--wait=false", "--namespace", &self.name], "");
     }
 
-    /// Waits until all pods run: one question for all, where one for each takes longer than the pods.
+    /// Waits until all pods run. Asks about all pods at once, because one question for each takes longer than the pods.
     pub(crate) fn wait_until_all_run(&self) {
         let runs = |pod: &Value| pod["status"]["phase"] == "Running";
         let end = std::time::Instant::now() + PATIENCE;
@@ -198,7 +198,7 @@ impl Namespace<'_> {
         wait::until_true("the pod prints", || self.log(pod, MAIN).contains(text));
     }
 
-    /// What a command in a container of a pod prints, or why there is none.
+    /// Runs a command in a container of a pod, and returns what it prints. The error says why it did not run.
     pub(crate) fn exec(&self, pod: &str, container: &str, command: &[&str]) -> Result<String, String> {
         let exec = ["exec", pod, "--container", container, "--namespace", &self.name, "--"];
         self.cluster.try_kubectl(&[&exec, command].concat(), "")
@@ -219,7 +219,7 @@ impl Namespace<'_> {
         }
     }
 
-    /// What all pods with this label have printed; there are `count` of them. Each line begins with whose it is.
+    /// What all `count` pods with this label have printed. Each line begins with the pod that printed it.
     pub(crate) fn logs_of(&self, label: &str, count: usize) -> String {
         let at_once = format!("--max-log-requests={count}");
         let logs = ["logs", "--selector", label, "--prefix", "--tail=-1", &at_once, "--namespace", &self.name];
@@ -235,7 +235,7 @@ impl Namespace<'_> {
 
 impl Drop for Namespace<'_> {
     fn drop(&mut self) {
-        // What failed is looked at by whoever runs this.
+        // After a failure the namespace is kept, so that a developer can look at it.
         if !std::thread::panicking() {
             let _ = self.cluster.try_kubectl(&["delete", "namespace", &self.name], "");
         }

@@ -1,5 +1,5 @@
-//! Several containers in a pod, of which each asks for units. Kubelet gives those of an init container to the ones that
-//! come after it.
+//! Several containers in a pod, each of which asks for units. Kubelet gives the units of an init container to the
+//! containers that come after it.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use super::Tests;
 use super::objects::{MAIN, container, holds, pod_with, takes_exactly};
 use super::units::{MEMORY_UNIT_MIB, units};
 
-/// What one container has: its name, percent of a device's time, bytes of its memory, and how many of them it uses.
+/// What a container has: its name, percent of a device's time, bytes of the device's memory, and bytes that it uses.
 type Part = (String, u64, u64, u64);
 
 impl Tests<'_> {
-    /// As many pods as there are devices, and each takes all time of one: its init container first, then its sidecar
-    /// and its container. Without the init container's units there would be none for these.
+    /// There are as many pods as devices, and each takes all time of one device: first its init container, then its
+    /// sidecar and its container together. Without the init container's units there would be none for these two.
     pub(crate) fn containers_of_a_pod_have_each_its_own_slice(&self) {
         let names: Vec<String> = (0..self.devices).map(|number| format!("several-{number}")).collect();
         let bytes = |units: u64| units * MEMORY_UNIT_MIB * MIB;
@@ -31,7 +31,7 @@ impl Tests<'_> {
             self.namespace.wait_for_output(name, "held");
             let said = self.namespace.log(name, "init");
             assert!(said.starts_with(&format!("free: {}\none byte more than all: 2\n", bytes(3))), "{said}");
-            // The init container's is gone.
+            // The init container's part is gone.
             let expected = [("sidecar", 40, bytes(1), 8 * MIB), (MAIN, 60, bytes(2), 16 * MIB)];
             let expected = expected.map(|(name, core, limit, used)| (name.to_owned(), core, limit, used));
             wait::until_true("each has its own slice", || self.parts_of(name) == BTreeSet::from(expected.clone()));
@@ -40,7 +40,7 @@ impl Tests<'_> {
         names.iter().for_each(|name| self.remove(name));
         wait::until_true("their slices are gone", || self.manager.slices().is_empty());
 
-        // The same for both: one slice, one after the other.
+        // Both containers ask for the same, so they have one slice, one after the other.
         let init = container("init", self.image, &takes_exactly(bytes(1)), &units(30, 1));
         let mut pod = pod_with("same", self.image, &takes_exactly(bytes(1)), &units(30, 1));
         pod["spec"]["initContainers"] = json!([init]);

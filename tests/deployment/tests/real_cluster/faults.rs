@@ -1,4 +1,4 @@
-//! Devices that go bad, and are well again. On a simulated GPU only: nobody breaks a real one for a test.
+//! Devices that go bad, and are well again. On a simulated GPU only, because a test must not break a real one.
 
 use aliquot_harness::{SimulatedGpu, wait};
 use serde_json::{Value, json};
@@ -12,8 +12,9 @@ use super::objects::holds;
 const XID_OFF_THE_BUS: u32 = 79;
 
 impl Tests<'_> {
-    /// Who runs on a device that no longer answers runs on; who comes gets another one, or waits until it is well. After a
-    /// critical error a device is given to nobody until it has answered for a while. Both recover at the same time.
+    /// A pod that runs on a device which no longer answers runs on. A new pod gets another device, or waits until this
+    /// one is well. After a critical error a device is given to no pod until it has answered for a while. The two
+    /// devices of this test recover at the same time.
     pub(crate) fn devices_that_go_bad_are_given_to_nobody_until_they_are_well(&self) {
         let Some(gpu) = self.gpu else {
             println!("not run: devices that go bad, because they are real ones");
@@ -23,7 +24,7 @@ impl Tests<'_> {
         let lost = self.device_of(gpu, before.name);
         gpu.machine().set_lost(lost, true);
         self.wait_for_health(gpu, lost, false);
-        // As much as the other device has: the second one has room on the lost device alone.
+        // Each pod asks for as much as the other device has. So the second pod has room on the lost device alone.
         for name in ["on-another", "waits"] {
             self.namespace.apply(&self.asks(name, &holds(HELD_BYTES), 60, 64));
         }
@@ -59,7 +60,7 @@ impl Tests<'_> {
     /// Waits until the API server and Prometheus are told that the device is well, or is not.
     fn wait_for_health(&self, gpu: &SimulatedGpu, index: usize, is_healthy: bool) {
         let device = format!("device=\"{}\"", gpu.uuid(index));
-        // Whether this device is as expected, and how many are well.
+        // Whether the metrics show this device as expected, and the number of devices that they show as well.
         let told = || {
             let metrics = self.manager.metrics();
             let lines: Vec<&str> = metrics.lines().filter(|line| line.starts_with("aliquot_device_healthy{")).collect();
@@ -87,7 +88,7 @@ impl Tests<'_> {
         !told.is_empty() && json!(told) == taint
     }
 
-    /// Of two pods the one that runs, and the other one.
+    /// Waits until one of two pods runs. Returns that pod, and then the other one.
     fn first_that_runs<'n>(&self, [one, other]: [&'n str; 2]) -> (&'n str, &'n str) {
         let runs = |name: &str| self.namespace.get("pod", name)["status"]["phase"] == "Running";
         wait::until("one of them runs", || {
@@ -98,7 +99,7 @@ impl Tests<'_> {
         })
     }
 
-    /// Kubelet tells it of each container's devices.
+    /// Waits until the pod's status says this of its devices' health. Kubelet writes it for each container.
     fn told_in_the_pod_s_status(&self, pod: &str, health: &str) {
         wait::until_true("kubelet tells of the device's health in the pod's status", || {
             let status = self.namespace.get("pod", pod)["status"]["containerStatuses"][0].take();
@@ -110,7 +111,7 @@ impl Tests<'_> {
     }
 }
 
-/// A taint without when it was added, which the API server writes.
+/// A taint without the time at which it was added, which the API server writes.
 fn untimed(taint: &Value) -> Value {
     let mut taint = taint.clone();
     taint.as_object_mut().expect("a taint has fields").remove("timeAdded");

@@ -17,8 +17,9 @@ use super::objects::pod_with;
 const PODS: usize = 20;
 
 impl Tests<'_> {
-    /// By turns without and with a claim, so that both meet the same machine. Now and then the API server's node
-    /// authorizer does not know the pod yet when kubelet asks for its claim; kubelet asks again at its next look.
+    /// Pods without and with a claim take turns, so that both find the machine in the same state. Now and then the API
+    /// server's node authorizer does not know the pod yet when kubelet asks for its claim; kubelet asks again at its
+    /// next look.
     pub(crate) fn how_long_pods_take_to_start(&self) {
         let starts = Starts::of(self.namespace.name());
         let sleep = ["/bin/sh", "-c", "sleep 1000"].map(String::from);
@@ -37,7 +38,7 @@ impl Tests<'_> {
         println!("scheduled to running, with a claim: {}", quantiles(with));
     }
 
-    /// As the managers' logs and kubelet's metrics tell it, since they were started.
+    /// Prints what the managers' logs and kubelet's metrics say since their start.
     pub(crate) fn how_long_claims_take_to_be_prepared(&self) {
         let took = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;

@@ -7,14 +7,14 @@ use super::Tests;
 use super::manager::Mode;
 use super::objects::{holds, pod, prints_devices};
 
-/// What a holder holds.
+/// Bytes of device memory that a holder holds.
 pub(crate) const HELD_BYTES: u64 = 16 * MIB;
 
 /// A pod that holds memory.
 pub(crate) struct Holder {
     pub(crate) name: &'static str,
     pub(crate) slice: String,
-    /// What says that its container is the same, from when it ran.
+    /// The identity of its container when it began to run, to tell later whether it is still the same.
     container: Value,
 }
 
@@ -31,7 +31,8 @@ impl Holder {
         Holder { name, slice, container: container(&tests.namespace.get("pod", name)) }
     }
 
-    /// Its container is the same, what it holds is known, and who joins its claim sees that.
+    /// Checks that its container is the same, that its use is known, and that a pod which joins its claim sees that
+    /// use.
     pub(crate) fn is_undisturbed(&self, tests: &Tests<'_>) {
         self.runs_on(tests);
         if tests.mode == Mode::Claims {
@@ -39,7 +40,7 @@ impl Holder {
         }
     }
 
-    /// Its container is the same, and what it holds is known.
+    /// Checks that its container is the same, and that its use is known.
     pub(crate) fn runs_on(&self, tests: &Tests<'_>) {
         wait::until_true("the manager knows the process", || {
             let slices = tests.manager.slices();
@@ -49,7 +50,7 @@ impl Holder {
         self.has_the_same_container(tests);
     }
 
-    /// Its container was not started again.
+    /// Checks that its container was not started again.
     pub(crate) fn has_the_same_container(&self, tests: &Tests<'_>) {
         assert_eq!(container(&tests.namespace.get("pod", self.name)), self.container);
     }
@@ -77,7 +78,7 @@ impl Tests<'_> {
         })
     }
 
-    /// What the scheduler says about a pod that has no room.
+    /// The condition by which the scheduler says why a pod has no room.
     pub(crate) fn why_it_waits(&self, pod: &str) -> Value {
         let words = match self.mode {
             Mode::Claims => "cannot allocate all claims",
@@ -94,7 +95,7 @@ impl Tests<'_> {
     }
 }
 
-/// Which container the pod has, and since when it runs.
+/// The identity of the pod's container, and since when it runs.
 fn container(pod: &Value) -> Value {
     let status = &pod["status"]["containerStatuses"][0];
     json!([status["containerID"], status["restartCount"], status["state"]])

@@ -1,4 +1,4 @@
-//! GPUs in MIG mode that are divided as claims want it.
+//! GPUs in MIG mode that are divided as claims need it.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::Tests;
 use super::holder::{HELD_BYTES, Holder};
 use super::objects::{claim_template, holds, pod};
 
-/// A kind of instance, and the memory that it has.
+/// A MIG profile, and the memory of its instances.
 struct Profile {
     name: String,
     memory_bytes: u64,
@@ -59,7 +59,8 @@ impl Tests<'_> {
         println!("ok: no instance is left");
     }
 
-    /// A node that offers instances which are made when they are given to a claim: devices that exclude each other.
+    /// A node that offers instances which are made when they are given to a claim. Until then they are devices that
+    /// exclude each other.
     fn divided(&self) -> Option<Divided> {
         let is_ours = |slice: &Value| slice["spec"]["driver"] == "gpu.aliquot.dev";
         let slices: Vec<Value> = self.cluster.list("resourceslices", None).into_iter().filter(is_ours).collect();
@@ -112,7 +113,7 @@ impl Tests<'_> {
         println!("ok: {pod} waits: {reason}");
     }
 
-    /// The truth, where it can be looked at: on the simulated machine.
+    /// Checks how many instances there really are, on a simulated machine, where that can be seen.
     fn instances_there_are(&self, count: usize) {
         let Some(gpu) = self.gpu else { return };
         wait::until_true(&format!("there are {count} instances"), || {

@@ -1,4 +1,4 @@
-//! What runs goes on, and what starts starts, whatever is restarted meanwhile.
+//! Pods that run go on, and new pods start, whatever is restarted meanwhile.
 
 use std::process::Command;
 
@@ -9,7 +9,8 @@ use super::holder::Holder;
 use super::manager::Mode;
 use super::objects::prints_devices;
 
-/// Each of them after each other one: a pod starts after each, so only what was restarted last can matter.
+/// The order of restarts, in which each part follows each other part. A pod starts after each restart, so only the last
+/// restarts can matter.
 const RESTARTS: [&str; 7] = ["manager", "kubelet", "runtime", "manager", "runtime", "kubelet", "manager"];
 
 impl Tests<'_> {
@@ -45,8 +46,9 @@ impl Tests<'_> {
         holder.end(self);
     }
 
-    /// A new pod after a restart of `part`, which ends. Kubelet refuses who has units, of whatever plugin, between its own
-    /// start and the plugin's registration; another pod takes its place then, as a controller sees to it.
+    /// Starts a new pod after a restart of `part`, and waits for its end. Between its own start and the registration of
+    /// a device plugin, kubelet refuses every pod with units of the plugin. Then another pod takes the place of the
+    /// refused one, as with a controller.
     fn starts_in_its_own(&self, name: &str, part: &str) {
         let may_refuse = self.mode == Mode::Units && part == "kubelet";
         let said = wait::until("a pod starts", || {

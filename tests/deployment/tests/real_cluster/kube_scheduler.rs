@@ -26,13 +26,13 @@ struct KubeScheduler {
 
 impl Drop for KubeScheduler {
     fn drop(&mut self) {
-        // It has ended already, or does now.
+        // The process has ended already, or ends now.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// How kube-scheduler is started; `None`, and said, where the cluster has no such command.
+/// The command that starts kube-scheduler; `None`, with a message, if there is no such command for the cluster.
 pub(crate) fn command() -> Option<String> {
     let command = std::env::var("ALIQUOT_TEST_KUBE_SCHEDULER").ok();
     if command.is_none() {
@@ -101,7 +101,7 @@ impl Tests<'_> {
         let _kube_scheduler = self.start_kube_scheduler(command, certificates);
         let halves: Vec<String> = (0..2 * self.devices - 1).map(|number| format!("asked-{number}")).collect();
         halves.iter().for_each(|name| self.asked(name, 50));
-        // Both ways at once, from one book.
+        // Both schedulers' pods at once, from the same books.
         self.scheduled("named", 50, &json!({}));
         halves.iter().for_each(|name| self.namespace.wait_for_output(name, "held"));
         self.namespace.wait_for_output("named", "held");

@@ -12,7 +12,7 @@ use super::cluster::Cluster;
 
 pub(crate) const NAMESPACE: &str = "aliquot-system";
 const DAEMON_SET: &str = "daemonset/aliquot-manager";
-/// As the manifest has it.
+/// The port of the metrics, as in the manifest.
 const METRICS_PORT: u16 = 9405;
 
 /// How pods ask for slices.
@@ -34,13 +34,13 @@ impl Mode {
     }
 }
 
-/// What is deployed.
+/// How the managers are deployed.
 #[derive(Clone, Copy)]
 pub(crate) struct Deployment {
     pub(crate) mode: Mode,
     /// Further keys of the configuration's table `kubernetes`.
     pub(crate) settings: &'static str,
-    /// What a simulated machine has.
+    /// The devices of a simulated machine, as its configuration has them.
     pub(crate) machine: &'static str,
 }
 
@@ -54,7 +54,8 @@ pub(crate) struct Manager<'a> {
 }
 
 impl Manager<'_> {
-    /// Deploys them, where `gpu` says so with a simulated one in place of NVIDIA's driver, and waits until they serve.
+    /// Deploys the managers, and waits until they serve. With `gpu`, a simulated GPU takes the place of NVIDIA's
+    /// driver.
     pub(crate) fn deploy<'a>(
         cluster: &'a Cluster,
         deployment: &Deployment,
@@ -65,10 +66,10 @@ impl Manager<'_> {
         let manager = Manager { cluster, deployment: *deployment, gpu, image };
         let mut objects = cluster.kustomized(&[deployment.mode.directory()], &[]);
         objects.iter_mut().for_each(|object| manager.adapt(object));
-        // Who is in a namespace comes after it.
+        // Objects in a namespace come after the namespace.
         objects.sort_by_key(|object| object["kind"] != "Namespace");
         cluster.apply(&objects);
-        // Pods that a former run has left are replaced: their image has another name.
+        // Pods that an earlier run has left are replaced, because their image has another name.
         manager.wait();
         manager
     }
@@ -150,13 +151,13 @@ impl Manager<'_> {
         self.wait();
     }
 
-    /// Takes the managers from all nodes, and returns when they are gone.
+    /// Removes the managers from all nodes, and returns when they are gone.
     pub(crate) fn take_away(&self) {
         self.select_nodes(&json!("taken-away"));
         wait::until_true("the managers are gone", || self.all_pods().is_empty());
     }
 
-    /// Brings them back.
+    /// Brings the managers back to all nodes.
     pub(crate) fn bring_back(&self) {
         self.select_nodes(&Value::Null);
         self.wait();
@@ -168,13 +169,13 @@ impl Manager<'_> {
         self.cluster.kubectl(&["patch", DAEMON_SET, "--type=merge", &patch, "--namespace", NAMESPACE], "");
     }
 
-    /// The managers' pods: schedulers are in the same namespace.
+    /// The managers' pods, without the schedulers in the same namespace.
     fn all_pods(&self) -> Vec<Value> {
         let pods = self.cluster.list("pods", Some(NAMESPACE)).into_iter();
         pods.filter(|pod| pod["metadata"]["labels"]["app.kubernetes.io/name"] == "aliquot-manager").collect()
     }
 
-    /// The names of the managers' pods. Those that end after a rollout answer no more.
+    /// The names of the managers' pods, without pods that end after a rollout: they do not answer any more.
     fn pods(&self) -> Vec<String> {
         let stay = self.all_pods().into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         stay.map(|pod| pod["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
@@ -185,7 +186,7 @@ impl Manager<'_> {
         wait::until("devices are published", || Some(self.published()).filter(|devices| *devices > 0))
     }
 
-    /// How many devices are published now: by claims all, by units those that are well.
+    /// How many devices are published now: with claims all devices, with units those that are well.
     pub(crate) fn published(&self) -> usize {
         match self.deployment.mode {
             Mode::Claims => self.cluster.list("resourceslices", None).iter().map(devices_of).sum(),
@@ -210,23 +211,24 @@ impl Manager<'_> {
         self.pods().into_iter().map(logs).collect()
     }
 
-    /// What `aliquot ps` shows to people, on all nodes.
+    /// The table of `aliquot ps`, on all nodes.
     pub(crate) fn table(&self) -> String {
         self.pods().iter().map(|pod| self.aliquot(pod, &["ps"])).collect()
     }
 
-    /// What `aliquot doctor` finds on all nodes, if that is nothing broken.
+    /// What `aliquot doctor` says on all nodes. Fails if it finds something broken.
     pub(crate) fn doctor(&self) -> String {
         self.pods().iter().map(|pod| self.aliquot(pod, &["doctor"])).collect()
     }
 
-    /// What Prometheus is told, by all managers.
+    /// The metrics of all managers.
     pub(crate) fn metrics(&self) -> String {
         let path = |pod: String| format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:{METRICS_PORT}/proxy/metrics");
         self.pods().into_iter().map(|pod| self.cluster.kubectl(&["get", "--raw", &path(pod)], "")).collect()
     }
 
-    /// The slices that the managers say, each with the pod of its manager: simulated devices of two nodes have the same UUIDs.
+    /// The slices that the managers report, each with the pod of its manager, because simulated devices of two nodes
+    /// have the same UUIDs.
     fn ask(&self, arguments: &[&str]) -> Vec<Value> {
         let slices = |pod: String| {
             let mut said: Value = serde_json::from_str(&self.aliquot(&pod, arguments)).unwrap();
@@ -237,11 +239,11 @@ impl Manager<'_> {
         self.pods().into_iter().flat_map(slices).collect()
     }
 
-    /// What the command line in a manager's pod says.
+    /// Runs the command line in a manager's pod, and returns what it prints.
     fn aliquot(&self, pod: &str, arguments: &[&str]) -> String {
         let exec = ["exec", pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];
         let arguments = [&exec, arguments].concat();
-        // After a rollout there is none for the moment in which the new one takes over from the old one.
+        // After a rollout no manager answers for the moment in which the new one takes over from the old one.
         wait::until("a manager answers", || match self.cluster.try_kubectl(&arguments, "") {
             Err(error) if error.contains("no node manager runs here") => None,
             said => Some(said.unwrap_or_else(|error| panic!("{}: {error}", arguments.join(" ")))),
@@ -251,7 +253,7 @@ impl Manager<'_> {
 
 /// The process of the manager in the pod with this UID.
 fn manager_process(pod_uid: &str) -> Option<String> {
-    // As cgroupfs names a pod's cgroup, and as systemd does.
+    // The name of a pod's cgroup by cgroupfs, and by systemd.
     let names = [pod_uid.to_owned(), pod_uid.replace('-', "_")];
     fs::read_dir("/proc").expect("/proc can be listed").flatten().find_map(|process| {
         let read = |file: &str| fs::read_to_string(process.path().join(file)).unwrap_or_default();
@@ -273,24 +275,24 @@ fn whole_cores_of(node: &Value) -> usize {
     units.parse::<usize>().expect("a number of units") / 100
 }
 
-/// The image, of the programs that tests use.
+/// The image, made of the programs that tests use.
 fn manager_image(manager: &Path) -> Image {
     let dir = tempfile::tempdir().unwrap();
     for program in [manager, artifacts::cli(), artifacts::scheduler(), artifacts::kubectl_plugin()] {
-        // What only debuggers read is half of a program, and packing it takes long.
+        // Debugging information is half of a program, and packing it takes long.
         let mut strip = Command::new(tool("strip", "binutils"));
         strip.arg("-o").arg(dir.path().join(program.file_name().unwrap())).arg(program);
         let _ = run(&mut strip).success();
     }
     let archive = dir.path().join("image.tar");
-    // Another name for other contents: a cluster does not import what it has.
+    // Other contents need another name: a cluster does not import an image that it has by name.
     let version = manager.parent().and_then(Path::file_name).unwrap().to_string_lossy();
     let reference = format!("localhost/aliquot-test-manager:{version}-{}", std::process::id());
     let _ = run(Command::new(directory().join("image")).arg(&archive).arg(dir.path()).arg(reference)).success();
     Image::load(&archive)
 }
 
-/// Gives the manager's pod the simulated GPU in place of what NVIDIA's runtime brings.
+/// Gives the manager's pod the simulated GPU in place of the files that NVIDIA's runtime adds.
 fn simulate(pod: &mut Value, gpu: &SimulatedGpu) {
     if let Some(pod) = pod.as_object_mut() {
         pod.remove("runtimeClassName");

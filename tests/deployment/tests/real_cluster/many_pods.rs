@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::Tests;
 use super::objects::{holds, label};
 
-/// The label of all of them.
+/// The label of all these pods.
 const LABEL: &str = "aliquot-test-many";
 
-/// What is known of a slice from both sides: by its limits which request it is of, by what its processes hold whose
-/// they are, and what kubelet says of it.
+/// What is known of a slice. Its limits tell which request it serves, the memory that its processes hold tells which
+/// pod they belong to, and kubelet says which pod it is for.
 #[derive(Debug, PartialEq, Eq)]
 struct Identity {
     consumers: Value,
@@ -23,7 +23,7 @@ struct Identity {
 }
 
 impl Tests<'_> {
-    /// Each pod takes another amount, so that a mistake shows whichever two are exchanged.
+    /// Each pod takes another amount, so that an exchange of any two slices is found.
     pub(crate) fn pods_that_start_at_once_have_each_its_own(&self, default_count: u64) {
         let count = std::env::var("ALIQUOT_TEST_PODS").map_or(default_count, |count| count.parse().expect("a number"));
         let started = Instant::now();

@@ -1,11 +1,11 @@
-//! What tests ask a cluster for.
+//! The objects that tests make in a cluster.
 
 use serde_json::{Value, json};
 
-/// The name of a pod's container, where there is one.
+/// The name of a pod's only container.
 pub(crate) const MAIN: &str = "main";
 
-/// A part of one device.
+/// A claim's request for a part of one device.
 pub(crate) fn device_request(name: &str, core_percent: u64, memory_mib: u64) -> Value {
     json!({"name": name, "exactly": {
         "deviceClassName": "gpu.aliquot.dev",
@@ -51,7 +51,7 @@ pub(crate) fn pod_with(name: &str, image: &str, command: &[String], resources: &
     })
 }
 
-/// What makes a pod a member of a gang.
+/// The metadata that makes a pod a member of a gang.
 pub(crate) fn gang(name: &str, size: usize) -> Value {
     json!({"metadata": {"annotations": {"aliquot.dev/gang": name, "aliquot.dev/gang-size": size.to_string()}}})
 }
@@ -68,17 +68,18 @@ pub(crate) fn container(name: &str, image: &str, command: &[String], resources: 
     json!({"name": name, "image": image, "imagePullPolicy": "Never", "command": command, "resources": resources})
 }
 
-/// Says of each device how much memory there is, takes all of it and one byte more, and launches a kernel.
+/// A command that prints for each device how much memory there is, takes all of it and tries one byte more, and
+/// launches a kernel.
 pub(crate) fn prints_devices() -> Vec<String> {
     vec!["/bin/devices-linked".into()]
 }
 
-/// Takes memory to the last byte of so many, and says what it finds.
+/// A command that takes exactly so many bytes of memory, and prints what it finds.
 pub(crate) fn takes_exactly(bytes: u64) -> Vec<String> {
     vec!["/bin/exact-linked".into(), bytes.to_string()]
 }
 
-/// Takes so much memory, says "held", and holds it.
+/// A command that takes so much memory, prints "held", and holds it.
 pub(crate) fn holds(bytes: u64) -> Vec<String> {
     vec!["/bin/hold-linked".into(), bytes.to_string()]
 }

@@ -1,4 +1,4 @@
-//! Pods that the scheduler places: who has what, who waits, and what happens when the leader dies.
+//! Pods that the scheduler places: which pods have what, which wait, and what happens when the leader dies.
 
 use aliquot_harness::wait;
 use serde_json::json;
@@ -8,7 +8,7 @@ use super::manager::Mode;
 use super::objects::gang;
 
 impl Tests<'_> {
-    /// All that the scheduler does for pods, whichever way they ask.
+    /// All that the scheduler does for pods, by claims or by units.
     pub(crate) fn pods_are_placed(&self) {
         self.halves_fill_all_devices_and_one_more_waits();
         self.a_gang_starts_when_all_of_it_has_room();
@@ -23,7 +23,8 @@ impl Tests<'_> {
         names.iter().for_each(|name| self.scheduled(name, 50, &json!({})));
         names.iter().for_each(|name| self.namespace.wait_for_output(name, "held"));
         assert!(self.all_is_given(), "{:?}", self.given());
-        // A claim's allocation is what the driver prepares. A unit is of any device, but for this annotation.
+        // With claims, the driver prepares what is allocated. A unit can be of any device, so an annotation names the
+        // device.
         let by_annotation = if self.mode == Mode::Units { names.as_slice() } else { &[] };
         for name in by_annotation {
             let pod = self.namespace.get("pod", name);
@@ -72,7 +73,7 @@ impl Tests<'_> {
     }
 
     fn a_gang_is_whole_though_the_leader_is_killed(&self) {
-        // Of 30 percent three fit on a device. One gang has room, and a second one beside it only for some members.
+        // Three pods of 30 percent fit on a device. One gang has room, but of a second one only some members have room.
         let size = 3 * self.devices - 1;
         let members = |of: &str| -> Vec<String> { (0..size).map(|number| format!("{of}-{number}")).collect() };
         let [first, second] = ["first", "second"].map(|name| {
@@ -101,7 +102,7 @@ impl Tests<'_> {
         names.iter().for_each(|name| self.namespace.wait_for_output(name, "held"));
         self.scheduled("urgent", 100, &class("inference"));
         self.namespace.wait_for_output("urgent", "held");
-        // Its containers have ended before its object is gone.
+        // The containers of an evicted pod have ended before its object is gone.
         wait::until_true("one was evicted", || self.namespace.list("pods").len() == self.devices);
         println!("ok: an urgent pod had the room of another one");
         self.clear();

@@ -1,4 +1,4 @@
-//! What is refused, by whom, and with which words.
+//! Refused requests: which part refuses them, and with which words.
 
 use aliquot_harness::wait;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ impl Tests<'_> {
             json!([{"opaque": {"driver": "gpu.aliquot.dev", "parameters": parameters}}])
         };
         let requests = json!([device_request("gpu", 30, 64)]);
-        // What is wrong by itself the API server refuses, by the admission policy.
+        // The API server refuses parameters that are wrong by themselves, by the admission policy.
         let refused = [
             (json!({"coreLimitPercent": 101}), "coreLimitPercent is 101; it must be"),
             (json!({"coreLimitPercent": "80"}), "coreLimitPercent is 80; it must be"),
@@ -32,8 +32,8 @@ impl Tests<'_> {
             assert!(error.contains(words), "{words}: {error}");
             println!("ok: refused: {}", error.trim());
         }
-        // What is wrong only beside what was asked for, the driver.
-        // Kubelet asks again after a while only, so both wait for that together.
+        // The driver refuses parameters that are wrong only together with the request.
+        // Kubelet asks again only after a while, so both pods wait for that together.
         let name = "limit-below-request";
         self.namespace.apply(&[
             claim(name, &requests, &with(json!({"coreLimitPercent": 20}))),
@@ -51,7 +51,8 @@ impl Tests<'_> {
         wait::until_true("nothing of them is left", || self.manager.slices().is_empty());
     }
 
-    /// Of the claim and the pod, which are removed. Kubelet asks again, and the event counts.
+    /// Waits until the pod with the claim is refused with these words, and removes both. Kubelet asks again, and the
+    /// event counts.
     fn expect_refusal(&self, name: &str, words: &[&str]) {
         let has_words = |event: &&Value| {
             event["involvedObject"]["kind"] == "ResourceClaim"
@@ -69,7 +70,7 @@ impl Tests<'_> {
         self.namespace.delete("resourceclaim", name);
     }
 
-    /// By the admission policy: the manager's rights alone would let it.
+    /// The admission policy refuses it: the manager's rights alone would allow it.
     pub(crate) fn a_manager_changes_only_its_own_node_s_resource_slices(&self) {
         let publish = |token_node: Option<&str>, driver: &str| {
             let slice = json!({

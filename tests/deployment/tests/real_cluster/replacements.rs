@@ -7,7 +7,7 @@ use super::Tests;
 use super::manager::Mode;
 use super::objects::{label, takes_exactly};
 
-/// How often, unless `ALIQUOT_TEST_ROUNDS` says otherwise.
+/// How often managers are killed and replaced, unless `ALIQUOT_TEST_ROUNDS` says otherwise.
 const ROUNDS: usize = 2;
 
 /// The pods that arrive while a node has no manager.
@@ -16,12 +16,12 @@ const BURST: usize = 10;
 /// The label of all pods that arrive.
 const LABEL: &str = "aliquot-test-arrival";
 
-/// Pods that arrive one after the other. By units each is bound to its node already: if the units are gone when kubelet
-/// admits it, it fails for good.
+/// Pods that arrive one after the other. With units, a pod is bound to its node already: if the units are gone when
+/// kubelet admits the pod, it fails for good.
 struct Arrivals<'t, 'a> {
     tests: &'t Tests<'a>,
     nodes: Vec<Value>,
-    /// Those that have run and are removed.
+    /// The number of pods that have run and are removed.
     past: usize,
     count: usize,
 }
@@ -100,7 +100,7 @@ fn name(number: usize) -> String {
     format!("arrival-{number}")
 }
 
-/// By claims each asks for another amount, so that a mistake shows whichever two are exchanged.
+/// The memory of a pod. With claims each pod asks for another amount, so that an exchange of any two is found.
 fn memory_mib(number: usize) -> u64 {
     64 + number as u64 % 100
 }

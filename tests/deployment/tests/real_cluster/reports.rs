@@ -7,7 +7,7 @@ use super::Tests;
 use super::holder::HELD_BYTES;
 
 impl Tests<'_> {
-    /// The scheduler is there, and managers report to it from then on.
+    /// The scheduler runs already, and managers report to it from here on.
     pub(crate) fn the_leader_hears_what_pods_use(&self) {
         let _reports = self.have_managers_report();
         self.scheduled("reported", 30, &json!({}));
@@ -20,7 +20,7 @@ impl Tests<'_> {
         self.clear();
     }
 
-    /// What `top` shows, once it has from the leader what the pod uses.
+    /// What `top` shows of the pod's use, once it gets that from the leader.
     fn reported(&self, pod: &str) -> Option<String> {
         let top: Value = serde_json::from_str(&self.plugin(&["top", "--output", "json"])).unwrap();
         let is_reported = |row: &&Value| row["pod"] == pod && !row["report_age_ms"].is_null();

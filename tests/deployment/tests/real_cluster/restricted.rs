@@ -30,7 +30,8 @@ impl Tests<'_> {
             objects.iter_mut().filter(|object| object["kind"] == "Pod").for_each(restrict);
             objects
         };
-        // Both are enforced: a pod like all others is refused, and so is one that asks for more than is left.
+        // Both are enforced: a pod as in other tests is refused, and so is one that asks for more than is left of the
+        // quota.
         let like_others = self.asks("like-others", &holds(HELD_BYTES), 30, 64).pop().expect("the pod comes last");
         let error = namespace.try_apply(&[like_others]).unwrap_err();
         assert!(error.contains("violates PodSecurity"), "{error}");
@@ -47,7 +48,7 @@ impl Tests<'_> {
     }
 }
 
-/// Takes from a pod whatever the standard does not allow.
+/// Removes from a pod everything that the standard does not allow.
 fn restrict(pod: &mut Value) {
     pod["spec"]["securityContext"] = json!({
         "runAsNonRoot": true, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"},

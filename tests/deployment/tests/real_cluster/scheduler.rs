@@ -14,7 +14,7 @@ use super::objects::holds;
 
 const DEPLOYMENT: &str = "deployment/aliquot-scheduler";
 
-/// The scheduler's replicas, or what is added to them, for as long as this is kept.
+/// The scheduler's replicas, or objects that are added to them. Dropping this removes them, unless the test fails.
 pub(crate) struct Scheduler<'a> {
     cluster: &'a Cluster,
     objects: Value,
@@ -22,7 +22,7 @@ pub(crate) struct Scheduler<'a> {
 
 impl Drop for Scheduler<'_> {
     fn drop(&mut self) {
-        // What failed is looked at by whoever runs this.
+        // After a failure they are kept, so that a developer can look at them.
         if !std::thread::panicking() {
             let delete = ["delete", "--ignore-not-found", "--filename=-"];
             self.cluster.kubectl(&delete, &self.objects.to_string());
@@ -31,7 +31,7 @@ impl Drop for Scheduler<'_> {
 }
 
 impl Tests<'_> {
-    /// Deploys the scheduler with these of the directory `components` laid over it, and waits until its replicas serve.
+    /// Deploys the scheduler with these components laid over it, and waits until its replicas serve.
     pub(crate) fn deploy_scheduler(&self, components: &[&str]) -> Scheduler<'_> {
         let mut objects = self.cluster.kustomized(&["scheduler"], components);
         objects.iter_mut().for_each(|object| self.manager.adapt(object));
@@ -46,7 +46,7 @@ impl Tests<'_> {
         self.cluster.kubectl(&arguments, "");
     }
 
-    /// Has the managers report to the scheduler, by what is laid over both, and waits until both serve so.
+    /// Has the managers report to the scheduler, by a component that is laid over both, and waits until both serve.
     pub(crate) fn have_managers_report(&self) -> Scheduler<'_> {
         let mut objects = self.cluster.kustomized(&[self.mode.directory(), "scheduler"], &["reports"]);
         objects.iter_mut().for_each(|object| self.manager.adapt(object));
@@ -70,7 +70,7 @@ impl Tests<'_> {
         self.namespace.apply(&objects);
     }
 
-    /// Removes all pods of the namespace, and what they asked by.
+    /// Removes all pods of the namespace, and their claims if they have some.
     pub(crate) fn clear(&self) {
         self.namespace.delete_all("pod");
         if self.mode == Mode::Claims {
@@ -78,7 +78,7 @@ impl Tests<'_> {
         }
     }
 
-    /// The percent of each device's time that running slices have, as the managers say, by manager and device.
+    /// The percent of each device's time that running slices have, as the managers report it, by manager and device.
     pub(crate) fn given(&self) -> BTreeMap<[String; 2], u64> {
         let mut given = BTreeMap::new();
         for slice in self.manager.slices() {
@@ -108,7 +108,7 @@ impl Tests<'_> {
         })
     }
 
-    /// Ends the replica that leads, as a node that burns down does.
+    /// Kills the replica that leads without giving it time to end, as when its node fails.
     pub(crate) fn kill_leader(&self) {
         let lease = ["get", "lease", "aliquot-scheduler", "--namespace", NAMESPACE, "--output=json"];
         let lease: Value = serde_json::from_str(&self.cluster.kubectl(&lease, "")).unwrap();
@@ -120,7 +120,7 @@ impl Tests<'_> {
         self.cluster.kubectl(&kill, "");
     }
 
-    /// What the plugin of kubectl says, asked about the namespace.
+    /// Runs the plugin of kubectl with these arguments in the namespace, and returns what it prints.
     pub(crate) fn plugin(&self, arguments: &[&str]) -> String {
         let mut plugin = Command::new(artifacts::kubectl_plugin());
         plugin.args(arguments).args(["--namespace", self.namespace.name()]);

@@ -16,8 +16,8 @@ pub(crate) fn units(core: u64, memory: u64) -> serde_json::Value {
 }
 
 impl Tests<'_> {
-    /// What makes the pod `name`, whose container runs `command` with so much of a device. By units it gets as many
-    /// as it needs, see [`Tests::limit_mib`].
+    /// The objects that make the pod `name`. Its container runs `command` with so much of a device. With units it gets
+    /// as many as it needs, see [`Tests::limit_mib`].
     pub(crate) fn asks(&self, name: &str, command: &[String], core: u64, memory_mib: u64) -> Vec<serde_json::Value> {
         match self.mode {
             Mode::Claims => {
@@ -31,7 +31,7 @@ impl Tests<'_> {
         }
     }
 
-    /// How much memory a container gets that asks for so much.
+    /// How much memory a container gets that asks for `memory_mib`: with units, whole units.
     pub(crate) fn limit_mib(&self, memory_mib: u64) -> u64 {
         match self.mode {
             Mode::Claims => memory_mib,
@@ -39,7 +39,7 @@ impl Tests<'_> {
         }
     }
 
-    /// Removes the pod `name`, and what it asked by.
+    /// Removes the pod `name`, and its claim if it has one.
     pub(crate) fn remove(&self, name: &str) {
         self.namespace.delete("pod", name);
         if self.mode == Mode::Claims {
@@ -47,7 +47,7 @@ impl Tests<'_> {
         }
     }
 
-    /// Begins to remove them. That they go, too, is seen at the end.
+    /// Begins to remove the pod and its claim. Whether they go is checked at the end.
     pub(crate) fn begin_to_remove(&self, name: &str) {
         self.namespace.begin_to_delete("pod", name);
         if self.mode == Mode::Claims {

@@ -1,4 +1,4 @@
-//! What people and Prometheus are told of pods.
+//! What users and Prometheus see of pods.
 
 use aliquot_harness::wait;
 
@@ -7,7 +7,7 @@ use super::holder::{HELD_BYTES, Holder};
 use super::objects::{MAIN, holds};
 
 impl Tests<'_> {
-    /// As the command line in a manager's pod sees it, which is what a person asks who has a question.
+    /// Checks it by the command line in a manager's pod, which an administrator would ask.
     pub(crate) fn nothing_is_broken_in_a_manager_s_pod(&self) {
         let found = self.manager.doctor();
         assert!(found.contains("shim"), "{found}");
@@ -31,9 +31,9 @@ impl Tests<'_> {
         holder.end(self);
     }
 
-    /// Its process is killed; kubelet starts the container again.
+    /// The container's process is killed, and kubelet starts the container again.
     pub(crate) fn a_container_that_is_restarted_is_in_its_slice_again(&self) {
-        // The shell is the container's first process, and ends with the other one.
+        // The shell is the container's first process, and ends when the other process does.
         let command = ["/bin/sh".into(), "-c".into(), format!("{} & wait", holds(HELD_BYTES).join(" "))];
         let mut objects = self.asks("restarted", &command, 40, 64);
         for object in objects.iter_mut().filter(|object| object["kind"] == "Pod") {
