@@ -1,5 +1,5 @@
-//! A scheduler for machines without Kubernetes: a real one in its own process, and nodes that play their part in this one.
-//! So the scheduler shares the machine with a thousand nodes, and would be somewhat faster without them.
+//! A scheduler for machines without Kubernetes: a real one in its own process, and simulated nodes in this process. So
+//! the scheduler shares the machine with a thousand nodes, and would be somewhat faster without them.
 
 use std::path::Path;
 use std::thread;
@@ -14,15 +14,16 @@ use crate::table::{Table, yes_or_no};
 
 /// Devices of each node.
 const DEVICES: usize = 8;
-/// Jobs of which each is submitted when the one before runs.
+/// Jobs that are submitted one by one, each when the one before runs.
 const ONE_BY_ONE: usize = 200;
 /// Tasks of one job at most.
 const ARRAY: usize = 10_000;
-/// How often a question is asked of which the median counts.
+/// How often each question is asked. The median counts.
 const QUESTIONS: usize = 9;
-/// No figure takes longer, or it is none.
+/// The longest time for a figure. If it takes longer, the benchmark fails.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Between two looks at what the nodes have heard, and between two questions to the scheduler, which cost it something.
+/// The pauses between two looks at what the nodes have heard, and between two questions to the scheduler, which cost it
+/// time.
 const PAUSE: Duration = Duration::from_millis(5);
 const QUESTION_PAUSE: Duration = Duration::from_millis(100);
 /// The aims for a restart and for a failover.
@@ -146,7 +147,7 @@ fn job(priority: i32, array: Vec<u32>) -> JobSpec {
     }
 }
 
-/// Answers the numbers of the jobs.
+/// Submits so many tasks, in jobs of at most [`ARRAY`] tasks. Returns the numbers of these jobs.
 fn submit_arrays(scheduler: &Scheduler, jobs: usize) -> Vec<u64> {
     let (mut left, mut ids) = (jobs, Vec::new());
     let mut client = scheduler.client();
@@ -159,7 +160,7 @@ fn submit_arrays(scheduler: &Scheduler, jobs: usize) -> Vec<u64> {
     ids
 }
 
-/// What people ask while all is full, and how long each answer took.
+/// Questions of users while the cluster is full, and how long each answer took.
 fn questions(scheduler: &Scheduler) -> [(&'static str, Vec<Duration>); 4] {
     let mut client = scheduler.client();
     let waits = client.submit(job(-1, Vec::new())).unwrap_or_else(|status| panic!("{}", status.message())).id;
@@ -187,7 +188,7 @@ fn questions(scheduler: &Scheduler) -> [(&'static str, Vec<Duration>); 4] {
     figures
 }
 
-/// All parts of the list of jobs.
+/// Reads all pages of the list of jobs.
 fn list(client: &mut Jobs) {
     let mut before = 0;
     loop {
@@ -200,7 +201,7 @@ fn list(client: &mut Jobs) {
     }
 }
 
-/// Cancels a job, of which a part runs.
+/// Cancels a job of which some tasks run. Returns how long that took.
 fn cancel(scheduler: &Scheduler, id: u64) -> Duration {
     let (begun, mut client) = (Instant::now(), scheduler.client());
     client.cancel(id).unwrap_or_else(|status| panic!("{}", status.message()));
@@ -214,7 +215,8 @@ fn one_by_one(scheduler: &Scheduler, played: &PlayedNodes) -> Vec<Duration> {
     (0..ONE_BY_ONE).map(|_| submit_and_wait(&mut client, played)).collect()
 }
 
-/// The same where there is no room: one of those that run makes way each time, because the new job is more urgent.
+/// Submits jobs when there is no room. Each time one of the running tasks makes way, because the new job is more
+/// urgent.
 fn one_by_one_when_full(scheduler: &Scheduler, played: &PlayedNodes) -> Vec<Duration> {
     let mut client = scheduler.client();
     (0..ONE_BY_ONE / 10).map(|_| submit_and_wait(&mut client, played)).collect()

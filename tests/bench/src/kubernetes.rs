@@ -44,7 +44,7 @@ pub(crate) fn measure() -> Table {
         let ended = prepares.iter().map(|call| call.ended).max();
         let per_second = match began.zip(ended).filter(|_| at_once) {
             Some((began, ended)) => format!("{:.0}", prepares.len() as f64 / (ended - began).as_secs_f64()),
-            // Each waits for the pod before it.
+            // Each pod waits for the pod before it.
             None => "–".to_owned(),
         };
         table.row(vec![

@@ -138,7 +138,7 @@ impl What {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // Jobs do not need it, and it takes all programs along.
+    // Built only when it is needed: figures about jobs do not need it, and it takes all other programs with it.
     let (client, runs) = (LazyCell::new(Client::build), usize::from(args.runs));
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
     table::print_machine();

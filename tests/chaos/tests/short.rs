@@ -10,7 +10,7 @@ fn no_fault_breaks_a_slice() {
     let seed =
         std::env::var("ALIQUOT_CHAOS_SEED").map_or(now.as_nanos() as u64 % 1_000_000, |seed| seed.parse().unwrap());
     println!("seed {seed}: ALIQUOT_CHAOS_SEED={seed} plays the same again");
-    // Shares are judged on machines that do nothing else.
+    // Shares are not judged here: that needs a machine that does nothing else.
     let campaign =
         Campaign { judges_shares: false, processes_at_once: 300, ..Campaign::new(seed, Length::RoundsOfEach(1)) };
     let report = run(&campaign);

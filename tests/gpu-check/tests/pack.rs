@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use aliquot_harness::SimulatedGpu;
 use serde_json::Value;
 
-/// Programs that are not optimised are larger than those that are carried to a machine.
+/// The most bytes that the folder may hold here. Programs that are not optimised are larger than those that are
+/// shipped.
 const BYTES_MAX: &str = "134217728";
 
 const TOLERANCE_POINTS: f64 = 5.0;
@@ -61,7 +62,8 @@ fn the_packed_folder_checks_a_simulated_gpu() {
         assert_success(&run(gpu.show_to(&mut check)));
         serde_json::from_slice::<Value>(&fs::read(&json).unwrap()).unwrap()
     };
-    // Another suite runs all conformance cases. Here it counts that cases run from the folder, in each of the three ways.
+    // Another suite runs all conformance cases. Here it counts that cases run from the folder, in each of the three
+    // ways.
     let results = check(&["--only", PARTS, "--case", "views", "--case", "cap"]);
     assert_eq!(results["failures"].as_array().unwrap(), &Vec::<Value>::new());
     assert_eq!(results["holds"], true);

@@ -20,7 +20,7 @@ struct Load {
     synchronised: bool,
 }
 
-/// Measures them one after the other.
+/// Measures the loads one after the other.
 pub(super) fn measure(depth: Depth) -> Table {
     let mut table = judgement::table("alone under a cap");
     for load in loads(depth) {

@@ -29,7 +29,7 @@ impl Fault for AtOnce {
     }
 
     fn inject(&mut self, world: &mut World, _: &mut Chance) -> Result<Injected, Stuck> {
-        // Together they ask for more memory than the slice has.
+        // Together the processes ask for more memory than the slice has.
         let mut recipe = Recipe::new("one of many", &["bytes=1048576", "pause_us=4000000"]);
         // Each process must go on, but on a machine with few processors there is no bound on when.
         recipe.is_judged = false;

@@ -304,7 +304,7 @@ fn filled(cuda: &Cuda, address: CUdeviceptr) -> Done<CUdeviceptr> {
     Ok(address)
 }
 
-/// The driver's 64 bytes.
+/// The bytes as an array of 64, the length of the driver's handles.
 fn fixed<T: Copy + Default>(bytes: &[T]) -> [T; 64] {
     std::array::from_fn(|index| bytes.get(index).copied().unwrap_or_default())
 }
