@@ -1,10 +1,10 @@
-//! The commands of the READMEs, as somebody types them who has a checkout and nothing else.
+//! The commands of the READMEs, as a user types them who has a checkout and nothing else.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Where somebody finds them.
+/// The documents with the commands.
 const DOCUMENTS: [&str; 2] = ["README.md", "scheduler/README.md"];
 
 #[test]
@@ -17,7 +17,7 @@ fn every_command_of_the_readmes_runs() {
         .filter_map(|line| line.strip_prefix("$ aliquot-scheduler "))
         .collect();
     assert!(commands.len() >= 6, "{commands:?}");
-    // What they write is not for the checkout.
+    // What the commands write must not go into the checkout.
     let folder = std::env::temp_dir().join(format!("aliquot-readme-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary folder can be written");
     std::os::unix::fs::symlink(root.join("scheduler"), folder.join("scheduler")).expect("a link can be made");

@@ -59,7 +59,8 @@ fn each_task_that_fits_is_placed_and_the_summary_counts_the_others() {
                     f,16000,65536,2,1000,,\n";
     let out = replay(&folder, NODES, arrivals, &["--policy", "binpack"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    // Memory keeps a and b apart and c away; e takes all of n1, and nothing is left for f.
+    // Because of their memory, a and b are on different devices, and c fits nowhere. e takes all of n1, and nothing is
+    // left for f.
     let text = placements(&folder);
     let expected = ["pod,node,gpus", "a,n0,0", "b,n0,1", "c,,", "d,n0,", "e,n1,0-1-2-3", "f,,"];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected);

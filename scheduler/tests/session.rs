@@ -1,4 +1,4 @@
-//! A session decides as the core alone does, whose cycles and events are called one after the other.
+//! A session decides as the core alone does when its cycles and events are called one after the other.
 
 mod random;
 

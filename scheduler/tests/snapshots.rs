@@ -55,8 +55,8 @@ fn refused(args: &[&str]) -> String {
     errors
 }
 
-/// A report without the sentences that the core makes, which have tests of their own: why something waits, and what
-/// would help.
+/// A report without the sentences that the core makes: why something waits, and what would help. They have tests of
+/// their own.
 fn outline(text: &str) -> String {
     let mut lines = Vec::new();
     let mut waiting = false;

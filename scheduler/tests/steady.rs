@@ -1,4 +1,4 @@
-//! `aliquot-scheduler steady`, where queueing theory knows the answer, and what holds in any case.
+//! `aliquot-scheduler steady`: cases in which queueing theory knows the answer, and what holds in every case.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,7 +11,8 @@ use serde_json::Value;
 struct Folder(PathBuf);
 
 impl Folder {
-    /// With so many nodes of so many devices each, and tasks for these numbers of devices and thousandths of each.
+    /// A folder with the lists of so many nodes of so many devices each, and of tasks for these numbers of devices and
+    /// thousandths of each.
     fn new(test: &str, nodes: usize, devices: usize, tasks: &[(u32, u32)]) -> Self {
         let path = std::env::temp_dir().join(format!("aliquot-steady-{}-{test}", std::process::id()));
         fs::create_dir_all(&path).expect("the temporary folder can be written");
@@ -53,13 +54,13 @@ fn number(value: &Value) -> f64 {
     value.as_f64().expect("a number")
 }
 
-/// Whether two numbers differ by no more than so much.
+/// Whether two numbers differ by at most `most`.
 fn near(found: f64, expected: f64, most: f64) -> bool {
     (found - expected).abs() <= most
 }
 
-/// The part of arrivals that finds all servers busy and is lost, by Erlang's formula B: `offered` is the number of
-/// servers that would be busy if nobody were lost.
+/// The part of arrivals that finds all servers busy and is lost, by Erlang's formula B: `offered` is the mean number of
+/// servers that would be busy if no arrival were lost.
 fn erlang_b(servers: u32, offered: f64) -> f64 {
     (1..=servers).fold(1.0, |lost, servers| offered * lost / (f64::from(servers) + offered * lost))
 }
@@ -73,7 +74,7 @@ fn tasks_for_one_device_are_lost_as_erlang_says() {
         let report = folder.report(&[&["--load", load][..], &MANY].concat());
         let lost = erlang_b(10, offered);
         assert!(near(number(&report["all"]["lost_percent"]), 100.0 * lost, 1.0), "{lost}: {report}");
-        // Who is not lost is served for the mean duration.
+        // An arrival that is not lost is served for the mean duration.
         let allocated = 100.0 * offered * (1.0 - lost) / 10.0;
         assert!(near(number(&report["allocated_device_percent"]), allocated, 1.5), "{allocated}: {report}");
     }
@@ -84,7 +85,8 @@ fn tasks_for_one_device_wait_as_erlang_says() {
     let folder = Folder::new("erlang-c", 10, 1, &[(1, 1000)]);
     let report = folder.report(&[&["--load", "80", "--mode", "queue"][..], &MANY].concat());
     let lost = erlang_b(10, 8.0);
-    // Erlang's formula C: who has to wait; and how long all wait in the mean, in percent of the mean duration.
+    // Erlang's formula C: the part of arrivals that has to wait; and the mean wait of all, in percent of the mean
+    // duration.
     let waits = lost / (1.0 - 0.8 * (1.0 - lost));
     let mean = 100.0 * waits / (10.0 - 8.0);
     assert!(near(number(&report["all"]["waits"]["mean"]), mean, 3.0), "{mean}: {report}");

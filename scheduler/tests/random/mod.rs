@@ -4,7 +4,7 @@ use aliquot_scheduler::snapshot::File;
 use aliquot_scheduler_core::{ClaimId, Cluster, Event, Scheduler};
 use serde_json::{Value, json};
 
-/// The numbers that a seed leads to.
+/// A sequence of pseudo-random numbers that follows from a seed.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
@@ -20,7 +20,7 @@ impl Numbers {
     }
 }
 
-/// A snapshot in which much is going on.
+/// A snapshot with claims in many states.
 pub(crate) fn snapshot(numbers: &mut Numbers) -> Value {
     let models = ["A100", "", "H100", "T4"];
     let node = |number: u64, numbers: &mut Numbers| {
@@ -147,7 +147,7 @@ fn nth_claim(cluster: &Cluster, number: u64) -> Option<ClaimId> {
     cluster.claims().map(|(id, ..)| id).nth(usize::try_from(number).ok()?)
 }
 
-/// Has things happen to a cluster, with a cycle after each.
+/// Applies random events to a cluster, with a scheduling cycle after each.
 pub(crate) fn disturb(scheduler: &mut Scheduler, cluster: &mut Cluster, numbers: &mut Numbers) {
     for _ in 0..numbers.below(12) {
         let claim = nth_claim(cluster, numbers.below(40));
