@@ -125,7 +125,7 @@ struct Evenness {
 
 impl PeerRules {
     /// # Errors
-    /// What of the rules is not supported.
+    /// Which part of the rules is not supported.
     pub(crate) fn of(spec: &PodSpec, namespace: &str, labels: &Labels) -> Result<PeerRules, String> {
         let affinity = spec.affinity.as_ref();
         let near = affinity.and_then(|of| of.pod_affinity.as_ref());

@@ -56,7 +56,7 @@ pub(crate) fn preferences(spec: &core::PodSpec) -> Result<Option<Arc<Preferences
 /// The labels that a pod's node must have, and the terms of which the node must match one.
 ///
 /// # Errors
-/// What of the node affinity is not supported.
+/// Which part of the node affinity is not supported.
 pub(crate) fn selected_nodes(spec: &core::PodSpec) -> Result<(BTreeMap<String, String>, BTreeSet<NodeTerm>), String> {
     let of_nodes = spec.affinity.as_ref().and_then(|of| of.node_affinity.as_ref());
     let selector = of_nodes.and_then(|of| of.required_during_scheduling_ignored_during_execution.as_ref());

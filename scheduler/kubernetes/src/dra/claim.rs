@@ -98,7 +98,7 @@ impl Ask {
     /// What these requests ask for.
     ///
     /// # Errors
-    /// What of it is not supported.
+    /// Which part of a request is not supported.
     pub(crate) fn of(requests: Vec<DeviceRequest>) -> Result<Ask, String> {
         ask(DeviceClaim { requests: Some(requests), ..DeviceClaim::default() })
     }

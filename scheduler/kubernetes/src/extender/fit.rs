@@ -119,7 +119,7 @@ pub(super) fn filter(shared: &Shared, view: &View, args: ExtenderArgs) -> Filter
 /// How well each of the nodes suits the pod: by the policy that places pods of this scheduler.
 ///
 /// # Errors
-/// What of the question makes no sense.
+/// What is wrong with the question.
 pub(super) fn prioritize(shared: &Shared, view: &View, args: &ExtenderArgs) -> Result<Vec<HostPriority>, String> {
     let names = args.names()?;
     let costs = match Trial::of(shared, view, args.pod.clone()) {

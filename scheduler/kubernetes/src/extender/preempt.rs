@@ -14,7 +14,7 @@ use crate::serve::Shared;
 /// pod finds devices then. Where one device has too little even so, pods of lower priority are added, the lowest first.
 ///
 /// # Errors
-/// What of the question makes no sense.
+/// What is wrong with the question.
 pub(super) fn answer(shared: &Shared, view: &View, args: PreemptionArgs) -> Result<PreemptionResult, String> {
     let asked = victims(args.node_name_to_victims, args.node_name_to_meta_victims)?;
     let facts = facts(shared, args.pod)?;

@@ -52,7 +52,7 @@ impl Trust {
                 return Ok(());
             }
             match configurations.replace(NAME, &PostParams::default(), &configuration).await {
-                // Another replica has written the same, or somebody has changed it otherwise.
+                // Another replica has written the same, or an administrator has changed something else of it.
                 Err(error) if is_conflict(&error) => {}
                 written => return written.map(drop).map_err(failed("write the webhook configuration", NAME)),
             }

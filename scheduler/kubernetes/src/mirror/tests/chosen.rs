@@ -28,7 +28,7 @@ impl World {
         self.mirror.choose(&uid, &format!("default/{name}"), node)
     }
 
-    /// The same, with the answer.
+    /// Kube-scheduler asks that a pod be bound to a node, and gets the answer.
     fn bind(&mut self, name: &str, node: &str) -> Result<(), String> {
         match self.choose(name, node) {
             Choice::Bound => return Ok(()),
@@ -143,7 +143,7 @@ fn a_binding_that_fails_leaves_nothing_and_can_be_asked_again() {
     assert_eq!(world.choose("a", "n"), Choice::Waits);
     world.wait_for_writes();
     let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("{:?}", world.writes) };
-    // Its devices are taken while it is on its way.
+    // The devices are taken while the binding is on its way.
     world.kube_pod("b", 50, json!({}));
     assert!(world.bind("b", "n").is_err());
     world.mirror.bound(&binding, Err("the API server is out of order".into()));
@@ -176,7 +176,7 @@ fn the_next_leader_sees_a_binding_whose_answer_was_lost() {
     assert_eq!(world.choose("a", "n"), Choice::Waits);
     world.wait_for_writes();
     let Some(Write::Bind(binding)) = world.writes.pop() else { panic!("{:?}", world.writes) };
-    // The API server has done it, and the leader dies.
+    // The API server has bound the pod, and the leader dies before it gets the answer.
     let pod = world.pods.get_mut("a").unwrap();
     pod["spec"]["nodeName"] = "n".into();
     pod["metadata"]["annotations"][GENERATION] = binding.generation.to_string().into();

@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    /// A user of a claim is gone, and with the last one what is allocated.
+    /// Removes a user from a claim, and with the last user the allocation.
     fn end_use(&mut self, claim: &str, uid: &str) {
         self.change_claim(claim, |claim| {
             let status = claim["status"].as_object_mut().unwrap();

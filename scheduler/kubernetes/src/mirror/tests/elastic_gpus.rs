@@ -165,7 +165,7 @@ fn later_pods_of_a_claim_get_the_same_part() {
     let first = decision_of(&world, "a");
     make_parts(&mut world);
     world.delete("a");
-    // Elsewhere there is more room.
+    // Another node has more room.
     speaking_node(&mut world, "m", 4, "NVIDIA H100");
     claiming(&mut world, "b", json!({}));
     world.reconcile();

@@ -99,7 +99,7 @@ fn a_failed_member_is_replaced_beside_those_that_succeeded() {
     world.pod("b2", 100, of_gang("g", 2));
     world.reconcile();
     assert_eq!(world.log, ["a to n", "b to n", "b2 to n"]);
-    // A gang of that name that begins anew is whole again.
+    // A new gang of the same name needs all its pods again.
     for name in ["a", "b", "b2"] {
         world.delete(name);
     }

@@ -49,7 +49,7 @@ fn a_pod_is_on_the_node_that_it_prefers_if_there_is_room() {
     world.reconcile();
     let full = world.bound()["a"].to_owned();
     let other = if full == "n" { "o" } else { "n" };
-    // The policy would put it beside the first one.
+    // Without its preference, the policy would put the pod beside the first one.
     world.pod("b", 50, prefers(other));
     world.pod("c", 60, prefers(other));
     world.reconcile();
@@ -96,7 +96,7 @@ fn pods_run_on_where_a_node_does_not_tell_of_its_devices() {
     world.pod("b", 40, json!({}));
     world.reconcile();
     assert_eq!(world.log, ["a to n"]);
-    // The node's object is another one, too.
+    // The node is deleted and made again with another UID.
     world.remove_node("n");
     let mut bare = told.clone();
     bare["metadata"]["uid"] = "another".into();

@@ -1,5 +1,4 @@
-//! Pods that must be near others, must not be near others, or are spread among others, and those that only would
-//! rather.
+//! Pods that must be near others, must not be near others, or are spread among others, and pods that only prefer this.
 
 use serde_json::{Value, json};
 
@@ -60,11 +59,11 @@ fn one_of_an_app_runs_on_each_node() {
     assert_eq!((own.len(), own.contains(&"a"), own[0] == own[1]), (2, false, false), "{bound:?}");
     let why = world.why_waiting("w3");
     assert!(why.contains("anti-affinity avoids: pods with app in (web) of namespace default"), "{why}");
-    // What is bound counts for the next leader, too.
+    // Bound pods count for the next leader, too.
     world.change_leader();
     world.reconcile();
     assert_eq!(world.bound().len(), 3);
-    // A pod that is being deleted is there until it is gone.
+    // A pod that is being deleted counts until it is gone.
     world.pods.get_mut("other").unwrap()["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     world.show("other");
     world.reconcile();
@@ -105,7 +104,7 @@ fn a_pod_follows_its_leader_whichever_comes_first() {
     pod(&mut world, "leader", &json!({"app": "leader"}), &json!({"nodeSelector": {"zone": "2"}}));
     world.reconcile();
     assert_eq!((world.bound()["leader"], world.bound()["follower"]), ("b", "b"));
-    // One that is bound and becomes a leader.
+    // A bound pod gets the label that another pod wants to be near.
     pod(&mut world, "bound", &json!({}), &json!({"nodeSelector": {"zone": "1"}}));
     let near = required("podAffinity", json!({"topologyKey": "zone", "labelSelector": app("second")}));
     pod(&mut world, "next", &json!({}), &near);
@@ -217,7 +216,7 @@ fn a_spread_that_may_fail_is_as_even_as_can_be() {
     add(&mut world, "w1", 20);
     add(&mut world, "w2", 20);
     assert_ne!(world.bound()["w1"], world.bound()["w2"]);
-    // Where only the fuller zone has room, that is taken.
+    // A pod goes to the fuller zone if only that one has room for it.
     pod(&mut world, "more", &json!({"app": "web"}), &json!({"nodeSelector": {"zone": "2"}}));
     world.reconcile();
     let anywhere = json!({"nodeSelector": {"zone": "1"}});

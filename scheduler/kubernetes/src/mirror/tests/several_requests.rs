@@ -128,7 +128,7 @@ fn a_pod_has_several_claims_of_its_own_and_of_others() {
         world.collect_claims();
         world.change_leader();
     }
-    // Its own claims go with it.
+    // A pod's own claims are deleted with the pod, and their devices become free.
     world.pod_with_part("b", 50, json!({}));
     world.delete("a");
     world.collect_claims();

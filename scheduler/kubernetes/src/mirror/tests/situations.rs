@@ -43,13 +43,13 @@ fn containers_of_a_pod_get_parts_of_their_own() {
     world.reconcile();
     let decided = format!("main=n-1/1000/{};side=n-0/300/{}", 80_u64 << 30, 24_u64 << 30);
     assert_eq!(world.pods["a"]["metadata"]["annotations"][DECISION], decided);
-    // The next leader reads it.
+    // The next leader reads the decision.
     world.change_leader();
     world.pod("b", 60, json!({}));
     world.pod("c", 50, json!({}));
     world.reconcile();
     assert_eq!(world.names_of_bound(), ["a", "busy", "c"]);
-    // What ends before the others start would have their units.
+    // An init container that ends before the others start would have their units.
     let ends = json!({"initContainers": [container("first", "10")], "containers": [container("main", "10")]});
     world.pod("init", 0, json!({"spec": ends}));
     world.reconcile();

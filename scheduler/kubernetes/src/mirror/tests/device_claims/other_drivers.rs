@@ -185,7 +185,7 @@ fn requests_constraints_and_taints_are_heeded() {
     world.pod_with_claim("near", "near", json!({}));
     world.reconcile();
     assert_eq!(world.nics_of("near"), ["x nics/c", "y nics/d"]);
-    // One is tainted, and another one is not tolerated to be taken alone.
+    // "all" waits: devices are taken or tainted. Of "list" only the second choice can be had, with one device.
     world.pod_with_nic("all", json!({"allocationMode": "All"}));
     let list = json!([
         {"name": "two", "deviceClassName": NIC, "count": 2}, {"name": "one", "deviceClassName": NIC},
@@ -234,7 +234,7 @@ fn devices_that_several_nodes_reach_are_given_out_once() {
     let bound = if world.bound().contains_key("b") { "b" } else { "c" };
     assert_eq!(world.nics_of(bound), ["nic all/x"]);
     assert!(world.claims[bound]["status"]["allocation"]["nodeSelector"].is_null());
-    // It is gone, and then another one is there.
+    // The pool's only device is taken. Then a second one is published.
     world.pool_of_nics("all", json!({"allNodes": true}), json!([{"name": "x"}, {"name": "y"}]));
     world.reconcile();
     assert_eq!(world.bound().len(), 3);

@@ -18,7 +18,7 @@ fn a_shared_claim_is_taken_once_and_keeps_its_users_together() {
     let nodes: Vec<&str> = world.bound().into_values().collect();
     assert!(nodes.len() == 3 && nodes.iter().all(|node| *node == nodes[0]), "{nodes:?}");
     assert_eq!(world.allocated().into_values().collect::<Vec<_>>(), [(60, 1 << 30)]);
-    // Also when the first of them is gone, and for the next leader.
+    // The same holds when the first of the pods is gone, and for the next leader.
     for _ in 0..2 {
         world.delete("a");
         world.collect_claims();
@@ -81,12 +81,12 @@ fn a_device_that_was_given_out_twice_is_seen() {
     world.node_with_driver("n", 1);
     world.pod_with_part("a", 60, json!({}));
     world.reconcile();
-    // More than there is: another scheduler did not know of it.
+    // Another scheduler allocates more than there is, because it did not know of the first claim.
     world.claim("theirs", 1, None, json!({}));
     world.allocate_by_hand("theirs", "n", "gpu-0", 60, 1 << 30);
     world.hear();
     assert!(world.mirror.has_too_much("default", "a-gpu").is_some());
-    // Only ours can be evicted.
+    // Only the pod of this scheduler can be evicted.
     world.reconcile();
     assert_eq!(world.log, ["a to n", "a evicted"]);
     world.collect_claims();
@@ -118,13 +118,13 @@ fn what_other_schedulers_claims_lack_is_told() {
     let free = "m/gpu-0 has core 40 and memory 79Gi free, m/gpu-1 has core 40 and memory 79Gi free, n/gpu-0 has core 75 \
                 and memory 10Gi free";
     assert_eq!(told(&mut world), [("c".to_owned(), format!("{asks}{free}"))]);
-    // Two devices of one node are needed, and it has one.
+    // The claim asks for two devices of one node, and no node has more than one that is free enough.
     world.change_claim("x", |claim| claim["status"] = json!({}));
     assert_eq!(told(&mut world), []);
     world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2.into());
     let [(_, text)] = told(&mut world).try_into().expect("one claim");
     assert!(text.ends_with("and no node has that free; nearest is m, where 1 of the 2 are free"), "{text}");
-    // More than any device has.
+    // The claim asks for more than any device has.
     let much = json!({"requests": {"core": "100", "memory": "900Gi"}});
     world.change_claim("c", |claim| claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = much);
     let [(_, text)] = told(&mut world).try_into().expect("one claim");
