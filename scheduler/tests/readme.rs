@@ -1,4 +1,4 @@
-//! The commands of the READMEs, as a user types them who has a checkout and nothing else.
+//! The commands of the READMEs, as a user with a checkout and nothing else types them.
 
 use std::fs;
 use std::path::Path;
