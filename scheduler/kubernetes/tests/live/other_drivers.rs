@@ -87,7 +87,7 @@ fn a_pod_gets_a_card_beside_its_part_of_a_gpu() {
     cluster.wait_until("b says what is missing", |cluster| {
         let said = cluster.why_waiting("b");
         said.is_some_and(|(reason, text)| {
-            reason == "Unschedulable" && text.contains(DRIVER) && text.contains("request \"nic\"")
+            reason == "Unschedulable" && text.contains(DRIVER) && text.contains("DeviceClass")
         })
     });
     assert!(cluster.status_of_claim("b-nic")["allocation"].is_null());
