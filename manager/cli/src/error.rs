@@ -59,7 +59,7 @@ impl Failure {
         self.exit == exit::FAILED || self.exit == exit::USAGE
     }
 
-    /// The problem.
+    /// What went wrong, without the remedy.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

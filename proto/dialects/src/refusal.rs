@@ -56,7 +56,7 @@ pub enum Refusal {
         "{key} is given by Aliquot's scheduler alone, which has not bound the pod; let the pod name it: schedulerName"
     )]
     Undecided {
-        /// The resource.
+        /// The resource that the container asks for.
         key: String,
     },
     /// A request of a system that the node does not speak.

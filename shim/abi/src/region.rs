@@ -483,7 +483,7 @@ pub mod owner {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttachMessage {
-    /// Always [`AttachMessage::MAGIC`].
+    /// Always [`AttachMessage::MAGIC`], so that a stray message is noticed.
     pub magic: u32,
     /// [`AttachMessage::ATTACH`], [`AttachMessage::RING`] or [`AttachMessage::LOOK`].
     pub kind: u32,

@@ -37,11 +37,11 @@ impl Agent {
     /// the last connection may have lost them, or the leader may have ended before it saved them.
     pub(super) fn greet(&mut self) {
         self.report();
-        // The connection takes a limited number of messages at once, and there may be more instances.
+        // The connection takes a limited number of messages at once, and there may be more instances: each turn of the agent
+        // tells of some.
         for instance in self.instances.values_mut() {
             (instance.has_told_start, instance.told_end) = (false, None);
         }
-        self.tell_what_is_due();
     }
 
     /// Reports the node and all its instances.
@@ -160,12 +160,12 @@ mod tests {
         agent.greet();
         let mut told = 0;
         while told < COUNT {
+            agent.tell_what_is_due();
             let before = told;
             while let Ok(message) = sent.try_recv() {
                 told += usize::from(matches!(message.message, Some(Message::Outcome(_))));
             }
             assert!(told > before && agent.link.is_some(), "{told} of {COUNT}");
-            agent.tell_what_is_due();
         }
         assert_eq!(told, COUNT);
     }

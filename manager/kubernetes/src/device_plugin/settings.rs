@@ -92,7 +92,7 @@ pub struct Config {
 }
 
 impl Settings {
-    /// Checks these settings.
+    /// The configuration with the defaults filled in and all names resolved.
     ///
     /// # Errors
     /// See [`SettingsError`].

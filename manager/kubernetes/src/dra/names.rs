@@ -49,7 +49,7 @@ pub struct ClaimUid(String);
 pub struct ClaimUidError(String);
 
 impl ClaimUid {
-    /// Parses a UID.
+    /// Takes a text for a UID that can be part of a file's name.
     ///
     /// # Errors
     /// The text is not a UID.

@@ -16,7 +16,7 @@ use crate::vocabulary::taint::Taint;
 pub struct NodeCount<T> {
     /// The number of nodes.
     pub nodes: u32,
-    /// The fact.
+    /// What is true of these nodes.
     pub what: T,
 }
 

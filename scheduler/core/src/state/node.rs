@@ -79,7 +79,7 @@ impl Node {
         Self::empty(self.spec.clone(), self.one_model, self.one_numa_node)
     }
 
-    /// The node's specification.
+    /// What the node has and is, without regard to the claims on it.
     #[must_use]
     pub fn spec(&self) -> &KnownNode {
         &self.spec

@@ -59,7 +59,7 @@ impl DeviceRequest {
 /// Memory of a device: an amount, or a part of what the chosen device has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum DeviceMemory {
-    /// This many bytes.
+    /// The same amount on every device.
     Bytes(Bytes),
     /// This many thousandths of the device's memory, at most 1000.
     Thousandths(u32),

@@ -181,7 +181,7 @@ pub struct DumpedDisplacement {
 /// The first pending group of a queue, which finds no room.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DumpedBlocked {
-    /// The pending group.
+    /// The group, by its place in the dump.
     pub group: DumpedGroupRef,
     /// Since when it finds no room, in milliseconds.
     pub since_ms: u64,

@@ -13,30 +13,30 @@ use crate::vocabulary::texts::Texts;
 /// A node as a cluster keeps it. [`NodeSpec::from`] makes the reported specification of it again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KnownNode {
-    /// See [`NodeSpec::name`].
+    /// The name, by which the cluster finds the node: [`NodeSpec::name`].
     pub name: String,
     /// See [`NodeSpec::labels`]; keys and texts are shared with other nodes.
     pub labels: Texts,
-    /// See [`NodeSpec::taints`].
+    /// What keeps claims away, as in [`NodeSpec::taints`].
     pub taints: Box<[Taint]>,
-    /// See [`NodeSpec::cpu`].
+    /// All of the node's CPU time, as in [`NodeSpec::cpu`].
     pub cpu: MilliCpu,
-    /// See [`NodeSpec::memory`].
+    /// All of the node's memory, as in [`NodeSpec::memory`].
     pub memory: Bytes,
-    /// See [`NodeSpec::devices`].
+    /// The devices in the order of [`NodeSpec::devices`].
     pub devices: Arc<[KnownDevice]>,
-    /// See [`NodeSpec::cordoned`].
+    /// Whether the node takes nothing new: [`NodeSpec::cordoned`].
     pub cordoned: bool,
     /// See [`NodeSpec::counted`]; shared by the nodes that have the same.
     pub counted: Arc<BTreeMap<String, u64>>,
-    /// See [`NodeSpec::foreign`].
+    /// Tasks on the node that are not claims and have to do with rules about peers: [`NodeSpec::foreign`].
     pub foreign: Box<[Arc<Peers>]>,
 }
 
 /// A device as a cluster keeps it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KnownDevice {
-    /// See [`DeviceSpec::uuid`].
+    /// The only thing that a device shares with no other: [`DeviceSpec::uuid`].
     pub uuid: Box<str>,
     pub(crate) kind: Arc<DeviceKind>,
 }
@@ -47,19 +47,19 @@ pub struct KnownDevice {
 pub struct DeviceKind {
     /// The number of its model's resource.
     pub(crate) model_resource: usize,
-    /// See [`DeviceSpec::model`].
+    /// The name of the model, as in [`DeviceSpec::model`].
     pub model: String,
-    /// See [`DeviceSpec::memory`].
+    /// All of the device's memory, as in [`DeviceSpec::memory`].
     pub memory: Bytes,
-    /// See [`DeviceSpec::memory_outside`].
+    /// Memory that others hold, as in [`DeviceSpec::memory_outside`].
     pub memory_outside: Bytes,
-    /// See [`DeviceSpec::health`].
+    /// Whether the device can be given out: [`DeviceSpec::health`].
     pub health: Health,
-    /// See [`DeviceSpec::nvlink_group`].
+    /// The group that NVLink connects: [`DeviceSpec::nvlink_group`].
     pub nvlink_group: Option<u16>,
-    /// See [`DeviceSpec::switch`].
+    /// The PCIe switch above the device: [`DeviceSpec::switch`].
     pub switch: Option<u16>,
-    /// See [`DeviceSpec::numa`].
+    /// The NUMA node beside the device: [`DeviceSpec::numa`].
     pub numa: Option<u16>,
     /// See [`DeviceSpec::attributes`]; those whose text is the device's name are left out.
     pub(crate) attributes: Texts,

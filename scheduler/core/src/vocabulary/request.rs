@@ -336,7 +336,7 @@ pub enum RequestError {
     /// A memory threshold that is not a percentage from 1 to 100.
     #[error("a memory threshold of {percent} % makes no sense; it must be between 1 and 100")]
     MemoryThreshold {
-        /// The requested threshold.
+        /// The requested threshold, in percent of a device's memory.
         percent: u8,
     },
     /// More memory of each device than the task's own threshold allows.

@@ -12,7 +12,7 @@ use crate::placement::{self, NODE_NAME};
 /// The nodes on which a device can be used.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reach {
-    /// This one alone.
+    /// The one node of this name.
     Node(String),
     Everywhere,
     /// The nodes that match a selector's only term, given as Kubernetes and as the books have it.

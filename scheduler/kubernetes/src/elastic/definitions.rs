@@ -85,7 +85,7 @@ pub struct ElasticGpuAmounts {
 ]))]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuClaimDefinition {
-    /// The class.
+    /// The ElasticGPUClass that gives models and defaults.
     #[serde(rename = "elasticGPUClassName")]
     #[schemars(length(min = 1, max = 253))]
     pub class: String,
@@ -158,19 +158,19 @@ pub enum ElasticGpuClaimPhase {
 pub struct ElasticGpuDefinition {
     /// How much of the device it is.
     pub capacity: ElasticGpuCapacity,
-    /// The node.
+    /// The node that has the device.
     #[schemars(length(min = 1, max = 253))]
     pub node_name: String,
     /// The UUID of the device.
     #[schemars(length(min = 1, max = 253))]
     pub device: String,
-    /// The device's model.
+    /// The device's model, as its driver names it.
     #[serde(default)]
     #[schemars(length(max = 253))]
     pub model: String,
-    /// The claim.
+    /// The claim that the part is bound to.
     pub claim_ref: ElasticGpuClaimReference,
-    /// The claim's class.
+    /// The ElasticGPUClass that the claim named.
     #[serde(rename = "elasticGPUClassName")]
     #[schemars(length(max = 253))]
     pub class: String,
@@ -195,13 +195,13 @@ pub struct ElasticGpuCapacity {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuClaimReference {
-    /// The claim's namespace.
+    /// The namespace in which the claim is.
     #[schemars(length(max = 253))]
     pub namespace: String,
-    /// The claim's name.
+    /// The claim's name in its namespace.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// The claim's UID.
+    /// The claim's UID, which no later claim has.
     #[schemars(length(max = 253))]
     pub uid: String,
 }

@@ -49,7 +49,7 @@ pub(crate) enum Step {
         resource_version: String,
         finalizers: Vec<String>,
     },
-    /// Makes a part.
+    /// Makes the ElasticGPU that a claim is to be bound to.
     Make(Box<ElasticGpu>),
     /// Deletes a part, if the object still has this UID.
     Delete {

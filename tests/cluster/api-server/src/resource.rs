@@ -284,15 +284,15 @@ pub const QUEUES: Resource =
 pub const SCHEDULING_POLICIES: Resource =
     custom("aliquot.dev", "v1alpha1", "schedulingpolicies", "SchedulingPolicy", false);
 
-/// `elasticgpuclasses`.
+/// Our `elasticgpuclasses`, which belong to no namespace.
 pub const ELASTIC_GPU_CLASSES: Resource =
     custom("aliquot.dev", "v1alpha1", "elasticgpuclasses", "ElasticGPUClass", false);
 
-/// `elasticgpuclaims`.
+/// Our `elasticgpuclaims`, with a status of their own.
 pub const ELASTIC_GPU_CLAIMS: Resource =
     Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "elasticgpuclaims", "ElasticGPUClaim", true) };
 
-/// `elasticgpus`.
+/// Our `elasticgpus`, which belong to no namespace.
 pub const ELASTIC_GPUS: Resource =
     Resource { has_status: true, ..custom("aliquot.dev", "v1alpha1", "elasticgpus", "ElasticGPU", false) };
 

@@ -25,7 +25,7 @@ pub struct MigProfile {
     pub compute_slices: u32,
     /// Maximum number of instances with this profile on one GPU.
     pub instances_max: u32,
-    /// Memory in bytes.
+    /// Memory of one instance, in bytes.
     pub memory_bytes: u64,
     /// Number of streaming multiprocessors.
     pub sm_count: u32,

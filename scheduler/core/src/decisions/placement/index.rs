@@ -43,7 +43,7 @@ impl BidIndex {
         }
     }
 
-    /// Removes all bids.
+    /// Removes all bids, and keeps the memory for the next ones.
     pub(crate) fn clear(&mut self) {
         self.present.fill(0);
         self.groups.clear();

@@ -10,7 +10,7 @@ use crate::vocabulary::queue_spec::QueueId;
 pub(crate) struct Exceeded {
     /// The queue with the bound: the claim's own, or one above it.
     pub(crate) queue: QueueId,
-    /// The resource's number.
+    /// The resource, by its number in the cluster's list of resources.
     pub(crate) resource: usize,
     /// What is held there now: by all claims, or, for a quota, by the claims that may not be evicted.
     pub(crate) held: u64,

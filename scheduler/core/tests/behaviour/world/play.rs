@@ -1,4 +1,4 @@
-//! Plays a world.
+//! Applies a list of events to a world, and checks its laws after each.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -19,7 +19,7 @@ use super::{Binding, World, typed};
 use crate::dra::{ClaimFacts, DRIVER};
 use crate::mirror::Reservation;
 
-/// Another driver.
+/// A driver of network cards, which is not ours.
 const NIC: &str = "nic.example.com";
 
 /// Bytes of each device.
