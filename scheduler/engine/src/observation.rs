@@ -16,7 +16,7 @@ pub enum Observation {
     Node(Box<NodeReport>),
     /// A node's sign of life.
     Heartbeat(Heartbeat),
-    /// A node cannot be reached. Its instances may go on running.
+    /// A node cannot be reached, or has connected anew: earlier commands to it may be lost. Its instances may go on running.
     NodeLost(NodeName),
     /// A node is gone for good, and nothing runs there. None of its earlier messages arrives after this: a later report
     /// is that of another node of the same name.

@@ -93,7 +93,7 @@ pub(crate) enum Inbox {
         connection: u64,
         message: wire_types::NodeMessage,
     },
-    /// A node is no longer connected.
+    /// A node is no longer connected, or has connected anew.
     NodeLost(String),
     /// The engine has been told that the claims of this attempt have ended, when readers saw the view of this version.
     Left(Attempt, u64),

@@ -74,9 +74,8 @@ impl Agent {
             self.last_heartbeat = Instant::now();
             self.send(Message::Heartbeat(Heartbeat {}));
         }
-        let is_due = |told: Option<Instant>| told.is_none_or(|told| told.elapsed() >= REPEAT_INTERVAL);
         let is_due = |instance: &Instance| match instance.end {
-            Some(_) => is_due(instance.told_end),
+            Some(_) => instance.told_end.is_none_or(|told| told.elapsed() >= REPEAT_INTERVAL),
             None => instance.started_unix_ms.is_some() && !instance.has_told_start,
         };
         let due = self.instances.iter().filter(|(_, instance)| is_due(instance));

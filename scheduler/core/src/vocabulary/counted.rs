@@ -8,7 +8,7 @@ pub(crate) fn amount(amounts: &BTreeMap<String, u64>, name: &str) -> u64 {
 }
 
 /// The names of which more is wanted than there is: name, wanted amount, available amount.
-pub(crate) fn lacking<'a>(
+fn lacking<'a>(
     wanted: &'a BTreeMap<String, u64>,
     there: &'a BTreeMap<String, u64>,
 ) -> impl Iterator<Item = (&'a str, u64, u64)> {

@@ -1,11 +1,10 @@
 //! On which nodes a device can be used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aliquot_scheduler_core::NodeTerm;
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::api::resource::v1::{Device, ResourceSliceSpec};
-use serde_json::json;
 
 use crate::placement::{self, NODE_NAME};
 
@@ -60,50 +59,43 @@ impl Reach {
 }
 
 /// The nodes on which devices with these reaches can be used together, once they are allocated for `node`; `None`: all.
-///
-/// # Errors
-/// The selector cannot be made.
-pub(crate) fn selector<'a>(
-    reaches: impl Iterator<Item = &'a Reach> + Clone,
-    node: &str,
-) -> Result<Option<NodeSelector>, String> {
+pub(crate) fn selector<'a>(reaches: impl Iterator<Item = &'a Reach> + Clone, node: &str) -> Option<NodeSelector> {
     if reaches.clone().any(|reach| matches!(reach, Reach::Node(_) | Reach::Nowhere)) {
-        return only(node).map(Some);
+        return Some(only(node));
     }
     let terms = reaches.filter_map(|reach| match reach {
         Reach::Selected(term, _) => Some(term),
         _ => None,
     });
     let (mut expressions, mut fields) = (Vec::new(), Vec::new());
-    let mut seen = BTreeSet::new();
     for term in terms {
-        let is_new = |of: &&k8s_openapi::api::core::v1::NodeSelectorRequirement, seen: &mut BTreeSet<String>| {
-            seen.insert(format!("{of:?}"))
-        };
-        expressions.extend(term.match_expressions.iter().flatten().filter(|of| is_new(of, &mut seen)).cloned());
-        fields.extend(term.match_fields.iter().flatten().filter(|of| is_new(of, &mut seen)).cloned());
+        for (all, of_term) in [(&mut expressions, &term.match_expressions), (&mut fields, &term.match_fields)] {
+            for requirement in of_term.iter().flatten() {
+                if !all.contains(requirement) {
+                    all.push(requirement.clone());
+                }
+            }
+        }
     }
     if expressions.is_empty() && fields.is_empty() {
-        return Ok(None);
+        return None;
     }
     let some = |of: Vec<_>| Some(of).filter(|of| !of.is_empty());
     let term = NodeSelectorTerm { match_expressions: some(expressions), match_fields: some(fields) };
-    Ok(Some(NodeSelector { node_selector_terms: vec![term] }))
+    Some(NodeSelector { node_selector_terms: vec![term] })
 }
 
 /// A selector for one node, by its name.
-///
-/// # Errors
-/// The selector cannot be made.
-pub(crate) fn only(node: &str) -> Result<NodeSelector, String> {
-    let field = json!({"key": NODE_NAME, "operator": "In", "values": [node]});
-    let selector = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
-    serde_json::from_value(selector).map_err(|error| error.to_string())
+pub(crate) fn only(node: &str) -> NodeSelector {
+    let (key, operator, values) = (NODE_NAME.to_owned(), "In".to_owned(), Some(vec![node.to_owned()]));
+    let field = NodeSelectorRequirement { key, operator, values };
+    let term = NodeSelectorTerm { match_expressions: None, match_fields: Some(vec![field]) };
+    NodeSelector { node_selector_terms: vec![term] }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -145,9 +137,9 @@ mod tests {
         let all = reach(json!({"allNodes": true}), json!({}));
         let selected = reach(json!({"nodeSelector": zone("a")}), json!({}));
         let local = reach(json!({"nodeName": "n"}), json!({}));
-        let of = |reaches: &[&Reach]| json!(selector(reaches.iter().copied(), "n").unwrap());
+        let of = |reaches: &[&Reach]| json!(selector(reaches.iter().copied(), "n"));
         assert_eq!(of(&[&all]), Value::Null);
         assert_eq!(of(&[&all, &selected, &selected]), zone("a"));
-        assert_eq!(of(&[&all, &local, &selected]), json!(only("n").unwrap()));
+        assert_eq!(of(&[&all, &local, &selected]), json!(only("n")));
     }
 }

@@ -115,10 +115,9 @@ impl Selection {
             self.others = None;
             return;
         }
-        let mut others = self.others.take();
         let keys: Vec<&PoolKey> =
-            if others.is_some() { keys.collect() } else { pools.all().map(|(key, _)| key).collect() };
-        let others = self.others.insert(others.take().unwrap_or_default());
+            if self.others.is_some() { keys.collect() } else { pools.all().map(|(key, _)| key).collect() };
+        let others = self.others.get_or_insert_default();
         for key in keys {
             let found = pools.get(key).map(|pool| found(&self.criteria, expressions, &key.0, pool)).unwrap_or_default();
             match found.is_empty() {

@@ -222,12 +222,16 @@ impl Search<'_> {
 
     fn give(&mut self, device: usize) {
         self.used.insert(device);
-        self.given.iter_mut().last().into_iter().for_each(|given| given.devices.push(device));
+        if let Some(given) = self.given.last_mut() {
+            given.devices.push(device);
+        }
     }
 
     fn take_back(&mut self, device: usize) {
         self.used.remove(&device);
-        self.given.iter_mut().last().into_iter().for_each(|given| _ = given.devices.pop());
+        if let Some(given) = self.given.last_mut() {
+            given.devices.pop();
+        }
     }
 
     /// Whether the request at this place can have a device beside all devices that are given already. It is the last

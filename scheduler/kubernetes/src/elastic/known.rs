@@ -79,7 +79,7 @@ impl Known {
     }
 
     /// Why a claim has lost its part; `None`: it still has its part, or never had one.
-    pub(super) fn loss_of(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Option<String> {
+    fn loss_of(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Option<String> {
         let advice = "delete the claim, and make it anew";
         let Some(gpu) = self.gpu_of(claim) else {
             let status = claim.status.as_ref()?;

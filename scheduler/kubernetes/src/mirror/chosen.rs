@@ -160,7 +160,7 @@ impl Mirror {
     }
 }
 
-fn only_on(node: &str) -> NodeTerm {
+pub(super) fn only_on(node: &str) -> NodeTerm {
     let operator = NodeOperator::In([node.to_owned()].into());
     NodeTerm { requirements: [NodeRequirement { key: NODE_NAME.to_owned(), operator }].into() }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aliquot_scheduler_core::{Constraints, NodeOperator, NodeRequirement, NodeTerm};
+use aliquot_scheduler_core::Constraints;
 use jiff::Timestamp;
 
 use super::Mirror;
+use super::chosen::only_on;
 use crate::elastic::{self, Asked, ElasticGpu, ElasticGpuClaim, ElasticGpuClassDefinition, Given, Name, Step, Use};
-use crate::placement::{self, NODE_NAME};
+use crate::placement;
 use crate::pod::PodFacts;
 
 /// The known classes, claims and parts, and the pods that name claims.
@@ -118,9 +119,7 @@ impl Mirror {
         for index in 0..facts.words.containers.len() {
             let Some(name) = facts.words.elastic_gpu_claim(index) else { continue };
             let Some((node, _)) = self.asked_by_claim(facts, name)?.bound_to else { continue };
-            let operator = NodeOperator::In(BTreeSet::from([node]));
-            let requirement = NodeRequirement { key: NODE_NAME.to_owned(), operator };
-            let terms = BTreeSet::from([NodeTerm { requirements: BTreeSet::from([requirement]) }]);
+            let terms = BTreeSet::from([only_on(&node)]);
             constraints.node_terms = placement::both(std::mem::take(&mut constraints.node_terms), &terms);
         }
         Ok(())

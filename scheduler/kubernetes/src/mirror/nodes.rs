@@ -198,10 +198,10 @@ impl Mirror {
         let spec = match node.facts.spec(&held, &self.ports, is_counted, may_give_out, claimed) {
             Ok(mut spec) => {
                 self.add_what_is_said(name, &mut spec.devices);
-                let taken = |place: &String| held.by_ours.counted.get(place).copied().unwrap_or_default();
-                let places =
-                    self.places_on(name).into_iter().map(|(place, free)| (taken(&place).saturating_add(free), place));
-                spec.counted.extend(places.map(|(all, place)| (place, all)));
+                for (place, free) in self.places_on(name) {
+                    let taken = held.by_ours.counted.get(&place).copied().unwrap_or_default();
+                    spec.counted.insert(place, taken.saturating_add(free));
+                }
                 spec
             }
             Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),

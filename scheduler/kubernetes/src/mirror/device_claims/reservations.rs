@@ -71,6 +71,13 @@ impl Mirror {
             let claim = claims.claims.get(&(facts.namespace.clone(), name.clone()));
             claim.ok_or_else(|| format!("there is no ResourceClaim {name:?} any more"))
         };
+        let unallocated = |name: &String| {
+            let claim = claim(name)?;
+            match claim.allocation {
+                None => Ok(claim),
+                Some(_) => Err(format!("ResourceClaim {name:?} was allocated meanwhile")),
+            }
+        };
         let mut reservations = Vec::new();
         for name in &means.claimed.reserve {
             let claim = claim(name)?;
@@ -88,10 +95,7 @@ impl Mirror {
         let mut given = Given { start, pod: facts, parts: Vec::new() };
         let mut held = Vec::new();
         for name in &means.claimed.allocate {
-            let claim = claim(name)?;
-            if claim.allocation.is_some() {
-                return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
-            }
+            let claim = unallocated(name)?;
             let before = parts.len();
             let ask = claim.ask.as_ref().map_err(Clone::clone)?;
             let choices: Vec<usize> = choices.by_ref().take(ask.requests.len()).collect();
@@ -105,10 +109,7 @@ impl Mirror {
         }
         let mut asks = Vec::new();
         for name in &means.claimed.others {
-            let claim = claim(name)?;
-            if claim.allocation.is_some() {
-                return Err(format!("ResourceClaim {name:?} was allocated meanwhile"));
-            }
+            let claim = unallocated(name)?;
             asks.push((claim, claim.ask.as_ref().map_err(Clone::clone)?));
         }
         let (allocations, others) = self.allocate_others(&asks, &start.node)?;
@@ -143,7 +144,7 @@ impl Mirror {
         let config = self.configurations(ask, choices);
         Ok(AllocationResult {
             devices: Some(DeviceAllocationResult { results: Some(results), config }),
-            node_selector: Some(dra::only(&given.start.node)?),
+            node_selector: Some(dra::only(&given.start.node)),
             allocation_timestamp: None,
         })
     }

@@ -147,7 +147,7 @@ impl Mirror {
                     results: Some(of_claim.iter().map(result).collect()),
                     config: self.configurations(ask, &choices),
                 }),
-                node_selector: dra::selector(of_claim.iter().map(|(_, device)| device.reach), node)?,
+                node_selector: dra::selector(of_claim.iter().map(|(_, device)| device.reach), node),
                 allocation_timestamp: None,
             });
         }
@@ -155,8 +155,8 @@ impl Mirror {
     }
 
     fn without_devices(&self, claims: &[(&ClaimFacts, &Ask)], failure: Failure, node: &str) -> String {
-        let all = claims.iter().flat_map(|(claim, ask)| ask.requests.iter().map(move |request| (claim, request)));
-        let Some((claim, request)) = all.into_iter().nth(failure.request) else {
+        let mut all = claims.iter().flat_map(|(claim, ask)| ask.requests.iter().map(move |request| (claim, request)));
+        let Some((claim, request)) = all.nth(failure.request) else {
             return "its claims have changed".into();
         };
         let drivers = request.choices.iter().filter_map(|choice| self.device_claims.driver_of(choice));
