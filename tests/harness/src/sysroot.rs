@@ -53,6 +53,19 @@ impl Sysroot {
         HostProgram::variant(name, SUITE, &arguments)
     }
 
+    /// The files to which programs are linked: the C library's shared objects, the compiler's support library, and the
+    /// archive with the functions that the C library has in each program instead of in itself.
+    #[must_use]
+    pub fn libraries(&self) -> Vec<PathBuf> {
+        let shared = ["lib/x86_64-linux-gnu", "lib64"]
+            .iter()
+            .flat_map(|dir| fs::read_dir(self.dir.join(dir)).expect("a directory of the C library").flatten())
+            .filter(|entry| entry.file_name().to_string_lossy().contains(".so"))
+            .filter_map(|entry| fs::canonicalize(entry.path()).ok())
+            .filter(|file| file.is_file());
+        shared.chain([self.dir.join(LIBRARIES).join("libc_nonshared.a")]).collect()
+    }
+
     /// A root file system with this C library, the driver, and `programs` in `/bin`.
     #[must_use]
     pub fn root(&self, programs: &[&HostProgram]) -> RootFs {

@@ -39,6 +39,9 @@ const FILES: [&str; 6] =
 struct Args {
     /// The folder to make; it must not exist, or be empty
     out_dir: PathBuf,
+    /// Directory with programs and libraries that are built already, to pack instead of building them for old C libraries
+    #[arg(long, value_name = "DIR", conflicts_with = "build_dir")]
+    programs: Option<PathBuf>,
     /// Directory for intermediate build files [default: gpu-check in cargo's target directory]
     #[arg(long, value_name = "DIR")]
     build_dir: Option<PathBuf>,
@@ -59,22 +62,20 @@ fn main() -> ExitCode {
 
 fn pack(args: &Args) -> anyhow::Result<()> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let workspace = package.join("../..").canonicalize()?;
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
-    let build_dir = args.build_dir.clone().unwrap_or_else(|| target_dir.join("gpu-check"));
     let out_dir = &args.out_dir;
     if fs::read_dir(out_dir).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{} is not empty; name another folder or remove it", out_dir.display());
     }
-    fs::create_dir_all(&build_dir)?;
-    let build_dir = build_dir.canonicalize()?;
-    let linker = linker(&build_dir)?;
-    let built = build(&workspace, &build_dir, &linker)?;
+    let built = match &args.programs {
+        Some(dir) => dir.clone(),
+        None => build_for_floor(args.build_dir.as_deref(), &PROGRAMS, &[])?,
+    };
 
     fs::create_dir_all(out_dir).with_context(|| format!("cannot make {}", out_dir.display()))?;
+    let mut needed = (0, 0);
     for (_, file) in PROGRAMS.iter().chain(&LIBRARIES) {
         let (from, to) = (built.join(file), out_dir.join(file));
-        check_floor(&from)?;
+        needed = needed.max(needed_glibc(&from)?);
         fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     }
     for file in FILES {
@@ -92,11 +93,51 @@ fn pack(args: &Args) -> anyhow::Result<()> {
         );
     }
     println!(
-        "{}: {:.1} MiB; on the machine with the GPU: ./run.sh",
+        "{}: {:.1} MiB; on the machine with the GPU, which needs glibc {}.{} or newer: ./run.sh",
         out_dir.display(),
-        bytes as f64 / f64::from(1 << 20)
+        bytes as f64 / f64::from(1 << 20),
+        needed.0,
+        needed.1
     );
     Ok(())
+}
+
+/// Builds `programs` and [`LIBRARIES`] so that they start with a C library as old as [`GLIBC_FLOOR`], and returns the
+/// directory that holds them. Without a `build_dir` a directory in cargo's target directory is used. The `settings` are
+/// cargo's, as for its option `--config`.
+fn build_for_floor(build_dir: Option<&Path>, programs: &[(&str, &str)], settings: &[&str]) -> anyhow::Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
+    let in_target = || {
+        let target_dir = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace.join("target"), PathBuf::from);
+        target_dir.join("gpu-check")
+    };
+    let build_dir = build_dir.map_or_else(in_target, Path::to_owned);
+    fs::create_dir_all(&build_dir)?;
+    let build_dir = build_dir.canonicalize()?;
+    let linker = linker(&build_dir)?;
+
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace).args(["build", "--release", "--target", TARGET, "--target-dir"]).arg(&build_dir);
+    cargo.arg("--config").arg(format!("target.{TARGET}.linker={:?}", linker.display().to_string()));
+    for setting in ["profile.release.strip=\"symbols\""].iter().chain(settings) {
+        cargo.args(["--config", setting]);
+    }
+    for (package, program) in programs {
+        cargo.args(["--package", package, "--bin", program]);
+    }
+    // With `--lib`, cargo builds the packages' libraries.
+    cargo.arg("--lib").args(LIBRARIES.iter().flat_map(|(package, _)| ["--package", package]));
+    run(&mut cargo)?;
+
+    let built = build_dir.join(TARGET).join("release");
+    for (_, file) in programs.iter().chain(&LIBRARIES) {
+        let path = built.join(file);
+        let (needed, (major, minor)) = (needed_glibc(&path)?, GLIBC_FLOOR);
+        if needed > GLIBC_FLOOR {
+            bail!("{} needs glibc {}.{}, which is newer than {major}.{minor}", path.display(), needed.0, needed.1);
+        }
+    }
+    Ok(built)
 }
 
 /// Makes a linker script in `build_dir` that links for [`GLIBC_FLOOR`].
@@ -123,21 +164,6 @@ fn linker(build_dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(script)
 }
 
-/// Builds the programs and libraries, and returns the directory that holds them.
-fn build(workspace: &Path, build_dir: &Path, linker: &Path) -> anyhow::Result<PathBuf> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace).args(["build", "--release", "--target", TARGET, "--target-dir"]).arg(build_dir);
-    cargo.arg("--config").arg(format!("target.{TARGET}.linker={:?}", linker.display().to_string()));
-    cargo.args(["--config", "profile.release.strip=\"symbols\""]);
-    for (package, program) in PROGRAMS {
-        cargo.args(["--package", package, "--bin", program]);
-    }
-    // With `--lib`, cargo builds the packages' libraries.
-    cargo.arg("--lib").args(LIBRARIES.iter().flat_map(|(package, _)| ["--package", package]));
-    run(&mut cargo)?;
-    Ok(build_dir.join(TARGET).join("release"))
-}
-
 fn run(command: &mut Command) -> anyhow::Result<()> {
     let name = command.get_program().display().to_string();
     let status = command.status().with_context(|| format!("cannot start {name}"))?;
@@ -147,16 +173,12 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fails if `program` needs a newer C library than [`GLIBC_FLOOR`].
-fn check_floor(program: &Path) -> anyhow::Result<()> {
+/// The oldest version of glibc (major, minor) with which `program` starts.
+fn needed_glibc(program: &Path) -> anyhow::Result<(u32, u32)> {
     let data = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
-    for version in needed_versions(&data)? {
-        if glibc_version(&version).is_some_and(|needed| needed > GLIBC_FLOOR) {
-            let (major, minor) = GLIBC_FLOOR;
-            bail!("{} needs {version}, which is newer than GLIBC_{major}.{minor}", program.display());
-        }
-    }
-    Ok(())
+    let versions = needed_versions(&data).with_context(|| format!("cannot tell what {} needs", program.display()))?;
+    let needed = versions.iter().filter_map(|version| glibc_version(version)).max();
+    needed.with_context(|| format!("{} needs no version of glibc: it is not a program for it", program.display()))
 }
 
 /// The symbol versions that a program needs from its libraries.
@@ -186,6 +208,14 @@ fn glibc_version(version: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_are_built_for_the_oldest_c_library() {
+        // The check itself stands for all programs. The suite `pack` looks at the functions that the others need.
+        let check = PROGRAMS.iter().position(|(_, program)| *program == "aliquot-gpu-check").unwrap();
+        let built = build_for_floor(None, &PROGRAMS[check..=check], &["profile.release.opt-level=0"]).unwrap();
+        assert!(needed_glibc(&built.join("aliquot-gpu-check")).unwrap() <= GLIBC_FLOOR);
+    }
 
     #[test]
     fn versions_are_compared_as_numbers() {
