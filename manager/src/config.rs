@@ -64,11 +64,10 @@ pub struct Settings {
     /// Directory to publish slices in as CDI devices, or "off" [default: /var/run/cdi, off for an ordinary user]
     #[arg(long, value_name = "DIR|off")]
     pub cdi_dir: Option<CdiDir>,
-    /// How log lines look [default: text]
+    /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// What is logged: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default:
-    /// info]
+    /// Log level: error, warn, info, debug, trace, or a filter such as aliquot_manager::attach=debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// Priority class of slices that ask for none: latency-critical, standard or batch [default: standard]
@@ -142,7 +141,7 @@ pub struct Config {
     pub cluster: Option<cluster::Config>,
     /// Priority class of slices that do not ask for one.
     pub default_priority_class: QosClass,
-    /// How log lines look.
+    /// Format of log lines.
     pub log_format: LogFormat,
     /// Log level or filter.
     pub log_level: String,

@@ -15,7 +15,7 @@ use commands::serve::{ServeArgs, serve};
 use commands::simulate::{SimulateArgs, simulate};
 use commands::steady::{SteadyArgs, steady};
 
-/// Decides which claims go where in a cluster.
+/// Schedules claims for GPUs in a cluster.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -25,22 +25,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a snapshot of a cluster until nothing changes and print the plan; or play a trace through a placement
-    /// policy, one task after another, and say how much could be placed.
+    /// Schedule a snapshot of a cluster until nothing changes and print the plan; or place the tasks of a trace one
+    /// after another and print how much was placed.
     Replay(ReplayArgs),
-    /// Say what would change in a snapshot of a cluster: with more nodes, other claims, another policy.
+    /// Print how a change of a snapshot changes the plan: more nodes, other claims, another policy.
     Simulate(SimulateArgs),
-    /// Say why a claim of a snapshot waits or was evicted, and what would help.
+    /// Explain why a claim of a snapshot waits or was evicted, and suggest changes.
     Explain(ExplainArgs),
-    /// Play a cluster in which tasks come and end at random, and print as JSON what was lost or had to wait.
+    /// Simulate a cluster in which tasks arrive and end at random, and print the lost or delayed tasks as JSON.
     Steady(SteadyArgs),
-    /// Serve machines without Kubernetes: nodes join it, and users submit jobs to it.
+    /// Serve machines without Kubernetes: nodes join the scheduler, and users submit jobs to it.
     Serve(ServeArgs),
     /// Start a whole cluster on this machine, with simulated GPUs, to try it out. Ctrl-C ends it.
     Dev(DevArgs),
     /// Schedule the pods of a Kubernetes cluster that name this scheduler.
     Kubernetes(KubernetesArgs),
-    /// Write what a scheduler that serves must remember into a new file, whether it runs or not.
+    /// Copy the state of `serve` into a new file, whether that scheduler runs or not.
     Backup(BackupArgs),
 }
 

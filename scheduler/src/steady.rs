@@ -34,21 +34,21 @@ const DURATION_MS: u64 = 3_600_000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// It is lost.
+    /// The task is lost.
     #[default]
     Loss,
-    /// It waits. Whoever fits may go before it.
+    /// The task waits. A later task that fits may start before it.
     Queue,
 }
 
 /// The parameters of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Play {
-    /// Device time that tasks ask for, in percent of what there is.
+    /// The offered load: the device time that tasks request, in percent of the capacity.
     pub load_percent: u32,
-    /// What happens to tasks that do not fit.
+    /// The treatment of tasks that do not fit.
     pub mode: Mode,
-    /// How nodes are chosen.
+    /// The placement policy.
     pub policy: PolicyName,
     /// Whether running tasks are moved to make room.
     pub consolidate: bool,
@@ -66,13 +66,16 @@ pub struct Play {
 /// If two nodes have the same name, none has a device, or no task asks for one.
 pub fn play(nodes: &[NodeSpec], tasks: &[Task], play: &Play) -> Result<Report> {
     let devices: usize = nodes.iter().map(|node| node.devices.len()).sum();
-    ensure!(devices > 0, "no node has a device, and load is measured by these; list nodes that have some");
+    ensure!(
+        devices > 0,
+        "no node has a device, and the load is a percentage of the devices' time; list nodes with devices"
+    );
     ensure!(
         tasks.iter().any(|task| task.request.total_core() > 0),
-        "no task asks for device time, and load is measured by this; list tasks that do"
+        "no task requests device time, and the load is measured in device time; list tasks that request some"
     );
-    ensure!(play.load_percent > 0, "a load of 0 % means that no task ever comes; say how much is asked for");
-    ensure!(play.count > 0, "no task is counted; say how many");
+    ensure!(play.load_percent > 0, "the load is 0 %, so that no task ever arrives; give 1 or more");
+    ensure!(play.count > 0, "the number of counted tasks is 0; give 1 or more");
     let workload = Workload::new(nodes, tasks, play.load_percent, play.seed);
     Run::new(nodes, tasks, play)?.play(workload, play)
 }
@@ -94,7 +97,7 @@ struct Run {
     tally: Tally,
 }
 
-/// What decides where tasks go.
+/// The part of the core that places tasks.
 enum Decider {
     /// One decision for each arriving task. If no task waits and no task is moved, a cycle would decide the same, but
     /// take ten times as long.

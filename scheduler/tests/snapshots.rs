@@ -342,7 +342,7 @@ fn a_snapshot_and_a_trace_do_not_mix() {
     assert!(refused(&["replay", "--nodes", "n.csv", "--arrivals", "a.csv", "--json"]).contains("--json"));
     assert!(refused(&["replay", "--nodes", "n.csv"]).contains("--arrivals"));
     assert!(refused(&["replay"]).contains("SNAPSHOT"));
-    assert!(refused(&["simulate", &snapshot]).contains("nothing is changed"));
+    assert!(refused(&["simulate", &snapshot]).contains("no change is given"));
     assert!(refused(&["simulate", &snapshot, "--add-nodes", "x=1"]).contains("there is no node \"x\""));
     assert!(refused(&["simulate", &snapshot, "--add-nodes", "x"]).contains("write NODE=COUNT"));
     assert!(refused(&["simulate", &snapshot, "--remove-node", "x"]).contains("there is no node \"x\""));

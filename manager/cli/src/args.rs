@@ -52,10 +52,10 @@ Examples:
                                                       Run a command in a slice of its own
   aliquot slice create train --gpu-core 30 --gpu-memory 4GiB
   podman run --device aliquot.dev/slice=train …       Run a container in a slice
-  aliquot ps                                          Who uses what
-  aliquot doctor                                      What works on this machine, and what to do about the rest
-  aliquot submit --gpu-core 30 -- python train.py     Run a command somewhere in the cluster
-  aliquot jobs                                        What runs and waits in the cluster
+  aliquot ps                                          Show the use of each slice
+  aliquot doctor                                      Check this machine, and suggest repairs
+  aliquot submit --gpu-core 30 -- python train.py     Run a command on a node of the cluster
+  aliquot jobs                                        List the running and waiting jobs
   aliquot dev                                         Try a whole cluster on this machine; needs no GPU
 
 Exit status:
@@ -64,7 +64,7 @@ Exit status:
 
 Environment:
   ALIQUOT_SOCKET      Unix socket of the node manager
-  ALIQUOT_SCHEDULER   Unix socket of the cluster's scheduler, or a file of credentials for one elsewhere
+  ALIQUOT_SCHEDULER   Unix socket of the scheduler, or a file of credentials for one on another machine
   NO_COLOR            no colours"
 )]
 pub(crate) struct Cli {
@@ -109,7 +109,7 @@ fn scheduler_path(path: OsString) -> Result<PathBuf, String> {
 
 fn path_or_unset(path: OsString, variable: &str) -> Result<PathBuf, String> {
     match path.is_empty() {
-        true => Err(format!("the path is empty; name the socket, or unset {variable} for the usual one")),
+        true => Err(format!("the path is empty; name the socket, or unset {variable} for the default")),
         false => Ok(path.into()),
     }
 }
@@ -146,12 +146,12 @@ pub(crate) enum Command {
     /// A worker of `aliquot demo`: a plain driver-API program.
     #[command(hide = true)]
     DemoWorker(DemoWorkerArgs),
-    /// The child of `aliquot doctor` that reports with which libraries it was started.
+    /// The child of `aliquot doctor`. It reports the libraries that were loaded at its start.
     #[command(hide = true)]
     DoctorProbe,
 }
 
-/// Reads an interval in seconds, 0.1 to 3600.
+/// Reads an interval of 0.1 to 3600 seconds.
 fn interval(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
@@ -161,7 +161,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Print the completion script for a shell.
 ///
-/// With it the shell completes commands, options, and the names of slices, jobs, queues and nodes.
+/// With the script the shell completes commands, options, and the names of slices, jobs, queues and nodes.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

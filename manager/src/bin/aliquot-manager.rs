@@ -7,10 +7,10 @@ use aliquot_manager::config::{Config, Settings};
 use aliquot_manager::{daemon, relay, runtime_mount};
 use clap::Parser;
 
-/// The node manager of Aliquot: gives containers exact parts of this node's GPUs and keeps watch over them.
+/// The node manager of Aliquot: gives containers exact parts of this node's GPUs, and watches their use.
 ///
-/// It runs in the foreground, logs to standard error, and ends on SIGTERM or SIGINT; what runs in slices stays limited.
-/// As root it serves the whole node, as an ordinary user that user.
+/// It runs in the foreground, logs to standard error, and ends on SIGTERM or SIGINT. Programs in slices then keep
+/// running, within their limits. As root it serves all users of the node; as an ordinary user it serves only that user.
 #[derive(Parser)]
 #[command(
     version,
@@ -25,18 +25,18 @@ struct Arguments {
     /// user, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Mount a memory file system on the runtime directory, unless one is mounted there, and exit: for an init
+    /// Mount a memory file system on the runtime directory, unless one is mounted there, and exit. This is for an init
     /// container that has the node's /run with mount propagation
     #[arg(long)]
     mount_runtime_dir: bool,
     /// Check whether the configuration and the given flags can be used, and exit: with status 0 if they can
     #[arg(long, conflicts_with = "mount_runtime_dir")]
     check_config: bool,
-    /// Wait for the manager that uses the same directories to end, instead of failing: for an upgrade that starts the new
-    /// one first
+    /// If another manager uses the same directories, wait until it ends instead of failing. This is for an upgrade that
+    /// starts the new manager first
     #[arg(long)]
     stand_by: bool,
-    /// Run as a relay, to which kubelet stays connected while managers come and go: needs relay = true in the
+    /// Run as a relay: kubelet stays connected to the relay while managers are replaced. This needs relay = true in the
     /// configuration's table [kubernetes]
     #[arg(long, conflicts_with_all = ["mount_runtime_dir", "stand_by"])]
     relay: bool,

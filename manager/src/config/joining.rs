@@ -6,14 +6,14 @@ use clap::Args;
 /// What can be set as a flag of the table `[cluster]`.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Joining {
-    /// Take part in a cluster without Kubernetes, with this token of its scheduler: aliquot token. A node that
-    /// has joined once needs none
+    /// Join a cluster without Kubernetes with this token, which `aliquot token` prints. A node that has joined once
+    /// needs no token
     #[arg(long, value_name = "TOKEN")]
     join: Option<String>,
-    /// Take part in the cluster of the scheduler at this address; of several schedulers name all, separated by commas
+    /// Address of the cluster's scheduler; the addresses of several schedulers are separated by commas
     #[arg(long, value_name = "HOST:PORT")]
     scheduler: Option<String>,
-    /// This node's name in that cluster [default: the host's name]
+    /// Name of this node in the cluster [default: the host's name]
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
 }

@@ -99,8 +99,8 @@ pub struct KubernetesConfig {
 /// The flags that change these settings.
 #[derive(Args, Clone, Debug, Default)]
 pub struct KubernetesFlags {
-    /// Where the replicas of the cluster's scheduler take reports of what slices use, several separated by commas; in place
-    /// of reports_to in the configuration's table [kubernetes] [default: nothing is reported]
+    /// Addresses to which to report the use of slices: those of the scheduler's replicas, separated by commas. Replaces
+    /// reports_to in the configuration's table [kubernetes] [default: nothing is reported]
     #[arg(long, value_name = "HOST:PORT")]
     reports_to: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use aliquot_dialects::quantity;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Says who uses what of a cluster's GPUs, and why a pod waits.
+/// Shows the use of a cluster's GPUs, and explains why a pod waits.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-aliquot", bin_name = "kubectl aliquot", version)]
 pub struct Cli {
@@ -18,37 +18,37 @@ pub struct Cli {
 
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Names the API server [default: $KUBECONFIG, else ~/.kube/config]
+    /// Kubeconfig file that names the API server [default: $KUBECONFIG, else ~/.kube/config]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig to use
+    /// Context of the kubeconfig
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) context: Option<String>,
-    /// The namespace of pods [default: the context's]
+    /// Namespace of the pods [default: the context's]
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
-    /// Where Aliquot's scheduler and managers run
+    /// Namespace of Aliquot's scheduler and managers
     #[arg(long, value_name = "NAME", global = true, default_value = "aliquot-system")]
     pub(crate) system_namespace: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Say why a pod waits and what would help, what it has of which device, or why it was evicted
+    /// Explain why a pod waits or was evicted and suggest changes, or show its parts of devices
     Explain(ExplainArgs),
-    /// Show the queues: what they are guaranteed, may have, hold and wait for
+    /// Show the queues with their guarantees, limits, use and waiting requests
     Queues(OutputArgs),
-    /// Show who has which part of which device
+    /// Show the pods' parts of devices
     Slices(SlicesArgs),
-    /// Show the same with what is used of it, as the nodes' managers measure it
+    /// Show the pods' parts of devices with their use, as measured by the nodes' managers
     Top(SlicesArgs),
-    /// Say where pods would start and whom they would evict, or why they would wait; they are not made
+    /// Predict where pods would start and which pods they would evict, or why they would wait, without creating them
     ///
     /// The exit code is 0 if all of them would start, and 3 if some would wait.
     WhatIf(WhatIfArgs),
 }
 
-/// How to print.
+/// The output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A table.
@@ -62,14 +62,14 @@ pub(crate) enum Format {
 
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct OutputArgs {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t)]
     pub(crate) output: Format,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The pod
+    /// Pod, as NAME or pod/NAME
     pub(crate) pod: PodName,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
@@ -77,7 +77,7 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SlicesArgs {
-    /// Those of all namespaces, and devices that nobody has a part of
+    /// Show all namespaces, and also unallocated devices
     #[arg(short = 'A', long)]
     pub(crate) all_namespaces: bool,
     #[command(flatten)]
@@ -86,28 +86,28 @@ pub(crate) struct SlicesArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct WhatIfArgs {
-    /// A manifest of a pod, or of a workload that makes pods; - is standard input
+    /// Manifest of a pod, or of a workload that creates pods; - reads standard input
     #[arg(short, long, value_name = "FILE", required_unless_present = "gpu_core")]
     pub(crate) filename: Option<PathBuf>,
-    /// The part of each GPU's time, in percent; instead of what the manifest asks for
+    /// Share of each GPU's time, in percent; replaces the request of the manifest
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) gpu_core: Option<u32>,
-    /// The part of each GPU's memory, for example 8Gi [default: as large a part as of its time]
+    /// Memory on each GPU, for example 8Gi [default: the same percentage as --gpu-core]
     #[arg(long, value_name = "AMOUNT", requires = "gpu_core")]
     pub(crate) gpu_memory: Option<Bytes>,
-    /// How many GPUs each pod has a part of
+    /// Number of GPUs for each pod
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "gpu_core", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) gpus: u16,
-    /// How many pods [default: 1, or as many as the manifest's workload makes]
+    /// Number of pods [default: 1, or the number of the manifest's workload]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) count: Option<u32>,
-    /// All pods start together or none does
+    /// Treat the pods as a gang: all start together or none does
     #[arg(long)]
     pub(crate) gang: bool,
-    /// The queue [default: what the manifest or the namespace says]
+    /// Queue of the pods [default: the queue of the manifest or of the namespace]
     #[arg(long, value_name = "NAME")]
     pub(crate) queue: Option<String>,
-    /// The priority [default: what the manifest says, or 0]
+    /// Priority of the pods [default: the priority of the manifest, or 0]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub(crate) priority: Option<i32>,
     #[command(flatten)]
@@ -125,7 +125,7 @@ impl FromStr for PodName {
         let name = match text.split_once('/') {
             None => text,
             Some(("pod" | "pods" | "po", name)) => name,
-            Some((kind, _)) => return Err(format!("{kind:?} is no pod; name one as NAME or pod/NAME")),
+            Some((kind, _)) => return Err(format!("{kind:?} is not a pod; name a pod as NAME or pod/NAME")),
         };
         match name.is_empty() || name.contains('/') {
             true => Err("name a pod as NAME or pod/NAME, and its namespace with -n".to_owned()),
@@ -145,8 +145,9 @@ impl FromStr for Bytes {
         let of_kubernetes = text.strip_suffix("iB").map_or_else(|| text.to_owned(), |number| format!("{number}i"));
         match quantity::whole(&of_kubernetes) {
             Ok(bytes) if bytes > 0 => Ok(Bytes(bytes)),
-            Ok(_) => Err("0 is no memory; leave --gpu-memory out for as large a part as of the time".to_owned()),
-            Err(_) => Err(format!("{text:?} is no amount of memory; write for example 8Gi or 512Mi")),
+            Ok(_) => Err("the amount of memory is 0; leave --gpu-memory out to get the same percentage as of the time"
+                .to_owned()),
+            Err(_) => Err(format!("{text:?} is not an amount of memory; write for example 8Gi or 512Mi")),
         }
     }
 }

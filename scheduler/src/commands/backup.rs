@@ -11,12 +11,12 @@ use tonic::transport::Endpoint;
 
 #[derive(clap::Args)]
 pub(crate) struct BackupArgs {
-    /// The new file; one that exists is not replaced
+    /// The new file; an existing file is not replaced
     file: PathBuf,
     /// The socket of the scheduler, if it runs
     #[arg(long, value_name = "PATH", default_value = "/run/aliquot/scheduler.sock")]
     socket: PathBuf,
-    /// Where the scheduler keeps what it must remember, if it does not run
+    /// The scheduler's state directory, which is read if the scheduler does not run
     #[arg(long, value_name = "DIR", default_value = "/var/lib/aliquot/scheduler")]
     state_dir: PathBuf,
 }

@@ -12,7 +12,7 @@ use clap::Args;
 pub(crate) struct ExplainArgs {
     /// The snapshot.
     snapshot: PathBuf,
-    /// The claim: NAME, or NAMESPACE/NAME.
+    /// The claim, as NAME or NAMESPACE/NAME.
     claim: String,
 }
 

@@ -18,39 +18,42 @@ const NAMESPACE: &str = "aliquot-system";
 
 #[derive(clap::Args)]
 pub(crate) struct KubernetesArgs {
-    /// Names the API server [default: the cluster that this is a pod of]
+    /// Kubeconfig file that names the API server [default: the cluster of this pod]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Pods with this schedulerName are scheduled
+    /// Schedule the pods with this schedulerName
     #[arg(long, value_name = "NAME", default_value = "aliquot")]
     scheduler_name: String,
-    /// The namespace of the Lease by which replicas elect a leader, of Secrets with certificates, and of the managers [default: the pod's own, or aliquot-system]
+    /// Namespace of the managers, of the Lease by which replicas elect a leader, and of the Secrets with certificates
+    /// [default: the pod's own, or aliquot-system]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// The placement policy
+    /// Placement policy
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyName,
-    /// Labels of nodes that say where they stand, the outermost first, for example
-    /// topology.kubernetes.io/zone,example.com/rack: a gang may have to stay within one
+    /// Node labels that describe the topology, the outermost first, for example
+    /// topology.kubernetes.io/zone,example.com/rack. A gang can be required to stay within one value of a label
     #[arg(long, value_name = "LABEL,LABEL", value_delimiter = ',', default_value = "kubernetes.io/hostname")]
     topology: Vec<String>,
-    /// Where Prometheus and probes are answered: /metrics, /healthz and /readyz [default: nowhere]
+    /// Address on which to serve /metrics, /healthz and /readyz [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_address: Option<SocketAddr>,
-    /// Where `kubectl aliquot` is answered, an address of a loopback: whoever reaches it may ask [default: nowhere]
+    /// Address on which to answer `kubectl aliquot`. It must be a loopback address, because callers are not
+    /// authenticated [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     questions_address: Option<SocketAddr>,
-    /// Where the API server has objects reviewed when they are made, over TLS with a certificate that replicas make
-    /// themselves. It reaches them by the Service aliquot-scheduler-webhook [default: nowhere]
+    /// Address on which to serve the admission webhook, over TLS with a certificate that the replicas make themselves.
+    /// The API server reaches it by the Service aliquot-scheduler-webhook [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     webhook_address: Option<SocketAddr>,
-    /// Where the nodes' managers report what slices use and how devices are, over TLS with certificates that replicas make
-    /// themselves. Managers reach replicas by the Service aliquot-scheduler-reports [default: nowhere]
+    /// Address on which to take the managers' reports about the use of slices and the health of devices, over TLS with
+    /// certificates that the replicas make themselves. Managers reach it by the Service aliquot-scheduler-reports
+    /// [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     reports_address: Option<SocketAddr>,
     #[command(flatten)]
     extender: ExtenderArgs,
-    /// What to log, as for RUST_LOG
+    /// Log level or filter, in the syntax of RUST_LOG
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: String,
 }
@@ -58,21 +61,21 @@ pub(crate) struct KubernetesArgs {
 // For kube-scheduler, which keeps its pods and asks about devices.
 #[derive(clap::Args)]
 struct ExtenderArgs {
-    /// Where kube-scheduler's extender protocol is answered. Without a certificate whoever reaches it may bind pods, so
-    /// it is an address of a loopback then, or one that only kube-scheduler reaches [default: nowhere]
+    /// Address on which to serve kube-scheduler's extender protocol. Without a certificate every caller can bind pods:
+    /// use a loopback address, or one that only kube-scheduler reaches [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     extender_address: Option<SocketAddr>,
-    /// The certificate of the extender, in PEM
+    /// PEM file with the certificate of the extender
     #[arg(long, value_name = "FILE", requires_all = ["extender_address", "extender_key"])]
     extender_certificate: Option<PathBuf>,
-    /// The key of this certificate, in PEM
+    /// PEM file with the key of this certificate
     #[arg(long, value_name = "FILE", requires = "extender_certificate")]
     extender_key: Option<PathBuf>,
-    /// Whoever asks the extender must have a certificate of this authority, in PEM [default: anybody may ask]
+    /// PEM file with the authority of the clients' certificates [default: clients need no certificate]
     #[arg(long, value_name = "FILE", requires = "extender_certificate")]
     extender_client_authority: Option<PathBuf>,
-    /// Where kube-scheduler reaches the extender of this replica while it leads, as in https://10.0.0.7:9408: the others
-    /// send it there
+    /// URL by which kube-scheduler reaches the extender of this replica, as in https://10.0.0.7:9408. The other
+    /// replicas redirect kube-scheduler there while this replica leads
     #[arg(long, value_name = "URL", requires = "extender_address", value_parser = url)]
     extender_url: Option<String>,
 }
@@ -142,7 +145,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener> {
 fn listen_on_loopback(address: SocketAddr) -> Result<TcpListener> {
     ensure!(
         address.ip().is_loopback(),
-        "--questions-address is {address}, and whoever reaches it may ask; name an address of a loopback: 127.0.0.1:9407"
+        "--questions-address is {address}, but callers are not authenticated; give a loopback address, such as 127.0.0.1:9407"
     );
     listen(address)
 }

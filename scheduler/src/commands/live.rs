@@ -15,8 +15,8 @@ const USAGE_HALF_LIFE_MS: u64 = 7 * 24 * 3_600_000;
 
 /// Logs to standard error from now on.
 pub(crate) fn start_log(level: &str) -> Result<()> {
-    let filter =
-        tracing_subscriber::EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?} is no filter"))?;
+    let filter = tracing_subscriber::EnvFilter::try_new(level)
+        .with_context(|| format!("--log-level {level:?} is not a level or a filter"))?;
     let has_colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(has_colours).with_writer(std::io::stderr).init();
     Ok(())

@@ -18,10 +18,10 @@ pub(crate) struct ReplayArgs {
     /// The snapshot of a cluster.
     #[arg(required_unless_present = "nodes", conflicts_with_all = TraceArgs::NAMES)]
     snapshot: Option<PathBuf>,
-    /// Run so many cycles at most, instead of until nothing changes.
+    /// Run at most this number of cycles, instead of until nothing changes.
     #[arg(long, conflicts_with_all = TraceArgs::NAMES, help_heading = "Of a snapshot")]
     cycles: Option<usize>,
-    /// Write the state at the end as a snapshot; after a trace, what was dropped waits in it.
+    /// Write the final state to this file as a snapshot. After a trace, the tasks that were not placed wait in it.
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
     /// Print JSON.

@@ -20,25 +20,25 @@ pub(crate) struct ServeArgs {
     /// Configuration file [default: /etc/aliquot/scheduler.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where to listen for nodes [default: 0.0.0.0:7460]
+    /// Address on which to listen for nodes [default: 0.0.0.0:7460]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// Where nodes reach this scheduler [default: this machine's name, and the port that it listens on]
+    /// Address by which nodes reach this scheduler [default: this machine's name and the port of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
-    /// The socket for users [default: /run/aliquot/scheduler.sock]
+    /// Unix socket for users [default: /run/aliquot/scheduler.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Where the scheduler keeps what it must remember [default: /var/lib/aliquot/scheduler]
+    /// Directory for the scheduler's state [default: /var/lib/aliquot/scheduler]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Where to serve /metrics and /healthz, without encryption [default: nowhere]
+    /// Address on which to serve /metrics and /healthz, without encryption [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_address: Option<SocketAddr>,
-    /// The placement policy
+    /// Placement policy
     #[arg(long, value_enum, default_value_t)]
     policy: PolicyName,
-    /// What to log, as for RUST_LOG
+    /// Log level or filter, in the syntax of RUST_LOG
     #[arg(long, value_name = "FILTER", default_value = "info")]
     log_level: String,
 }

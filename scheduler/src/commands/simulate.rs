@@ -14,24 +14,22 @@ use clap::Args;
 pub(crate) struct SimulateArgs {
     /// The snapshot.
     snapshot: PathBuf,
-    /// Nodes, queues, pod groups and claims that come in addition: a file in the snapshot's format, or - for the
-    /// standard input.
+    /// Add the nodes, queues, pod groups and claims of this file in the snapshot's format; - reads standard input.
     #[arg(long, value_name = "FILE")]
     add: Vec<PathBuf>,
-    /// So many more nodes like this one, with all that is on them free.
+    /// Add COUNT nodes like NODE, without claims on them.
     #[arg(long, value_name = "NODE=COUNT", value_parser = node_and_count)]
     add_nodes: Vec<(String, u32)>,
-    /// A node that goes away; its claims wait again.
+    /// Remove this node; its claims wait again.
     #[arg(long, value_name = "NODE")]
     remove_node: Vec<String>,
-    /// What a queue may have instead: QUEUE.quota.RESOURCE=AMOUNT, or with limit or weight; the resource as in the
-    /// snapshot.
+    /// Change a queue. FIELD is quota, limit or weight; RESOURCE is a resource as in the snapshot.
     #[arg(long, value_name = "QUEUE.FIELD.RESOURCE=AMOUNT")]
     set: Vec<String>,
-    /// How nodes are chosen instead.
+    /// Use this placement policy instead of the snapshot's.
     #[arg(long, value_enum)]
     policy: Option<PolicyName>,
-    /// Then let time pass until this, in milliseconds on the snapshot's clock, and go on.
+    /// Continue the simulation until this time, in milliseconds on the snapshot's clock.
     #[arg(long)]
     until_ms: Option<u64>,
     /// Print JSON.
@@ -55,7 +53,7 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<()> {
         policy: args.policy,
     };
     if changes.is_empty() {
-        bail!("nothing is changed; say what, for example by --add-nodes NODE=COUNT, --add FILE or --policy");
+        bail!("no change is given; give one, for example by --add-nodes NODE=COUNT, --add FILE or --policy");
     }
     let simulation = run(&snapshot, &changes, args.until_ms).with_context(|| args.snapshot.display().to_string())?;
     super::print(&simulation, args.json)
@@ -66,6 +64,6 @@ fn load(path: &Path) -> Result<File> {
         return File::load(path);
     }
     let mut text = String::new();
-    io::stdin().read_to_string(&mut text).context("cannot read the standard input")?;
+    io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
     File::parse(&text).context("standard input")
 }

@@ -8,33 +8,33 @@ use aliquot_scheduler::trace::{read_nodes, read_tasks};
 use anyhow::{Context, Result};
 use clap::Args;
 
-/// Arguments of `steady`. Of lists, each value is combined with each of the others, and each combination prints a line
-/// of JSON.
+/// Arguments of `steady`. The values of lists are combined in all ways, and each combination prints a line of JSON.
 #[derive(Args)]
 pub(crate) struct SteadyArgs {
-    /// The nodes: sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]; of equally good ones the earlier is taken.
+    /// The nodes, as CSV with the columns sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]. Among equally good nodes
+    /// the first is taken.
     #[arg(long)]
     nodes: PathBuf,
-    /// The tasks that those that come are drawn from:
+    /// The tasks from which arriving tasks are drawn, as CSV with the columns
     /// name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,gpu_memory_mib].
     #[arg(long)]
     tasks: PathBuf,
-    /// Device time that tasks ask for, in percent of what there is; several separated by commas.
+    /// Requested device time, in percent of the capacity; several values are separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "90", value_parser = clap::value_parser!(u32).range(1..=1000))]
     load: Vec<u32>,
-    /// What happens to tasks that do not fit when they come.
+    /// The treatment of tasks that do not fit when they arrive.
     #[arg(long, value_enum, default_value_t)]
     mode: Mode,
-    /// How nodes are chosen; several separated by commas.
+    /// The placement policy; several are separated by commas.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "default")]
     policy: Vec<PolicyName>,
-    /// Where chances begin; several separated by commas.
+    /// The seed of the random numbers; several are separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     seed: Vec<u64>,
-    /// Tasks that come before any is counted.
+    /// The number of tasks that arrive before any is counted.
     #[arg(long, default_value_t = 30_000)]
     warm_up: u64,
-    /// Tasks that are counted.
+    /// The number of tasks that are counted.
     #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
     /// Move running tasks to make room for those that do not fit.

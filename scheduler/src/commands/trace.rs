@@ -16,29 +16,30 @@ use serde::Serialize;
 /// Arguments of a replay of a trace.
 #[derive(Args)]
 pub(crate) struct TraceArgs {
-    /// The nodes: sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]; of equally good ones the earlier is taken.
+    /// The nodes, as CSV with the columns sn,cpu_milli,memory_mib,gpu,model[,gpu_memory_mib]. Among equally good nodes
+    /// the first is taken.
     #[arg(long, requires = "arrivals", help_heading = "Of a trace")]
     nodes: Option<PathBuf>,
-    /// The tasks, in the order in which they arrive:
+    /// The tasks in the order of their arrival, as CSV with the columns
     /// name,cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,gpu_memory_mib].
     #[arg(long, requires = "nodes", help_heading = "Of a trace")]
     arrivals: Option<PathBuf>,
-    /// Tasks whose mix is known in advance, in the same format; the arrivals themselves by default.
+    /// Tasks whose mix the policy knows in advance, in the same format [default: the arrivals].
     #[arg(long, requires = "nodes", help_heading = "Of a trace")]
     typical: Option<PathBuf>,
-    /// How nodes are chosen.
+    /// The placement policy.
     #[arg(long, value_enum, default_value_t, help_heading = "Of a trace")]
     policy: PolicyName,
-    /// Where chances begin, for the random policy.
+    /// The seed of the random policy.
     #[arg(long, default_value_t = 0, help_heading = "Of a trace")]
     seed: u64,
-    /// Write where each task went: pod,node,gpus.
+    /// Write the placement of each task to this file, as CSV with the columns pod,node,gpus.
     #[arg(long, requires = "nodes", help_heading = "Of a trace")]
     placements: Option<PathBuf>,
-    /// Draw what was allocated and what was fragmented as demand arrived, as SVG.
+    /// Draw the allocated and the fragmented device time against the arrived demand, into this SVG file.
     #[arg(long, requires = "nodes", help_heading = "Of a trace")]
     plot: Option<PathBuf>,
-    /// Also say how long decisions took.
+    /// Print also the durations of decisions.
     #[arg(long, requires = "nodes", help_heading = "Of a trace")]
     timings: bool,
 }
@@ -70,7 +71,7 @@ struct DecisionTime {
 /// Replays the trace and prints the summary; writes the state at the end to `dump`.
 pub(crate) fn replay_trace(args: &TraceArgs, dump: Option<&Path>) -> Result<()> {
     let (Some(list), Some(arrivals)) = (&args.nodes, &args.arrivals) else {
-        bail!("say where the trace is, by --nodes and --arrivals");
+        bail!("a trace needs two files; name them with --nodes and --arrivals");
     };
     let nodes = read_nodes(list)?;
     let tasks = read_tasks(arrivals)?;

@@ -9,9 +9,10 @@ use crate::cluster::completion::{jobs, nodes, queues};
 use crate::cluster::{JobWords, Ports, TaskId, Text};
 use crate::quantity::{DeviceLimit, Span};
 
-/// Submit a job to the cluster: a command that runs where there is room for it.
+/// Submit a job to the cluster: a command that runs on a node with enough free resources.
 ///
-/// Prints the job's number. The job may also be in a YAML file, in the words of the options; options go before the file.
+/// Prints the job's number. The job may also be in a YAML file, whose keys are the names of the options. An option
+/// takes precedence over the file.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "aliquot submit [OPTIONS] -- <CMD>...\n       aliquot submit [OPTIONS] --file <FILE>",
@@ -48,7 +49,7 @@ pub(crate) struct SubmitArgs {
     /// Wait until the job has ended, and exit with its status
     #[arg(long)]
     pub(crate) wait: bool,
-    /// Meanwhile print what it writes; of a gang, what rank 0 writes
+    /// While waiting, print the output of the job; of a gang, the output of rank 0
     #[arg(long, requires = "wait", conflicts_with = "json")]
     pub(crate) follow: bool,
     /// Print the job as JSON
@@ -58,8 +59,8 @@ pub(crate) struct SubmitArgs {
 
 /// List the jobs of the cluster, the newest first.
 ///
-/// RUN/WAIT/DONE are the numbers of its tasks that run, that wait and that have ended. GPU is what it asks for: members
-/// of a gang × devices × share of each. NODE is where it is or was.
+/// RUN/WAIT/DONE are the numbers of the job's running, waiting and ended tasks. GPU is the job's request: members of a
+/// gang × devices × share of each device. NODE is the node of the job, or its last node.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -68,16 +69,16 @@ Examples:
   aliquot jobs --queue team-a
   aliquot jobs --json | jq -r '.jobs[] | select(.state == \"pending\") | .id'")]
 pub(crate) struct JobsArgs {
-    /// Also jobs that have ended
+    /// List also the jobs that have ended
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Only jobs of this user
+    /// List only the jobs of this user
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// Only jobs in this queue
+    /// List only the jobs in this queue
     #[arg(long, short, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) queue: Option<String>,
-    /// At most this many
+    /// List at most N jobs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
     /// Print JSON, with exact figures
@@ -85,7 +86,7 @@ pub(crate) struct JobsArgs {
     pub(crate) json: bool,
 }
 
-/// Show everything about a job: what it asks for, its tasks, where they run, and how they have ended.
+/// Show all details of a job: its request, its tasks, their nodes, and their results.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -101,7 +102,7 @@ pub(crate) struct JobArgs {
     pub(crate) json: bool,
 }
 
-/// Print what a job has written.
+/// Print the output of a job.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -115,10 +116,10 @@ pub(crate) struct LogsArgs {
     /// Member of a gang
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     pub(crate) rank: u32,
-    /// Continue until the task has ended
+    /// Continue with new output until the task has ended
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Only the last lines of what is there [default: all]
+    /// Print only the last N lines of the output so far [default: all]
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) lines: Option<u32>,
     /// Print JSON: one object for each line
@@ -126,9 +127,9 @@ pub(crate) struct LogsArgs {
     pub(crate) json: bool,
 }
 
-/// Show what a job writes from now on, until it ends, and exit with its status.
+/// Show the output of a job from now on, until the job ends, and exit with its status.
 ///
-/// Ctrl-C ends this program and not the job. A job has no standard input; `aliquot exec` runs a command beside it.
+/// Ctrl-C ends this program and not the job. A job has no standard input; `aliquot exec` runs a command beside the job.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -143,10 +144,10 @@ pub(crate) struct AttachArgs {
     pub(crate) rank: u32,
 }
 
-/// Forward TCP connections from here to ports of a running job, until Ctrl-C or the end of the job.
+/// Forward TCP connections from this machine to ports of a running job, until Ctrl-C or the end of the job.
 ///
-/// Only programs of this machine can connect. The job's program listens on its node's loopback address or on all; if the
-/// job has a network of its own, there.
+/// Only programs on this machine can connect. The job's program must listen on the loopback address or on all
+/// addresses. These are the addresses of the node, or of the job's own network if it has one.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -157,7 +158,8 @@ pub(crate) struct PortForwardArgs {
     /// The job, or one of its tasks: 17 or 17.3
     #[arg(value_name = "JOB[.TASK]", add = ArgValueCompleter::new(jobs))]
     pub(crate) task: TaskId,
-    /// The job's port; or a port here, a colon and the job's: without a port here a free one is taken
+    /// REMOTE is a port of the job, LOCAL a port of this machine. Without "LOCAL:" both have the same number; ":REMOTE"
+    /// takes a free local port
     #[arg(value_name = "[LOCAL:]REMOTE", required = true)]
     pub(crate) ports: Vec<Ports>,
     /// Member of a gang
@@ -167,8 +169,8 @@ pub(crate) struct PortForwardArgs {
 
 /// End jobs, or some of their tasks.
 ///
-/// What runs is stopped with SIGTERM, and with SIGKILL when its grace is over. Of several jobs, those that can be ended
-/// are ended, even if others cannot.
+/// A running task gets SIGTERM, and SIGKILL after its grace period. If one of several jobs cannot be ended, the others
+/// still are.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -183,7 +185,7 @@ pub(crate) struct CancelArgs {
     pub(crate) json: bool,
 }
 
-/// Say why a job waits or was evicted, and what would help.
+/// Explain why a job waits or was evicted, and suggest changes.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -200,7 +202,8 @@ pub(crate) struct ExplainArgs {
 
 /// List the queues of the cluster, or change them.
 ///
-/// QUOTA is guaranteed, LIMIT is never exceeded, and FAIR SHARE is what the queue may have now; all in devices.
+/// All amounts are numbers of devices. QUOTA is guaranteed, LIMIT is never exceeded, and FAIR SHARE is the present
+/// entitlement of the queue.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "queue",
@@ -239,19 +242,19 @@ pub(crate) struct QueueSetArgs {
     /// Name of the queue
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(queues))]
     pub(crate) name: Text,
-    /// Devices that are guaranteed: 4 or 0.5, or none
+    /// Guaranteed number of devices: 4, 0.5 or none
     #[arg(long, value_name = "DEVICES", allow_hyphen_values = true)]
     pub(crate) quota: Option<DeviceLimit>,
-    /// Devices that it may have at most, or none for no limit
+    /// Maximum number of devices: 4, 0.5, or none for no limit
     #[arg(long, value_name = "DEVICES", allow_hyphen_values = true)]
     pub(crate) limit: Option<DeviceLimit>,
-    /// Its part of what is left over, relative to that of others
+    /// Weight of the queue when devices beyond the quotas are divided
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) weight: Option<u32>,
-    /// The queue whose part it is of
+    /// The parent queue
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) parent: Option<Text>,
-    /// It is part of no other queue
+    /// Make it a queue without a parent
     #[arg(long, conflicts_with = "parent")]
     pub(crate) top_level: bool,
     /// Print JSON
@@ -259,7 +262,7 @@ pub(crate) struct QueueSetArgs {
     pub(crate) json: bool,
 }
 
-/// Remove a queue that no job is in.
+/// Remove a queue that has no jobs.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -273,7 +276,7 @@ pub(crate) struct QueueRemoveArgs {
     pub(crate) json: bool,
 }
 
-/// Show the nodes of the cluster; without a cluster, this node's devices: what is given, and what is free.
+/// Show the nodes of the cluster; without a cluster, the devices of this node with their allocated and free parts.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "node",
@@ -288,7 +291,7 @@ Examples:
 pub(crate) struct NodesArgs {
     #[command(subcommand)]
     pub(crate) command: Option<NodesCommand>,
-    /// Show this node's devices, also where there is a cluster
+    /// Show this node's devices, also if the node is in a cluster
     #[arg(long)]
     pub(crate) local: bool,
     /// Print JSON, with exact figures
@@ -302,9 +305,10 @@ pub(crate) enum NodesCommand {
     Remove(NodeRemoveArgs),
 }
 
-/// Remove a node that does not come back, so that its jobs start elsewhere at once.
+/// Remove a node that will not return, so that its jobs start on other nodes at once.
 ///
-/// Without this they start elsewhere when the node's lease has lapsed. Only administrators may do this.
+/// Without this command, the jobs of a lost node start on other nodes when the node's lease has ended. Only
+/// administrators may do this.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -313,7 +317,8 @@ pub(crate) struct NodeRemoveArgs {
     /// Name of the node
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(nodes))]
     pub(crate) name: Text,
-    /// It is certain that none of its jobs still runs: the node is off. Required, because such jobs would run twice
+    /// Confirm that no job runs on the node any more, for example because the node is off. Required: a job that still
+    /// runs there would run twice
     #[arg(long)]
     pub(crate) nothing_runs_there: bool,
     /// Print JSON
@@ -321,9 +326,10 @@ pub(crate) struct NodeRemoveArgs {
     pub(crate) json: bool,
 }
 
-/// Make a token with which a node joins the cluster, and print the command for it.
+/// Make a token for joining the cluster, and print the command that joins a node.
 ///
-/// Whoever has the token can add a node, which then is given jobs. Only administrators may do this.
+/// Anyone with the token can add a node, and the scheduler then starts jobs on that node. Only administrators may do
+/// this.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -331,13 +337,13 @@ Examples:
   aliquot token --valid 1d --uses 8
   ssh gpu-1 sudo $(aliquot token)")]
 pub(crate) struct TokenArgs {
-    /// How long it can be used [default: 1h]
+    /// Lifetime of the token [default: 1h]
     #[arg(long, value_name = "TIME")]
     pub(crate) valid: Option<Span>,
-    /// How many nodes may join with it [default: 1]
+    /// Number of nodes that may join with the token [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) uses: Option<u32>,
-    /// A node may take the name of one that has joined before
+    /// Let the node take the name of a node that has joined before
     #[arg(long)]
     pub(crate) replace: bool,
     /// Print JSON

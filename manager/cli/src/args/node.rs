@@ -10,7 +10,7 @@ use super::slices::slice_name;
 use crate::completion::slices;
 use crate::quantity::Span;
 
-/// Show the slices, their devices, and what they use of them.
+/// Show the slices, their devices, and their use of these devices.
 ///
 /// CORE is the share of the device's time in the last 10 seconds, in percent, with the guaranteed share and the limit.
 /// WAIT P99 is the time within which 99 of 100 waits for a lease of the device ended, since the slice was made. The
@@ -31,10 +31,10 @@ pub(crate) struct PsArgs {
     /// Show more columns
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) wide: bool,
-    /// Name each process that uses a device outside of slices
+    /// List each process that uses a device outside of slices
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// Show the use during this time instead of now: 10m, 1h; the manager keeps an hour
+    /// Show the use during the last 10m or 1h, instead of the present use. The manager keeps the last hour
     #[arg(long, value_name = "TIME", conflicts_with_all = ["wide", "all"])]
     pub(crate) since: Option<Span>,
     /// Print JSON, with exact figures
@@ -42,11 +42,11 @@ pub(crate) struct PsArgs {
     pub(crate) json: bool,
 }
 
-/// Watch what slices use.
+/// Watch the use of slices.
 ///
-/// Draws, until q is pressed, the share of each slice over time, as far back as the terminal is wide, with its request
-/// and its limit, and how much of the time it waits for the device. If standard output is not a terminal, prints a
-/// table at each interval.
+/// Draws a chart until q is pressed. For each slice it shows the share over time, the request, the limit, and the part
+/// of the time for which the slice waits for the device. A wider terminal shows a longer time. If standard output is
+/// not a terminal, prints a table at each interval.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -78,9 +78,10 @@ pub(crate) struct TopArgs {
 
 /// Show events on this node.
 ///
-/// Slices that were made, changed and removed, processes that attached, ended or were stopped, requests for memory that
-/// were refused, findings of the audit, and the health of devices: since the manager was started, as far back as it
-/// keeps them. If a slice has more events than that, its own oldest ones are left out, and their number is shown.
+/// There is an event when a slice is made, changed or removed; when a process attaches, ends or is stopped; when a
+/// request for memory is refused; when the audit finds something; and when the health of a device changes. The manager
+/// keeps a bounded number of events since its start. If a slice has more events, its oldest ones are left out, and
+/// their number is shown.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -89,13 +90,13 @@ Examples:
   aliquot events -f
   aliquot events --json | jq -r 'select(.kind == \"memory_refused\") | .slice'")]
 pub(crate) struct EventsArgs {
-    /// Only events of these slices, which need not exist any more
+    /// Show only events of these slices; they may have been removed
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices))]
     pub(crate) names: Vec<String>,
     /// Continue with new events, until Ctrl-C
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Only events of this time: 30s, 10m, 1h
+    /// Show only events of the last 30s, 10m or 1h
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<Span>,
     /// Print JSON, one object per line for each event
@@ -103,7 +104,7 @@ pub(crate) struct EventsArgs {
     pub(crate) json: bool,
 }
 
-/// Show everything about a slice: its limits, its use, its processes, and how to run something in it.
+/// Show all details of a slice: its limits, its use, its processes, and how to run a program in it.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -118,7 +119,7 @@ pub(crate) struct DescribeArgs {
     pub(crate) json: bool,
 }
 
-/// Check what works on this machine, and say what to do about the rest.
+/// Check this machine, and suggest a repair for each problem.
 ///
 /// Checks the driver, NVML, the shim, the C library, permissions, the kernel, the node manager and the container
 /// runtimes. Changes nothing. Exits with 1 if something that is needed does not work.

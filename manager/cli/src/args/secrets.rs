@@ -8,10 +8,11 @@ use clap_complete::engine::ArgValueCompleter;
 use crate::cluster::Text;
 use crate::cluster::completion::{queues, secrets};
 
-/// List the secrets that jobs can be given, or change them.
+/// List or change the secrets of jobs.
 ///
-/// A job that names a secret finds it as a file that only the job's user can read. Secrets are the user's own, or a queue's:
-/// for every job in that queue and in those below it. No command shows the value of a secret.
+/// A job that names a secret gets its value as a file that only the job's user can read. A secret belongs to a user or
+/// to a queue. The secret of a queue is for every job in that queue and in the queues below it. No command shows the
+/// value of a secret.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "secret",
@@ -32,7 +33,7 @@ pub(crate) struct SecretsArgs {
     pub(crate) json: bool,
 }
 
-/// What can be done with secrets; `aliquot secrets` alone lists them.
+/// The commands for secrets. `aliquot secrets` alone lists them.
 #[derive(Subcommand, Debug)]
 pub(crate) enum SecretsCommand {
     #[command(hide = true)]
@@ -49,9 +50,9 @@ pub(crate) struct SecretListArgs {
     pub(crate) json: bool,
 }
 
-/// Keep a secret, in place of an older one of this name.
+/// Store a secret, or replace its value.
 ///
-/// Jobs that start from now on are given this value; those that run keep what they have. The scheduler keeps it encrypted.
+/// Jobs that start later get the new value; running jobs keep the old one. The scheduler stores the value encrypted.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -59,13 +60,14 @@ Examples:
   pass show hf-token | aliquot secrets set hf-token --from-file -
   aliquot secrets set registry --from-file auth.json --queue team-a")]
 pub(crate) struct SecretSetArgs {
-    /// Name of the secret, and of the file that jobs find
+    /// Name of the secret, and of the file that jobs get
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(secrets))]
     pub(crate) name: Text,
-    /// The file with its value, at most 64 KiB; - reads standard input
+    /// File with the value, at most 64 KiB; - reads standard input
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) from_file: PathBuf,
-    /// It is for all jobs in this queue and in those below it, instead of the own jobs. For administrators
+    /// Store a secret of this queue instead of your own: for all jobs in the queue and in the queues below it. Only
+    /// administrators may do this
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) queue: Option<Text>,
     /// Print JSON
@@ -75,7 +77,7 @@ pub(crate) struct SecretSetArgs {
 
 /// Remove a secret.
 ///
-/// Jobs that run keep what they have. Jobs that name it and start later fail.
+/// Running jobs keep the value. A job that names the secret and starts later fails.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -85,7 +87,7 @@ pub(crate) struct SecretRemoveArgs {
     /// Name of the secret
     #[arg(value_name = "NAME", add = ArgValueCompleter::new(secrets))]
     pub(crate) name: Text,
-    /// It is one of this queue, instead of the own ones. For administrators
+    /// Remove a secret of this queue instead of your own. Only administrators may do this
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) queue: Option<Text>,
     /// Print JSON

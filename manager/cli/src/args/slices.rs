@@ -53,8 +53,8 @@ pub(crate) struct RunArgs {
     /// Name of the slice [default: a generated name]
     #[arg(long, value_name = "NAME", value_parser = slice_name)]
     pub(crate) name: Option<String>,
-    /// Let this user, by name or number, run programs in the slice too, for example programs that the command starts
-    /// with su or that change their user; may be given several times. Other users are refused the GPU there
+    /// Let also this user (name or number) run programs in the slice, for example programs that the command starts with
+    /// su; may be given several times. Programs of all other users get no GPU in the slice
     #[arg(long, value_name = "USER")]
     pub(crate) allow_user: Vec<User>,
     /// Use a simulated GPU and an embedded node manager: kernels take their time and memory is counted, but nothing is
@@ -68,13 +68,13 @@ pub(crate) struct RunArgs {
 
 /// Run a command in an existing slice, or beside a running job.
 ///
-/// The slice stays when the command has ended; its other programs share it with the command. A number such as 17 or 17.3
-/// is a job or one of its tasks; any other name is a slice of this machine.
+/// The slice remains when the command has ended. The command shares the slice with its other programs. A number such as
+/// 17 or 17.3 is a job or one of its tasks; any other name is a slice of this machine.
 ///
 /// In a slice, standard input, output, the terminal, signals and the exit status pass through, as with `aliquot run`,
 /// which makes a slice of its own. Beside a job the command runs on the job's node, as the job's user, in its working
-/// directory, with its environment and in its slice; if the job has an image, in its container. What the command has
-/// started ends with it, with the job, and with this program.
+/// directory, with its environment and in its slice; if the job has an image, in its container. When the command, the
+/// job or this program ends, all processes of the command end too.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -88,16 +88,16 @@ pub(crate) struct ExecArgs {
     /// Name of the slice, or a job or one of its tasks: 17 or 17.3
     #[arg(value_name = "NAME|JOB[.TASK]", value_parser = slice_name, add = ArgValueCompleter::new(slices_and_jobs))]
     pub(crate) name: String,
-    /// Hand standard input to a command beside a job
+    /// Pass standard input to a command beside a job
     #[arg(long, short)]
     pub(crate) interactive: bool,
-    /// Give a command beside a job a terminal like this one, and standard input
+    /// Give a command beside a job a terminal and standard input
     #[arg(long, short)]
     pub(crate) terminal: bool,
     /// Member of a gang [default: 0]
     #[arg(long, value_name = "RANK")]
     pub(crate) rank: Option<u32>,
-    /// The name is a slice's, although it is a number
+    /// Treat NAME as the name of a slice even if it is a number
     #[arg(long, conflicts_with_all = ["interactive", "terminal", "rank"])]
     pub(crate) slice: bool,
     /// The command and its arguments
@@ -106,7 +106,7 @@ pub(crate) struct ExecArgs {
 }
 
 impl ExecArgs {
-    /// The job that is meant; `None`: a slice is.
+    /// The job in which the command runs; `None`: the name is a slice's.
     pub(crate) fn job(&self) -> Option<TaskId> {
         self.name.parse().ok().filter(|_| !self.slice)
     }
@@ -125,7 +125,7 @@ pub(crate) struct ShareArgs {
     /// Guaranteed share of each device's time, in percent: 30 or 30%
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core: CorePercent,
-    /// Maximum share, which holds also when the device is idle [default: the same as --gpu-core]
+    /// Maximum share of each device's time, in percent, also while the device is idle [default: the same as --gpu-core]
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
     pub(crate) gpu_core_limit: Option<CorePercent>,
     /// Maximum memory on each device: 4GiB, 512MiB, 4GB, or 25% of the device [default: the same percentage as
@@ -135,15 +135,15 @@ pub(crate) struct ShareArgs {
     /// Maximum page-locked host memory: 4GiB, 512MiB, 4GB [default: no limit]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) host_memory: Option<HostMemory>,
-    /// Priority class. It decides who goes first among containers within their requests, and who gets what is left
-    /// over; it never takes what another container has requested [default: standard, or what the manager's
-    /// configuration says]
+    /// Priority class. Among slices within their requests, a latency-critical one goes first and a batch one last; a
+    /// batch slice is also the last to get idle time. No class takes time that another slice has requested [default:
+    /// the manager's setting default_priority_class, or standard]
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// Number of devices to have this share of; the manager chooses devices that have room
+    /// Number of devices; the slice gets this share of each. The manager chooses devices with enough free capacity
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16), conflicts_with = "device")]
     pub(crate) devices: u8,
-    /// UUID of a device, or its beginning if that is unique; may be given several times
+    /// UUID of a device, or a unique prefix of it; may be given several times
     #[arg(long, value_name = "UUID", value_parser = device_uuid)]
     pub(crate) device: Vec<String>,
 }
@@ -180,11 +180,11 @@ pub(crate) struct SliceCreateArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) share: ShareArgs,
-    /// Let this user, by name or number, run programs in the slice outside of containers, as the user who creates it
-    /// can; may be given several times. In containers every user can
+    /// Let also this user (name or number) run programs in the slice outside of containers; may be given several times.
+    /// The user who creates the slice always can. In containers every user can
     #[arg(long, value_name = "USER")]
     pub(crate) allow_user: Vec<User>,
-    /// What runs in it, for people to read
+    /// Description of the slice for people
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) description: String,
     /// Print JSON
@@ -194,9 +194,9 @@ pub(crate) struct SliceCreateArgs {
 
 /// Change a slice, also while programs run in it.
 ///
-/// Options that are not given change nothing, but a core limit equal to the guaranteed share changes with it. The
-/// change is in force when the command ends. A memory limit below what is in use takes nothing away: nothing more is
-/// given until less is in use.
+/// Options that are not given change nothing, with one exception: a core limit that equals the guaranteed share changes
+/// with it. The change is in force when the command ends. If the new memory limit is below the memory in use, programs
+/// keep their memory, but get no more until they use less than the limit.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "aliquot slice resize [OPTIONS] <NAME>",
@@ -232,12 +232,10 @@ pub(crate) struct SliceResizeArgs {
     /// New priority class
     #[arg(long, value_name = "CLASS")]
     pub(crate) priority: Option<Priority>,
-    /// Let this user too, by name or number, run programs in the slice outside of containers; may be given several
-    /// times
+    /// Let also this user (name or number) run programs in the slice outside of containers; may be given several times
     #[arg(long, value_name = "USER")]
     pub(crate) allow_user: Vec<User>,
-    /// Change core and memory only of the slice's part of this device; may be given several times [default: of all its
-    /// parts]
+    /// Change the slice's core and memory only on this device; may be given several times [default: on all its devices]
     #[arg(long, value_name = "UUID", value_parser = device_uuid, requires = "change_of_parts")]
     pub(crate) device: Vec<String>,
     /// Print JSON
@@ -247,8 +245,8 @@ pub(crate) struct SliceResizeArgs {
 
 /// Remove slices.
 ///
-/// Refused while programs run in a slice, unless forced; these can then use no more memory and no more device time. Of
-/// several slices, those that can be removed are removed, even if others cannot.
+/// While programs run in a slice, it is removed only with --force; these programs then get no more memory and no more
+/// device time. If one of several slices cannot be removed, the others still are.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -258,7 +256,7 @@ pub(crate) struct SliceRmArgs {
     /// Names of the slices
     #[arg(value_name = "NAME", value_parser = slice_name, add = ArgValueCompleter::new(slices), required = true)]
     pub(crate) names: Vec<String>,
-    /// Remove them also while programs run in them
+    /// Remove the slices also while programs run in them
     #[arg(long, short)]
     pub(crate) force: bool,
     /// Print JSON
@@ -266,7 +264,7 @@ pub(crate) struct SliceRmArgs {
     pub(crate) json: bool,
 }
 
-/// List slices and what they may use.
+/// List the slices and their limits.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "list",

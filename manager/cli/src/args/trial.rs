@@ -1,14 +1,14 @@
-//! The commands that let people try it out.
+//! The commands for trying Aliquot.
 
 use clap::Args;
 
 use crate::quantity::{CorePercent, Memory};
 
-/// See it work: two programs share one GPU 30/70, and a third is refused memory beyond its limit.
+/// Show slices at work: two programs share one GPU 30/70, and a third is refused memory beyond its limit.
 ///
-/// Starts real programs, each in a slice of its own, measures independently of the manager what they get, and compares
-/// it with their requests. Uses a real GPU if there is one, else a simulated one. Exits with 1 if a promise does not
-/// hold.
+/// Starts real programs, each in a slice of its own. Measures their shares independently of the manager, and compares
+/// the shares with the requests. Uses a real GPU if there is one, else a simulated one. Exits with 1 if a share or a
+/// limit is wrong.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -29,8 +29,9 @@ pub(crate) struct DemoArgs {
 
 /// Start a whole cluster on this machine, to try it out.
 ///
-/// A scheduler, and nodes with simulated GPUs, each with a node manager. The command says how to submit jobs to it. A
-/// daemon that ends, or is killed, is started anew. Ctrl-C ends all of it, and nothing remains.
+/// The cluster has a scheduler, and nodes with simulated GPUs. Each node has a node manager. The command prints how to
+/// submit jobs to the cluster. If a daemon ends or is killed, it is started again. Ctrl-C ends the cluster, and leaves
+/// nothing behind.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -47,8 +48,8 @@ pub(crate) struct DevArgs {
 
 /// Keep the device busy and hold some of its memory, to try slices out.
 ///
-/// A plain CUDA program that uses the first device that it sees. Start it in a slice, with `aliquot run` or `aliquot
-/// exec`, and watch with `aliquot top` what it gets. Its kernels take their time and compute nothing.
+/// This is a plain CUDA program that uses its first visible device. Start it in a slice, with `aliquot run` or `aliquot
+/// exec`, and watch its share with `aliquot top`. Its kernels keep the device busy and compute nothing.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -56,10 +57,10 @@ Examples:
   aliquot exec train -- aliquot load --busy 60 --memory 1GiB
   aliquot exec train -- aliquot load --kernel-ms 20 --seconds 30")]
 pub(crate) struct LoadArgs {
-    /// How much of the time it keeps the device busy, in percent
+    /// Part of the time for which the program keeps the device busy, in percent
     #[arg(long, value_name = "PERCENT", default_value = "100", allow_hyphen_values = true)]
     pub(crate) busy: CorePercent,
-    /// Device memory to hold: 1GiB, 512MiB, or 25% of what it sees [default: only its context]
+    /// Device memory to hold: 1GiB, 512MiB, or 25% of the visible memory [default: only the context]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) memory: Option<Memory>,
     /// How long each kernel takes, in milliseconds

@@ -9,10 +9,10 @@ use crate::cluster::Text;
 use crate::cluster::completion::{queues, users};
 use crate::quantity::Span;
 
-/// List who may use the cluster from other machines, or change that.
+/// List or change the users of the cluster on other machines.
 ///
-/// Users of the scheduler's machine may submit jobs without being added; they are listed only if the scheduler's
-/// configuration names them. Only administrators and viewers may see the list.
+/// Users of the scheduler's machine may submit jobs without being added. The list contains those whom the scheduler's
+/// configuration names. Only administrators and viewers may see the list.
 #[derive(Args, Debug)]
 #[command(
     visible_alias = "user",
@@ -32,7 +32,7 @@ pub(crate) struct UsersArgs {
     pub(crate) json: bool,
 }
 
-/// What an administrator changes of users on other machines.
+/// The changes that an administrator makes.
 #[derive(Subcommand, Debug)]
 pub(crate) enum UsersCommand {
     Add(UserAddArgs),
@@ -40,10 +40,10 @@ pub(crate) enum UsersCommand {
     Remove(UserRemoveArgs),
 }
 
-/// What somebody may do in general.
+/// The role of a user.
 #[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RoleWord {
-    /// Submits jobs, and sees and cancels the own ones
+    /// Submits jobs; sees and cancels only the user's own jobs
     User,
     /// Sees everything and changes nothing
     Viewer,
@@ -51,24 +51,25 @@ pub(crate) enum RoleWord {
     Administrator,
 }
 
-/// What a user may do.
+/// The rights of a user.
 #[derive(Args, Debug)]
 pub(crate) struct UserRights {
-    /// What the user may do in general [default: user]
+    /// Role of the user [default: user]
     #[arg(long, value_enum, value_name = "ROLE")]
     pub(crate) role: Option<RoleWord>,
-    /// A queue that the user may submit to, with those below it; may be given several times [default: all]
+    /// Queue to which the user may submit, and the queues below it; may be given several times [default: all queues]
     #[arg(long, value_name = "QUEUE", add = ArgValueCompleter::new(queues))]
     pub(crate) queue: Vec<Text>,
-    /// The local user as whom the jobs run on the nodes, by name or number on the scheduler's machine; without one the
-    /// user can submit no jobs
+    /// Local user under whom the jobs run on the nodes: a name or number on the scheduler's machine. Without it the
+    /// user cannot submit jobs
     #[arg(long = "as", value_name = "USER")]
     pub(crate) runs_as: Option<Text>,
 }
 
-/// Let a user of another machine call the scheduler, and write the file with which that user does.
+/// Let a user of another machine call the scheduler, and write a file with that user's credentials.
 ///
-/// The file has a key and a certificate. Whoever has it can do what the user may. Only administrators may do this.
+/// The file contains a key and a certificate. Anyone with the file has the rights of the user. Only administrators may
+/// do this.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -85,11 +86,10 @@ pub(crate) struct UserAddArgs {
     pub(crate) name: Text,
     #[command(flatten)]
     pub(crate) rights: UserRights,
-    /// How long the certificate is valid [default: 90d]
+    /// Lifetime of the certificate [default: 90d]
     #[arg(long, value_name = "TIME")]
     pub(crate) valid: Option<Span>,
-    /// There may be a user of this name: what is given here takes the place of what that user may do, and the old
-    /// certificate ends
+    /// If a user of this name exists, replace the user's rights by those given here, and revoke the old certificate
     #[arg(long)]
     pub(crate) replace: bool,
     /// Write the credentials into this new file; - for standard output [default: NAME-credentials.toml]
@@ -100,9 +100,9 @@ pub(crate) struct UserAddArgs {
     pub(crate) json: bool,
 }
 
-/// Change what a user of another machine may do.
+/// Change the rights of a user of another machine.
 ///
-/// Options that are not given change nothing, and the certificate stays good. Only administrators may do this.
+/// Options that are not given change nothing. The certificate remains valid. Only administrators may do this.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -114,7 +114,7 @@ pub(crate) struct UserSetArgs {
     pub(crate) name: Text,
     #[command(flatten)]
     pub(crate) rights: UserRights,
-    /// The user may submit to all queues
+    /// Let the user submit to all queues
     #[arg(long, conflicts_with = "queue")]
     pub(crate) all_queues: bool,
     /// Print JSON
@@ -122,9 +122,10 @@ pub(crate) struct UserSetArgs {
     pub(crate) json: bool,
 }
 
-/// Remove a user of another machine: the certificate ends at once, and so do calls that are under way.
+/// Remove a user of another machine.
 ///
-/// Jobs of the user run on; administrators can cancel them. Only administrators may do this.
+/// The user's certificate is revoked, and the user's calls in progress end, at once. The user's jobs continue;
+/// administrators can cancel them. Only administrators may do this.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:

@@ -28,7 +28,7 @@ use values::{Key, Label, MountWord, Pair, Priority, Restart, SecretWord, Times, 
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 #[schemars(title = "Aliquot job")]
 pub(crate) struct JobWords {
-    /// Name for people to read; need not be unique [default: the program's name]
+    /// Name for people; need not be unique [default: the program's name]
     #[arg(long, value_name = "NAME")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) name: Option<Text>,
@@ -41,11 +41,11 @@ pub(crate) struct JobWords {
     #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpu_core: Option<CorePercent>,
-    /// Memory on each device: 8GiB, 512MiB, 4GB [default: the same fraction as of the time]
+    /// Memory on each device: 8GiB, 512MiB, 4GB [default: the same percentage as --gpu-core]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpu_memory: Option<Bytes>,
-    /// Number of devices, of each of which it gets this much [default: 1, if a share or memory is asked for]
+    /// Number of devices; the share and the memory are of each [default: 1, if a share or memory is given]
     #[arg(long, value_name = "N", help_heading = "What each member gets")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gpus: Option<Count>,
@@ -58,21 +58,21 @@ pub(crate) struct JobWords {
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) memory: Option<Bytes>,
 
-    /// Members that start together or not at all. Each has RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
-    /// environment, as torchrun sets them [default: 1]
+    /// Number of members, which start together or not at all. Each member has the variables RANK, WORLD_SIZE,
+    /// MASTER_ADDR and MASTER_PORT, as with torchrun [default: 1]
     #[arg(long, value_name = "N", help_heading = "How many")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) gang: Option<Count>,
-    /// A task for each of these indices, which it finds in ALIQUOT_ARRAY_INDEX: 0-99 or 1,3,5-7
+    /// Run one task for each index: 0-99 or 1,3,5-7. A task finds its index in the variable ALIQUOT_ARRAY_INDEX
     #[arg(long, value_name = "INDICES", allow_hyphen_values = true, help_heading = "How many")]
     #[serde(deserialize_with = "yaml::joined")]
     pub(crate) array: Option<Indices>,
 
-    /// The greater goes first in its queue [default: 0]
+    /// Priority within the queue; a greater number goes first [default: 0]
     #[arg(long, value_name = "N", allow_hyphen_values = true, help_heading = "When")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) priority: Option<Priority>,
-    /// It is never evicted for others
+    /// Never evict the job to make room for others
     #[arg(
         long,
         value_name = "BOOL",
@@ -84,7 +84,7 @@ pub(crate) struct JobWords {
     )]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) non_preemptible: Option<bool>,
-    /// Job that must have succeeded before; may be several
+    /// Job that must succeed before this job starts; may be given several times
     #[arg(long, value_name = "JOB", add = ArgValueCompleter::new(completion::jobs), help_heading = "When")]
     #[serde(deserialize_with = "yaml::many")]
     #[schemars(schema_with = "schema::many::<JobId>")]
@@ -93,64 +93,64 @@ pub(crate) struct JobWords {
     #[arg(long, value_name = "TIME", help_heading = "When")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) time_limit: Option<Span>,
-    /// Time between SIGTERM and SIGKILL when it is stopped [default: 10s]
+    /// Time between SIGTERM and SIGKILL when a task is stopped [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "When")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) grace: Option<Span>,
 
-    /// How often a task that has failed is started again [default: 0]
+    /// Number of times that a failed task is started again [default: 0]
     #[arg(long, value_name = "N", help_heading = "When something fails")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) retries: Option<Times>,
-    /// The wait before the first retry; it doubles with each [default: 10s]
+    /// Delay before the first retry; it doubles with each retry [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "When something fails")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) retry_delay: Option<Span>,
-    /// Whether a task whose node is lost, or that is evicted, starts anew. never: it has failed, so none ever runs
-    /// twice [default: always]
+    /// Whether a task starts again after it was evicted or its node was lost. With never the task counts as failed, so
+    /// no task runs twice [default: always]
     #[arg(long, value_name = "always|never", help_heading = "When something fails")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) restart: Option<Restart>,
 
-    /// Node on which it may run; may be several [default: any]
+    /// Node on which the job may run; may be given several times [default: any node]
     #[arg(long, value_name = "NAME", add = ArgValueCompleter::new(completion::nodes), help_heading = "Where")]
     #[serde(deserialize_with = "yaml::many")]
     #[schemars(schema_with = "schema::many::<Text>")]
     pub(crate) node: Vec<Text>,
-    /// Label that the node must have; may be several
+    /// Label that the node must have; may be given several times
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Where")]
     #[serde(deserialize_with = "yaml::pairs")]
     #[schemars(schema_with = "schema::pairs")]
     pub(crate) label: Vec<Label>,
-    /// Model of device that will do; may be several [default: any]
+    /// Accepted device model; may be given several times [default: any model]
     #[arg(long, value_name = "MODEL", help_heading = "Where")]
     #[serde(deserialize_with = "yaml::many")]
     #[schemars(schema_with = "schema::many::<Text>")]
     pub(crate) gpu_model: Vec<Text>,
-    /// Taint of nodes that does not keep it away; may be several
+    /// Taint of nodes that the job tolerates; may be given several times
     #[arg(long, value_name = "KEY[=VALUE]", help_heading = "Where")]
     #[serde(deserialize_with = "yaml::pairs")]
     #[schemars(schema_with = "schema::pairs_or_null")]
     pub(crate) tolerate: Vec<Key>,
 
-    /// Variable for its environment, or the name of one to hand on; may be several. In a file a value of null hands it
-    /// on
+    /// Environment variable of the job; may be given several times. Without a value (in a file: null) it gets the value
+    /// that it has here
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::pairs")]
     #[schemars(schema_with = "schema::pairs_or_null")]
     pub(crate) env: Vec<Variable>,
-    /// Secret that it finds as a file of this name in the directory that ALIQUOT_SECRETS names; with a variable, as the
-    /// value of that too. May be several: see aliquot secrets
+    /// Secret that the job gets as a file of this name in the directory $ALIQUOT_SECRETS, and as the value of VARIABLE
+    /// if given; may be given several times. See aliquot secrets
     #[arg(long, value_name = "NAME[:VARIABLE]", add = ArgValueCompleter::new(completion::secrets), help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::many")]
     #[schemars(schema_with = "schema::many::<SecretWord>")]
     pub(crate) secret: Vec<SecretWord>,
-    /// Run in a container of this image, as podman names it; without a command, what the image says
+    /// Run in a container of this image, in the notation of podman. Without a command, run the image's command
     #[arg(long, value_name = "IMAGE", help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) image: Option<Text>,
-    /// Directory of the node that the container sees, or ~ for the home there; may be several. The node's
-    /// administrator says which are allowed
+    /// Directory of the node that is mounted into the container, or ~ for the home directory there; may be given
+    /// several times. The node's administrator decides which directories are allowed
     #[arg(long, value_name = "DIR[:WHERE][:ro]", help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::many")]
     #[schemars(schema_with = "schema::many::<MountWord>")]
@@ -159,7 +159,7 @@ pub(crate) struct JobWords {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true, help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) shm_size: Option<Bytes>,
-    /// Working directory [default: the current directory; with an image, what the image says]
+    /// Working directory [default: the current directory; with an image, the image's]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath, help_heading = "What runs")]
     #[serde(deserialize_with = "yaml::one")]
     pub(crate) workdir: Option<Text>,
