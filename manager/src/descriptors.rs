@@ -31,8 +31,8 @@ pub(crate) struct Descriptors {
 /// Too few descriptors are left for another slice.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the manager may have {limit} files open (RLIMIT_NOFILE), has {open}, and keeps {kept} for what is there: the {needed} \
-     that a slice and its processes need would leave none to watch others with; remove a slice, or raise the limit \
+    "the manager's limit on open files (RLIMIT_NOFILE) is {limit}, {open} are open, and {kept} are reserved: the {needed} more \
+     that a slice and its processes need do not fit; remove a slice, or raise the limit \
      (LimitNOFILE= in aliquot-manager.service, ulimit -Hn in the shell that starts it) and restart the manager"
 )]
 pub struct NoDescriptors {
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn the_refusal_names_the_remedy() {
         let error = Descriptors::of_limit(64).check(60, 1, std::iter::empty()).unwrap_err().to_string();
-        assert!(error.contains("64 files") && error.contains("has 60") && error.contains("LimitNOFILE="), "{error}");
+        assert!(error.contains("is 64, 60 are open") && error.contains("LimitNOFILE="), "{error}");
     }
 
     #[test]

@@ -125,7 +125,7 @@ pub fn replay(nodes: &[NodeSpec], tasks: &[Task], policy: impl Policy, measure: 
         cluster.nodes().for_each(|(id, node)| measure.learn(NodeChange { id, node: Some(node), spec: true }));
     }
     let devices: usize = nodes.iter().map(|node| node.devices.len()).sum();
-    ensure!(devices > 0, "no node has a device, and what is placed is measured by these; list nodes that have some");
+    ensure!(devices > 0, "no node has a device, and placements are measured in devices' time; list nodes with devices");
     let capacity = devices as f64 * 1000.0;
     let percent = |thousandths: u64| 100.0 * thousandths as f64 / capacity;
 

@@ -52,7 +52,7 @@ impl File {
     /// If it is not a snapshot; the error names the key.
     pub fn parse(text: &str) -> Result<Self> {
         if text.trim().is_empty() {
-            return Err(anyhow!("it is empty; the least snapshot is {{\"version\": 1}}"));
+            return Err(anyhow!("it is empty; the smallest snapshot is {{\"version\": 1}}"));
         }
         let mut json = serde_json::Deserializer::from_str(text);
         let file = serde_path_to_error::deserialize(&mut json).map_err(|error| {
@@ -60,7 +60,7 @@ impl File {
             let error = anyhow!("{}", error.into_inner());
             if path == "." { error } else { error.context(path) }
         })?;
-        json.end().context("something follows the snapshot")?;
+        json.end().context("there is text after the end of the snapshot")?;
         Ok(file)
     }
 

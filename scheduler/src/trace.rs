@@ -38,7 +38,7 @@ pub fn read_nodes(path: &Path) -> Result<Vec<NodeSpec>> {
         };
         row.number_or("gpu_memory_mib", 0)?;
         if devices > 1024 {
-            bail!("a node with {devices} devices; at most 1024 are understood");
+            bail!("a node has {devices} devices; at most 1024 are possible");
         }
         Ok(NodeSpec {
             name: row.text("sn")?.to_owned(),
@@ -121,7 +121,7 @@ impl<'a> Row<'a> {
             format!("there is no column {column:?}; the first line names {}", names.join(","))
         })?;
         let text = self.fields.get(index).unwrap_or_default();
-        ensure!(!text.is_empty(), "nothing in column {column}");
+        ensure!(!text.is_empty(), "column {column} is empty");
         Ok(text)
     }
 

@@ -107,7 +107,7 @@ fn a_line_that_makes_no_sense_is_named() {
     for (arrivals, reason) in [
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,NaN\n", "\"NaN\" in column gpu_milli"),
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,0\n", "neither time nor memory"),
-        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,,1024,1,100\n", "nothing in column cpu_milli"),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,,1024,1,100\n", "column cpu_milli is empty"),
         ("name,cpu_milli,memory_mib,gpu_milli\na,1,1024,100\n", "no column \"num_gpu\"; the first line names name,cpu"),
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,70000,100\n", "70000 devices in column num_gpu"),
         ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,99999999999999999999,1,1,100\n", "not a whole number"),

@@ -219,7 +219,7 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
     let cases: Vec<(String, Vec<&str>)> = vec![
         (String::new(), vec!["empty", "{\"version\": 1}"]),
         ("nodes: 3".into(), vec!["expected", "line 1"]),
-        ("{\"version\": 1} {}".into(), vec!["follows the snapshot"]),
+        ("{\"version\": 1} {}".into(), vec!["after the end of the snapshot"]),
         ("{}".into(), vec!["version", "write \"version\": 1"]),
         ("{\"version\": 2}".into(), vec!["version 2 is not understood"]),
         (claim(json!({"name": "c", "request": {"gpu_core_percnt": 50}})), vec!["claims[0].request", "gpu_core_percnt"]),
@@ -235,11 +235,11 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
         ),
         (
             claim(json!({"name": "c", "request": {"gpu_memory_gib": 1, "gpu_memory_percent": 5}})),
-            vec!["claims[0] \"c\"", "say one of them"],
+            vec!["claims[0] \"c\"", "give one of them"],
         ),
         (
             claim(json!({"name": "c", "request": {"tolerations": [{"key": "k", "any_key": true}]}})),
-            vec!["claims[0] \"c\"", "tolerations", "any key does not name one", "\"k\""],
+            vec!["claims[0] \"c\"", "tolerations", "any key must not name a key", "\"k\""],
         ),
         (
             claim(json!({"name": "c", "request": {"node_terms": [[{"key": "zone", "operator": "is"}]]}})),
@@ -276,7 +276,7 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
             claim(
                 json!({"name": "c", "request": {"gpus": 1, "alternatives": {"others": [{"request": {"cpu_milli": 1}}]}}}),
             ),
-            vec!["claims[0] \"c\"", "alternatives", "says more than which GPUs"],
+            vec!["claims[0] \"c\"", "alternatives", "has fields beside those of its GPUs"],
         ),
         (
             claim(json!({"name": "c", "request": {"gpus": 1, "alternatives": {"others": []}}})),

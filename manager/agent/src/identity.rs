@@ -39,7 +39,7 @@ pub(crate) enum LinkError {
     #[error("this node has not joined yet, and has no join token; make one with: aliquot token")]
     NoToken,
     #[error(
-        "this node has joined another cluster than that of the join token; to move it, let its jobs end and remove {}",
+        "this node has joined a cluster other than that of the join token; to move it, let its jobs end and remove {}",
         .0.display()
     )]
     OtherCluster(PathBuf),
@@ -57,7 +57,7 @@ pub(crate) enum LinkError {
     Certificate(String),
     #[error("the scheduler {address} cannot be reached: {why}")]
     Unreachable { address: String, why: String },
-    #[error("the scheduler has ended the conversation: {0}")]
+    #[error("the scheduler has closed the connection: {0}")]
     Ended(String),
     #[error("the scheduler {address} stands by, and the leader is {leader}")]
     StandsBy { address: String, leader: String },

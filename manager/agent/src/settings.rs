@@ -99,7 +99,7 @@ impl Default for Settings {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// The configuration does not name a scheduler.
-    #[error("it is not said where the scheduler is; use --scheduler HOST:PORT, or cluster.scheduler")]
+    #[error("the address of the scheduler is missing; use --scheduler HOST:PORT, or cluster.scheduler")]
     NoScheduler,
     /// The address has no port, or is not an address.
     #[error("cluster.scheduler names {0:?}, which is not of the form HOST:PORT; several are separated by commas")]
@@ -130,7 +130,7 @@ pub enum SettingsError {
     )]
     Mount(String),
     /// The variable's name is empty, or the system cannot take it.
-    #[error("cluster.environment names a variable {0:?}, which cannot be one")]
+    #[error("cluster.environment has {0:?}, which cannot be the name of a variable")]
     Variable(String),
 }
 

@@ -52,7 +52,7 @@ impl Checkout {
         match status {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(Failure::new(format!("building {what} failed: cargo ended with {status}"))
-                .hint("what cargo printed above says why")),
+                .hint("see the output of cargo above")),
             Err(error) => Err(Failure::new(format!("building {what} failed: cannot run {}: {error}", cargo.display()))
                 .hint("install Rust from https://rustup.rs, or put cargo on the PATH")),
         }

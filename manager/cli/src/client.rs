@@ -123,7 +123,7 @@ impl Absent {
                     .hint("remove it, or set XDG_RUNTIME_DIR to a directory that is this user's alone")
             }
             Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Failure::new(format!("the {name}'s socket {} is not open to this user", socket.display()))
+                Failure::new(format!("this user may not connect to the {name}'s socket {}", socket.display()))
                     .hint(access::remedy(&socket, server))
             }
             Absent::Unreachable(socket, error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -155,7 +155,7 @@ pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<De
     let failed = |error: tonic::transport::Error| {
         let (name, causes) = (server.name, with_causes(&error));
         Failure::new(format!("cannot connect to the {name} on {}: {causes}", socket.display()))
-            .hint(format!("is it a {name} that listens there? see: {}", server.look))
+            .hint(format!("check that a {name} listens there: {}", server.look))
     };
     // The address is only sent as the authority; the connector decides where the connection goes.
     let endpoint = Endpoint::from_static("http://localhost")
@@ -180,7 +180,7 @@ pub(crate) async fn channel(server: &'static Server, socket: &Path) -> Result<De
 /// The failure of a watching command after the daemon has ended.
 pub(crate) fn gone(server: &Server) -> Failure {
     let (name, seconds) = (server.name, RESTART_PATIENCE.as_secs());
-    Failure::new(format!("the {name} has ended, and there is no other one for {seconds} s"))
+    Failure::new(format!("the {name} has ended, and no other one has started within {seconds} s"))
         .hint(format!("see its log: {}", server.log()))
 }
 

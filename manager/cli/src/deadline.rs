@@ -180,10 +180,10 @@ pub(crate) fn failure(status: &Status) -> Option<Failure> {
 pub(crate) fn not_accepted(server: &Server, socket: &Path) -> Failure {
     let (name, program, socket) = (server.name, server.program, socket.display());
     Failure::new(format!(
-        "the {name} on {socket} takes no connection any more: too many wait for it; it is stopped, hangs, or has too much to do"
+        "the {name} on {socket} accepts no more connections, because too many wait already; it is stopped, hangs, or is overloaded"
     ))
     .hint(format!(
-        "look at its state and log (systemctl status {program}; {}), or start it anew: {}",
+        "check its state and log (systemctl status {program}; {}), or restart it: {}",
         server.log(),
         server.restart()
     ))

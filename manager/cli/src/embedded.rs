@@ -74,8 +74,11 @@ pub(crate) fn runtime_base() -> Result<PathBuf> {
     let candidates: Vec<PathBuf> = candidates.into_iter().flatten().filter(|dir| dir.is_absolute()).collect();
     best(&candidates, usable, is_in_memory).cloned().ok_or_else(|| {
         let tried: Vec<_> = candidates.iter().map(|dir| dir.display().to_string()).collect();
-        Failure::new(format!("none of {} can be written to and is mounted without noexec", tried.join(", ")))
-            .hint("set TMPDIR to a directory from which libraries can be loaded")
+        Failure::new(format!(
+            "none of these directories is both writable and mounted without noexec: {}",
+            tried.join(", ")
+        ))
+        .hint("set TMPDIR to a directory from which libraries can be loaded")
     })
 }
 

@@ -117,7 +117,7 @@ pub(crate) fn of_status(status: &tonic::Status, server: &Server) -> Failure {
     });
     // An answer of the daemon has no source; a broken connection has one.
     if std::error::Error::source(status).is_some() {
-        return failure.hint(format!("is it a {name} that listens there, and does it live? see: {look}"));
+        return failure.hint(format!("check that a {name} runs and listens there: {look}"));
     }
     match status.code() {
         tonic::Code::Unavailable | tonic::Code::DeadlineExceeded => {

@@ -36,8 +36,11 @@ pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
     }
     if is_closed_to_this_user(Path::new(&slice.shim_path)) {
         let user = nix::unistd::geteuid();
-        return Err(Failure::new(format!("slice {:?} is closed to user {user}, who did not make it", slice.name))
-            .hint(format!("let the user in: aliquot slice resize {} --allow-user {user}", slice.name)));
+        return Err(Failure::new(format!(
+            "slice {:?} was made by another user, and does not admit user {user}",
+            slice.name
+        ))
+        .hint(format!("admit the user: aliquot slice resize {} --allow-user {user}", slice.name)));
     }
     supervisor.run(command_in(&slice, &node, &args.command[0], &args.command[1..], [])?)
 }

@@ -60,11 +60,11 @@ pub(crate) fn of_change(
 
 fn check_limit(core: Option<CorePercent>, limit: Option<CorePercent>) -> Result<()> {
     match (core.map(CorePercent::percent), limit.map(CorePercent::percent)) {
-        (Some(core), Some(limit)) if limit < core => Err(Failure::new(format!(
-            "--gpu-core-limit {limit} is less than --gpu-core {core}"
-        ))
-        .hint("the limit is what is never exceeded: it is at least what is guaranteed; leave it out to make them the same")
-        .exit(exit::USAGE)),
+        (Some(core), Some(limit)) if limit < core => {
+            Err(Failure::new(format!("--gpu-core-limit {limit} is less than --gpu-core {core}"))
+                .hint("the limit must be at least the guaranteed share; leave it out to make them equal")
+                .exit(exit::USAGE))
+        }
         _ => Ok(()),
     }
 }
@@ -85,7 +85,7 @@ fn memory_bytes(memory: Option<Memory>, device: Option<&Device>, node: &Node) ->
     let (Some(least), Some(greatest)) = (sizes().min(), sizes().max()) else { return Err(no_devices()) };
     if matches!(memory, Memory::Part { .. }) && least != greatest {
         return Err(Failure::new(
-            "a part of a device's memory means nothing definite here: the devices have different sizes",
+            "a percentage of memory is ambiguous here: the devices have memories of different sizes",
         )
         .hint("name the devices with --device, or give the memory in bytes, such as 4GiB")
         .exit(exit::USAGE));
@@ -120,8 +120,8 @@ fn device<'node>(prefix: &str, node: &'node Node) -> Result<&'node Device> {
     match matches[..] {
         [device] => Ok(device),
         _ if !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err(Failure::new(format!("--device {prefix} is an index, and an index does not name a device for good"))
-                .hint(format!("name it by its UUID; {}", known()))
+            Err(Failure::new(format!("--device {prefix} is an index, and the index of a device can change"))
+                .hint(format!("give the UUID of the device; {}", known()))
                 .exit(exit::USAGE))
         }
         [] => Err(Failure::new(format!("no device has the UUID {prefix:?}")).hint(known())),

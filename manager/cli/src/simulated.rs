@@ -106,8 +106,8 @@ fn set_own_variable(name: &str, value: &Path) -> Result<()> {
 
 /// The directory of the two libraries. Builds them if possible.
 fn libraries() -> Result<PathBuf> {
-    let exe = env::current_exe()
-        .map_err(|error| Failure::new(format!("cannot find out where this program lies: {error}")))?;
+    let exe =
+        env::current_exe().map_err(|error| Failure::new(format!("cannot find the path of this program: {error}")))?;
     let exe_dir = exe.parent().unwrap_or(Path::new("/")).to_owned();
     let candidates = [exe_dir.clone(), exe_dir.join("../lib/aliquot")];
     let complete = |dir: &PathBuf| [CUDA_LIBRARY, NVML_LIBRARY].iter().all(|library| dir.join(library).is_file());

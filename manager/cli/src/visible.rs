@@ -26,7 +26,7 @@ pub(crate) fn chosen_from<'node>(variable: &OsStr, count: usize, node: &'node No
     }
     if shown.len() < count {
         return Err(Failure::new(format!(
-            "{VARIABLE}={variable} shows {} devices of this node, and the slice is to have {count}",
+            "{VARIABLE}={variable} shows {} devices of this node, but the slice needs {count}",
             shown.len()
         ))
         .hint("name the devices with --device, or unset the variable"));

@@ -39,7 +39,7 @@ const ADMISSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why it is not known which containers have devices.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("cannot ask kubelet who has which devices on {}: {reason}; is PodResources served there?", path.display())]
+#[error("cannot get the devices of containers from kubelet on {}: {reason}; check that kubelet serves PodResources there", path.display())]
 pub struct ListError {
     path: PathBuf,
     reason: String,

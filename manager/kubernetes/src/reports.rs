@@ -56,7 +56,7 @@ enum ReportError {
     File { path: PathBuf, source: std::io::Error },
     #[error("cannot make a key: {0}")]
     Key(#[from] rcgen::Error),
-    #[error("the scheduler {scheduler} has no address that is known: {why}")]
+    #[error("cannot find an address of the scheduler {scheduler}: {why}")]
     Address { scheduler: String, why: String },
     #[error("the scheduler at {address} cannot be reached: {why}")]
     Unreached { address: SocketAddr, why: String },

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
     /// There is a slice of that name with another content.
-    #[error("a slice named {name:?} exists, and is another one: {difference}")]
+    #[error("there is already a different slice named {name:?}: {difference}")]
     Differs {
         /// The name of both slices.
         name: String,

@@ -55,7 +55,7 @@ pub enum ConfigError {
     },
     /// An entry of `cdi.extra_env` or `cdi.extra_mounts` would replace the shim's preloading.
     #[error(
-        "cdi.{key} sets {what}, by which containers preload the shim: set cdi.preload to {instead:?}, or leave the entry out"
+        "cdi.{key} sets {what}, which containers need to preload the shim: set cdi.preload to {instead:?}, or remove the entry"
     )]
     PreloadTaken {
         /// Which list: `extra_env` or `extra_mounts`.
@@ -66,7 +66,7 @@ pub enum ConfigError {
         instead: &'static str,
     },
     /// The address for reports is not of the form `HOST:PORT`.
-    #[error("kubernetes.reports_to is {text:?}, which is no HOST:PORT; write for example scheduler.example.com:9410")]
+    #[error("kubernetes.reports_to is {text:?}, which is not HOST:PORT; write for example scheduler.example.com:9410")]
     ReportsTo {
         /// The value as it stands there.
         text: String,
@@ -76,7 +76,7 @@ pub enum ConfigError {
     DevicePlugin(#[source] DevicePluginError),
     /// MIG instances cannot be made on demand for extended resources.
     #[error(
-        "kubernetes.mig is \"dynamic\", and kubernetes.mode is not \"dra\": only claims say which instance to make"
+        "kubernetes.mig is \"dynamic\", which needs kubernetes.mode \"dra\": MIG instances are made only for claims"
     )]
     DynamicMigWithoutDra,
     /// The table `[cluster]` is wrong.

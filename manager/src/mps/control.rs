@@ -25,7 +25,7 @@ const QUOTED_CHARS_MAX: usize = 200;
 #[derive(Debug, thiserror::Error)]
 pub enum MpsError {
     /// Its program cannot be run.
-    #[error("cannot run {}, which speaks to the MPS control daemon: {source}; set sharing.mps.control", program.display())]
+    #[error("cannot run {}, the client of the MPS control daemon: {source}; set sharing.mps.control", program.display())]
     Run {
         /// The path of the program.
         program: PathBuf,
@@ -44,7 +44,7 @@ pub enum MpsError {
     },
     /// The daemon refuses, or does not run.
     #[error(
-        "the MPS control daemon at {} does not do {command:?} ({status}{}); start it: \
+        "the MPS control daemon at {} does not execute {command:?} ({status}{}); start it: \
          CUDA_MPS_PIPE_DIRECTORY={} nvidia-cuda-mps-control -d",
         pipe_directory.display(), said(answer), pipe_directory.display()
     )]

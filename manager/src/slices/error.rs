@@ -158,7 +158,8 @@ pub enum CreateError {
     },
     /// Some devices of the slice are shared in time, and others by MPS.
     #[error(
-        "device {device} is not shared in the same way as the slice's other devices (in time, or by MPS); `aliquot nodes` shows how each is"
+        "device {device} is not shared in the same way as the slice's other devices (in time, or by MPS); \
+         see `aliquot nodes`"
     )]
     SharedOtherwise {
         /// The UUID of the device.
@@ -171,7 +172,7 @@ pub enum CreateError {
     #[error("this node has no device; run `aliquot doctor` to see why")]
     NoDevice,
     /// More parts than devices.
-    #[error("the slice asks for more devices than this node has, which is {has}; ask for fewer")]
+    #[error("the slice asks for more devices than this node has; ask for {has} or fewer")]
     TooFewDevices {
         /// The number of devices.
         has: usize,
@@ -212,7 +213,7 @@ impl CreateError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
     /// There is no slice of that name.
-    #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
+    #[error("there is no slice named {}; `aliquot slice ls` lists the slices", Quoted(name))]
     NotFound {
         /// The name that was requested.
         name: String,
@@ -245,14 +246,15 @@ pub enum ResizeError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoveError {
     /// There is no slice of that name.
-    #[error("there is no slice named {}; `aliquot slice ls` shows those that there are", Quoted(name))]
+    #[error("there is no slice named {}; `aliquot slice ls` lists the slices", Quoted(name))]
     NotFound {
         /// The name that was requested.
         name: String,
     },
     /// Processes use the slice, and the removal is not forced.
     #[error(
-        "slice {name:?} is in use by {attached} processes; end them, or force the removal: they can then use nothing more"
+        "slice {name:?} is in use by {attached} processes; end them, or force the removal: they then \
+         get no more memory and no more device time"
     )]
     InUse {
         /// The name of the slice.

@@ -38,7 +38,7 @@ fn a_process_that_cannot_be_watched_stays_charged_until_it_ends() {
     assert_eq!(used(), TENANTS * HELD_BYTES);
     assert!(open_files(&process) < LIMIT, "no descriptor is left");
     // Another slice could not be watched. It is refused, and the message says what to do.
-    for hint in ["LimitNOFILE=", "ulimit -Hn", &format!("{LIMIT} files open")] {
+    for hint in ["LimitNOFILE=", "ulimit -Hn", &format!("(RLIMIT_NOFILE) is {LIMIT}")] {
         refused(node.create("b", vec![part(10, GIB)]), Code::ResourceExhausted, hint);
     }
     assert_eq!(node.regions().len(), 1);

@@ -200,7 +200,7 @@ impl fmt::Display for Dialect {
 
 /// A name that is not the name of a dialect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no dialect; there are {}", Dialect::ALL.map(Dialect::name).join(", "))]
+#[error("{found:?} is not a dialect; the dialects are {}", Dialect::ALL.map(Dialect::name).join(", "))]
 pub struct UnknownDialect {
     /// The name that was given.
     pub found: String,

@@ -26,7 +26,7 @@ pub enum Refusal {
         advice: &'static str,
     },
     /// A resource or annotation that is not valid without another one.
-    #[error("{key} means nothing without {needs}; {advice}")]
+    #[error("{key} has no effect without {needs}; {advice}")]
     Alone {
         /// The one that is there.
         key: String,
@@ -37,7 +37,7 @@ pub enum Refusal {
     },
     /// Resources of two systems in one container.
     #[error(
-        "{first} ({}) and {second} ({}) are of two systems; ask in the words of one",
+        "{first} ({}) and {second} ({}) are of two systems; use the resources of one",
         .first_dialect.title(),
         .second_dialect.title()
     )]
@@ -53,7 +53,7 @@ pub enum Refusal {
     },
     /// A request whose amounts Aliquot's scheduler alone knows, and that it has not decided about.
     #[error(
-        "{key} is given by Aliquot's scheduler alone, which has not bound the pod; let the pod name it: schedulerName"
+        "{key} needs a decision of Aliquot's scheduler, which has not bound the pod; name that scheduler in the pod's schedulerName"
     )]
     Undecided {
         /// The resource that the container asks for.
@@ -61,7 +61,7 @@ pub enum Refusal {
     },
     /// A request of a system that the node does not speak.
     #[error(
-        "{key} is a request in the words of {}, which this node does not speak; add {:?} to the node's dialects, \
+        "{key} is a request in the dialect of {}, which this node does not accept; add {:?} to the node's dialects, \
          or ask for aliquot.dev/gpu-core and aliquot.dev/gpu-memory",
         .dialect.title(),
         .dialect.name()

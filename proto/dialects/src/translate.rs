@@ -16,7 +16,7 @@ pub struct Spoken(BTreeSet<Dialect>);
 
 /// Two dialects in which the same name means different things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a node cannot speak both {first} and {second}: {resource} is a resource of both; choose one")]
+#[error("a node cannot accept both dialects {first} and {second}: both have the resource {resource}; choose one")]
 pub struct Clash {
     /// One of the two dialects.
     pub first: Dialect,

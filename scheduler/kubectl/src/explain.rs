@@ -67,7 +67,7 @@ pub(crate) async fn explain(cluster: &Cluster, args: &ExplainArgs, look: Look) -
     let full_name = format!("{}/{name}", cluster.namespace);
     let Some(pod) = pod else {
         if events.is_empty() {
-            return Err(Failure::new(format!("there is no pod {full_name}, and no event tells of one")));
+            return Err(Failure::new(format!("there is no pod {full_name}, and no event mentions it")));
         }
         let gone = Explanation { pod: full_name, events, ..Explanation::default() };
         return printed(&gone, args.output.output, notes, look);

@@ -93,9 +93,7 @@ fn pod_of(manifest: &Value) -> Result<(Value, u32), Failure> {
         _ => &manifest["spec"]["template"],
     };
     if !template["spec"]["containers"].is_array() {
-        return Err(Failure::new(format!(
-            "a {kind:?} has no template of a pod that is known here; give the pod itself"
-        )));
+        return Err(Failure::new(format!("a {kind:?} has no pod template in a known place; give the pod itself")));
     }
     let spec = if kind == "CronJob" { &manifest["spec"]["jobTemplate"]["spec"] } else { &manifest["spec"] };
     let count = ["replicas", "parallelism"].into_iter().find_map(|field| spec[field].as_u64());

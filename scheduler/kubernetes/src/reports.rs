@@ -155,7 +155,7 @@ impl Reports for Desk {
                 let tell = |said| shared.change(|mirror| mirror.manager_says(&node, Some(said)));
                 let is_taken = leads && shared.reports.take(&node, call, report, tell);
                 let answer = match (leads, is_taken) {
-                    (false, _) => Err(Refusal::failed_precondition("this replica leads no more")),
+                    (false, _) => Err(Refusal::failed_precondition("this replica is no longer the leader")),
                     (true, false) => Err(Refusal::aborted("the node's manager has begun another call")),
                     (true, true) => Ok(Taken { next_ms: u64::try_from(INTERVAL.as_millis()).unwrap_or(u64::MAX) }),
                 };

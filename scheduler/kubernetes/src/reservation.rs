@@ -171,7 +171,7 @@ async fn reserve_one(
 ) -> Result<(), String> {
     let mut claim = decided.clone();
     for _ in 0..TRIES {
-        let left = shared.fence.left().ok_or("this replica leads no more")?;
+        let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
         let error = match timeout(left, write(claims, binding, &claim, allocation.as_ref(), shared)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
@@ -187,7 +187,7 @@ async fn reserve_one(
                 sleep(PAUSE).await;
             }
         }
-        let left = shared.fence.left().ok_or("this replica leads no more")?;
+        let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
         let found = timeout(left, claims.get(&claim.name)).await.map_err(|_| "the lease ended")?;
         claim = match found {
             Ok(found) => show(found, shared).ok_or("it has no name")?,

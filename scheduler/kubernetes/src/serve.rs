@@ -81,7 +81,7 @@ pub enum ServeError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Another replica leads, or may.
-    #[error("this replica leads no more: {0}; it starts anew and waits for its turn")]
+    #[error("this replica is no longer the leader: {0}; it restarts, and stands by")]
     LeaseLost(String),
     /// The engine cannot go on.
     #[error(transparent)]

@@ -30,11 +30,11 @@ pub(crate) async fn make(
     let end = Instant::now() + LONGEST;
     for name in names {
         let selected = json!({"metadata": {"annotations": {SELECTED_NODE: node}}});
-        let left = shared.fence.left().ok_or("this replica leads no more")?;
+        let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
         match timeout(left, claims.patch(name, &PatchParams::default(), &Patch::Merge(&selected))).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return Err(format!("cannot have a volume made for claim {name:?}: {}", message(&error))),
-            Err(_) => return Err("this replica leads no more".into()),
+            Err(_) => return Err("this replica is no longer the leader".into()),
         }
     }
     for name in names {
@@ -45,7 +45,7 @@ pub(crate) async fn make(
                 ));
             }
             if shared.fence.left().is_none() {
-                return Err("this replica leads no more".into());
+                return Err("this replica is no longer the leader".into());
             }
             sleep(PAUSE).await;
         }

@@ -158,7 +158,9 @@ impl Bind<'_> {
     }
 
     async fn ask(&self, resource_version: &str, shared: &Shared) -> Answer {
-        let Some(left) = shared.fence.left() else { return Answer::Refused("this replica leads no more".into()) };
+        let Some(left) = shared.fence.left() else {
+            return Answer::Refused("this replica is no longer the leader".into());
+        };
         match timeout(left, self.bind(resource_version)).await {
             Ok(Ok(_)) => Answer::Bound,
             Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 408 => {
@@ -202,7 +204,7 @@ impl Bind<'_> {
         loop {
             sleep(PAUSE).await;
             let Some(left) = shared.fence.left() else {
-                return Err("this replica leads no more".into());
+                return Err("this replica is no longer the leader".into());
             };
             let found = async {
                 match self.pods.get_opt(&self.binding.name).await? {

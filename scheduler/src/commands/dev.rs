@@ -16,7 +16,7 @@ pub(crate) struct DevArgs {
 
 /// Replaces this process with `aliquot dev`. Returns only if that fails.
 pub(crate) fn dev(args: &DevArgs) -> Result<()> {
-    let own = std::env::current_exe().context("cannot find out where this program lies")?;
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     let beside = own.with_file_name("aliquot");
     let program = if beside.is_file() { beside } else { "aliquot".into() };
     let error = Command::new(&program).arg("dev").args(&args.arguments).exec();

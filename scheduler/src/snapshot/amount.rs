@@ -84,7 +84,7 @@ impl ResourceKey {
         let Some((_, resource, unit)) = known else {
             let names: Vec<&str> = KEYS.iter().map(|(name, ..)| *name).collect();
             bail!(
-                "{text:?} is not a resource; there are {}, and gpus:MODEL, gpu_core_percent:MODEL, \
+                "{text:?} is not a resource; the resources are {}, gpus:MODEL, gpu_core_percent:MODEL, \
                  gpu_core_milli:MODEL",
                 names.join(", ")
             );
@@ -125,7 +125,7 @@ pub(super) fn one_of<const N: usize>(given: [(&str, Option<u64>, u64); N]) -> Re
     for (key, value, unit) in given {
         let Some(value) = value else { continue };
         if let Some((_, other)) = amount {
-            bail!("{other} and {key} are the same in different units; say one of them");
+            bail!("{other} and {key} are the same resource in different units; give one of them");
         }
         let scaled = value.checked_mul(unit).with_context(|| format!("{key}: {value} is more than can be counted"))?;
         amount = Some((scaled, key));

@@ -25,11 +25,11 @@ impl File {
             claims,
             history,
         } = other;
-        ensure!(version == self.version, "what is added must say \"version\": {}", self.version);
+        ensure!(version == self.version, "an added file must have \"version\": {}", self.version);
         let rest = Self { version, now_ms, scheduler, topology, history, ..Self::default() };
         ensure!(
             rest == Self { version, ..Self::default() },
-            "what is added can have nodes, queues, namespaces, disruption_budgets, pod_groups and claims, nothing else"
+            "an added file can have nodes, queues, namespaces, disruption_budgets, pod_groups and claims, and nothing else"
         );
         let claims_before: usize = self.claims.iter().map(|claim| claim.count.map_or(1, |count| count as usize)).sum();
         for group in &mut pod_groups {
@@ -94,7 +94,7 @@ impl File {
             ("quota", _) => allowance.quota = amount,
             ("limit", _) => allowance.limit = amount,
             (_, Some(weight)) => allowance.weight = weight,
-            (_, None) => bail!("a weight is a number; 0 gives nothing of what others leave"),
+            (_, None) => bail!("a weight is a number; with 0 the queue gets nothing beyond its quota"),
         }
         Ok(())
     }

@@ -42,10 +42,10 @@ impl EffectName {
 impl TolerationEntry {
     pub(super) fn to_toleration(&self) -> Result<Toleration> {
         let Self { key, value, any_key, any_value, effect } = self;
-        ensure!(!any_key || key.is_empty(), "a toleration of any key does not name one, and this names {key:?}");
+        ensure!(!any_key || key.is_empty(), "a toleration of any key must not name a key, and this one names {key:?}");
         ensure!(
             !any_value || value.is_empty(),
-            "a toleration of any value does not name one, and this names {value:?}"
+            "a toleration of any value must not name a value, and this one names {value:?}"
         );
         Ok(Toleration {
             key: (!any_key).then(|| key.clone()),

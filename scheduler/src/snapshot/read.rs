@@ -99,7 +99,7 @@ impl File {
                 let namespace = namespaced(entry.namespace.as_deref(), &entry.name)?;
                 ensure!(
                     entry.count.is_none() || (entry.placed.is_none() && entry.leaving.is_none()),
-                    "\"count\" stands for claims that wait; write those that are placed one by one"
+                    "\"count\" is only for waiting claims; write placed claims one by one"
                 );
                 for name in numbered(&entry.name, entry.count, claims.len(), CLAIMS_MAX)? {
                     let key = (namespace.clone(), name.clone());
@@ -211,7 +211,7 @@ fn numbered(name: &str, count: Option<u32>, others: usize, most: usize) -> Resul
     let Some(count) = count else { return Ok(vec![name.to_owned()]) };
     ensure!(
         others.saturating_add(count as usize) <= most,
-        "\"count\": {count} makes the list longer than {most}, which is the most that is read; say less"
+        "\"count\": {count} makes the list longer than {most} entries, which is the maximum; give a smaller count"
     );
     Ok((0..count).map(|number| format!("{name}-{number}")).collect())
 }

@@ -51,7 +51,10 @@ impl RequestEntry {
         let constraints = Constraints { models, attributes, ..Constraints::default() };
         let (devices, further) = (request.devices, request.further.clone());
         let alone = Request { devices, further, constraints, ..Request::default() };
-        ensure!(request == alone, "request {name:?} says more than which GPUs; say that of the claim itself");
+        ensure!(
+            request == alone,
+            "request {name:?} has fields beside those of its GPUs; move them to the claim itself"
+        );
         Ok(request)
     }
 
@@ -134,7 +137,7 @@ impl FurtherEntry {
         let request = |entry: &NamedRequestEntry| {
             let (name, request) = (entry.name.clone(), entry.request.of_gpus_alone(&entry.name)?);
             let is_one = request.further.is_none();
-            ensure!(is_one, "request {name:?} has further requests; say them beside it");
+            ensure!(is_one, "request {name:?} contains requests; list them beside it");
             let Constraints { models, attributes, .. } = request.constraints;
             Ok(FurtherRequest { name, devices: request.devices, models, attributes })
         };

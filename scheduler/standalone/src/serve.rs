@@ -68,7 +68,7 @@ pub enum ServeError {
     #[error(transparent)]
     Engine(#[from] aliquot_scheduler_engine::StoreError),
     /// This scheduler's lease has ended, and another one may lead.
-    #[error("this scheduler does not lead any more; started anew, it stands by")]
+    #[error("this scheduler is no longer the leader; restart it, and it stands by")]
     LeaseLost,
     /// A record in the store cannot be read.
     #[error("the scheduler's store has a record that cannot be read: {0}; restore a backup")]

@@ -28,7 +28,7 @@ pub enum StoreError {
         pid: Option<u32>,
     },
     /// Another program holds SQLite's own lock on the file for long.
-    #[error("{}: another program keeps it locked; end whatever reads or writes this file beside the scheduler", path.display())]
+    #[error("{}: another program keeps it locked; end the other programs that read or write this file", path.display())]
     Busy {
         /// The path of the database's file.
         path: PathBuf,
@@ -104,7 +104,7 @@ pub enum StoreError {
         current: u64,
     },
     /// A backup would replace a file.
-    #[error("{}: it exists already; say another name, or remove it first", path.display())]
+    #[error("{}: it exists already; choose another name, or remove it first", path.display())]
     Exists {
         /// The path of the existing file.
         path: PathBuf,
@@ -134,7 +134,7 @@ pub enum StoreError {
         what: String,
     },
     /// Another scheduler leads now, or may: this one has not renewed its lease in time.
-    #[error("{place}: this scheduler does not lead any more; another one goes on from what is there")]
+    #[error("{place}: this scheduler is no longer the leader; another one continues from the saved state")]
     LeaseLost {
         /// The database, as messages name it.
         place: String,

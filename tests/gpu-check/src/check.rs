@@ -201,7 +201,7 @@ fn progress(what: &str) {
 }
 
 fn own_directory() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot find out where this program lies")?;
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     Ok(own.parent().unwrap_or(Path::new(".")).to_owned())
 }
 

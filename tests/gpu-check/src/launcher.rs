@@ -55,7 +55,7 @@ impl Launcher {
 
     /// Starts a worker of this program.
     pub(crate) fn start(&self, share: Option<&Share>, args: &[&str]) -> anyhow::Result<Running> {
-        let program = std::env::current_exe().context("cannot find out where this program lies")?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
         let args: Vec<&str> = [&["worker"], args].concat();
         Running::start(self.command(share, &program, &args))
     }

@@ -79,7 +79,7 @@ impl Agent {
     /// Starts an instance. The error says why it is not started.
     fn try_start(&mut self, start: &Start, number: Number) -> Result<(), String> {
         if !self.promises.hear(number.0.max(start.term)) {
-            return Err("the scheduler that sends it does not lead any more".into());
+            return Err("the scheduler that sends it is no longer the leader".into());
         }
         if number <= self.promises.handled() {
             return Err("the node has handled a later command already".into());

@@ -88,7 +88,7 @@ impl Credentials {
     pub(crate) fn text(&self) -> Result<String> {
         let text = toml::to_string_pretty(self);
         let text = text.map_err(|error| Failure::new(format!("the credentials cannot be written: {error}")))?;
-        Ok(format!("# Whoever has this file can call the scheduler as {:?}. Keep it secret.\n{text}", self.user))
+        Ok(format!("# Anyone with this file can call the scheduler as {:?}. Keep it secret.\n{text}", self.user))
     }
 }
 
@@ -150,8 +150,9 @@ pub(crate) async fn channel(path: &Path) -> Result<Deadlines> {
         }
     }
     let (file, failures) = (path.display(), failures.join("; "));
-    Err(Failure::new(format!("the scheduler that {file} names cannot be reached: {failures}"))
-        .hint("check the network, and the addresses in that file; `aliquot users add` writes it anew"))
+    Err(Failure::new(format!("the scheduler that {file} names cannot be reached: {failures}")).hint(
+        "check the network, and the addresses in that file; make a new file with: aliquot users add NAME --replace",
+    ))
 }
 
 /// The failure of a call whose certificate the scheduler's machine did not accept; `None` for any other failure.
@@ -159,7 +160,7 @@ pub(crate) fn expired(status: &Status) -> Option<Failure> {
     let cause = std::error::Error::source(status)?;
     let has_expired = with_causes(cause).contains("CertificateExpired");
     has_expired.then(|| {
-        Failure::new("the certificate in the file of credentials has ended")
+        Failure::new("the certificate in the file of credentials has expired")
             .hint("an administrator makes another one with: aliquot users add NAME --replace")
     })
 }

@@ -29,7 +29,7 @@ pub(crate) fn exec(socket: Option<&Path>, task: TaskId, args: &ExecArgs) -> Resu
     let command = args.command.iter().map(word).collect::<Result<Vec<String>>>()?;
     if args.terminal && !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return Err(Failure::new("--terminal needs a terminal as standard input and output")
-            .hint("leave it out; -i hands standard input to the command")
+            .hint("leave it out; -i passes standard input to the command")
             .exit(exit::USAGE));
     }
     let exec = Exec { command, terminal: args.terminal.then(terminal::like_this) };
@@ -64,7 +64,7 @@ pub(crate) fn exec(socket: Option<&Path>, task: TaskId, args: &ExecArgs) -> Resu
 /// A word of the command. It must be text, because the node gets it as text.
 fn word(word: &OsString) -> Result<String> {
     word.to_str().map(str::to_owned).ok_or_else(|| {
-        Failure::new(format!("{} is not UTF-8, as the words of a job's command must be", word.display()))
+        Failure::new(format!("{} is not UTF-8; the arguments of a command beside a job must be UTF-8", word.display()))
             .exit(exit::USAGE)
     })
 }
@@ -83,8 +83,8 @@ async fn follow(
             // A frame of a newer node that this version does not know.
             Some(_) => continue,
             None => {
-                return Err(Failure::new("the connection with the command has ended before the command")
-                    .hint("the command was killed with it"));
+                return Err(Failure::new("the connection to the command ended before the command did")
+                    .hint("the command was killed"));
             }
         };
         if pieces.send(piece).await.is_err() {
@@ -95,8 +95,10 @@ async fn follow(
     match (printed.await, exit) {
         (Ok(Printed::All), Some(exit)) => Ok(exit_code(exit)),
         (Ok(Printed::ReaderGone), _) => Ok(exit::of_signal(nix::sys::signal::Signal::SIGPIPE as u8).into()),
-        (Ok(Printed::Failed(error)), _) => Err(Failure::new(format!("cannot print what the command writes: {error}"))),
-        (Ok(Printed::All) | Err(_), _) => Err(Failure::new("what the command writes cannot be printed")),
+        (Ok(Printed::Failed(error)), _) => {
+            Err(Failure::new(format!("cannot print the output of the command: {error}")))
+        }
+        (Ok(Printed::All) | Err(_), _) => Err(Failure::new("the output of the command cannot be printed")),
     }
 }
 

@@ -48,7 +48,7 @@ async fn remove(socket: Option<&Path>, args: &NodeRemoveArgs) -> Result<()> {
     let name = args.name.as_str();
     if !args.nothing_runs_there {
         return Err(Failure::new(format!(
-            "the jobs of node {name:?} start elsewhere at once if it is removed: if they still run there, they run twice"
+            "the jobs of node {name:?} start on other nodes at once if it is removed; jobs that still run on it would run twice"
         ))
         .hint(format!("switch the node off, then: aliquot nodes remove {name} --nothing-runs-there"))
         .exit(exit::USAGE));

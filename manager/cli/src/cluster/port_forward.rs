@@ -46,8 +46,7 @@ impl FromStr for Ports {
             Some((local, remote)) => number(local).zip(number(remote)).map(|(local, remote)| Ports { local, remote }),
         };
         ports.filter(|ports| ports.remote > 0).ok_or_else(|| {
-            "write the job's port, such as 8080, or one here and the job's, such as 9000:8080; :8080 takes a free one here"
-                .to_owned()
+            "write REMOTE or LOCAL:REMOTE, such as 8080 or 9000:8080; :8080 takes a free local port".to_owned()
         })
     }
 }
@@ -121,7 +120,7 @@ pub(crate) async fn port_forward(socket: Option<&Path>, args: &PortForwardArgs) 
 async fn listen(ports: Ports) -> Result<Vec<TcpListener>> {
     let first = TcpListener::bind((Ipv4Addr::LOCALHOST, ports.local)).await.map_err(|error| {
         Failure::new(format!("cannot listen on 127.0.0.1:{}: {error}", ports.local))
-            .hint(format!("choose another port here, such as :{} for a free one", ports.remote))
+            .hint(format!("choose another local port; :{} takes a free one", ports.remote))
     })?;
     let port = first.local_addr().map_or(ports.local, |address| address.port());
     let second = TcpListener::bind((Ipv6Addr::LOCALHOST, port)).await;

@@ -98,7 +98,8 @@ async fn send(socket: &Path, request: SubmitJobRequest) -> Result<Job> {
 /// A name for a request, different from all others: 128 random bits.
 fn request_id() -> Result<String> {
     let bytes = getrandom::u64().and_then(|high| Ok((high, getrandom::u64()?)));
-    let (high, low) = bytes.map_err(|error| Failure::new(format!("the kernel gives no random numbers: {error}")))?;
+    let (high, low) =
+        bytes.map_err(|error| Failure::new(format!("cannot get random numbers from the kernel: {error}")))?;
     Ok(format!("{high:016x}{low:016x}"))
 }
 
@@ -106,7 +107,7 @@ fn not_submitted(status: Status) -> Failure {
     let is_unclear = is_loss(&status);
     let failure = failed(status);
     if is_unclear {
-        failure.hint("the job may have been taken in all the same: look before you submit it again: aliquot jobs")
+        failure.hint("the scheduler may have accepted the job; check before you submit it again: aliquot jobs")
     } else {
         failure
     }

@@ -16,7 +16,7 @@ impl Raw {
     /// Puts the terminal into this mode.
     pub(super) fn enter() -> Result<Raw> {
         terminal::enable_raw_mode()
-            .map_err(|error| Failure::new(format!("the terminal cannot hand on keys as they are: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot set the terminal to raw mode: {error}")))?;
         let report = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             let _ = terminal::disable_raw_mode();

@@ -121,7 +121,7 @@ async fn set(client: &mut Client, args: &UserSetArgs) -> Result<()> {
     let name = args.name.as_str();
     let before = known(client).await?.into_iter().find(|user| user.name == name && !user.is_local);
     let before = before.ok_or_else(|| {
-        Failure::new(format!("there is no user {name:?} of other machines")).hint("see them: aliquot users")
+        Failure::new(format!("there is no user {name:?} on other machines")).hint("see them: aliquot users")
     })?;
     let user = Some(changed(before, args));
     let request = AddUserRequest { user, replace: true, ..AddUserRequest::default() };

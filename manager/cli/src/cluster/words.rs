@@ -282,12 +282,12 @@ fn work_dir(given: Option<Text>) -> Result<String> {
     }
     let current = env::current_dir().map_err(|error| {
         Failure::new(format!("the current directory cannot be found: {error}"))
-            .hint("name the job's with --workdir, from the root: --workdir /data/train")
+            .hint("give the job's directory as an absolute path: --workdir /data/train")
     })?;
     let dir = if given.is_empty() { current } else { current.join(given) };
     dir.into_os_string().into_string().map_err(|dir| {
         Failure::new(format!("the directory {} is not UTF-8", dir.to_string_lossy()))
-            .hint("name another one with --workdir")
+            .hint("give another directory with --workdir")
     })
 }
 

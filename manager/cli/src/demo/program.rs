@@ -37,7 +37,7 @@ impl<'stage> Program<'stage> {
         supervisor: &'stage Supervisor,
     ) -> Result<(Program<'stage>, u64)> {
         let exe = std::env::current_exe()
-            .map_err(|error| Failure::new(format!("cannot find out where this program lies: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot find the path of this program: {error}")))?;
         let args = ["demo-worker".to_owned(), "--kernel-ns".to_owned(), kernel_ns.to_string()];
         let mut command = command_in(&slice.slice, &slice.node, exe.as_os_str(), args, environment)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -152,7 +152,7 @@ impl<'stage> Program<'stage> {
 
     fn failed(&self, message: &str) -> Failure {
         Failure::new(format!("the worker in slice {} failed: {message}", self.slice.slice.name))
-            .hint("aliquot doctor checks what it needs; what the worker printed above may say more")
+            .hint("see the output of the worker above, and run: aliquot doctor")
     }
 }
 

@@ -55,8 +55,9 @@ impl Drop for Cluster<'_> {
 impl<'run> Cluster<'run> {
     /// A cluster without running processes yet.
     pub(super) fn new(supervisor: &'run Supervisor, programs: &'run Programs) -> Result<Cluster<'run>> {
-        set_child_subreaper(true)
-            .map_err(|error| Failure::new(format!("cannot adopt what jobs leave behind: {error}")))?;
+        set_child_subreaper(true).map_err(|error| {
+            Failure::new(format!("cannot become the parent of processes that jobs leave behind: {error}"))
+        })?;
         let dir = runtime_dir("aliquot-dev-")?;
         Ok(Cluster { supervisor, programs, daemons: Vec::new(), machines: Vec::new(), dir })
     }
@@ -171,8 +172,11 @@ impl<'run> Cluster<'run> {
             }
             self.daemons.iter_mut().try_for_each(Daemon::check)?;
             if begun.elapsed() > START_PATIENCE {
-                return Err(Failure::new(format!("waited in vain for {} s until {what}", START_PATIENCE.as_secs()))
-                    .hint(self.daemons.last().map(Daemon::last_words).unwrap_or_default()));
+                return Err(Failure::new(format!(
+                    "after {} s it is still not true that {what}",
+                    START_PATIENCE.as_secs()
+                ))
+                .hint(self.daemons.last().map(Daemon::last_words).unwrap_or_default()));
             }
             thread::sleep(LOOK_INTERVAL);
         }

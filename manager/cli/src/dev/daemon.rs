@@ -65,7 +65,7 @@ impl Daemon {
     /// The daemon's status if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let name = &self.start.name;
-        self.child.try_wait().map_err(|error| Failure::new(format!("cannot find out whether {name} lives: {error}")))
+        self.child.try_wait().map_err(|error| Failure::new(format!("cannot find out whether {name} runs: {error}")))
     }
 
     pub(super) fn pid(&self) -> Pid {

@@ -17,7 +17,7 @@ impl Programs {
     /// The programs beside this one, or on the PATH. Builds them if this one was built in a checkout.
     pub(super) fn find() -> Result<Programs> {
         let exe = env::current_exe()
-            .map_err(|error| Failure::new(format!("cannot find out where this program lies: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot find the path of this program: {error}")))?;
         let beside = exe.parent().unwrap_or(Path::new("/")).to_owned();
         if let Some(checkout) = Checkout::of(&beside)
             && [&NODE_MANAGER, &SCHEDULER].iter().any(|server| !beside.join(server.program).is_file())

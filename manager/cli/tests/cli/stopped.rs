@@ -148,5 +148,5 @@ fn a_full_queue_of_connections_is_no_reason_to_wait_for_ever() {
     let refused = output(&mut aliquot(["--socket", path.to_str().unwrap(), "--timeout", "0.2", "ps"]));
     let text = stderr(&refused);
     assert_eq!(refused.status.code(), Some(1), "{text}");
-    assert!(text.contains("takes no connection any more") && text.contains("\nhint: "), "{text}");
+    assert!(text.contains("accepts no more connections") && text.contains("\nhint: "), "{text}");
 }

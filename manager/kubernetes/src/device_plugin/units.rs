@@ -25,8 +25,8 @@ pub(super) struct Unit {
 /// A resource has more units than kubelet can be told of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{resource} would have {found} units, more than the {UNITS_MAX} that kubelet can be told of, and none is offered{}",
-    .unit_min_mib.map(|mib| format!("; a unit of {mib} MiB or more will do")).unwrap_or_default()
+    "{resource} would have {found} units, more than the {UNITS_MAX} that kubelet accepts, so none is offered{}",
+    .unit_min_mib.map(|mib| format!("; use a unit of {mib} MiB or more")).unwrap_or_default()
 )]
 pub(super) struct TooManyUnits {
     resource: String,

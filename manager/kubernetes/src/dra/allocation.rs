@@ -82,8 +82,8 @@ pub(super) enum AllocationError {
     },
     /// The request asks for administrative access, and not for a part of a device.
     #[error(
-        "request {request} asks for administrative access, which {DRIVER} does not give: a slice is a part of a \
-         device, and what others have of it is theirs"
+        "request {request} asks for administrative access, which {DRIVER} does not support: a slice cannot reach \
+         the parts of other slices"
     )]
     AdminAccess {
         /// The name of the claim's request.
@@ -110,7 +110,7 @@ pub(super) enum AllocationError {
         expected: &'static str,
     },
     /// The requests of a slice add up to more than a whole device.
-    #[error("the claim has {found} percent of device {device} in all")]
+    #[error("the requests of the claim have {found} percent of device {device} in sum; at most 100 are possible")]
     WholeExceeded {
         /// The device's name in its pool.
         device: String,

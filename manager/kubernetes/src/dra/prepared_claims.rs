@@ -137,7 +137,7 @@ pub enum PreparedClaimsError {
     },
     /// The file is of another version of this program.
     #[error(
-        "{} is of version {found}, and this program knows none after {VERSION}: go back to the one that wrote it",
+        "{} is of version {found}, and this program reads versions up to {VERSION}: use the program that wrote it",
         path.display()
     )]
     Version {

@@ -249,7 +249,7 @@ pub enum RestoreReason {
     #[error(transparent)]
     Event(#[from] EventError),
     /// The node has no room for it.
-    #[error("it cannot be on node {node:?} with all that is before it in the list: {reason}")]
+    #[error("it does not fit on node {node:?} beside the entries before it in the list: {reason}")]
     NotEnough {
         /// The name of the node.
         node: String,
@@ -257,10 +257,10 @@ pub enum RestoreReason {
         reason: NotEnough,
     },
     /// An entry before it has the same namespace and name.
-    #[error("claim {0:?} of the same namespace is before it in the list")]
+    #[error("there is an earlier claim {0:?} of the same namespace in the list")]
     SameName(String),
     /// There is no entry of the number that it refers to.
-    #[error("it refers to {0:?}, which is not there")]
+    #[error("it refers to {0:?}, which the list does not contain")]
     NoSuchEntry(DumpEntry),
     /// It starts after a claim that is not leaving any place.
     #[error("it starts after claim {0:?}, which is not leaving any place")]
@@ -279,7 +279,7 @@ pub enum RestoreReason {
     #[error("it has {0}, but is not placed")]
     NotPlaced(&'static str),
     /// It was withdrawn, but has a place.
-    #[error("it was withdrawn, but is placed; say that it is leaving this place")]
+    #[error("it was withdrawn, but is placed; list it as leaving its place")]
     WithdrawnAndPlaced,
 }
 

@@ -32,13 +32,15 @@ pub enum NotEnough {
         free: u64,
     },
     /// There is no such device, or a request names it twice or not in ascending order.
-    #[error("device {device} is not a device of the node that is named once for a request and in ascending order")]
+    #[error(
+        "device {device} is not on the node, or is listed twice or out of order; a request lists devices in ascending order"
+    )]
     NoSuchDevice {
         /// The device's index in the allocation.
         device: u16,
     },
     /// The allocation has another amount than the request asks for.
-    #[error("device {device} is allocated with another amount than was requested")]
+    #[error("the amount that is allocated of device {device} differs from the requested amount")]
     Mismatch {
         /// The device's index on the node.
         device: u16,
@@ -52,7 +54,7 @@ pub enum NotEnough {
         allocated: usize,
     },
     /// The request has no such choice.
-    #[error("choice {alternative}, counted from 0, is allocated, and {choices} were given")]
+    #[error("choice {alternative} (counted from 0) is allocated, but the claim has only {choices} choices")]
     NoSuchChoice {
         /// The choice that the allocation names, counted from 0.
         alternative: u16,

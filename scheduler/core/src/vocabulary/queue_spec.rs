@@ -61,7 +61,7 @@ pub enum QueueError {
     #[error("queue {0:?} cannot be moved below another parent; make a new one")]
     Moved(String),
     /// The queue holds a namespace's quota.
-    #[error("queue {queue:?} is the quota of namespace {namespace:?}, and goes with that")]
+    #[error("queue {queue:?} is the quota of namespace {namespace:?}; change or remove that quota instead")]
     OfNamespace {
         /// The queue.
         queue: String,
@@ -72,9 +72,9 @@ pub enum QueueError {
     #[error("a queue has no name; claims name the queue that they wait in")]
     Unnamed,
     /// The name is reserved for a namespace's quota.
-    #[error("queue {0:?} is named like a namespace's quota; choose a name that does not begin so")]
+    #[error("queue {0:?} has the prefix of queues for namespaces' quotas; choose a name without it")]
     Reserved(String),
     /// The default queue cannot be removed.
-    #[error("queue {DEFAULT_QUEUE:?} takes the claims that name no queue and stays")]
+    #[error("queue {DEFAULT_QUEUE:?} takes the claims that name no queue; it cannot be removed")]
     Default,
 }

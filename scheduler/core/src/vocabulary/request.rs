@@ -334,15 +334,15 @@ pub enum RequestError {
         thousandths: u32,
     },
     /// A memory threshold that is not a percentage from 1 to 100.
-    #[error("a memory threshold of {percent} % makes no sense; it must be between 1 and 100")]
+    #[error("the memory threshold is {percent} %; it must be 1 to 100 %")]
     MemoryThreshold {
         /// The requested threshold, in percent of a device's memory.
         percent: u8,
     },
     /// More memory of each device than the task's own threshold allows.
     #[error(
-        "{thousandths} thousandths of each device's memory are asked for, but no device of whose memory more than \
-         {percent} % is used; raise the memory threshold or ask for less"
+        "{thousandths} thousandths of each device's memory are asked for, but the memory threshold allows at most \
+         {percent} % of a device's memory to be in use; raise the threshold or ask for less"
     )]
     AboveMemoryThreshold {
         /// The requested part of each device's memory.
@@ -351,7 +351,9 @@ pub enum RequestError {
         percent: u8,
     },
     /// Devices are asked for, but neither time nor memory of them.
-    #[error("{count} devices are asked for, but neither time nor memory of them; ask for some, or for no device")]
+    #[error(
+        "{count} devices are asked for, but neither time nor memory of them; ask for time or memory, or for no device"
+    )]
     NothingOfADevice {
         /// The requested number of devices.
         count: u16,
@@ -381,7 +383,7 @@ pub enum RequestError {
         number: u16,
     },
     /// A link names a request that does not exist.
-    #[error("a link names request {number}, counted from 0, of {requests} requests; name those that there are")]
+    #[error("a link names request {number} (counted from 0), but there are {requests} requests; name an existing one")]
     NoSuchRequest {
         /// The position that the link names, counted from 0.
         number: u16,

@@ -68,7 +68,7 @@ pub(super) async fn bind(shared: Arc<Shared>, args: BindingArgs) -> Result<(), S
     };
     match timeout(PATIENCE, told).await {
         Ok(Ok(outcome)) => outcome,
-        Ok(Err(_)) => Err("this replica leads no more".to_owned()),
+        Ok(Err(_)) => Err("this replica is no longer the leader".to_owned()),
         Err(_) => match shared.change(|mirror| mirror.give_up_choice(&uid)) {
             true => Err(format!("the scheduler could not begin to bind the pod within {} s", PATIENCE.as_secs())),
             false => Err(format!("the pod is still being bound to node {node}; ask again")),

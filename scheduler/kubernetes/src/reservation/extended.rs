@@ -34,7 +34,7 @@ pub(super) async fn make(
 ) -> Result<ClaimFacts, String> {
     let claim = object(binding, wanted, asked);
     for _ in 0..TRIES {
-        let left = shared.fence.left().ok_or("this replica leads no more")?;
+        let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
         let made = async {
             match claims.create(&PostParams::default(), &claim).await {
                 Err(error) if is_conflict(&error) => claims.get(&wanted.name).await,
@@ -111,7 +111,7 @@ pub(super) async fn tell(
         resource_claim_name: claim.to_owned(),
     };
     let patch = json!({"metadata": {"uid": binding.uid}, "status": {"extendedResourceClaimStatus": status}});
-    let left = shared.fence.left().ok_or("this replica leads no more")?;
+    let left = shared.fence.left().ok_or("this replica is no longer the leader")?;
     let (params, patch) = (PatchParams::default(), Patch::Merge(&patch));
     let patched = timeout(left, pods.patch_status(&binding.name, &params, &patch)).await;
     let patched = patched.map_err(|_| "the lease ended")?;

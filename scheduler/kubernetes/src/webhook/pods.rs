@@ -122,7 +122,7 @@ mod tests {
                 json!({"cpu": "1"}),
                 json!({"aliquot.dev/gpu-core": "30", "nvidia.com/gpumem": "1"}),
                 "mixed",
-                "ask in the words of one",
+                "use the resources of one",
             ),
         ] {
             assert_eq!(answer(good.clone(), json!({})), Answer::default(), "{good}");

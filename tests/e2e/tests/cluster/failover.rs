@@ -140,7 +140,7 @@ fn a_leader_that_was_frozen_ends_and_tells_nobody_anything() {
     is_up(&pair.second);
     pair.first.resume();
     let said = pair.first.ended();
-    assert!(said.contains("does not lead any more"), "{said}");
+    assert!(said.contains("is no longer the leader"), "{said}");
     let job = wait_for(&pair.second, id, JobState::Running);
     assert_eq!((job.tasks[0].attempt, runs(&file)), (1, BTreeMap::from([(id, 1)])), "it runs on");
     drop(pair.node);

@@ -40,7 +40,7 @@ fn a_pod_with_a_claim_gets_as_much_as_was_decided() {
     let mut annotations = decided(&world.gpu.uuid(1));
     annotations["elastic-gpu-claim.aliquot.dev/main"] = "part".into();
     // It was bound by another scheduler, and whoever made it wrote the decision.
-    assert_refused(&world, &limits, &annotations, "given by Aliquot's scheduler alone");
+    assert_refused(&world, &limits, &annotations, "needs a decision of Aliquot's scheduler");
     annotations["aliquot.dev/generation"] = "1.2".into();
     create_annotated(&world, "claiming", &limits, &annotations);
     world.cluster.wait_for_phase("claiming", "Running");

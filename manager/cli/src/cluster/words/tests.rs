@@ -264,11 +264,11 @@ fn yaml_does_not_change_what_is_written() {
 #[test]
 fn errors_in_a_file_tell_the_place_and_the_word_that_was_meant() {
     for (text, expected) in [
-        ("name: x\ngpu_core: 30\n", "job.yaml:2:1: there is no word \"gpu_core\"\nhint: did you mean \"gpu-core\"?"),
+        ("name: x\ngpu_core: 30\n", "job.yaml:2:1: there is no key \"gpu_core\"\nhint: did you mean \"gpu-core\"?"),
         ("gpucore: 30\n", "did you mean \"gpu-core\"?"),
         ("GPUs: 2\n", "did you mean \"gpus\"?"),
         ("nonpreemptible: true\n", "did you mean \"non-preemptible\"?"),
-        ("zzzz: 1\n", "`aliquot submit --help` explains all words"),
+        ("zzzz: 1\n", "`aliquot submit --help` explains all options"),
         ("name: x\ngpu-core: 300\n", "job.yaml:2:11: \"300\" is more than one device has"),
         ("gpu-memory: 8G\n", "job.yaml:1:13: \"G\" in \"8G\" could mean GiB"),
         ("mount: data\n", "job.yaml:1:8: \"data\" is no mount; write DIR, DIR:WHERE"),

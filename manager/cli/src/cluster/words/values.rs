@@ -222,8 +222,8 @@ impl Variable {
     pub(crate) fn resolve(self) -> Result<(String, String)> {
         let name = self.name;
         let failed = |problem: &str| {
-            Failure::new(format!("the variable {name:?} is to be handed on, but {problem}"))
-                .hint(format!("set it, or write its value: --env {name}=VALUE"))
+            Failure::new(format!("the value of variable {name:?} cannot be passed on: {problem}"))
+                .hint(format!("set the variable, or give its value: --env {name}=VALUE"))
                 .exit(exit::USAGE)
         };
         match self.value.map_or_else(|| env::var(&name), Ok) {

@@ -24,16 +24,16 @@ fn refusal(error: &serde_saphyr::Error, file: &str) -> Failure {
     let place = error.location().map(|place| format!(":{}:{}", place.line(), place.column())).unwrap_or_default();
     let failure = |problem: String| Failure::new(format!("{file}{place}: {problem}")).exit(exit::USAGE);
     if let serde_saphyr::Error::SerdeUnknownField { field, expected, .. } = error {
-        let failure = failure(format!("there is no word {field:?}"));
+        let failure = failure(format!("there is no key {field:?}"));
         return failure.hint(match nearest(field, expected) {
-            Some(word) => format!("did you mean {word:?}? `aliquot submit --schema` prints all words"),
-            None => "`aliquot submit --help` explains all words".to_owned(),
+            Some(word) => format!("did you mean {word:?}? `aliquot submit --schema` prints all keys"),
+            None => "`aliquot submit --help` explains all options, which are the keys".to_owned(),
         });
     }
     let text = error.to_string();
     // The place is already told.
     let problem = text.split_once(" at line ").map_or(text.as_str(), |(problem, _)| problem);
-    failure(problem.to_owned()).hint("a file has the same words as the options: aliquot submit --schema")
+    failure(problem.to_owned()).hint("the keys of a file are the names of the options: aliquot submit --schema")
 }
 
 /// The word that is most like `field`.

@@ -42,7 +42,7 @@ fn ends_of_commands_and_refusals_are_told_apart() {
         (vec![opened(), exit(0, 9, true)], 137, "the job has ended, and the command with it"),
         (vec![refused(127)], 127, "no such program"),
         (vec![refused(0)], 125, "no such program"),
-        (vec![opened()], 125, "has ended before the command"),
+        (vec![opened()], 125, "ended before the command did"),
     ] {
         let ended = output(&mut played(stream).aliquot(&["exec", "17", "true"]));
         assert_eq!(ended.status.code(), Some(code), "{}", stderr(&ended));

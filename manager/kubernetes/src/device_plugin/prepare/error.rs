@@ -15,8 +15,8 @@ pub(in super::super) enum PrepareError {
     List(#[from] ListError),
     /// No container has these units.
     #[error(
-        "neither kubelet's PodResources nor its checkpoint has a container with the {count} units of {resource} that \
-         begin with {first}{}", .unread.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
+        "neither kubelet's PodResources nor its checkpoint has a container with these {count} units of {resource}: \
+         {first} and the following{}", .unread.as_ref().map(|why| format!(" ({why})")).unwrap_or_default()
     )]
     Nobody { resource: String, count: usize, first: String, unread: Option<String> },
     /// The container with these units is known, but not its pod.
@@ -30,8 +30,8 @@ pub(in super::super) enum PrepareError {
     AsksForNothing { container: String },
     /// Kubelet has given the same units to two pods.
     #[error(
-        "kubelet has given units of {other} to this pod, too (kubernetes/kubernetes#137534); it starts when the other pod \
-         has ended, or delete it, and its successor gets other units"
+        "kubelet has given units of {other} also to this pod (kubernetes/kubernetes#137534); it starts when the other pod \
+         has ended; or delete this pod, and its replacement gets other units"
     )]
     GivenTwice { other: Consumer },
     /// The request cannot be understood, or can never be fulfilled.

@@ -33,8 +33,8 @@ pub(in crate::dra) enum ClaimError {
     },
     /// The claim is reserved for an object that is not a pod, so its pods are not known.
     #[error(
-        "the claim has several requests and is reserved for {resource} {name:?}: which of them a container has can be \
-         told only of pods; make a claim of each request"
+        "the claim has several requests and is reserved for {resource} {name:?}: the requests of a container are known \
+         only for pods; make one claim for each request"
     )]
     Reserved {
         /// The kind of that object.
