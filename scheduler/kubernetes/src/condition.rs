@@ -4,21 +4,21 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A condition, as Kubernetes writes them.
+/// A condition, in the format of Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about.
+    /// The type of the condition, such as `Valid`.
     #[serde(rename = "type")]
     pub type_: String,
     /// `True` or `False`.
     pub status: String,
-    /// Why, in one word.
+    /// The reason of the status, in one word.
     pub reason: String,
-    /// Why, in a sentence.
+    /// The reason of the status, in a sentence.
     #[serde(default)]
     pub message: String,
-    /// When the status has changed.
+    /// The time of the last change of the status.
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
 }

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::Condition;
 
-/// What a queue's pods may have. The words are those of KAI's queues, so that a cluster can move over with its
-/// manifests: only `apiVersion` changes.
+/// The specification of a queue. Its fields are those of KAI's queues: a manifest for KAI needs only another
+/// `apiVersion`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "aliquot.dev",
     version = "v1alpha1",
     kind = "Queue",
-    doc = "Pods wait in a queue, and queues share a cluster.",
+    doc = "A queue of pods. Queues share the resources of a cluster.",
     status = "QueueStatus",
     printcolumn = r#"{"name":"Parent","type":"string","jsonPath":".spec.parentQueue"}"#,
     printcolumn = r#"{"name":"Quota","type":"number","jsonPath":".spec.resources.gpu.quota"}"#,
@@ -28,26 +28,26 @@ use crate::condition::Condition;
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueDefinition {
-    /// What people call the queue.
+    /// The queue's name for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
-    /// The queue above this one; it cannot be changed. Pods wait only in queues that have none below them.
+    /// The parent queue; it cannot be changed. Only queues without child queues can have pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = [
-        {"rule": "self == oldSelf", "message": "a queue stays below its parent; make a new one"}
+        {"rule": "self == oldSelf", "message": "the parent of a queue cannot be changed; create a new queue"}
     ]))]
     pub parent_queue: Option<String>,
-    /// Queues of higher priority get what others leave first.
+    /// Queues of higher priority are the first to get resources beyond their quotas.
     pub priority: i32,
-    /// How long a pod runs at least before it is preempted within its queue, for example `10m` or `1h30m`.
+    /// The minimum run time of a pod before a pod of the same queue may preempt it, for example `10m` or `1h30m`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^([0-9]+(ms|s|m|h))+$"))]
     pub preempt_min_runtime: Option<String>,
-    /// How long a pod runs at least before another queue takes its room back.
+    /// The minimum run time of a pod before another queue may reclaim its resources.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^([0-9]+(ms|s|m|h))+$"))]
     pub reclaim_min_runtime: Option<String>,
-    /// What it may have of each resource. Of those that are not named: nothing for certain, and no limit.
+    /// Quota, limit and weight for each resource. A resource that is not listed has quota 0 and no limit.
     pub resources: QueueResources,
 }
 
@@ -66,17 +66,17 @@ pub struct QueueResources {
     pub memory: Option<QueueResource>,
 }
 
-/// What a queue may have of one resource.
+/// Quota, limit and weight of a queue for one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueResource {
-    /// What the queue is certain to get; -1: all that there is.
+    /// The guaranteed amount; -1: the whole cluster.
     #[schemars(range(min = -1.0))]
     pub quota: f64,
-    /// What the queue never exceeds; -1: no limit.
+    /// The maximum amount; -1: no limit.
     #[schemars(range(min = -1.0))]
     pub limit: f64,
-    /// The queue's weight for what others leave.
+    /// The weight of the queue when resources beyond the quotas are divided.
     #[schemars(range(min = 0.0))]
     pub over_quota_weight: f64,
 }
@@ -87,32 +87,32 @@ impl Default for QueueResource {
     }
 }
 
-/// What the scheduler says of a queue, at most every few seconds.
+/// The scheduler's report about a queue, updated every few seconds at most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueStatus {
-    /// The generation of the queue that this is about.
+    /// The generation of the queue to which this report belongs.
     pub observed_generation: i64,
-    /// What the queue and those below it have of GPUs.
+    /// GPUs of the queue and of the queues below it.
     pub gpu: QueueShare,
-    /// Pods of the queue and those below it that are bound.
+    /// The number of bound pods of the queue and of the queues below it.
     pub running: i32,
-    /// Pods and gangs of the queue and those below it that wait.
+    /// The number of waiting pods and gangs of the queue and of the queues below it.
     pub waiting: i32,
-    /// `Valid`: whether the queue is as its specification says.
+    /// `Valid`: whether the scheduler uses the specification as it is.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// What a queue has of a resource.
+/// A queue's amounts of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueShare {
-    /// What it may have now.
+    /// The present fair share.
     pub fair_share: f64,
-    /// What it has.
+    /// The amount that is allocated to its pods.
     pub held: f64,
-    /// What it waits for.
+    /// The amount that its waiting pods request.
     pub pending: f64,
 }
 

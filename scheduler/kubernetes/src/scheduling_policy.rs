@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::queue::milliseconds;
 
-/// How the pods that name it are placed. A pod or its namespace names it by the label `aliquot.dev/scheduling-policy`.
+/// Rules for the placement of pods. A pod or its namespace names the policy by the label
+/// `aliquot.dev/scheduling-policy`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "aliquot.dev",
     version = "v1alpha1",
     kind = "SchedulingPolicy",
     plural = "schedulingpolicies",
-    doc = "Says how the pods that name it by the label aliquot.dev/scheduling-policy are placed.",
+    doc = "Rules for the placement of the pods that name it by the label aliquot.dev/scheduling-policy.",
     printcolumn = r#"{"name":"Strategy","type":"string","jsonPath":".spec.topologyPolicy.strategy"}"#,
     printcolumn = r#"{"name":"Memory max %","type":"integer","jsonPath":".spec.memoryPolicy.usedPercentMax"}"#,
     printcolumn = r#"{"name":"Enforcement","type":"string","jsonPath":".spec.enforcement"}"#,
@@ -23,105 +24,105 @@ use crate::queue::milliseconds;
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct SchedulingPolicyDefinition {
-    /// Where the pods of a gang are, relative to each other.
+    /// The distribution of a gang's pods over nodes.
     pub topology_policy: TopologyPolicy,
-    /// How full the memory of a GPU may become.
+    /// The limit on the allocated memory of a GPU.
     pub memory_policy: MemoryPolicy,
-    /// Which GPUs a pod has together, and how many GPUs of one node a gang has.
+    /// The connection between the GPUs of a pod, and the number of GPUs of one node that a gang may have.
     #[serde(rename = "multiGPUPolicy")]
     pub multi_gpu_policy: MultiGpuPolicy,
-    /// By what the parts of a GPU must be kept at least, as the node's manager reports it. Where no manager reports, a pod that
-    /// asks for more than `Any` does not run.
+    /// The weakest accepted enforcement of the parts of a GPU, as the node's manager reports it. On a node without
+    /// reports, a pod whose policy asks for more than `Any` does not run.
     pub enforcement: Enforcement,
-    /// When pods are evicted for others.
+    /// The times before pods are evicted for other pods.
     pub preemption: PreemptionPolicy,
 }
 
-/// By what the parts of a GPU are kept, the strictest last.
+/// The enforcement of the parts of a GPU, the strictest last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Enforcement {
-    /// By anything, also where that is not known.
+    /// Any enforcement, also an unknown one.
     #[default]
     Any,
-    /// By leases of the GPU's time: each pod gets what it asked for. On GPUs that NVIDIA's multi-process service (MPS)
-    /// shares, only limits hold.
+    /// By leases of the GPU's time: each pod gets its requested share. On GPUs that are shared by NVIDIA's
+    /// multi-process service (MPS), only limits hold.
     Shares,
-    /// By the GPU itself, of which a MIG instance is given out.
+    /// By the GPU itself: the part is a MIG instance.
     Hardware,
 }
 
-/// Where the pods of a gang are, relative to each other. What the gang's own object says goes before this.
+/// The distribution of a gang's pods over nodes. Settings in the gang's own object take precedence.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologyPolicy {
-    /// How the pods are distributed over nodes.
+    /// The strategy of this distribution.
     pub strategy: TopologyStrategy,
-    /// A label of nodes: all pods are on nodes with the same value of it.
+    /// A node label. All pods run on nodes with the same value of this label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required_level: Option<String>,
-    /// A label of nodes: all pods are on nodes with the same value of it if that is possible.
+    /// A node label. If possible, all pods run on nodes with the same value of this label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred_level: Option<String>,
 }
 
-/// How the pods of a gang are distributed over nodes.
+/// The strategies for distributing the pods of a gang over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TopologyStrategy {
-    /// Each pod is where it fits best.
+    /// Each pod runs on the node where it fits best.
     #[default]
     BestFit,
-    /// No node has two pods more than another node that could take one.
+    /// If a node can take another pod, no other node has two pods more than this node.
     SpreadEvenly,
-    /// All pods are on one node.
+    /// All pods run on one node.
     SingleNode,
 }
 
-/// How full the memory of a GPU may become.
+/// The limit on the allocated memory of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemoryPolicy {
-    /// A pod is on no GPU of whose memory more than this is given out then, in percent; the pod's own part counts. So does
-    /// memory that is in use without being given out, where the node's manager reports it.
+    /// The maximum allocated part of a GPU's memory, in percent, including the pod's own part. Memory that is in use
+    /// without an allocation counts too, where the node's manager reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub used_percent_max: Option<i32>,
 }
 
-/// Which GPUs a pod has together, and how many GPUs of one node a gang has.
+/// The connection between the GPUs of a pod, and the number of GPUs of one node that a gang may have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MultiGpuPolicy {
-    /// A pod's GPUs reach each other by NVLink if that is possible on any node.
+    /// If possible on any node, the GPUs of a pod are connected by NVLink.
     #[serde(rename = "preferNVLink")]
     pub prefer_nvlink: bool,
-    /// A pod does not run with GPUs that do not reach each other by NVLink.
+    /// A pod runs only with GPUs that are connected by NVLink.
     #[serde(rename = "requireNVLink")]
     pub require_nvlink: bool,
-    /// A pod's GPUs are attached to one PCIe switch if that is possible on any node.
+    /// If possible on any node, the GPUs of a pod are attached to one PCIe switch.
     pub prefer_same_switch: bool,
-    /// A pod does not run with GPUs that are not attached to one PCIe switch.
+    /// A pod runs only with GPUs that are attached to one PCIe switch.
     pub require_same_switch: bool,
-    /// The pods of a gang have so many GPUs of one node at most; parts of GPUs count as GPUs.
+    /// The maximum number of GPUs of one node for the pods of a gang. A part of a GPU counts as one GPU.
     #[serde(rename = "maxGPUsPerNode", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub max_gpus_per_node: Option<i32>,
 }
 
-/// When pods are evicted for others.
+/// The times before pods are evicted for other pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreemptionPolicy {
-    /// How long a pod runs at least before it is evicted for others, for example `10m` or `1h30m`.
+    /// The minimum run time of a pod before it may be evicted for another pod, for example `10m` or `1h30m`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^([0-9]+(ms|s|m|h))+$"))]
     pub grace_period: Option<String>,
-    /// How long a pod waits before others are evicted for it.
+    /// The time that a pod waits before other pods may be evicted for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^([0-9]+(ms|s|m|h))+$"))]
     pub delay: Option<String>,
 }
 
-/// What a policy says, in the words of the books.
+/// The rules of a policy, as types of the scheduler's core.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PolicyFacts {
     pub(crate) rules: PlacementRules,

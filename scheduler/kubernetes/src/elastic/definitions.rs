@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::Condition;
 
-/// What the claims of a class have in common.
+/// The common settings of the claims of a class.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "aliquot.dev",
@@ -16,37 +16,38 @@ use crate::condition::Condition;
     derive = "PartialEq",
     plural = "elasticgpuclasses",
     shortname = "egpuclass",
-    doc = "What ElasticGPUClaims that name it have in common, as a StorageClass for PersistentVolumeClaims.",
+    doc = "The common settings of ElasticGPUClaims, like a StorageClass for PersistentVolumeClaims.",
     printcolumn = r#"{"name":"Core","type":"integer","jsonPath":".spec.defaultRequests.core"}"#,
     printcolumn = r#"{"name":"Memory","type":"string","jsonPath":".spec.defaultRequests.memory"}"#,
     printcolumn = r#"{"name":"Models","type":"string","jsonPath":".spec.models"}"#,
     printcolumn = r#"{"name":"Reclaim policy","type":"string","jsonPath":".spec.reclaimPolicy"}"#
 )]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "self == oldSelf", "message": "a class does not change; make another one"}
+    {"rule": "self == oldSelf", "message": "a class cannot be changed; create another one"}
 ]))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ElasticGpuClassDefinition {
-    /// What a claim has that asks for no amount.
+    /// The amounts for a claim that requests none.
     pub default_requests: ElasticGpuAmounts,
-    /// The part is of a GPU whose model contains one of these words, whatever their case, for example `H100`. None: of any.
+    /// Accepted GPU models. The model contains one of these words, in upper or lower case, for example `H100`. If
+    /// empty, all models are accepted.
     #[schemars(length(max = 32), inner(length(min = 1, max = 64)))]
     pub models: Vec<String>,
-    /// What becomes of the part when its claim is deleted.
+    /// The treatment of the part when its claim is deleted.
     pub reclaim_policy: ReclaimPolicy,
 }
 
-/// What becomes of a part when its claim is deleted.
+/// The treatment of a part when its claim is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ReclaimPolicy {
-    /// Its object is deleted.
+    /// The part's object is deleted.
     #[default]
     Delete,
-    /// Its object stays and says who had what, until an administrator deletes it. It holds nothing.
+    /// The part's object remains as a record until an administrator deletes it. It reserves nothing.
     Retain,
 }
 
-/// A part of one GPU. If one of the two is not said, it is in proportion to the other.
+/// A part of one GPU. If one of the two amounts is missing, it is in proportion to the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ElasticGpuAmounts {
@@ -60,7 +61,7 @@ pub struct ElasticGpuAmounts {
     pub memory: Option<String>,
 }
 
-/// What a pod that names the claim has. The annotation `elastic-gpu-claim.aliquot.dev/CONTAINER` of the pod names it.
+/// A request for a part of a GPU. A pod names the claim by the annotation `elastic-gpu-claim.aliquot.dev/CONTAINER`.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "aliquot.dev",
@@ -71,7 +72,7 @@ pub struct ElasticGpuAmounts {
     plural = "elasticgpuclaims",
     shortname = "egpuc",
     namespaced,
-    doc = "Asks for a part of a GPU that pods can name, one at a time, as a PersistentVolumeClaim asks for a volume.",
+    doc = "A request for a part of a GPU, like a PersistentVolumeClaim for a volume. Pods use the part one at a time.",
     status = "ElasticGpuClaimStatus",
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
     printcolumn = r#"{"name":"ElasticGPU","type":"string","jsonPath":".status.elasticGPUName"}"#,
@@ -81,56 +82,56 @@ pub struct ElasticGpuAmounts {
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Bound\")].reason"}"#
 )]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "self == oldSelf", "message": "a claim does not change; make another one"}
+    {"rule": "self == oldSelf", "message": "a claim cannot be changed; create another one"}
 ]))]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuClaimDefinition {
-    /// The ElasticGPUClass that gives models and defaults.
+    /// The ElasticGPUClass with the models and the default amounts.
     #[serde(rename = "elasticGPUClassName")]
     #[schemars(length(min = 1, max = 253))]
     pub class: String,
-    /// How much it asks for.
+    /// The amounts of the request.
     #[serde(default)]
     pub resources: ElasticGpuClaimResources,
 }
 
-/// How much a claim asks for.
+/// The amounts of a claim's request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ElasticGpuClaimResources {
-    /// What is asked for. Nothing: what the class says.
+    /// The requested amounts. If empty, `defaultRequests` of the class.
     pub requests: ElasticGpuAmounts,
 }
 
-/// What the scheduler says of a claim.
+/// The scheduler's report about a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ElasticGpuClaimStatus {
-    /// Where the claim is in its life.
+    /// The phase of the claim.
     pub phase: ElasticGpuClaimPhase,
-    /// The ElasticGPU that is bound to it, or was.
+    /// The ElasticGPU that is or was bound to the claim.
     #[serde(rename = "elasticGPUName")]
     pub elastic_gpu: Option<String>,
-    /// What the pods of the claim have.
+    /// The amounts that the claim's pods have.
     pub capacity: Option<ElasticGpuCapacity>,
-    /// `Bound`: whether it is, and why not.
+    /// `Bound`: whether the claim is bound, and why not.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Where a claim is in its life.
+/// The phases of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ElasticGpuClaimPhase {
-    /// It has no part yet: no pod that names it has been bound.
+    /// The claim has no part yet, because no pod that names the claim has been bound.
     #[default]
     Pending,
-    /// It has a part.
+    /// The claim has a part.
     Bound,
-    /// The part that it had is gone.
+    /// The claim had a part, which no longer exists.
     Lost,
 }
 
-/// A part of a device, bound to a claim. Only the scheduler makes it.
+/// A part of a device, bound to a claim. Only the scheduler creates it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "aliquot.dev",
@@ -140,7 +141,7 @@ pub enum ElasticGpuClaimPhase {
     derive = "PartialEq",
     plural = "elasticgpus",
     shortname = "egpu",
-    doc = "A part of a GPU that is bound to an ElasticGPUClaim, as a PersistentVolume is to its claim. The scheduler makes it.",
+    doc = "A part of a GPU that is bound to an ElasticGPUClaim, as a PersistentVolume is to its claim. The scheduler creates it.",
     status = "ElasticGpuStatus",
     printcolumn = r#"{"name":"Core","type":"integer","jsonPath":".spec.capacity.core"}"#,
     printcolumn = r#"{"name":"Memory","type":"integer","jsonPath":".spec.capacity.memoryBytes"}"#,
@@ -152,11 +153,11 @@ pub enum ElasticGpuClaimPhase {
     printcolumn = r#"{"name":"Reclaim policy","type":"string","jsonPath":".spec.reclaimPolicy"}"#
 )]
 #[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "self == oldSelf", "message": "a part stays what it was given as; delete its claim, and make another one"}
+    {"rule": "self == oldSelf", "message": "a part cannot be changed; delete its claim, and create another claim"}
 ]))]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuDefinition {
-    /// How much of the device it is.
+    /// The size of the part.
     pub capacity: ElasticGpuCapacity,
     /// The node that has the device.
     #[schemars(length(min = 1, max = 253))]
@@ -174,12 +175,12 @@ pub struct ElasticGpuDefinition {
     #[serde(rename = "elasticGPUClassName")]
     #[schemars(length(max = 253))]
     pub class: String,
-    /// What becomes of it when the claim is deleted, as its class says.
+    /// The treatment of the part when its claim is deleted, from the class.
     #[serde(default)]
     pub reclaim_policy: ReclaimPolicy,
 }
 
-/// A part of a device, in figures.
+/// The size of a part of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuCapacity {
@@ -191,7 +192,7 @@ pub struct ElasticGpuCapacity {
     pub memory_bytes: i64,
 }
 
-/// Names a claim: this one, and no later one of the same name.
+/// A reference to one claim, and not to a later claim of the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ElasticGpuClaimReference {
@@ -206,26 +207,26 @@ pub struct ElasticGpuClaimReference {
     pub uid: String,
 }
 
-/// What the scheduler says of a part.
+/// The scheduler's report about a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ElasticGpuStatus {
-    /// Where the part is in its life.
+    /// The phase of the part.
     pub phase: ElasticGpuPhase,
-    /// Why, in a sentence.
+    /// The reason of the phase, in a sentence.
     pub message: String,
 }
 
-/// Where a part is in its life.
+/// The phases of a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ElasticGpuPhase {
-    /// Nothing is said of it yet.
+    /// The scheduler has not reported the phase yet.
     #[default]
     Pending,
-    /// Its claim has it.
+    /// The claim has the part.
     Bound,
-    /// Its claim is gone.
+    /// The claim no longer exists.
     Released,
-    /// Its node or its device is gone.
+    /// The node or the device no longer exists.
     Failed,
 }
