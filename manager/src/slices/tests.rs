@@ -88,7 +88,7 @@ fn values_that_can_never_be_right_are_refused() {
             "there is no device GPU-00000000-0000-0000-0000-000000000007; this node has GPU-",
         ),
         (vec![part(Some(1), 10, 0, 0), part(Some(1), 10, 0, 0)], "named twice"),
-        (vec![part(None, 10, 0, 0); 3], "more devices than this node has, which is 2"),
+        (vec![part(None, 10, 0, 0); 3], "more devices than this node has; ask for 2"),
     ] {
         let error = create(&mut slices, &inventory, "a", parts).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

@@ -84,7 +84,7 @@ fn jobs_that_cannot_be_are_refused_before_they_are_submitted() {
         (
             &["submit", "-f", "job.yaml"],
             2,
-            "job.yaml:3:1: there is no word \"gpucore\"\nhint: did you mean \"gpu-core\"?",
+            "job.yaml:3:1: there is no key \"gpucore\"\nhint: did you mean \"gpu-core\"?",
         ),
         (&["submit", "-f", "none.yaml"], 2, "cannot read none.yaml"),
         (&["submit", "--wait", "-f", "job.yaml"], 125, "gpu-core"),

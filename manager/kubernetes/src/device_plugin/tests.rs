@@ -283,7 +283,7 @@ async fn a_pod_with_another_one_s_units_waits_and_takes_no_slice() {
     world.allocate("b", MEMORY, &world.kubelet.units("a")[MEMORY]).await;
     world.record(&[("b", "uid-b"), ("a", "uid-a")]);
     let refusal = world.start("b").await.unwrap_err();
-    assert!(refusal.message().starts_with("kubelet has given units of default/a/main to this pod, too"), "{refusal}");
+    assert!(refusal.message().starts_with("kubelet has given units of default/a/main also to this pod"), "{refusal}");
     world.start("a").await.unwrap();
     assert_eq!(world.node.list(), [slice]);
     world.kubelet.forget("a");
@@ -488,6 +488,6 @@ async fn what_cannot_be_given_is_refused_with_a_reason_and_leaves_nothing_behind
     let strange = proto::PreStartContainerRequest { device_ids: vec!["GPU-1::0".into()] };
     let refusal = core.pre_start_container(strange).await.unwrap_err();
     assert_eq!(refusal.code(), Code::NotFound);
-    assert!(refusal.message().contains("units of aliquot.dev/gpu-core that begin with GPU-1::0"), "{refusal}");
+    assert!(refusal.message().contains("units of aliquot.dev/gpu-core: GPU-1::0"), "{refusal}");
     assert!(world.node.list().is_empty());
 }

@@ -15,7 +15,7 @@ fn what_no_node_understands_is_refused_with_its_reason() {
         (&[("aliquot.dev/gpu-core", "NaN")], &[], "\"NaN\"; it must be a whole number"),
         (&[("aliquot.dev/gpu-core", "30")], &[("aliquot.dev/gpu-core-limit", "20")], "which is 30"),
         (&[("nvidia.com/gpu.shared", "2")], &[], "nvidia.com/gpu.shared is \"2\"; it must be 1 to 1"),
-        (&[("tencent.com/vcuda-core", "30")], &[], "means nothing without tencent.com/vcuda-memory"),
+        (&[("tencent.com/vcuda-core", "30")], &[], "has no effect without tencent.com/vcuda-memory"),
         (&[("aliyun.com/gpu-mem", "-1")], &[], "aliyun.com/gpu-mem is \"-1\""),
         (&[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-core.percentage", "12")], &[], "a multiple of 5"),
         (&[("tke.cloud.tencent.com/qgpu-core", "7")], &[], "a multiple of 5"),

@@ -52,7 +52,7 @@ fn cgpu_refuses_bad_steps() {
             (&[(CGPU_MEMORY, "4"), (CGPU_CORE, "0")], "at least 1; leave it out where none is needed"),
             (&[(CGPU_MEMORY, "4"), (CGPU_CORE, "3")], "5 to 100"),
             (&[(CGPU_MEMORY, "4"), (CGPU_CORE, "105")], "5 to 100"),
-            (&[(CGPU_CORE, "10")], "means nothing without aliyun.com/gpu-mem"),
+            (&[(CGPU_CORE, "10")], "has no effect without aliyun.com/gpu-mem"),
             (&[(CGPU_MEMORY, "NaN")], "a whole number"),
         ],
     );
@@ -102,9 +102,9 @@ fn qgpu_refuses_bad_steps() {
             (&[(QGPU_CORE, "150"), (QGPU_MEMORY, "4")], "or a multiple of 100"),
             (&[(QGPU_CORE, "0"), (QGPU_MEMORY, "4")], "at least 1"),
             (&[(QGPU_CORE, "200"), (QGPU_MEMORY, "4")], "several devices are whole"),
-            (&[(QGPU_CORE, "30")], "means nothing without tke.cloud.tencent.com/qgpu-memory"),
-            (&[(QGPU_MEMORY, "4")], "means nothing without tke.cloud.tencent.com/qgpu-core"),
-            (&[(QGPU_GREEDY, "30")], "means nothing without tke.cloud.tencent.com/qgpu-memory"),
+            (&[(QGPU_CORE, "30")], "has no effect without tke.cloud.tencent.com/qgpu-memory"),
+            (&[(QGPU_MEMORY, "4")], "has no effect without tke.cloud.tencent.com/qgpu-core"),
+            (&[(QGPU_GREEDY, "30")], "has no effect without tke.cloud.tencent.com/qgpu-memory"),
             (&[(QGPU_CORE, "30"), (QGPU_GREEDY, "30"), (QGPU_MEMORY, "4")], "cannot be asked for together"),
         ],
     );

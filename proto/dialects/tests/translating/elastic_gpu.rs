@@ -98,7 +98,7 @@ fn a_claim_stands_alone_in_its_container() {
     };
     assert_eq!(refused(CLAIMED, &[NAMED]), None);
     let reason = |resources, annotations| refused(resources, annotations).unwrap();
-    assert!(reason(CLAIMED, &[]).contains("means nothing without elastic-gpu-claim.aliquot.dev/"));
+    assert!(reason(CLAIMED, &[]).contains("has no effect without elastic-gpu-claim.aliquot.dev/"));
     assert!(reason(&[("aliquot.dev/elastic-gpu", "2")], &[NAMED]).contains("a container has one claim"));
     let with_core = [("aliquot.dev/elastic-gpu", "1"), (IO_CORE, "10")];
     assert!(reason(&with_core, &[NAMED]).contains("the claim says how much it is"));

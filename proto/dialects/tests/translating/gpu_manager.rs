@@ -40,8 +40,8 @@ fn invalid_requests_are_refused_with_a_reason() {
         &[
             (&[(CORE, "0"), (MEMORY, "1")], "at least 1; leave it out where none is needed"),
             (&[(CORE, "20"), (MEMORY, "0")], "tencent.com/vcuda-memory is \"0\""),
-            (&[(CORE, "20")], "means nothing without tencent.com/vcuda-memory"),
-            (&[(MEMORY, "20")], "means nothing without tencent.com/vcuda-core"),
+            (&[(CORE, "20")], "has no effect without tencent.com/vcuda-memory"),
+            (&[(MEMORY, "20")], "has no effect without tencent.com/vcuda-core"),
             (&[(CORE, "120"), (MEMORY, "20")], "at most 100, or a multiple of 100"),
             (&[(CORE, "NaN"), (MEMORY, "20")], "a whole number"),
         ],

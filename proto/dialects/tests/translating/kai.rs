@@ -86,7 +86,7 @@ fn invalid_requests_are_refused_with_a_reason() {
         (&[("gpu-memory", "0")], &[], "gpu-memory is \"0\"; it must be a whole number from 1"),
         (&[("gpu-memory", "4Gi")], &[], "a whole number from 1"),
         (&[("gpu-fraction", "0.5"), ("gpu-memory", "10")], &[], "cannot be asked for together"),
-        (&[("gpu-fraction-num-devices", "2")], &[], "means nothing without gpu-fraction"),
+        (&[("gpu-fraction-num-devices", "2")], &[], "has no effect without gpu-fraction"),
         (&[("gpu-fraction", "0.5"), ("gpu-fraction-num-devices", "0")], &[], "a whole number from 1"),
         (&[("gpu-fraction", "0.5")], &[("nvidia.com/gpu", "1")], "are of two systems"),
     ];

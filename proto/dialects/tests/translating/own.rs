@@ -19,7 +19,7 @@ fn time_alone_has_the_memory_that_the_node_keeps_for_it() {
         [8, 8, 4, 2].map(|gib| gib * GIB)
     );
     let refusal = on(Some(0), half).unwrap_err().to_string();
-    assert!(refusal.contains("aliquot.dev/gpu-core means nothing without aliquot.dev/gpu-memory"), "{refusal}");
+    assert!(refusal.contains("aliquot.dev/gpu-core has no effect without aliquot.dev/gpu-memory"), "{refusal}");
     // A container that names memory gets that amount, and whole devices come with all their memory.
     assert_eq!(bytes(Some(0), &[("aliquot.dev/gpu-core", "50"), ("aliquot.dev/gpu-memory", "4")]), (1, GIB));
     assert_eq!(bytes(Some(50), &[("aliquot.dev/gpu-core", "200")]), (2, 16 * GIB));

@@ -49,7 +49,7 @@ fn dialects_that_share_a_resource_name_clash() {
     let clash = Spoken::new([Dialect::Hami, Dialect::Nvidia]).unwrap_err();
     assert_eq!(
         clash.to_string(),
-        "a node cannot speak both nvidia and hami: nvidia.com/gpu is a resource of both; choose one"
+        "a node cannot accept both dialects nvidia and hami: both have the resource nvidia.com/gpu; choose one"
     );
     assert!(Spoken::new([Dialect::GpuShare, Dialect::Cgpu]).is_err());
 }
@@ -61,7 +61,7 @@ fn only_the_names_of_dialects_are_parsed() {
         assert_eq!(dialect.to_string(), dialect.name());
     }
     let error = "HAMi".parse::<Dialect>().unwrap_err();
-    assert!(error.to_string().starts_with("\"HAMi\" is no dialect; there are aliquot, nvidia"), "{error}");
+    assert!(error.to_string().starts_with("\"HAMi\" is not a dialect; the dialects are aliquot, nvidia"), "{error}");
 }
 
 #[test]

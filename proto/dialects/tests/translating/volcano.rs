@@ -56,8 +56,8 @@ fn invalid_requests_are_refused_with_a_reason() {
         Volcano,
         &[
             (&[(NUMBER, "0")], "at least 1"),
-            (&[(MEMORY, "10")], "volcano.sh/vgpu-memory means nothing without volcano.sh/vgpu-number"),
-            (&[(CORES, "10")], "volcano.sh/vgpu-cores means nothing without volcano.sh/vgpu-number"),
+            (&[(MEMORY, "10")], "volcano.sh/vgpu-memory has no effect without volcano.sh/vgpu-number"),
+            (&[(CORES, "10")], "volcano.sh/vgpu-cores has no effect without volcano.sh/vgpu-number"),
             (&[(NUMBER, "1"), (CORES, "0")], "volcano.sh/vgpu-cores is \"0\""),
             (&[(NUMBER, "1"), (CORES, "200")], "1 to 100"),
             (&[(NUMBER, "1"), (MEMORY, "1"), (PERCENTAGE, "1")], "say it in MiB or in percent"),

@@ -73,7 +73,7 @@ fn queues_that_are_named_like_a_namespaces_quota() {
     let mut kit = Kit::of_nodes(1, 1);
     let namespace = NamespaceSpec { name: "team".into(), ..NamespaceSpec::default() };
     let said = refused(&mut kit, queue(&namespace.queue_name(), None));
-    assert!(said.contains("\"namespace/team\" is named like a namespace's quota"), "{said}");
+    assert!(said.contains("\"namespace/team\" has the prefix of queues for namespaces' quotas"), "{said}");
     kit.event(Event::NamespaceChanged(namespace));
 }
 
