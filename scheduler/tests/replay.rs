@@ -127,7 +127,7 @@ fn files_that_are_no_traces_are_refused_and_nothing_is_written() {
         (String::new(), "nodes.csv is empty; its first line must name the columns"),
         (columns.to_owned(), "no node has a device"),
         (format!("{columns}n,1000,1024,1,A\nn,1000,1024,1,A\n"), "nodes.csv: there is a node named \"n\""),
-        (format!("{columns}n,1000,1024,4000,A\n"), "line 2: a node with 4000 devices"),
+        (format!("{columns}n,1000,1024,4000,A\n"), "line 2: a node has 4000 devices"),
     ] {
         let out = replay(&folder, &nodes, arrivals, &[]);
         let errors = String::from_utf8_lossy(&out.stderr);

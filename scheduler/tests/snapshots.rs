@@ -247,10 +247,10 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
         ),
         (claim(json!({"request": {"gpus": 1}})), vec!["claims[0]", "no name"]),
         (claim(json!({"name": "a/b"})), vec!["claims[0]", "slash"]),
-        (claim(json!({"name": "c", "count": 4_000_000_000_u32})), vec!["claims[0]", "count", "say less"]),
+        (claim(json!({"name": "c", "count": 4_000_000_000_u32})), vec!["claims[0]", "count", "smaller count"]),
         (
             json!({"version": 1, "nodes": [{"name": "n", "count": 2_000_000}]}).to_string(),
-            vec!["nodes[0]", "count", "100000", "say less"],
+            vec!["nodes[0]", "count", "100000", "smaller count"],
         ),
         (claim(json!({"name": "c", "queue": "nowhere"})), vec!["claims[0] \"c\"", "no queue \"nowhere\""]),
         (claim(json!({"name": "c", "pod_group": "gang"})), vec!["claims[0] \"c\"", "no pod group \"gang\""]),

@@ -183,8 +183,8 @@ fn what_cannot_be_played_is_refused_with_a_reason() {
         (&some, &["--seed", "-1"], "unexpected argument '-1'"),
         (&some, &["--arrivals", "x"], "unexpected argument '--arrivals'"),
         (&no_device, &[], "no node has a device"),
-        (&no_demand, &[], "no task asks for device time"),
-        (&no_tasks, &[], "no task asks for device time"),
+        (&no_demand, &[], "no task requests device time"),
+        (&no_tasks, &[], "no task requests device time"),
     ] {
         let out = folder.run(more);
         let errors = String::from_utf8_lossy(&out.stderr);

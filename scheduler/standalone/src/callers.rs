@@ -187,7 +187,7 @@ impl Callers {
         let name = &subject.name;
         if subject.expires_ms <= now_ms {
             return Err(format!(
-                "the certificate of user {name} has ended; an administrator makes another one with: aliquot users add \
+                "the certificate of user {name} has expired; an administrator makes a new one with: aliquot users add \
                  {name} --replace"
             ));
         }
@@ -264,7 +264,7 @@ mod tests {
         for (wrong, now_ms, word) in [
             (subject("ada", "2"), 0, "not valid any more"),
             (subject("bob", "1"), 0, "not valid any more"),
-            (subject("ada", "1"), 1000, "has ended"),
+            (subject("ada", "1"), 1000, "has expired"),
         ] {
             let why = role(&callers, Claim::User(wrong), now_ms).unwrap_err();
             assert!(why.contains(word) && why.contains("aliquot users add"), "{why}");

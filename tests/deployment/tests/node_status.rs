@@ -75,7 +75,7 @@ fn how_much_the_own_node_has_is_the_manager_s_to_write() {
 }
 
 /// What the policy says against a change of anything else.
-const NOTHING_ELSE: &str = "a manager writes nothing of a node but how much it has of resources, and its inventory";
+const NOTHING_ELSE: &str = "a manager may write only a node's amounts of resources and its inventory";
 
 #[test]
 fn the_own_node_s_inventory_is_the_manager_s_to_write() {

@@ -187,10 +187,10 @@ fn a_certificate_ends_when_it_was_said() {
     let ada = Elsewhere::add(&scheduler, "ada", &["--as", "root", "--valid", "1s"]);
     wait::until_true("the certificate has ended", || {
         let asked = run(&mut ada.aliquot(&["jobs"]));
-        !asked.status.success() && asked.stderr.contains("has ended") && asked.stderr.contains("--replace")
+        !asked.status.success() && asked.stderr.contains("has expired") && asked.stderr.contains("--replace")
     });
     // A client does not wait for a scheduler that will never answer.
-    ada.refused(&["submit", "--wait", "--", "true"], "has ended");
+    ada.refused(&["submit", "--wait", "--", "true"], "has expired");
 }
 
 /// The certificate, the key and the authority of a joined node, as the files of a manager's configuration.
