@@ -270,7 +270,7 @@ fn bad_snapshots_are_refused_with_the_place_and_what_to_do() {
             on_node(
                 json!([{"name": "c", "request": {"gpus": 1}, "placed": {"node": "n", "gpus": [0], "alternative": 1}}]),
             ),
-            vec!["claims[0]", "choice 1", "1 were given"],
+            vec!["claims[0]", "choice 1", "number of choices is 1"],
         ),
         (
             claim(

@@ -54,7 +54,7 @@ pub enum NotEnough {
         allocated: usize,
     },
     /// The request has no such choice.
-    #[error("choice {alternative} (counted from 0) is allocated, but the claim has only {choices} choices")]
+    #[error("choice {alternative} (counted from 0) is allocated, but the claim's number of choices is {choices}")]
     NoSuchChoice {
         /// The choice that the allocation names, counted from 0.
         alternative: u16,
