@@ -1,16 +1,19 @@
 //! A world in virtual time: users, nodes, a network that loses, delays, repeats, reorders and cuts, and an engine that
 //! crashes at any moment and starts anew from its store.
 
+// Other crates include this file by its path, so the paths of its parts are given.
+#[path = "world/checks.rs"]
+mod checks;
+#[path = "world/users.rs"]
+mod users;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aliquot_scheduler_core::placement::BestFit;
-use aliquot_scheduler_core::{
-    Bytes, Claim, DeviceCore, DeviceMemory, DeviceRequest, DeviceSpec, NodeSpec, PodGroup, QueueSpec, Request,
-};
+use aliquot_scheduler_core::{Bytes, Claim, DeviceSpec, NodeSpec, PodGroup, QueueSpec};
 use aliquot_scheduler_engine::{
-    ClaimUid, Command, Decisions, Engine, Generation, Lease, NodeName, Observation, Order, Phase, Ready, Settings,
-    Store, View, Whereabouts,
+    ClaimUid, Command, Decisions, Engine, Generation, Lease, NodeName, Observation, Order, Ready, Settings, Store, View,
 };
 use aliquot_scheduler_kit as kit;
 
@@ -416,86 +419,6 @@ impl World {
         self.check_nodes()
     }
 
-    fn submit(&mut self) -> Result<(), String> {
-        self.submitted += 1;
-        let percent = [25, 50, 100, 100][usize::try_from(self.random.below(4)).unwrap_or(0)];
-        let devices = DeviceRequest {
-            count: if percent == 100 { 1 + u16::from(self.random.chance(200)) } else { 1 },
-            core: DeviceCore::from_percent(percent),
-            memory: DeviceMemory::Thousandths(percent * 10),
-        };
-        let queue = if self.random.chance(500) { "left" } else { "right" };
-        let priority = if self.random.chance(200) { 90 } else { 50 };
-        self.want(Claim {
-            name: format!("claim-{}", self.submitted),
-            request: Request { devices, ..Request::default() },
-            queue: queue.into(),
-            priority,
-            preemptible: true,
-            ..Claim::default()
-        })
-    }
-
-    /// A user asks for more or less, whether the claim runs or not.
-    fn resize(&mut self) -> Result<(), String> {
-        let index = usize::try_from(self.random.below(self.wanted.len() as u64)).unwrap_or(0);
-        let percent = [25, 50, 75][usize::try_from(self.random.below(3)).unwrap_or(0)];
-        let Some((uid, claim)) = self.wanted.iter_mut().nth(index) else { return Ok(()) };
-        if claim.request.devices.count == 1 {
-            claim.request.devices.core = DeviceCore::from_percent(percent);
-            claim.request.devices.memory = DeviceMemory::Thousandths(percent * 10);
-        }
-        let (uid, request) = (uid.clone(), claim.request.clone());
-        // There may be no room, or a resize may be under way: the claim keeps what it has.
-        let Some(engine) = &mut self.engine else { return Ok(()) };
-        let _ = engine.handle(self.now_ms, Observation::ClaimResized(uid, Box::new(request)));
-        engine.check().map_err(|wrong| format!("after a resize: {wrong}"))
-    }
-
-    fn submit_gang(&mut self) -> Result<(), String> {
-        let name = format!("gang-{}", self.submitted);
-        let group = PodGroup {
-            name: name.clone(),
-            queue: "left".into(),
-            min_members: 2,
-            priority: 50,
-            preemptible: true,
-            staleness_grace_ms: Some(2000),
-            ..PodGroup::default()
-        };
-        self.groups.push(group.clone());
-        // Members may be told before their group.
-        let is_late = self.random.chance(300);
-        if !is_late {
-            self.tell(Observation::Group(group.clone()))?;
-        }
-        for _ in 0..2 + self.random.below(2) {
-            self.submitted += 1;
-            let request = Request { devices: DeviceRequest::whole(1), ..Request::default() };
-            self.want(Claim {
-                name: format!("claim-{}", self.submitted),
-                request,
-                pod_group: Some(name.clone()),
-                ..Claim::default()
-            })?;
-        }
-        if is_late { self.tell(Observation::Group(group)) } else { Ok(()) }
-    }
-
-    fn want(&mut self, claim: Claim) -> Result<(), String> {
-        self.submit_as(self.wire.uid(self.submitted), claim)
-    }
-
-    pub(crate) fn submit_as(&mut self, uid: ClaimUid, claim: Claim) -> Result<(), String> {
-        self.wanted.insert(uid.clone(), claim.clone());
-        self.tell(Observation::Claim(uid, Box::new(claim)))
-    }
-
-    pub(crate) fn withdraw(&mut self, uid: &ClaimUid) -> Result<(), String> {
-        self.wanted.remove(uid);
-        self.tell(Observation::ClaimEnded(uid.clone()))
-    }
-
     /// A world without nodes and faults.
     pub(crate) fn calm(kind: Kind) -> Self {
         let mut world = Self::new(0, kind);
@@ -556,72 +479,6 @@ impl World {
             self.cut.remove(&node)
         };
         self.report(node);
-    }
-
-    /// Checks the nodes: no device is given twice, and every claim runs in one place.
-    fn check_nodes(&self) -> Result<(), String> {
-        let mut places: BTreeMap<&ClaimUid, Vec<(String, Generation)>> = BTreeMap::new();
-        for node in &self.nodes {
-            let mut held: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
-            for ((claim, generation), container) in &node.containers {
-                places.entry(claim).or_default().push((node.spec.name.clone(), *generation));
-                for part in &container.amounts.devices {
-                    let held = held.entry(&part.uuid).or_default();
-                    *held = (held.0 + part.core.get(), held.1 + part.memory.get());
-                }
-            }
-            if let Some((device, held)) = held.into_iter().find(|(_, held)| held.0 > 1000 || held.1 > 80 * GIB) {
-                return Err(format!("{} gives {device} twice: {held:?}, {:?}", node.spec.name, node.containers));
-            }
-        }
-        match places.into_iter().find(|(_, places)| places.len() > 1) {
-            Some((claim, places)) => Err(format!("{claim} is in several places: {places:?}")),
-            None => Ok(()),
-        }
-    }
-
-    /// Checks that no command is sent any more, that exactly the wanted claims run, and that no claim waits for room
-    /// that is free.
-    fn is_at_rest(&self) -> Result<(), String> {
-        if self.last_step_ms > REST_MS {
-            return Err(format!("at {} ms something was still done", self.last_step_ms));
-        }
-        let view = self.view.as_ref().ok_or("readers see nothing")?;
-        let mut runs = BTreeMap::new();
-        for node in &self.nodes {
-            for ((claim, generation), container) in &node.containers {
-                runs.insert((claim.clone(), node.name(), *generation), container.amounts.clone());
-            }
-        }
-        let mut known = BTreeMap::new();
-        for (uid, claim) in view.claims() {
-            if !self.wanted.contains_key(uid) {
-                return Err(format!("nobody wants {uid}, which is {claim:?}"));
-            }
-            match claim.whereabouts {
-                Whereabouts::There { node, instance, phase: Phase::Running, amounts } => {
-                    known.insert((uid.clone(), node, instance), amounts);
-                }
-                Whereabouts::Waiting => {
-                    let group = view.claim_id(uid).and_then(|id| view.cluster().group_of(id));
-                    if !view.plan().pending.iter().any(|pending| Some(pending.group) == group) {
-                        return Err(format!("{uid} waits without a reason"));
-                    }
-                }
-                other => return Err(format!("{uid} does not come to rest: {other:?}")),
-            }
-        }
-        if runs != known {
-            return Err(format!("{runs:?} runs, and {known:?} is taken to run"));
-        }
-        if let Some(down) = view.nodes().find(|node| !node.is_up) {
-            return Err(format!("{down:?} is not up again"));
-        }
-        let (mut scheduler, mut cluster) = (view.scheduler().fork(), view.cluster().clone());
-        match scheduler.cycle(&mut cluster).steps.as_slice() {
-            [] => Ok(()),
-            steps => Err(format!("another cycle would do {steps:?}")),
-        }
     }
 }
 

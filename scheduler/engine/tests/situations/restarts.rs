@@ -1,4 +1,4 @@
-//! Observations that come before the engine is live.
+//! Restarts of the engine: what it remembers, what it repeats, and observations that come before it is live.
 
 use super::*;
 
@@ -82,4 +82,171 @@ fn what_is_still_as_it_was_saved_is_not_saved_again() {
     saved.sort_unstable();
     let of = |name: &str, is_stray, is_there| (name.to_owned(), is_stray, is_there);
     assert_eq!(saved, [of("new", false, true), of("unwanted", false, false), of("unwanted", true, true)]);
+}
+
+/// How long after a restart of the engine the claim counts as running while its node stays silent.
+fn held_ms(kit: Kit, settings: Settings) -> u64 {
+    let mut kit = kit.restart_with(settings);
+    let (uid, of) = claim("claim", 100, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    let began_ms = kit.now_ms;
+    kit.pass(100);
+    while kit.phase("claim") == Some(Phase::Running) {
+        kit.pass(500);
+    }
+    kit.now_ms - began_ms
+}
+
+#[test]
+fn a_lease_from_before_a_restart_may_be_longer() {
+    let long = settings();
+    let short = Lease { lease_ms: 6000, ..long.lease.expect("there are leases") };
+    let short = Settings { lease: Some(short), ..long };
+    let runs = || {
+        let mut kit = Kit::new(1, Vec::new());
+        let instance = kit.runs("claim", 100, 50);
+        (kit, instance)
+    };
+    assert!(held_ms(runs().0, short) >= 10_000);
+    assert!(held_ms(runs().0.restart_with(short), short) >= 10_000, "also after a second restart");
+    // Short leases replace the long one when that has ended.
+    let (kit, instance) = runs();
+    let mut kit = kit.restart_with(short);
+    let (uid, of) = claim("claim", 100, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    for _ in 0..12 {
+        let there = Running { claim: "claim".into(), instance, amounts: amounts(0, 100) };
+        kit.report(node(1), 1, instance, vec![there]);
+        kit.pass(1000);
+    }
+    let held_ms = held_ms(kit, short);
+    assert!((6000..9000).contains(&held_ms), "{held_ms}");
+}
+
+#[test]
+fn a_start_that_was_saved_and_never_sent_is_repeated() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.want("claim", 100, 50);
+    let (_, instance) = kit.start();
+    let mut kit = kit.restart();
+    let (uid, of) = claim("claim", 100, 50);
+    kit.tell(Observation::Claim(uid, Box::new(of)));
+    kit.tell(Observation::Synced);
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    assert_eq!(kit.start(), ("claim".into(), instance), "it is the same instance");
+    kit.report(node(1), 1, Generation::default(), Vec::new());
+    assert_eq!(kit.pass(100), [], "it is on its way");
+    assert_eq!(kit.phase("claim"), Some(Phase::Starting));
+    kit.report(node(1), 1, instance, Vec::new());
+    let retried = kit.pass(5000);
+    let [Command { order: Order::Start { generation, .. }, .. }] = &retried[..] else {
+        panic!("not one start: {retried:?}")
+    };
+    assert!(generation.term > instance.term, "the node has handled the first one, and does not run it");
+}
+
+#[test]
+fn starts_that_a_node_did_not_hear_are_repeated_in_order() {
+    let mut kit = Kit::new(1, Vec::new());
+    for name in ["a", "b", "c"] {
+        kit.want(name, 20, 50);
+    }
+    let starts = |commands: &[Command]| -> Vec<(ClaimUid, Generation, u64)> {
+        let start = |command: &Command| match &command.order {
+            Order::Start { claim, generation, deadline_ms, .. } => (claim.clone(), *generation, *deadline_ms),
+            other => panic!("no start: {other:?}"),
+        };
+        commands.iter().map(start).collect()
+    };
+    let told = starts(&kit.pass(100));
+    kit.tell(Observation::NodeLost("node".into()));
+    kit.want("d", 20, 50);
+    kit.pass(3000);
+    let (claim, handled, _) = told[0].clone();
+    kit.report(node(1), 1, handled, vec![Running { claim, instance: handled, amounts: amounts(0, 20) }]);
+    let again = starts(&kit.pass(100));
+    let names: Vec<_> = again.iter().map(|(claim, generation, _)| (claim.as_str(), *generation)).collect();
+    assert_eq!(names[..2], [("b", told[1].1), ("c", told[2].1)], "the node has handled the first one");
+    assert_eq!(names[2..].iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["d"], "what is new comes later");
+    assert!(again[0].2 > told[1].2, "it has its whole time once more");
+}
+
+#[test]
+fn what_has_failed_and_what_was_evicted_is_known_after_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    let low = kit.runs("low", 100, 10);
+    kit.want("high", 100, 90);
+    assert_eq!(stops(&kit.pass(100)), [("low", low)]);
+    kit.outcome("low", low, low, StepOutcome::Gone);
+    let (_, high) = kit.start();
+    kit.outcome("high", high, high, StepOutcome::Failed("no image".into()));
+    kit.pass(10);
+    let known = |kit: &Kit| {
+        let view = kit.view.clone().expect("readers see something");
+        let id = view.claim_id(&"low".into()).expect("it waits");
+        let why = view.cluster().displaced(id).map(|why| (why.action, why.by_name.clone(), why.by.is_some()));
+        (why, view.claim(&"high".into()).map(|claim| claim.failures))
+    };
+    let before = known(&kit);
+    assert_eq!(before.0, Some((Action::Preempt, "high".to_owned(), true)));
+    let mut kit = kit.restart();
+    for (name, priority) in [("low", 10), ("high", 90)] {
+        let (uid, of) = claim(name, 100, priority);
+        kit.tell(Observation::Claim(uid, Box::new(of)));
+    }
+    kit.tell(Observation::Synced);
+    kit.pass(10);
+    assert_eq!(known(&kit), before);
+}
+
+#[test]
+fn usage_is_remembered_over_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    kit.runs("claim", 100, 50);
+    // The memory is saved as a whole once in a while.
+    kit.pass(2 * settings().memory_every_ms);
+    let used = |engine: &mut MemoryStore| engine.load().expect("it is in memory").memory.usage;
+    let before = used(&mut kit.store);
+    assert!(before.iter().any(|(queue, usage)| queue == "default" && !usage.integrals.is_empty()), "{before:?}");
+    let mut kit = kit.restart();
+    kit.tell(Observation::Synced);
+    kit.pass(1);
+    let amount = |usage: &[(String, aliquot_scheduler_core::DumpedUsage)]| {
+        usage.iter().flat_map(|(_, usage)| &usage.integrals).map(|(_, integral)| *integral).max().unwrap_or(0)
+    };
+    let after = used(&mut kit.store);
+    assert!(amount(&after) * 2 > amount(&before), "{after:?} after {before:?}");
+}
+
+#[test]
+fn what_claims_that_ended_have_taught_is_remembered_over_a_restart() {
+    let mut kit = Kit::new(1, Vec::new());
+    let instance = kit.runs("claim", 100, 50);
+    kit.tell(Observation::ClaimEnded("claim".into()));
+    let [Command { order: Order::Stop { generation, .. }, .. }] = kit.pass(100)[..] else { panic!("not one stop") };
+    kit.outcome("claim", instance, generation, StepOutcome::Gone);
+    kit.pass(2 * settings().memory_every_ms);
+    let learned = |engine: &mut MemoryStore| engine.load().expect("it is in memory").memory.turnover;
+    let before = learned(&mut kit.store);
+    assert_eq!(before.ended, 1000 << 10, "a whole device");
+    let mut kit = kit.restart();
+    kit.tell(Observation::Synced);
+    // The node's lease has lapsed meanwhile.
+    kit.report(node(1), 2, generation, Vec::new());
+    kit.runs("next", 10, 50);
+    kit.pass(2 * settings().memory_every_ms);
+    let after = learned(&mut kit.store);
+    assert!(after.ended < before.ended && after.ended > before.ended / 2, "{after:?} after {before:?}");
+}
+
+#[test]
+fn two_engines_that_load_at_the_same_time_have_different_terms_and_the_last_one_alone_can_save() {
+    let mut store = MemoryStore::default();
+    let mut load = || engine(store.load().expect("it is in memory")).term();
+    let (first, second) = (load(), load());
+    assert!(first < second, "{first}, {second}");
+    let mut save = |term| store.save(&Batch { term, ..Batch::default() }).is_ok();
+    assert_eq!((save(first), save(second), save(second + 1)), (false, true, false));
 }
