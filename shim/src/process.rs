@@ -5,6 +5,9 @@
 //! that never uses CUDA never gets here. So a fork is noticed without a handler, and without a system call in each
 //! hook.
 
+mod devices;
+mod part;
+
 use crate::clock;
 use crate::gate::{self, Shard};
 use crate::graph_memory::GraphMemory;
@@ -15,15 +18,16 @@ use crate::pools::Pools;
 use crate::references::References;
 use crate::region::{self, Region, Unattached};
 use crate::sys::{self, Access, File};
-use aliquot_abi::cuda::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid};
+use aliquot_abi::cuda::{CUdevice, CUresult};
 use aliquot_abi::ledger::{self, Identity};
 use aliquot_abi::region::{
-    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_EVENTS, Ledger, Limits, NO_SLOT, Slot, SlotDevice,
-    markers_per_device,
+    Account, AttachMessage, DEVICES_MAX, DeviceLimits, FLAG_EVENTS, Ledger, Limits, NO_SLOT, Slot, markers_per_device,
 };
-use aliquot_abi::rounding::Unseen;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use devices::uuid;
+pub(crate) use devices::{current_ordinal, ordinal_of_stream};
+pub(crate) use part::Part;
 
 /// The most devices that a process can see.
 const ORDINALS_MAX: usize = 64;
@@ -81,14 +85,6 @@ pub(crate) struct Process {
 }
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
-
-/// One part of the slice as one process sees it.
-#[derive(Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) process: &'static Process,
-    pub(crate) index: usize,
-    pub(crate) limits: &'static DeviceLimits,
-}
 
 impl Process {
     /// This process's attachment, if it can be made. For calls that are never refused.
@@ -448,137 +444,6 @@ impl Process {
     pub(crate) fn current_ordinal(&self) -> Result<CUdevice, CUresult> {
         if self.ordinals.load(Ordering::Relaxed) == 1 { Ok(0) } else { current_ordinal() }
     }
-}
-
-/// The ordinal of the device of the calling thread's context, as the driver says.
-pub(crate) fn current_ordinal() -> Result<CUdevice, CUresult> {
-    let mut device = 0;
-    let get = real!(cuCtxGetDevice).ok_or(CUresult::NOT_FOUND)?;
-    // SAFETY: the pointer is valid.
-    let result = unsafe { get(&raw mut device) };
-    if result.is_ok() { Ok(device) } else { Err(result) }
-}
-
-/// The ordinal of the device on which `stream` runs.
-pub(crate) fn ordinal_of_stream(process: &Process, stream: CUstream) -> Result<CUdevice, CUresult> {
-    // The default streams are those of the calling thread's context.
-    if process.ordinals() == 1 || [CUstream::NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD].contains(&stream) {
-        return process.current_ordinal();
-    }
-    if let Some(get_device) = real!(cuStreamGetDevice) {
-        let mut device = 0;
-        // SAFETY: the pointer is valid; the driver checks the stream.
-        if unsafe { get_device(stream, &raw mut device) }.is_ok() {
-            return Ok(device);
-        }
-    }
-    // For drivers before CUDA 12.8.
-    let (mut context, mut popped) = (CUcontext::NULL, CUcontext::NULL);
-    let get = real!(cuStreamGetCtx).ok_or(CUresult::NOT_FOUND)?;
-    let (push, pop) = (real!(cuCtxPushCurrent_v2), real!(cuCtxPopCurrent_v2));
-    let (push, pop) = (push.ok_or(CUresult::NOT_FOUND)?, pop.ok_or(CUresult::NOT_FOUND)?);
-    let get_current = real!(cuCtxGetCurrent).ok_or(CUresult::NOT_FOUND)?;
-    // SAFETY: the pointers are valid; the driver checks the handles; what is pushed is popped.
-    unsafe {
-        let found = get(stream, &raw mut context);
-        if !found.is_ok() {
-            return Err(found);
-        }
-        let mut current = CUcontext::NULL;
-        // The usual case.
-        if get_current(&raw mut current).is_ok() && current == context {
-            return current_ordinal();
-        }
-        let pushed = push(context);
-        if !pushed.is_ok() {
-            return Err(pushed);
-        }
-        let ordinal = current_ordinal();
-        let _ = pop(&raw mut popped);
-        ordinal
-    }
-}
-
-impl Part {
-    /// The container's account for this device's memory, and this process's word for it.
-    #[inline]
-    pub(crate) fn books(&self) -> Option<(&'static Account, &'static AtomicU64)> {
-        self.process.books(self.index)
-    }
-
-    /// This process's slot.
-    #[inline]
-    pub(crate) fn slot(&self) -> &'static Slot {
-        self.process.slot()
-    }
-
-    /// This process's counters for this device.
-    #[inline]
-    pub(crate) fn work(&self) -> Option<&'static SlotDevice> {
-        self.slot().devices.get(self.index)
-    }
-
-    /// The cells into which this device writes this process's markers.
-    #[inline]
-    pub(crate) fn row(&self) -> Option<&'static [AtomicU64]> {
-        self.slot().row(self.index)
-    }
-
-    /// This process's work in flight on this device.
-    #[inline]
-    pub(crate) fn flight(&self) -> Option<&'static Flight> {
-        self.process.flights.get(self.index)
-    }
-
-    /// Shard number `number` of this process's launches on this device.
-    #[inline]
-    pub(crate) fn shard(&self, number: usize) -> Option<&'static Shard> {
-        self.process.shards.get(self.index)?.get(number)
-    }
-
-    /// All shards of this process's launches on this device.
-    pub(crate) fn shards(&self) -> &'static [Shard] {
-        self.process.shards.get(self.index).map_or(&[], |shards| shards)
-    }
-
-    /// Tells the manager that a thread waits at this device's gate. `false` if it cannot be told.
-    pub(crate) fn ring(&self) -> bool {
-        self.process.send(AttachMessage::RING, self.index)
-    }
-
-    /// The bytes that the ledger may reserve of this device's memory: the limit minus the overhead.
-    #[inline]
-    pub(crate) fn memory_limit_bytes(&self) -> u64 {
-        let overhead = self.limits.memory_overhead_bytes.load(Ordering::Relaxed);
-        self.limits.memory_limit_bytes.load(Ordering::Relaxed).saturating_sub(overhead)
-    }
-
-    /// The bytes of them that may be reserved before the manager looks again. The rest may be overhead already.
-    #[inline]
-    pub(crate) fn memory_limit_bytes_until_look(&self) -> u64 {
-        // In this order: the manager stores the overhead first, so nothing is missing from both.
-        let unseen_bytes = self.unseen().bytes();
-        self.memory_limit_bytes().saturating_sub(unseen_bytes)
-    }
-
-    /// The device's memory that the manager's last look has not seen.
-    #[inline]
-    pub(crate) fn unseen(&self) -> Unseen {
-        let seen = self.limits.rounding_seen.load(Ordering::Acquire);
-        self.process.ledger().devices.get(self.index).map_or(Unseen::NOTHING, |account| Unseen::of(account, seen))
-    }
-}
-
-/// The UUID of device `ordinal`.
-fn uuid(ordinal: CUdevice) -> Option<CUuuid> {
-    let mut device = 0;
-    let mut uuid = CUuuid { bytes: [0; 16] };
-    // The second version tells MIG instances apart; drivers before CUDA 11.4 have only the first.
-    let get_uuid = real!(cuDeviceGetUuid_v2).or_else(|| real!(cuDeviceGetUuid))?;
-    let get_device = real!(cuDeviceGet)?;
-    // SAFETY: the pointers are valid.
-    let found = unsafe { get_device(&raw mut device, ordinal).is_ok() && get_uuid(&raw mut uuid, device).is_ok() };
-    found.then_some(uuid)
 }
 
 /// Whether a process with this pid lives in this pid namespace. If the pid has been given to another process since, the

@@ -21,7 +21,12 @@
 //!   another major version; the shim then refuses the device.
 //! * The manager trusts nothing that it reads from the ledger: every index and count is bounded before use.
 
+mod attach_message;
+mod header;
+
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
+pub use attach_message::AttachMessage;
+pub use header::{Header, HeaderError, MAJOR, MINOR};
 
 /// Name of the limits file in the region's directory.
 pub const LIMITS_FILE: &str = "limits";
@@ -59,86 +64,10 @@ pub const LEDGER_FILE_BYTES: usize = 20 * 1024 * 1024;
 /// without an owner is not read: on a memory file system even a read allocates a page.
 pub const LEDGER_BACKED_BYTES: usize = core::mem::offset_of!(Ledger, slots) + SLOTS_BACKED * size_of::<Slot>();
 
-/// Version of the layout and protocols in this crate: reader and file must have the same.
-pub const MAJOR: u32 = 3;
-/// Version of additions that older readers can ignore.
-pub const MINOR: u32 = 1;
-
 /// [`Header::magic`] of a limits file: `ALIQLIMT`, read as a little-endian number.
 pub const LIMITS_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLIMT");
 /// [`Header::magic`] of a ledger file: `ALIQLEDG`, read as a little-endian number.
 pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"ALIQLEDG");
-
-/// The beginning of each of the two files.
-#[repr(C)]
-pub struct Header {
-    /// Says which file this is. Zero until the rest of the file is complete.
-    pub magic: AtomicU64,
-    /// [`MAJOR`] of the manager that made the file.
-    pub major: AtomicU32,
-    /// [`MINOR`] of the manager that made the file.
-    pub minor: AtomicU32,
-    /// Size of the file in bytes.
-    pub file_bytes: AtomicU64,
-    /// Unique to this region; both its files hold the same number.
-    pub region_id: AtomicU64,
-}
-
-/// Why a file of a region cannot be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum HeaderError {
-    /// The manager has not finished making the file.
-    NotReady,
-    /// This is some other file.
-    WrongMagic {
-        /// The number in the header.
-        found: u64,
-    },
-    /// The file was made by a manager with another major version.
-    WrongMajor {
-        /// The version in the header.
-        found: u32,
-    },
-    /// The size in the header is not the size that this version maps.
-    WrongSize {
-        /// The size found in bytes.
-        found_bytes: u64,
-    },
-}
-
-impl Header {
-    /// Checks that the file is complete and of a version that this crate knows.
-    ///
-    /// Pairs with [`Header::publish`]: once the magic is seen, everything written before it is.
-    ///
-    /// # Errors
-    /// See [`HeaderError`].
-    pub fn check(&self, magic: u64, file_bytes: usize) -> Result<(), HeaderError> {
-        match self.magic.load(Ordering::Acquire) {
-            found if found == magic => {}
-            0 => return Err(HeaderError::NotReady),
-            found => return Err(HeaderError::WrongMagic { found }),
-        }
-        let found = self.major.load(Ordering::Relaxed);
-        if found != MAJOR {
-            return Err(HeaderError::WrongMajor { found });
-        }
-        let found_bytes = self.file_bytes.load(Ordering::Relaxed);
-        if found_bytes != file_bytes as u64 {
-            return Err(HeaderError::WrongSize { found_bytes });
-        }
-        Ok(())
-    }
-
-    /// Writes the header, and so declares the file complete.
-    pub fn publish(&self, magic: u64, file_bytes: usize, region_id: u64) {
-        self.major.store(MAJOR, Ordering::Relaxed);
-        self.minor.store(MINOR, Ordering::Relaxed);
-        self.file_bytes.store(file_bytes as u64, Ordering::Relaxed);
-        self.region_id.store(region_id, Ordering::Relaxed);
-        self.magic.store(magic, Ordering::Release);
-    }
-}
 
 /// The content of the limits file.
 #[repr(C)]
@@ -477,64 +406,6 @@ pub mod owner {
     }
 }
 
-/// A message on the attach socket. A process sends one when it has taken a slot, when it waits at a gate and the
-/// manager may be asleep, and when it has made the driver take or give back memory that is not in its ledger. The
-/// manager takes the sender's identity from the socket, not from the message.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AttachMessage {
-    /// Always [`AttachMessage::MAGIC`], so that a stray message is noticed.
-    pub magic: u32,
-    /// [`AttachMessage::ATTACH`], [`AttachMessage::RING`] or [`AttachMessage::LOOK`].
-    pub kind: u32,
-    /// The index of the sender's slot.
-    pub slot: u32,
-    /// The generation with which it took the slot.
-    pub generation: u32,
-    /// The device at whose gate the sender waits, or whose memory is to be looked at; 0 in an attach message.
-    pub device: u32,
-    /// Reserved, zero.
-    pub reserved: u32,
-}
-
-impl AttachMessage {
-    /// `ALQ1`, read as a little-endian number.
-    pub const MAGIC: u32 = u32::from_le_bytes(*b"ALQ1");
-    /// The sender has taken a slot.
-    pub const ATTACH: u32 = 1;
-    /// The sender waits at a gate.
-    pub const RING: u32 = 2;
-    /// The sender's use of memory has changed beyond its ledger, for example by a context.
-    pub const LOOK: u32 = 3;
-    /// Size of a message in bytes.
-    pub const BYTES: usize = size_of::<AttachMessage>();
-
-    /// The message as it is sent.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let words = [self.magic, self.kind, self.slot, self.generation, self.device, self.reserved];
-        let mut bytes = [0; Self::BYTES];
-        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
-            chunk.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
-    }
-
-    /// Parses a message; `None` if it is not one, or if `slot`, `generation` or `device` is out of range.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Option<AttachMessage> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
-        let mut words = [0u32; 6];
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-            *word = u32::from_ne_bytes(chunk.try_into().ok()?);
-        }
-        let [magic, kind, slot, generation, device, reserved] = words;
-        let known = magic == Self::MAGIC && [Self::ATTACH, Self::RING, Self::LOOK].contains(&kind);
-        let bounded = (slot as usize) < SLOTS_MAX && (device as usize) < DEVICES_MAX && generation <= 0xFF_FFFF;
-        (known && bounded).then_some(AttachMessage { magic, kind, slot, generation, device, reserved })
-    }
-}
-
 #[cfg(not(loom))]
 const _: () = {
     use core::mem::{align_of, offset_of, size_of};
@@ -569,29 +440,6 @@ mod tests {
         // Odd: one is under way, and ends with 6. The next one begins with 7 and ends with 8.
         assert_eq!(end_of_next_look(5), 8);
         assert_eq!(end_of_next_look(0), 2);
-    }
-
-    #[test]
-    fn only_valid_messages_are_parsed() {
-        let message = AttachMessage {
-            magic: AttachMessage::MAGIC,
-            kind: AttachMessage::RING,
-            slot: SLOTS_MAX as u32 - 1,
-            generation: 0xFF_FFFF,
-            device: 15,
-            reserved: 0,
-        };
-        assert_eq!(AttachMessage::from_bytes(&message.to_bytes()), Some(message));
-        assert_eq!(AttachMessage::from_bytes(&message.to_bytes()[..23]), None);
-        for wrong in [
-            AttachMessage { magic: 0, ..message },
-            AttachMessage { kind: 4, ..message },
-            AttachMessage { slot: SLOTS_MAX as u32, ..message },
-            AttachMessage { device: DEVICES_MAX as u32, ..message },
-            AttachMessage { generation: 0x100_0000, ..message },
-        ] {
-            assert_eq!(AttachMessage::from_bytes(&wrong.to_bytes()), None, "{wrong:?}");
-        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs the models in loom.rs, which need a build of their own for the model checker.
+//! Runs the models in loom/, which need a build of their own for the model checker.
 
 #![cfg(not(loom))]
 
