@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use aliquot_scheduler_core::placement::BestFit;
 use aliquot_scheduler_core::{
-    Allowance, Claim, Event, GroupPlacement, Health, NodeSpec, PlacementStrategy, PodGroup, QueueSpec, Resource,
-    Settings,
+    Allowance, Claim, ClaimId, Event, GroupPlacement, Health, NodeSpec, PlacementStrategy, PodGroup, QueueSpec,
+    Resource, Scheduler, Settings,
 };
 use aliquot_scheduler_kit::{Build, node};
 
-use crate::setting::{INFERENCE, TRAIN, World, build, group, moved, wants};
+use crate::setting::{INFERENCE, TRAIN, World, build, group, moved, part, wants};
 
 fn labelled(world: &World, node: usize, labels: &[(&str, &str)]) -> Event {
     let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
@@ -215,4 +216,115 @@ fn moves_make_room_on_a_kept_node_although_another_queue_was_refused_moves_for_t
     world.apply(Event::ClaimRemoved(leaves));
     assert_eq!(moved(&world.cycle()), [moves]);
     assert!(world.runs(holder));
+}
+
+#[test]
+fn a_kept_node_goes_to_whom_it_is_kept_for_even_if_an_equal_unit_fails_first() {
+    let mut w = World::new(&[1, 1]);
+    w.queue("red", 1);
+    w.apply(Event::QueueAdded(QueueSpec {
+        name: "blue".into(),
+        priority: 10,
+        allowances: BTreeMap::from([(
+            Resource::DeviceCore,
+            Allowance { quota: Some(1000), weight: 1, ..Allowance::default() },
+        )]),
+        ..QueueSpec::default()
+    }));
+    let k0 = w.claim(build("default", 1));
+    let k1 = w.claim(build("default", 1));
+    w.run_on(k0, 0, 0);
+    w.run_on(k1, 1, 0);
+    let r = w.add("red", TRAIN, 1);
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    assert!(w.cluster.is_held(w.id(0)));
+    let b = w.add("blue", TRAIN, 1);
+    let _over_quota = w.claim(build("red", 2));
+    w.apply(Event::ClaimRemoved(k0));
+    for _ in 0..10 {
+        w.cycle();
+        w.wait(60_000);
+    }
+    assert!(w.runs(r) || w.runs(b), "a device is free and two queues are entitled to it");
+}
+
+/// Red waits for the only node. The node is kept for red, and blue would have to wait for it.
+fn a_kept_node() -> (World, ClaimId, ClaimId) {
+    let mut w = World::new(&[1]);
+    w.queue("red", 1);
+    let runs = w.claim(build("default", 1));
+    w.run_on(runs, 0, 0);
+    let waits = w.add("red", TRAIN, 1);
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    assert!(w.cluster.is_held(w.id(0)));
+    (w, runs, waits)
+}
+
+#[test]
+fn a_node_that_was_kept_for_a_claim_that_is_gone_is_given_out_at_once() {
+    let (mut w, runs, waits) = a_kept_node();
+    w.apply(Event::ClaimRemoved(waits));
+    w.apply(Event::ClaimRemoved(runs));
+    let next = w.add("default", TRAIN, 1);
+    w.cycle();
+    assert!(w.runs(next));
+}
+
+#[test]
+fn a_node_that_was_kept_for_a_claim_that_is_gone_is_not_kept_for_ever_after_a_restore() {
+    let (mut w, runs, waits) = a_kept_node();
+    w.apply(Event::ClaimRemoved(waits));
+    let dump = w.scheduler.dump(&w.cluster);
+    let (scheduler, cluster) = Scheduler::restore(Box::new(BestFit), Settings::default(), dump.clone()).expect("one");
+    let mut restored = World { cluster, scheduler };
+    assert_eq!(restored.scheduler.dump(&restored.cluster), dump);
+    for w in [&mut w, &mut restored] {
+        w.add("red", TRAIN, 1);
+        w.cycle();
+        assert!(!w.cluster.is_held(w.id(0)), "red has not waited long");
+    }
+    assert_eq!(restored.scheduler.dump(&restored.cluster), w.scheduler.dump(&w.cluster));
+    let runs = restored.cluster.claims().map(|(id, ..)| id).next().filter(|_| w.runs(runs)).expect("it runs");
+    restored.apply(Event::ClaimRemoved(runs));
+    restored.cycle();
+    assert_eq!(restored.cluster.claims().filter(|(.., at)| at.is_some()).count(), 1);
+}
+
+#[test]
+fn no_node_is_kept_for_a_gang_that_can_never_fit() {
+    let mut w = World::new(&[1, 1]);
+    w.queue("red", 2);
+    w.apply(Event::PodGroupAdded(group("g", "red", TRAIN, 3)));
+    for _ in 0..3 {
+        w.claim(Claim { pod_group: Some("g".into()), ..part("red", TRAIN, 60) });
+    }
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    let a = w.add("default", TRAIN, 1);
+    let b = w.add("default", TRAIN, 1);
+    for _ in 0..10 {
+        w.cycle();
+        w.wait(600_000);
+    }
+    assert_eq!(w.running(&[a, b]), 2);
+}
+
+#[test]
+fn a_claim_that_fits_nowhere_does_not_keep_the_next_one_from_having_a_node_kept() {
+    let mut w = World::new(&[2]);
+    w.queue("red", 2);
+    let k = w.claim(build("default", 1));
+    w.run_on(k, 0, 0);
+    let _ = w.add("red", 100, 64);
+    let b = w.add("red", TRAIN, 2);
+    w.cycle();
+    w.wait(300_000);
+    w.cycle();
+    assert!(!w.runs(b));
+    assert!(w.cluster.is_held(w.id(0)));
 }

@@ -7,6 +7,7 @@ mod domains;
 mod indivisible;
 mod kept_nodes;
 mod members;
+mod moves;
 mod queues_apart;
 mod regressions;
 mod searches;
