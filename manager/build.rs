@@ -1,7 +1,7 @@
-//! Builds the shim, so that the manager carries exactly the library that it speaks to.
+//! Builds the shim, so that the manager contains exactly the library that matches it.
 //!
-//! The shim is always built in the release profile, into a directory of its own: a manager of any profile hands out the
-//! same library, and this build does not wait for the lock of the build that it is part of.
+//! The shim is always built in the release profile, into a directory of its own: a manager of any profile contains the
+//! same library, and this build does not wait for the lock of the outer build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn error::Error>> {
         library.push(&target);
     }
     library.push("release/libaliquot_shim.so");
-    // What the outer build is wrapped in (clippy, coverage, flags for host programs) is not meant for the shim.
+    // The wrappers and flags of the outer build (clippy, coverage, host programs) are not for the shim.
     for variable in
         ["RUSTC_WORKSPACE_WRAPPER", "RUSTC_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"]
     {

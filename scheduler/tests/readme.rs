@@ -17,7 +17,7 @@ fn every_command_of_the_readmes_runs() {
         .filter_map(|line| line.strip_prefix("$ aliquot-scheduler "))
         .collect();
     assert!(commands.len() >= 6, "{commands:?}");
-    // What the commands write must not go into the checkout.
+    // The commands must not write into the checkout.
     let folder = std::env::temp_dir().join(format!("aliquot-readme-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("the temporary folder can be written");
     std::os::unix::fs::symlink(root.join("scheduler"), folder.join("scheduler")).expect("a link can be made");

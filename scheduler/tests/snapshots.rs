@@ -1,4 +1,4 @@
-//! The command line with snapshots: what it prints for good ones, and what it says of bad ones.
+//! The command line with snapshots: its reports about good ones, and its errors about bad ones.
 
 use std::fs;
 use std::path::PathBuf;
@@ -55,8 +55,7 @@ fn refused(args: &[&str]) -> String {
     errors
 }
 
-/// A report without the sentences that the core makes: why something waits, and what would help. They have tests of
-/// their own.
+/// A report without the sentences of the core about waiting claims and their remedies. These have tests of their own.
 fn outline(text: &str) -> String {
     let mut lines = Vec::new();
     let mut waiting = false;

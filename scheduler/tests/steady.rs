@@ -1,4 +1,4 @@
-//! `aliquot-scheduler steady`: cases in which queueing theory knows the answer, and what holds in every case.
+//! `aliquot-scheduler steady`: cases with an answer from queueing theory, and laws for all cases.
 
 use std::fmt::Write as _;
 use std::fs;

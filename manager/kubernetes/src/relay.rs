@@ -1,4 +1,4 @@
-//! The relay: the process that kubelet stays connected to while managers are replaced.
+//! The relay: the process to which kubelet stays connected while managers are replaced.
 //!
 //! When a plugin ends, kubelet has no units of its resources at once, and a pod that is admitted before the next plugin
 //! has registered *fails* for good (`UnexpectedAdmissionError`). Kubelet learns of the loss up to ten seconds before

@@ -17,7 +17,7 @@ use crate::node::{GIB, Node, connect, eventually, part};
 
 const WORKERS: usize = 8;
 
-/// What clients were told of slices.
+/// The answers that clients got about slices.
 #[derive(Default)]
 struct Told {
     /// Whether each slice is there; `None`: there was no answer.
@@ -147,7 +147,7 @@ fn changes_at_once_are_complete_or_undone_while_the_checkpoint_fails_now_and_the
         is_over.fetch_add(1, Ordering::Relaxed);
     });
     assert!(told.failed.load(Ordering::Relaxed) > 0 && told.succeeded.load(Ordering::Relaxed) > 0);
-    // What could not be taken back is, with the next write that succeeds.
+    // A change that could not be undone is undone by the next write that succeeds.
     node.create("last", vec![part(1, GIB / 256)]).unwrap();
     told.note("last", Some(true), true);
     told.check(&node);
@@ -194,7 +194,7 @@ fn a_manager_killed_during_many_changes_keeps_what_it_has_answered_and_leaves_no
         });
         process = Process::start_with_files(&node, nvml, &machine, None);
         told.check(&node);
-        // What became of the changes without an answer is now known.
+        // The results of the unanswered changes are now known.
         let there: BTreeSet<String> = node.list().into_iter().map(|slice| slice.name).collect();
         told.slices.lock().unwrap().iter_mut().for_each(|(name, known)| *known = Some(there.contains(name)));
         // Room for the next round.

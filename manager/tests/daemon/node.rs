@@ -24,7 +24,7 @@ pub(crate) const GIB: u64 = 1 << 30;
 /// The time limit for something that should be immediate, generous for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until `look` returns a value. `what` describes it in the message of a failure.
+/// Polls until `look` returns a value. `what` describes the value in the message of a failure.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {

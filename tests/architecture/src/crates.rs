@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What a crate may depend on.
+/// The allowed dependencies of a crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The crate.

@@ -14,7 +14,7 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-abi", ours: &[], others: Some(&["loom"]) },
     // The shim runs in processes of users. It uses no crate of the manager and none from elsewhere.
     Rule { name: "aliquot-shim", ours: &["aliquot-abi"], others: Some(&[]) },
-    // The contracts need what compiles them.
+    // The contracts need the crates that compile them.
     Rule {
         name: "aliquot-proto",
         ours: &[],
@@ -27,11 +27,11 @@ const RULES: &[Rule] = &[
     Rule { name: "aliquot-arbiter", ours: &[], others: Some(&[]) },
     Rule { name: "aliquot-dialects", ours: &[], others: Some(&["thiserror"]) },
     Rule { name: "aliquot-scheduler-core", ours: &[], others: Some(&["thiserror"]) },
-    // The engine knows no transport and no runtime, and keeps what must last through a trait.
+    // The engine uses no transport and no runtime, and saves durable state through a trait.
     Rule { name: "aliquot-scheduler-engine", ours: &["aliquot-scheduler-core"], others: Some(&["thiserror"]) },
-    // What adapters share. Of tokio it uses a channel and the call of blocking work.
+    // The crate that adapters share. Of tokio it uses a channel and the call for blocking work.
     Rule { name: "aliquot-node", ours: &[], others: Some(&["serde", "thiserror", "tokio"]) },
-    // The store knows what the engine saves, and nobody who uses it.
+    // The store knows the engine's records, and none of its own users.
     Rule {
         name: "aliquot-scheduler-store",
         ours: &["aliquot-scheduler-core", "aliquot-scheduler-engine"],

@@ -22,8 +22,8 @@ const ARRAY: usize = 10_000;
 const QUESTIONS: usize = 9;
 /// The longest time for a figure. If it takes longer, the benchmark fails.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The pauses between two looks at what the nodes have heard, and between two questions to the scheduler, which cost it
-/// time.
+/// The pauses between two looks at the messages of the nodes, and between two questions to the scheduler. Questions
+/// cost the scheduler time.
 const PAUSE: Duration = Duration::from_millis(5);
 const QUESTION_PAUSE: Duration = Duration::from_millis(100);
 /// The aims for a restart and for a failover.

@@ -1,6 +1,5 @@
-//! Claims of pods: how long kubelet waits until one is prepared, whether each pod gets what it asked for when 200 pods
-//! start at once, and the manager's cost. The pods' containers are only recorded, not run, so that nothing else is
-//! measured.
+//! Claims of pods: the time until a claim is prepared, the manager's cost, and whether each of 200 pods that start at
+//! once gets its request. The pods' containers are only recorded, not run, so that nothing else is measured.
 
 use aliquot_test_cluster::{Share, World, share};
 

@@ -40,7 +40,7 @@ use crate::table::Table;
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Args {
-    /// What to measure [default: everything]
+    /// The measurements to make [default: all]
     what: Vec<What>,
     /// Number of runs for each median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
@@ -56,7 +56,7 @@ struct Args {
     jobs: usize,
 }
 
-/// What can be measured.
+/// The measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum What {
     /// `cuLaunchKernel`, uncapped and capped.
@@ -93,7 +93,7 @@ enum What {
     IdleNeighbours,
     /// Requests beside batch work.
     Requests,
-    /// What sharing costs.
+    /// The cost of sharing.
     Cost,
     /// Containers with two devices whose kernels wait for each other.
     Collectives,

@@ -45,7 +45,7 @@ pub(crate) enum Case {
     IdleNeighbours,
     /// Requests beside batch work.
     Requests,
-    /// What sharing costs.
+    /// The cost of sharing.
     Cost,
     /// Kernels that wait for each other.
     Collectives,

@@ -10,7 +10,7 @@ pub(crate) struct Compared {
 }
 
 impl Compared {
-    /// What the shim adds.
+    /// The overhead of the shim.
     pub(crate) fn added(self) -> f64 {
         self.with - self.bare
     }

@@ -112,7 +112,7 @@ pub fn run(campaign: &Campaign) -> Report {
             world = Some(at_work);
         } else {
             println!("the manager's last words: {}", at_work.manager.log());
-            // New faults: dropping the old ones ends whatever they have started.
+            // New faults. Dropping the old ones ends everything that they have started.
             faults = campaign.faults();
         }
     }

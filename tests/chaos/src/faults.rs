@@ -21,12 +21,12 @@ mod stranger;
 /// The result of an injection.
 pub(crate) enum Injected {
     Done,
-    /// This machine lacks what the fault needs.
+    /// This machine lacks something that the fault needs.
     NotHere(String),
 }
 
-/// A fault of a node. `observer` checks what must hold throughout, and `rest` what must hold afterwards. A fault checks
-/// only what is specific to it.
+/// A fault of a node. `observer` has the checks that hold throughout, and `rest` those that hold afterwards. A fault
+/// has only its own checks.
 pub(crate) trait Fault {
     /// The fault's name in the table.
     fn name(&self) -> &'static str;

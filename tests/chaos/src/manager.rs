@@ -26,7 +26,7 @@ pub(crate) struct Manager {
 /// Special settings for a start of the manager.
 #[derive(Clone, Default)]
 pub(crate) struct Start {
-    /// A command prefix: programs with arguments, each of which executes what follows.
+    /// A command prefix: programs with arguments, each of which executes the rest of the command.
     pub(crate) wrapper: Vec<OsString>,
     pub(crate) environment: Vec<(&'static str, OsString)>,
 }

@@ -28,7 +28,7 @@ const LOOKS_PER_EXACT: u64 = 60;
 /// An exact check is given up if the slice's processes have not stopped by then.
 const STOP_PATIENCE: Duration = Duration::from_millis(500);
 
-/// What the observer needs for its checks.
+/// The data for the observer's checks.
 pub(crate) struct Watched {
     pub(crate) gpu: Arc<SimulatedGpu>,
     pub(crate) roster: Arc<Mutex<Roster>>,
@@ -136,8 +136,8 @@ impl Watched {
         entry.members.iter().filter(stopped_here).for_each(|member| member.signal(Signal::CONT));
     }
 
-    /// Judges what a slice holds, and lowers its ceilings to that. Its processes are still stopped: those that ran on could
-    /// complete an operation that `held` does not show, and count it as complete.
+    /// Judges the memory that a slice holds, and lowers its ceilings to that amount. The slice's processes are still
+    /// stopped: a running process could complete an operation that `held` does not show, and count it as complete.
     fn judge(&self, roster: &mut Roster, name: &str, held: &BTreeMap<(String, usize), u64>) {
         let Some(entry) = roster.slices.get_mut(name) else { return };
         self.verdict.count(|effort| effort.exact_looks += 1);

@@ -86,7 +86,7 @@ impl World {
         outcome.map_err(|Stuck(what)| Stuck(format!("{what}: {left}; the manager: {}", self.manager.log())))
     }
 
-    /// Describes what is still charged to a slice; empty: nothing.
+    /// Describes the charges that a slice still has; empty: none.
     fn charged(&self, slice: &str) -> Result<String, Stuck> {
         let usage = match self.client()?.usage(slice) {
             Ok(usage) => usage,
@@ -106,7 +106,8 @@ impl World {
         Ok(left.join(", "))
     }
 
-    /// Describes what is left in the ledger itself. Maps a copy, because the file can be shortened while it is mapped.
+    /// Describes the charges that are left in the ledger itself. Maps a copy, because the file can be shortened while
+    /// it is mapped.
     fn ledger_of(&self, slice: &str) -> Result<Vec<String>, Stuck> {
         let copy = self.path().join("ledger-copy");
         // Not `fs::copy`, which would also copy the mode: other users must not be able to write to the copy.

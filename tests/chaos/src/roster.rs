@@ -1,5 +1,4 @@
-//! The observer's data: which processes are in which slice, how much each slice may hold, and what is excused at
-//! present.
+//! The observer's data: the processes of each slice, the amounts that each slice may hold, and the present excuses.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::counts::Counts;
 
-/// What a fault may cause in a slice without being a violation.
+/// An effect of a fault on a slice that is no violation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Excuse {
     /// The memory limit is not judged: a tenant has written false figures into the slice's ledger.
@@ -167,8 +166,8 @@ impl Roster {
 }
 
 impl Entry {
-    /// Lowers the ceiling to what was seen with all processes stopped, but not below the limit. Does so only when the
-    /// operations under way at the confirmation of the limit are complete.
+    /// Lowers the ceiling to the amount that was seen with all processes stopped, but not below the limit. Does so only
+    /// when the operations under way at the confirmation of the limit are complete.
     pub(crate) fn lower_ceiling(&mut self, device: usize, held_bytes: u64) {
         let members = &self.members;
         let is_done = |&(pid, calls): &(u32, u64)| {

@@ -18,7 +18,7 @@ use crate::roster::Roster;
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     pub(crate) arguments: &'static [&'static str],
-    /// A command prefix: programs with arguments, each of which executes what follows or waits for it.
+    /// A command prefix: programs with arguments, each of which executes the rest of the command or waits for it.
     pub(crate) wrapper: Vec<OsString>,
     /// Libraries that are preloaded after the shim.
     pub(crate) preloaded: Vec<PathBuf>,
@@ -71,8 +71,8 @@ impl Recipe {
     }
 }
 
-/// What a tenant needs to enter a slice. Its files are not mapped here, because a fault that shortens them would crash
-/// this process.
+/// The environment of a tenant in a slice. The slice's files are not mapped here, because a fault that shortens them
+/// would crash this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! Allocates devices to claims: what the real scheduler does, for one node, with the first devices that fit.
+//! Allocates devices to claims, as the real scheduler does, for one node: it takes the first devices that fit.
 
 mod capacity;
 mod pool;
@@ -35,7 +35,7 @@ struct Chosen<'a> {
     classes: Vec<(String, String)>,
 }
 
-/// Allocates devices of `node` to a claim, next to what other claims have.
+/// Allocates devices of `node` to a claim, beside the allocations of other claims.
 ///
 /// # Errors
 /// The reason why the claim gets nothing there.

@@ -1,5 +1,5 @@
-//! The controllers and the scheduler of the cluster: claims are made from templates, get devices, and are reserved for
-//! pods; pods are bound; what is no longer used is released and deleted.
+//! The controllers and the scheduler of the cluster: they make claims from templates, allocate devices, reserve claims
+//! for pods, and bind pods. They release and delete unused claims.
 
 mod claims;
 mod extended_resources;

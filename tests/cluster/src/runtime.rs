@@ -10,7 +10,7 @@ use std::fmt;
 pub use paper::Paper;
 pub use podman::Podman;
 
-/// What a kubelet needs of a container runtime.
+/// The calls of a kubelet to a container runtime.
 pub trait ContainerRuntime: Send + Sync + fmt::Debug + 'static {
     /// Starts a container.
     ///

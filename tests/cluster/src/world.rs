@@ -157,8 +157,8 @@ impl World {
         self.node.client().slices().expect("the manager answers")
     }
 
-    /// Waits until these pods run, and answers what is wrong with their slices. Each pod uses the claim with its own
-    /// name, which asks for this share.
+    /// Waits until these pods run, and returns the faults of their slices. Each pod uses the claim with its own name,
+    /// which asks for this share.
     #[track_caller]
     pub fn wrong_identities(&self, pods: &[(String, Share)]) -> Vec<String> {
         let running: Vec<Pod> = pods.iter().map(|(name, _)| self.cluster.wait_for_phase(name, "Running")).collect();
@@ -167,7 +167,8 @@ impl World {
         checked.filter_map(Result::err).collect()
     }
 
-    /// Checks that the claim's slice is what was allocated to the claim, and that its pod's container has got it.
+    /// Checks that the claim's slice equals the claim's allocation, and that the container of the claim's pod has this
+    /// slice.
     fn identity(&self, pod: &Pod, claim: &str, share: Share, slices: &[Slice]) -> Result<(), String> {
         let name = self.slice_name(claim);
         let slice = slices.iter().find(|slice| slice.name == name);
@@ -190,7 +191,8 @@ impl World {
         if sees && is_in { Ok(()) } else { Err(format!("claim {claim}, {slice:?}: its container has got\n{got}")) }
     }
 
-    /// Fails the test unless the claim's slice is what was allocated to the claim, and its pod's container has got it.
+    /// Fails the test unless the claim's slice equals the claim's allocation, and the container of the claim's pod has this
+    /// slice.
     ///
     /// # Panics
     /// If that is not so.
@@ -253,8 +255,8 @@ impl World {
         meanwhile(self);
     }
 
-    /// Kills the manager, and waits until kubelet has noticed that no plugin serves units any more: what kubelet
-    /// reports later comes from the next manager.
+    /// Kills the manager, and waits until kubelet has noticed that no plugin serves units any more. Later reports of
+    /// kubelet come from the next manager.
     pub fn kill_manager(&mut self) {
         self.node.kill();
         wait::until_true("kubelet has no units", || !self.cluster.kubelet().has_units());

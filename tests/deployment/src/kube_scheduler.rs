@@ -69,7 +69,7 @@ pub struct TlsConfig {
     pub key_file: String,
 }
 
-/// A resource by which pods ask for what an extender gives out.
+/// A resource that an extender manages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManagedResource {

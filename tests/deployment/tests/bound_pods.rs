@@ -1,4 +1,4 @@
-//! The admission policy for what the scheduler writes on pods that it binds.
+//! The admission policy for the scheduler's annotations on pods that it binds.
 
 use std::collections::HashMap;
 

@@ -67,7 +67,7 @@ impl Deployed {
         }
     }
 
-    /// What the manifest says about the manager's container, in podman's words.
+    /// The manifest's settings of the manager's container, as podman's options.
     fn options(&self) -> Vec<String> {
         let container = &self.pod.containers[0];
         let context = container.security_context.as_ref().unwrap();
@@ -130,7 +130,7 @@ impl Manager {
         self.container.exec(&["--env", &format!("ALIQUOT_SOCKET={}", self.socket.display())], command)
     }
 
-    /// Runs `aliquot` with these arguments in the container, and returns what it prints.
+    /// Runs `aliquot` with these arguments in the container, and returns its output.
     fn aliquot(&self, arguments: &[&str]) -> String {
         self.exec(&[&["aliquot"], arguments].concat()).wait().success().stdout
     }

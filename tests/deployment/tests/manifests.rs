@@ -295,8 +295,8 @@ fn the_scheduler_is_probed_where_it_answers() {
     }
 }
 
-/// Changes `object` as kustomize does by a strategic merge: `null` removes a field, lists of things with names are
-/// merged by them, and `$patch` says what is replaced or deleted as a whole.
+/// Changes `object` by a strategic merge, as kustomize does: `null` removes a field, lists of things with names are
+/// merged by these names, and `$patch` replaces or deletes a whole value.
 fn merge(object: &mut Value, patch: &Value) {
     let (Value::Object(fields), Value::Object(changes)) = (&mut *object, patch) else {
         *object = patch.clone();

@@ -74,7 +74,7 @@ fn how_much_the_own_node_has_is_the_manager_s_to_write() {
     }
 }
 
-/// What the policy says against a change of anything else.
+/// The policy's message for a change of other fields.
 const NOTHING_ELSE: &str = "a manager may write only a node's amounts of resources and its inventory";
 
 #[test]

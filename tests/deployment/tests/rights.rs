@@ -1,4 +1,4 @@
-//! `rbac.yaml` allows what the manager asks the API server for, and nothing else.
+//! `rbac.yaml` allows exactly the manager's calls of the API server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

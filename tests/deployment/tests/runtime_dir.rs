@@ -1,4 +1,4 @@
-//! What the DaemonSet's init container does.
+//! The DaemonSet's init container, which mounts the runtime directory.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The admission policy for the driver's parameters can be evaluated, and says what the driver itself would say when a
-//! pod starts.
+//! The admission policy for the driver's parameters can be evaluated, and refuses the same parameters as the driver
+//! does when a pod starts.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,5 +1,5 @@
-//! Only the processes of a slice can open its files, whatever their user. A process that cannot open them gets nothing
-//! of the device.
+//! Only the processes of a slice can open its files, whatever their user. A process that cannot open them cannot use
+//! the device.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions, Permissions};
@@ -110,7 +110,7 @@ fn strangers_reach_nothing_of_a_slice() {
         assert_eq!(fs::metadata(dir.join(LEDGER_FILE)).unwrap().mode() & 0o777, 0o666);
     }
     assert_eq!(opened_by(USER, slices[0].region_dir()), Vec::<String>::new());
-    // A user with access can do what a process of the slice must do, and no more.
+    // A user with access can do everything that a process of the slice must do, and no more.
     let dir = slices[1].region_dir();
     let opened = opened_by(USER, dir);
     for (file, how, expected) in [

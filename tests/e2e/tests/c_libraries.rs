@@ -7,7 +7,7 @@ use aliquot_harness::{
     HostProgram, Image, MIB, Outcome, Region, RootFs, SimulatedGpu, Sysroot, run, tool, unchanged_in_a_slice,
 };
 
-/// What `podman run` needs to give a container the simulated machine's files; the driver itself is in the image.
+/// The options of `podman run` that give a container the simulated machine's files; the driver itself is in the image.
 fn machine_options(gpu: &SimulatedGpu) -> Vec<String> {
     let dir = gpu.dir().display();
     let mut options: Vec<String> = vec!["--env".into(), format!("ALIQUOT_FAKE_GPU={}", gpu.config_file().display())];

@@ -1,4 +1,4 @@
-//! `aliquot demo` shows what it promises. In a file of its own, so that no other test runs beside it.
+//! `aliquot demo` keeps its promises. This is a file of its own, so that no other test runs beside it.
 
 use std::process::Command;
 

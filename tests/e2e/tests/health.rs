@@ -106,7 +106,7 @@ fn a_device_with_a_critical_error_gets_nothing_new_until_it_has_been_well_for_a_
         // A slice on any device goes to the healthy one.
         let elsewhere = node.slice("elsewhere", 10, GIB);
         assert_eq!(elsewhere.description().parts[0].device_uuid, gpu.uuid(1));
-        // The earlier slice goes on, and its description says what is wrong.
+        // The earlier slice continues, and its description names the fault.
         wait_for_work(&gpu, 0);
         assert!(!process.has_ended());
         let problem = aliquot(&node, &["describe", "before"]);

@@ -1,4 +1,4 @@
-//! Whatever a tenant does to its region harms neither the manager nor other slices nor other programs.
+//! A tenant that damages its region harms neither the manager nor other slices nor other programs.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -63,7 +63,8 @@ fn a_region_that_cannot_be_used_gives_nothing() {
     for (what, spoil) in spoilers {
         let region = Region::new(&gpu, MIB);
         spoil(&region);
-        // Through a pipe, as a container's standard error is. Not as root, to whom file modes do not apply.
+        // Standard error is a pipe, as in a container. The program does not run as root, because file modes do not
+        // apply to root.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "\"$0\" 2>&1 | cat"]).arg(program.path()).uid(65534).gid(65534);
         let outcome = run(region.preload_into(gpu.show_to(&mut command))).success();

@@ -72,7 +72,7 @@ fn the_work_to_start_does_not_grow_with_the_number_of_processes() {
     const OTHERS: usize = 150;
     let gpu = SimulatedGpu::with("mode = 'instant'\n");
     let region = Region::new(&gpu, GIB);
-    // The first process sets up what all share.
+    // The first process sets up the state that all share.
     let _ = system_calls_of_the_shim(&gpu, &region);
     let alone = system_calls_of_the_shim(&gpu, &region);
     let mut holders = start(&gpu, OTHERS, PIECE, |command| {

@@ -225,7 +225,7 @@ fn a_limit_that_is_changed_holds_at_once() {
     assert_eq!(ask(2, 48), "2, free 16");
     region.limits().devices[0].memory_limit_bytes.store(96 * MIB, Ordering::Relaxed);
     assert_eq!(ask(3, 48), "0, free 0");
-    // Below what is in use: nothing is taken away, and nothing more is given.
+    // The new limit is below the memory in use: no memory is taken away, and no more is given.
     region.limits().devices[0].memory_limit_bytes.store(32 * MIB, Ordering::Relaxed);
     assert_eq!(ask(4, 1), "2, free 0");
     // Overhead of contexts and modules, as the manager finds it, counts too.
@@ -256,8 +256,8 @@ fn fill_slice(gpu: &SimulatedGpu, slice: &Slice, bytes: u64, threads: u64) -> Fi
     fill(gpu, bytes, threads, 0, |command| _ = slice.preload_into(command))
 }
 
-/// The driver gives out whole blocks. What it takes beyond what was asked for counts against the limit before the
-/// manager's next regular look, and nothing is refused for what no look has seen.
+/// The driver gives out whole blocks. Its excess over the requests counts against the limit before the manager's next
+/// regular look, and no request is refused for an excess that no look has seen.
 #[test]
 fn a_slice_is_not_exceeded_by_rounding() {
     let gpu = SimulatedGpu::with("context_memory = 0\n");
@@ -345,7 +345,7 @@ fn no_request_is_refused_for_what_no_look_has_seen() {
         scope.spawn(move || {
             // If each piece took two blocks, this would be the last one.
             wait::until_true("the program waits for a look", || region.used_bytes(0) == 32 * bytes);
-            // The look that is under way ends without what came after its beginning.
+            // The look that is under way does not see changes after its beginning.
             limits.memory_looks.store(4, Ordering::Release);
             while is_full.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
                 limits.memory_looks.fetch_add(1, Ordering::AcqRel);
@@ -359,7 +359,7 @@ fn no_request_is_refused_for_what_no_look_has_seen() {
     });
 }
 
-/// The manager learns what a context takes from the first look at a process. If that comes late, the process has
+/// The manager learns the size of a context from the first look at a process. If that look comes late, the process has
 /// allocated by then.
 #[test]
 fn rounding_is_not_taken_for_a_context() {

@@ -367,7 +367,7 @@ fn clients_of_mps_are_seen_though_nvml_lists_them_apart() {
     let mut outsider = Process::start(&mut hold());
     client.wait_for("held");
     outsider.wait_for("held");
-    // What the driver lists of the client beyond its allocations: its context.
+    // The memory that the driver lists of the client beyond its allocations: its context.
     wait::until_true("the client's context shows", || {
         node.client().usage("clients").unwrap().parts[0].memory_used_bytes > 512 * MIB
     });

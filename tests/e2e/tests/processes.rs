@@ -1,5 +1,5 @@
-//! Whatever a process does to itself (forks, becomes another program or user, changes its root, closes its descriptors,
-//! ends during a call), it is limited, does not hang, and behaves as without the shim.
+//! A process that forks, becomes another program or user, changes its root, closes its descriptors or ends during a
+//! call is limited, does not hang, and behaves as without the shim.
 
 use std::fs;
 use std::path::Path;

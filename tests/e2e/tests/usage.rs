@@ -77,8 +77,8 @@ fn overhead_of_a_process_is_shown_in_its_slot() {
     wait::until_true("only the other's is left", || (overhead(), slice.used_bytes(0)) == (0, 7 * MIB));
 }
 
-/// Programs ask for bytes, and the driver takes whole blocks of 2 MiB. What it takes beyond the ledger is in the
-/// overhead as soon as the manager has looked.
+/// Programs ask for bytes, and the driver takes whole blocks of 2 MiB. The excess over the ledger is in the overhead as
+/// soon as the manager has looked.
 #[test]
 fn memory_that_the_driver_rounds_up_counts_against_the_limit() {
     let gpu = SimulatedGpu::with("context_memory = '6MiB'\n");

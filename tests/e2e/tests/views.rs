@@ -363,7 +363,7 @@ print("at rest:", *seen)
     drop(holders);
 }
 
-/// Each container sees what the manager finds out about its own contexts and device time.
+/// Each container sees the manager's figures about its own contexts and device time.
 #[test]
 fn a_container_sees_the_managers_figures_about_itself() {
     const CONTEXT_BYTES: u64 = 64 * MIB;

@@ -195,7 +195,7 @@ fn shares(launcher: &Launcher, programs: &Path, series: &Series, simulated: bool
     Ok(shares::compare(measured, &simulated))
 }
 
-/// Prints on standard error what is being done.
+/// Prints the current step on standard error.
 fn progress(what: &str) {
     eprintln!("… {what}");
 }

@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 /// One checked expectation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Finding {
-    /// What must hold.
+    /// The requirement.
     pub(crate) what: String,
     /// Whether it holds.
     pub(crate) verdict: Verdict,
-    /// What was seen; empty if the verdict says everything.
+    /// The observation; empty if the verdict is enough.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) saw: String,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Verdict {
 /// An answer of the driver that must be the same in all three ways.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// What was asked.
+    /// The question to the driver.
     pub(crate) asked: String,
     /// The answer.
     pub(crate) answer: String,
@@ -38,7 +38,7 @@ pub(crate) struct Answer {
 /// A measured figure, which is not judged.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// What was measured.
+    /// The name of the figure.
     pub(crate) what: String,
     /// The value.
     pub(crate) value: f64,
@@ -60,7 +60,7 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Records whether `what` holds, and what was seen.
+    /// Records whether `what` holds, and the observation.
     pub(crate) fn expect(&mut self, what: impl Into<String>, holds: bool, saw: impl Into<String>) {
         let verdict = if holds { Verdict::Holds } else { Verdict::Fails };
         self.findings.push(Finding { what: what.into(), verdict, saw: saw.into() });

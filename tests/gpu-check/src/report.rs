@@ -68,7 +68,7 @@ pub(crate) struct Report {
     pub(crate) shares: Option<Vec<Compared>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) torch: Option<Torch>,
-    /// What could not be checked, and why.
+    /// The checks that were not possible, with their reasons.
     unseen: Vec<Unseen>,
     /// The failed expectations; set when the report is written.
     failures: Vec<String>,
@@ -103,7 +103,7 @@ impl Report {
         }
     }
 
-    /// Records what cannot be checked here.
+    /// Records a check that is not possible here.
     pub(crate) fn unseen(&mut self, what: &str, why: String) {
         self.unseen.push(Unseen { what: what.to_owned(), why });
     }
@@ -136,7 +136,7 @@ impl Report {
         parts.chain(conformance).chain(torch)
     }
 
-    /// What could not be checked, without duplicates.
+    /// The checks that were not possible, without duplicates.
     fn all_unseen(&self) -> Vec<Unseen> {
         let mut unseen = self.unseen.clone();
         for (_, findings) in self.all_findings() {

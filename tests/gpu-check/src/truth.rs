@@ -60,7 +60,7 @@ impl Watch {
         }
     }
 
-    /// Ends the watch, and returns what it has seen.
+    /// Ends the watch, and returns its observations.
     pub(crate) fn end(mut self) -> anyhow::Result<Seen> {
         drop(self.child.stdin.take());
         let line = self.lines.recv_timeout(ANSWER_TIMEOUT).context("the watch over the device's memory hangs")?;

@@ -81,7 +81,8 @@ fn the_packed_folder_checks_a_simulated_gpu() {
     let parts = results["parts"].as_array().unwrap().iter();
     let parts: Vec<&str> = parts.map(|part| part["part"].as_str().unwrap()).collect();
     assert_eq!(parts, ["facts", "neighbours", "deaths", "runtime", "frameworks"]);
-    // The report names what this machine lacks: PyTorch, and the compiler for programs of the CUDA runtime.
+    // The report names the software that this machine lacks: PyTorch, and the compiler for programs of the CUDA
+    // runtime.
     for lacks in ["PyTorch", "a program of the CUDA runtime"] {
         assert!(results["unseen"].as_array().unwrap().iter().any(|unseen| unseen["what"] == lacks), "{lacks}");
     }

@@ -119,7 +119,7 @@ impl PostgreSql {
         self.url(&name)
     }
 
-    /// Runs statements in a database, and answers what they print.
+    /// Runs statements in a database, and returns their output.
     #[track_caller]
     pub fn sql(&self, url: &str, statements: &str) -> String {
         let mut psql = self.client("psql");

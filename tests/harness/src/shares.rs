@@ -82,7 +82,7 @@ impl<'a> Shares<'a> {
         wait::in_one_of_a_few(|| self.watch_window());
     }
 
-    /// Watches the device for one window, until the shares are as expected. Returns a description of what was measured.
+    /// Watches the device for one window, until the shares are as expected. Returns a description of the measurement.
     fn watch_window(&self) -> Result<String, String> {
         let (before, start_ns, witness) = (self.used_ns(), now_ns(), Witness::start());
         thread::sleep(self.window_min - LOOK_INTERVAL);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// The longest wait. It is generous, because machines that run tests are slow and shared.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Calls `look` until it returns a value. Fails the test if it has not by the [`DEADLINE`]; `what` names what was
-/// awaited.
+/// Calls `look` until it returns a value. Fails the test if there is none by the [`DEADLINE`]; `what` names the awaited
+/// event.
 #[track_caller]
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();

@@ -1,5 +1,5 @@
 //! Clusters for tests and benchmarks of the scheduler: short calls that add to one, and the usual nodes, queues and
-//! requests. What a test needs otherwise it changes in the specification: `NodeSpec { labels, ..node("a", 64, 8) }`.
+//! requests. A test that needs other values changes the specification: `NodeSpec { labels, ..node("a", 64, 8) }`.
 //!
 //! The kit knows the scheduler's core alone. Each suite adds the calls that only it needs, and its checks, on a type of
 //! its own that implements [`Build`].
@@ -18,7 +18,7 @@ use aliquot_scheduler_core::{
 /// The memory of a [`device`].
 pub const DEVICE_MEMORY: Bytes = Bytes::from_mib(80 << 10);
 
-/// What events can be told to. Each call panics if its event is refused.
+/// A receiver of events. Each call panics if its event is refused.
 pub trait Build {
     /// Applies an event.
     ///
@@ -92,7 +92,7 @@ pub fn queue(name: &str, allowance: Allowance) -> QueueSpec {
     QueueSpec { name: name.into(), allowances, ..QueueSpec::default() }
 }
 
-/// So many devices for certain, and an equal part of what others leave.
+/// A quota of this number of devices, and weight 1 for the rest.
 #[must_use]
 pub fn quota(devices: u64) -> Allowance {
     Allowance { quota: Some(devices * 1000), weight: 1, ..Allowance::default() }

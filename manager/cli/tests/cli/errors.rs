@@ -1,4 +1,4 @@
-//! Error messages: one line with what is wrong, and one with what to do.
+//! Error messages: one line with the fault, and one with the remedy.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;

@@ -6,12 +6,13 @@ use crate::table::{Table, yes_or_no};
 
 /// Allowed error over the whole time, in percentage points.
 const WHOLE_POINTS: f64 = 1.0;
-/// Allowed error of any single second, in percentage points, in addition to what the kernels' length makes unavoidable.
+/// Allowed error of any single second, in percentage points, in addition to the unavoidable error from the kernels'
+/// length.
 const SECOND_POINTS: f64 = 3.0;
 
 /// An expected share.
 pub(super) struct Wanted {
-    /// What ran.
+    /// The programs that ran.
     pub(super) what: String,
     pub(super) percent: f64,
     /// The longest piece of work that cannot be divided, if single seconds are judged.

@@ -5,7 +5,7 @@ use crate::shares::{Depth, MS, US, duration};
 use crate::table::{Table, yes_or_no};
 
 const PERCENT: u32 = 30;
-/// Allowed excess over the cap, in percentage points, in addition to what the kernels' length makes unavoidable.
+/// Allowed excess over the cap, in percentage points, in addition to the unavoidable excess from the kernels' length.
 const POINTS_ABOVE: f64 = 1.0;
 
 /// Measures them one after the other.

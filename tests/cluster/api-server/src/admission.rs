@@ -41,7 +41,7 @@ impl Operation {
     }
 }
 
-/// What both kinds of webhooks have in common.
+/// The common part of both kinds of webhooks.
 struct Webhook {
     name: String,
     client: WebhookClientConfig,

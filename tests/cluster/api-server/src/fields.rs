@@ -120,7 +120,7 @@ pub(super) fn set(object: &mut Value, path: &[String], value: &Value) {
                 items.push(serde_json::from_str(text).expect("keys are written by this module"));
                 items.len() - 1
             });
-            // An existing item keeps what others have written into it.
+            // An existing item keeps the fields of other writers.
             if !rest.is_empty() {
                 set(&mut items[index], rest, value);
             }
@@ -129,7 +129,7 @@ pub(super) fn set(object: &mut Value, path: &[String], value: &Value) {
     }
 }
 
-/// Removes what is at `path`.
+/// Removes the value at `path`.
 pub(super) fn remove(object: &mut Value, path: &[String]) {
     let Some((element, rest)) = path.split_first() else { return };
     match (element.split_once(':'), object) {

@@ -1,5 +1,5 @@
-//! A small API server: it lists, watches, creates, updates, patches, applies and deletes, over HTTP as the real one
-//! does, and refuses what the real one refuses. It does not check rights, but notes every call.
+//! A small API server: it lists, watches, creates, updates, patches, applies and deletes objects over HTTP, and refuses
+//! the same requests as the real one. It does not check rights, but notes every call.
 
 mod admission;
 mod fault;

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use aliquot_test_api_server::Quantity;
 
-/// What a request takes of each of the device's capacities; `None` if the device cannot give it.
+/// The amounts that a request takes of each of the device's capacities; `None` if the device does not have them.
 pub(super) fn consume(
     device: &Device,
     wanted: Option<&CapacityRequirements>,

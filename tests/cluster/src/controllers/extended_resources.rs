@@ -52,8 +52,8 @@ struct Asked {
 
 impl Asked {
     /// Adds the requests of the pod's containers for one resource. Init containers that end before the others start use
-    /// the devices of the later containers. Only what they need beyond that becomes a request of its own, for all of
-    /// them together.
+    /// the devices of the later containers. Only their need beyond that becomes a request of its own, for all of them
+    /// together.
     fn add(&mut self, pod: &Pod, resource: &str, class: &str) {
         let containers: Vec<&Container> = all_containers_of(pod).collect();
         let counts = containers.iter().map(|container| extended_resources(container).remove(resource).unwrap_or(0));

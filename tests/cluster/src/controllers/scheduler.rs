@@ -1,4 +1,4 @@
-//! Schedules pods: to the only node, if it has what they ask for.
+//! Schedules pods to the only node, if the node has the requested resources.
 
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ impl Scheduler {
         allocator::allocate(claim, &self.node, &classes.collect(), &slices, &claims)
     }
 
-    /// Whether the node has enough of the device plugins' resources for the pod, next to what other pods have.
+    /// Whether the node has enough of the device plugins' resources for the pod, beside the other pods.
     fn has_extended_resources(&self, pod: &Pod, by_resource: &BTreeMap<String, String>) -> Result<(), String> {
         let mut asked: BTreeMap<String, usize> = BTreeMap::new();
         let all = containers_of(pod).iter().flat_map(extended_resources);

@@ -28,7 +28,8 @@ pub(super) struct DeviceManager {
     state: Mutex<State>,
     /// Pods are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
-    /// Held during a change of what can be allocated until the node's status has it, and during a look at it.
+    /// Held during a change of the allocatable units until the change is in the node's status, and while the units are
+    /// read.
     publishing: Mutex<()>,
 }
 
@@ -70,7 +71,7 @@ impl DeviceManager {
         DeviceManager { checkpoint, state, admission: tokio::sync::Mutex::new(()), publishing: Mutex::new(()) }
     }
 
-    /// Keeps other threads from changing what can be allocated, and from looking at it.
+    /// Keeps other threads from changing and from reading the allocatable units.
     pub(super) fn in_turn(&self) -> MutexGuard<'_, ()> {
         self.publishing.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Containers that are only recorded: what they would get is read from the CDI files, as a runtime does when it makes a
+//! Containers that are only recorded. Their devices are read from the CDI files, as a runtime does when it creates a
 //! container, but nothing runs. A container with the command `true` has ended at once.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Tests of the test cluster with plugins of their own: it behaves like a real one, and refuses what a real one
-//! refuses.
+//! Tests of the test cluster with their own plugins: the cluster behaves like a real one, and refuses the same
+//! requests.
 
 mod allocation;
 mod api_server;

@@ -1,4 +1,4 @@
-//! What pods may ask for by claims.
+//! The possible requests of pods by claims.
 
 use std::time::Instant;
 

@@ -49,12 +49,12 @@ impl Cluster {
         self.list("nodes", None).into_iter().map(describe).collect()
     }
 
-    /// Runs `kubectl` with these arguments and this input, and returns what it prints.
+    /// Runs `kubectl` with these arguments and this input, and returns its output.
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         self.try_kubectl(arguments, input).unwrap_or_else(|error| panic!("kubectl {}: {error}", arguments.join(" ")))
     }
 
-    /// Runs `kubectl`, and returns what it prints. If it fails, the error has all that it says.
+    /// Runs `kubectl`, and returns its output. If it fails, the error has all of the output.
     pub(crate) fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(tool("kubectl", "kubernetes-client"));
         kubectl.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -162,12 +162,12 @@ impl Namespace<'_> {
         self.cluster.kubectl(&["delete", kind, "--all", "--namespace", &self.name], "");
     }
 
-    /// What the pod has printed, once it has ended well.
+    /// The pod's output, once the pod has succeeded.
     pub(crate) fn output(&self, pod: &str) -> String {
         self.outcome(pod).unwrap_or_else(|status| panic!("the pod {pod} failed: {}\n{status:#}", self.log(pod, MAIN)))
     }
 
-    /// What the pod has printed, once it has ended. If it has failed, the error is its status.
+    /// The pod's output, once the pod has ended. If the pod has failed, the error is its status.
     pub(crate) fn outcome(&self, pod: &str) -> Result<String, Value> {
         self.wait(pod, "has ended", |phase| ["Succeeded", "Failed"].contains(&phase));
         let status = self.get("pod", pod)["status"].take();
@@ -198,7 +198,7 @@ impl Namespace<'_> {
         wait::until_true("the pod prints", || self.log(pod, MAIN).contains(text));
     }
 
-    /// Runs a command in a container of a pod, and returns what it prints. The error says why it did not run.
+    /// Runs a command in a container of a pod, and returns its output. The error says why it did not run.
     pub(crate) fn exec(&self, pod: &str, container: &str, command: &[&str]) -> Result<String, String> {
         let exec = ["exec", pod, "--container", container, "--namespace", &self.name, "--"];
         self.cluster.try_kubectl(&[&exec, command].concat(), "")
@@ -219,14 +219,14 @@ impl Namespace<'_> {
         }
     }
 
-    /// What all `count` pods with this label have printed. Each line begins with the pod that printed it.
+    /// The output of all `count` pods with this label. Each line begins with the name of its pod.
     pub(crate) fn logs_of(&self, label: &str, count: usize) -> String {
         let at_once = format!("--max-log-requests={count}");
         let logs = ["logs", "--selector", label, "--prefix", "--tail=-1", &at_once, "--namespace", &self.name];
         self.cluster.kubectl(&logs, "")
     }
 
-    /// What a container has printed since it was started last.
+    /// A container's output since its last start.
     pub(crate) fn log(&self, pod: &str, container: &str) -> String {
         let logs = ["logs", pod, "--container", container, "--namespace", &self.name];
         self.cluster.try_kubectl(&logs, "").unwrap_or_default()

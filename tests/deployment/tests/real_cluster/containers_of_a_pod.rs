@@ -10,7 +10,8 @@ use super::Tests;
 use super::objects::{MAIN, container, holds, pod_with, takes_exactly};
 use super::units::{MEMORY_UNIT_MIB, units};
 
-/// What a container has: its name, percent of a device's time, bytes of the device's memory, and bytes that it uses.
+/// A container's part: the container's name, percent of a device's time, bytes of the device's memory, and bytes that
+/// it uses.
 type Part = (String, u64, u64, u64);
 
 impl Tests<'_> {
@@ -52,7 +53,7 @@ impl Tests<'_> {
         self.remove("same");
     }
 
-    /// What the containers of a pod have.
+    /// The parts of a pod's containers.
     fn parts_of(&self, pod: &str) -> BTreeSet<Part> {
         let slices = self.manager.slices();
         let of_pod = |slice: &&Value| slice["consumers"][0]["pod"] == pod;

@@ -38,7 +38,7 @@ impl Tests<'_> {
         println!("scheduled to running, with a claim: {}", quantiles(with));
     }
 
-    /// Prints what the managers' logs and kubelet's metrics say since their start.
+    /// Prints the figures in the managers' logs and in kubelet's metrics since their start.
     pub(crate) fn how_long_claims_take_to_be_prepared(&self) {
         let took = |line: &str| {
             let line: Value = serde_json::from_str(line).ok()?;

@@ -71,7 +71,7 @@ impl Holder {
 }
 
 impl Tests<'_> {
-    /// The slice of the pod with this name, and what it uses.
+    /// The slice of the pod with this name, and its use.
     pub(crate) fn slice_of(&self, pod: &str) -> Value {
         wait::until("kubelet has told who has the slice", || {
             self.manager.slices().into_iter().find(|slice| slice["consumers"][0]["pod"] == pod)

@@ -1,4 +1,4 @@
-//! Pods that run go on, and new pods start, whatever is restarted meanwhile.
+//! Running pods continue, and new pods start, while parts of the system are restarted.
 
 use std::process::Command;
 

@@ -74,7 +74,7 @@ impl Manager<'_> {
         manager
     }
 
-    /// Changes an object of the manifests into what the test deploys.
+    /// Changes an object of the manifests for the deployment of the test.
     pub(crate) fn adapt(&self, object: &mut Value) {
         match object["kind"].as_str() {
             Some("DaemonSet" | "Deployment") => {
@@ -194,7 +194,7 @@ impl Manager<'_> {
         }
     }
 
-    /// The slices on all nodes and what they use, as `aliquot ps` shows it.
+    /// The slices on all nodes and their use, as `aliquot ps` shows them.
     pub(crate) fn slices(&self) -> Vec<Value> {
         self.ask(&["ps", "--json"])
     }
@@ -204,7 +204,7 @@ impl Manager<'_> {
         self.ask(&["slice", "ls", "--json"]).into_iter().find(|slice| slice["name"] == name)
     }
 
-    /// What the managers have logged since they were started.
+    /// The managers' logs since their start.
     pub(crate) fn logs(&self) -> String {
         let logs =
             |pod: String| self.cluster.kubectl(&["logs", &pod, "--namespace", NAMESPACE, "--container=manager"], "");
@@ -216,7 +216,7 @@ impl Manager<'_> {
         self.pods().iter().map(|pod| self.aliquot(pod, &["ps"])).collect()
     }
 
-    /// What `aliquot doctor` says on all nodes. Fails if it finds something broken.
+    /// The output of `aliquot doctor` on all nodes. Fails if it finds a fault.
     pub(crate) fn doctor(&self) -> String {
         self.pods().iter().map(|pod| self.aliquot(pod, &["doctor"])).collect()
     }
@@ -239,7 +239,7 @@ impl Manager<'_> {
         self.pods().into_iter().flat_map(slices).collect()
     }
 
-    /// Runs the command line in a manager's pod, and returns what it prints.
+    /// Runs the command line in a manager's pod, and returns its output.
     fn aliquot(&self, pod: &str, arguments: &[&str]) -> String {
         let exec = ["exec", pod, "--namespace", NAMESPACE, "--container=manager", "--", "aliquot"];
         let arguments = [&exec, arguments].concat();

@@ -12,8 +12,8 @@ use super::objects::{holds, label};
 /// The label of all these pods.
 const LABEL: &str = "aliquot-test-many";
 
-/// What is known of a slice. Its limits tell which request it serves, the memory that its processes hold tells which
-/// pod they belong to, and kubelet says which pod it is for.
+/// The facts about a slice. Its limits identify its request, the memory of its processes identifies the pod to which
+/// they belong, and kubelet names the pod of the slice.
 #[derive(Debug, PartialEq, Eq)]
 struct Identity {
     consumers: Value,

@@ -74,7 +74,7 @@ pub(crate) fn prints_devices() -> Vec<String> {
     vec!["/bin/devices-linked".into()]
 }
 
-/// A command that takes exactly so many bytes of memory, and prints what it finds.
+/// A command that takes exactly this number of bytes of memory, and prints its view of the device.
 pub(crate) fn takes_exactly(bytes: u64) -> Vec<String> {
     vec!["/bin/exact-linked".into(), bytes.to_string()]
 }

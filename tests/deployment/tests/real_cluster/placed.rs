@@ -1,4 +1,4 @@
-//! Pods that the scheduler places: which pods have what, which wait, and what happens when the leader dies.
+//! Pods that the scheduler places: their parts, waiting pods, and the death of the leader.
 
 use aliquot_harness::wait;
 use serde_json::json;
@@ -23,8 +23,8 @@ impl Tests<'_> {
         names.iter().for_each(|name| self.scheduled(name, 50, &json!({})));
         names.iter().for_each(|name| self.namespace.wait_for_output(name, "held"));
         assert!(self.all_is_given(), "{:?}", self.given());
-        // With claims, the driver prepares what is allocated. A unit can be of any device, so an annotation names the
-        // device.
+        // With claims, the driver prepares the allocated devices. A unit can be of any device, so an annotation names
+        // the device.
         let by_annotation = if self.mode == Mode::Units { names.as_slice() } else { &[] };
         for name in by_annotation {
             let pod = self.namespace.get("pod", name);

@@ -68,7 +68,7 @@ impl Arrivals<'_, '_> {
         objects
     }
 
-    /// Waits until all that have arrived have run to their end, with what they asked for, and removes them.
+    /// Waits until all pods that have arrived have succeeded with their requested parts, and removes them.
     fn have_run(&mut self) {
         let numbers = self.past..self.count;
         let namespace = self.tests.namespace;

@@ -20,7 +20,7 @@ impl Tests<'_> {
         self.clear();
     }
 
-    /// What `top` shows of the pod's use, once it gets that from the leader.
+    /// The pod's use in the output of `top`, once `top` gets it from the leader.
     fn reported(&self, pod: &str) -> Option<String> {
         let top: Value = serde_json::from_str(&self.plugin(&["top", "--output", "json"])).unwrap();
         let is_reported = |row: &&Value| row["pod"] == pod && !row["report_age_ms"].is_null();

@@ -120,7 +120,7 @@ impl Tests<'_> {
         self.cluster.kubectl(&kill, "");
     }
 
-    /// Runs the plugin of kubectl with these arguments in the namespace, and returns what it prints.
+    /// Runs the plugin of kubectl with these arguments in the namespace, and returns its output.
     pub(crate) fn plugin(&self, arguments: &[&str]) -> String {
         let mut plugin = Command::new(artifacts::kubectl_plugin());
         plugin.args(arguments).args(["--namespace", self.namespace.name()]);

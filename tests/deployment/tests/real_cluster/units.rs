@@ -1,4 +1,4 @@
-//! What pods may ask for by units of the device plugin's resources.
+//! The possible requests of pods by units of the device plugin's resources.
 
 use aliquot_harness::{MIB, wait};
 use serde_json::json;

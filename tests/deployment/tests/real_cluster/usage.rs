@@ -1,4 +1,4 @@
-//! What users and Prometheus see of pods.
+//! The use of pods, as users and Prometheus see it.
 
 use aliquot_harness::wait;
 

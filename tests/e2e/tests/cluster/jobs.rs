@@ -1,4 +1,4 @@
-//! What jobs get of a node, and what their users see.
+//! The environment and the devices of jobs, and the output for their users.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

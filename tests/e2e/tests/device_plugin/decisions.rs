@@ -39,7 +39,7 @@ fn a_pod_with_a_claim_gets_as_much_as_was_decided() {
     wait_for_units(&world, resource, 200);
     let mut annotations = decided(&world.gpu.uuid(1));
     annotations["elastic-gpu-claim.aliquot.dev/main"] = "part".into();
-    // It was bound by another scheduler, and whoever made it wrote the decision.
+    // The pod was bound by another scheduler, and its creator wrote the decision.
     assert_refused(&world, &limits, &annotations, "needs a decision of Aliquot's scheduler");
     annotations["aliquot.dev/generation"] = "1.2".into();
     create_annotated(&world, "claiming", &limits, &annotations);

@@ -10,7 +10,7 @@ const GIB: u64 = 1 << 30;
 /// Small enough to be offered in units of 1 MiB, as elastic-gpu does.
 const MACHINE: &str = "[[device]]\nmemory = '40GiB'\n";
 
-/// One pod's request, and what its only container must get.
+/// One pod's request, and the part that its only container must get.
 struct Case {
     dialect: &'static str,
     limits: Value,

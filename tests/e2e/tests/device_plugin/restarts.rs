@@ -10,7 +10,7 @@ use crate::stage::{
     CORE, create, delete, on_paper, on_paper_without_grace, part, slice_of, wait_for_plugin, wait_for_units, wrong,
 };
 
-/// Waits until a pod with this request runs, and fails the test unless its slice is what it asked for.
+/// Waits until a pod with this request runs, and fails the test unless its slice equals the request.
 #[track_caller]
 fn assert_runs(world: &World, name: &str, core: u32, memory_units: u64) {
     let pod = world.cluster.wait_for_phase(name, "Running");

@@ -114,7 +114,7 @@ pub(crate) fn variables(world: &World, pod: &Pod, container: &str) -> BTreeMap<S
     got.lines().filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-/// A description of what is wrong with the slice of a container that asked for this part, or `None`.
+/// A description of the fault of the slice of a container that asked for this part; `None`: there is none.
 pub(crate) fn wrong(world: &World, pod: &Pod, container: &str, core: u32, memory_units: u64) -> Option<String> {
     let (name, uid) = (pod.metadata.name.clone()?, pod.metadata.uid.clone()?);
     let Some(slice) = slice_of(world, &name, container) else { return Some(format!("{name} has no slice")) };

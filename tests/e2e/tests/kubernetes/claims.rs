@@ -1,4 +1,4 @@
-//! Claims: what pods get for them, the claims' status, and refused claims.
+//! Claims: the slices of their pods, the claims' status, and refused claims.
 
 use aliquot_harness::wait;
 use aliquot_test_cluster::NAMESPACE;

@@ -2,7 +2,7 @@
 
 use aliquot_test_cluster::{Share, World, share};
 
-/// What happens to the node's daemons.
+/// The interruptions of the node's daemons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     KillManager,

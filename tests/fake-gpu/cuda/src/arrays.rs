@@ -174,7 +174,7 @@ fn take(context: &'static Context, descriptor: &CUDA_ARRAY3D_DESCRIPTOR, bytes: 
     taken.map(|(address, _)| address).ok_or(CUresult::OUT_OF_MEMORY)
 }
 
-/// Frees what [`take`] has allocated.
+/// Frees memory that [`take`] has allocated.
 fn give_back(device: &Device, address: u64) -> Done {
     if device.arena.give_back(address, |extent| extent.usage == Use::Sparse).is_some() {
         sparse_arrays::unmap_all(address);

@@ -113,7 +113,7 @@ impl Backing {
         u64::try_from(end).ok()
     }
 
-    /// What another process needs to open the file, as long as this process lives.
+    /// The place by which another process can open the file while this process lives.
     pub(crate) fn place(&self) -> BackingPlace {
         BackingPlace { process_id: std::process::id(), descriptor: self.descriptor, inode: self.inode }
     }

@@ -19,7 +19,7 @@ const ATTACH_HOST: c_uint = 2;
 /// The location types that name the host, with or without a NUMA node.
 const LOCATION_HOST: core::ops::RangeInclusive<c_uint> = 2..=4;
 const LOCATION_DEVICE: c_uint = 1;
-/// What `cuMemRangeGetAttribute` answers for "the host", and for "no device".
+/// The answers of `cuMemRangeGetAttribute` for "the host" and for "no device".
 const DEVICE_HOST: c_int = -1;
 const DEVICE_NONE: c_int = -2;
 

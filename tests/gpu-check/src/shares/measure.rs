@@ -20,9 +20,9 @@ const LEAD_MAX: Duration = Duration::from_secs(120);
 /// An expected share, and the measured one.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
-    /// What ran.
+    /// The measured programs.
     pub(crate) load: String,
-    /// What ran at the same time; empty: nothing.
+    /// The programs that ran at the same time; empty: none.
     pub(crate) beside: String,
     /// The expected share in percent.
     pub(crate) wanted_percent: f64,

@@ -21,7 +21,7 @@ struct Pair {
     loads: [Load; 2],
 }
 
-/// Measures each pair bare, and in two slices of 50 % that may use what the other leaves.
+/// Measures each pair bare, and in two slices of 50 % that may use each other's idle time.
 pub(crate) fn measure(
     launcher: &Launcher,
     quick: bool,

@@ -146,7 +146,7 @@ fn healthy(endpoint: &Endpoint) -> impl Iterator<Item = String> + '_ {
     endpoint.devices.iter().filter(|(_, device)| device.health == HEALTHY).map(|(id, _)| id.clone())
 }
 
-/// Tells the plugins that a container is about to start. Answers what the container gets.
+/// Tells the plugins that a container is about to start. Returns the plugins' answers for the container.
 pub(in super::super) async fn pre_start(shared: &Shared, pod: &Pod, container: &Container) -> Result<Admitted, String> {
     let uid = uid_of(pod);
     let given = shared.devices.of_container(&uid, &container.name);
