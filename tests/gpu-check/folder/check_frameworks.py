@@ -1,7 +1,7 @@
 """One framework or tool on one device.
 
-Called by aliquot-gpu-check as `check_frameworks.py SUBJECT LIMIT_BYTES CHECK`, where LIMIT_BYTES is what the slice was made with
-(0: there is none) and CHECK the program that calls it. The last line of the output is JSON: what was found, or why the subject
+Called by aliquot-gpu-check as `check_frameworks.py SUBJECT LIMIT_BYTES CHECK`, where LIMIT_BYTES is the memory limit of the slice
+(0: there is none) and CHECK the calling program. The last line of the output is JSON: the findings, or the reason why the subject
 cannot be tried here.
 """
 

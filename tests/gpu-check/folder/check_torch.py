@@ -1,9 +1,9 @@
-"""PyTorch on one device: a training loop, the memory cap, CUDA graphs, and what programs do beside.
+"""PyTorch on one device: a training loop, the memory cap, CUDA graphs, and other usual work of programs.
 
-Called by aliquot-gpu-check as `check_torch.py WAY SECONDS LIMIT_BYTES`, where WAY is bare, unlimited or limited. LIMIT_BYTES is
-what the limited slice was made with: the cap is judged by it, never by what PyTorch is shown. The last line of the output is
-JSON: what was found, the answers that must be the same in every way, and how much was done in a second: training steps launched
-one by one, the same as CUDA graphs, and sums over much memory, which keep the device busy whatever the host does.
+Called by aliquot-gpu-check as `check_torch.py WAY SECONDS LIMIT_BYTES`, where WAY is bare, unlimited or limited. LIMIT_BYTES is the
+memory limit of the limited slice: the cap is judged by this number, never by PyTorch's own figures. The last line of the output is
+JSON: the findings, the answers that must be the same in all three ways, and the work in a second: training steps launched
+one by one, the same as CUDA graphs, and sums over much memory, which keep the device busy even if the host is slow.
 """
 
 import json
