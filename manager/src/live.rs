@@ -59,7 +59,7 @@ impl Damage {
     #[must_use]
     pub(crate) fn problem(&self) -> String {
         format!(
-            "its region is damaged: {}; its processes get no memory and no time any more: end them, remove the slice and make it anew",
+            "its region is damaged: {}; its processes get no more memory and no more time: end them, remove the slice and create it again",
             self.what
         )
     }

@@ -276,7 +276,7 @@ impl Manager {
         for device in by_time.filter(|device| self.mps.mode_of(device) == SharingMode::Time) {
             if audit::has_mps_server(&findings, &device) {
                 warnings.push(format!(
-                    "an MPS server serves device {device}: shares hold, but what its clients use is not audited; stop it, or let \
+                    "an MPS server serves device {device}: shares hold, but its clients cannot be audited; stop it, or let \
                      it set the shares ([sharing] mode = \"mps\" in the manager's configuration)"
                 ));
             }

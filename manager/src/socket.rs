@@ -36,7 +36,7 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// Another kind of file has the socket's name.
-    #[error("{} exists and is no socket; move it away, or choose another socket with --socket", path.display())]
+    #[error("{} exists and is not a socket; move it away, or choose another socket with --socket", path.display())]
     NoSocket {
         /// The path of that file.
         path: PathBuf,

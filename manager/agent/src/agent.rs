@@ -323,7 +323,7 @@ impl Agent {
         }
         self.lease = Lease::default();
         if let Err(error) = self.lease_file.write(self.lease) {
-            error!(%error, "cannot write that there is no lease");
+            error!(%error, "cannot record that the node has no lease");
         }
         self.is_ending = false;
         self.sequence = 0;

@@ -221,7 +221,7 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
         ));
     }
     if !Path::new(&source).is_dir() {
-        return Err(format!("{source:?} is to be mounted, and is no directory of this node"));
+        return Err(format!("{source:?} cannot be mounted: it is not a directory of this node"));
     }
     let target = if mount.target.is_empty() { &source } else { &mount.target };
     // Podman takes a comma for the end of the path, and the text after it for an option.
@@ -232,7 +232,9 @@ fn bind(mount: &Mount, user: &JobUser, settings: &Settings) -> Result<String, St
     }
     let parts: Vec<&str> = target.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     if matches!(parts.as_slice(), [] | ["etc"] | ["etc", "group" | "passwd", ..]) {
-        return Err(format!("nothing can be mounted at {target:?} in a container: it says who its users are"));
+        return Err(format!(
+            "nothing can be mounted at {target:?} in a container: it lists the users of the container"
+        ));
     }
     let mut text = format!("type=bind,source={source},target={target}");
     if mount.read_only {

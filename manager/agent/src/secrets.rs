@@ -78,7 +78,7 @@ pub(crate) fn take(process: &mut Process, dir: PathBuf, user: &Credentials) -> R
             let value = secret_as_variable(&secret.value).filter(|_| is_secret_variable(&secret.variable));
             let value = value.ok_or_else(|| {
                 format!(
-                    "secret {name:?} cannot be the variable {:?}: it is not text, or that is no name",
+                    "secret {name:?} cannot be the value of the variable {:?}: the secret is not text, or the name is not valid",
                     secret.variable
                 )
             })?;

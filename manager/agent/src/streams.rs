@@ -64,9 +64,7 @@ pub(crate) async fn answer(channel: Channel, asked: OpenStream, instance: Result
         (Ok(instance), Some(What::Forward(forward))) => {
             forward::connect(&instance, forward.port).await.map(Opening::Forward)
         }
-        (Ok(_), None) => {
-            Err(refused("the node does not know what is asked for: its manager is older than the scheduler"))
-        }
+        (Ok(_), None) => Err(refused("the node does not know this request: its manager is older than the scheduler")),
         (Err(why), _) => Err(refused(why)),
     };
     let (to_user, frames) = mpsc::channel(FRAMES_MAX);

@@ -201,7 +201,9 @@ impl Supervisor<'_> {
             .map_err(|error| failed("receive signals", error))?;
         set_child_subreaper(true).map_err(|error| failed("adopt what the job leaves behind", error))?;
         let mut spec = Vec::new();
-        io::stdin().read_to_end(&mut spec).map_err(|error| format!("cannot read what to start: {error}"))?;
+        io::stdin()
+            .read_to_end(&mut spec)
+            .map_err(|error| format!("cannot read the description of the job: {error}"))?;
         let spec = serde_json::from_slice(&spec)
             .map_err(|_| "the node manager has ended before it could start the job".to_owned())?;
         Ok((signals, spec))

@@ -136,12 +136,12 @@ impl Silence {
             _ if self.is_elsewhere => {
                 "wait longer with --timeout, or ask an administrator of the cluster whether it runs".to_owned()
             }
-            Some((pid, true)) => format!("continue it: kill -CONT {pid}; or start it anew: {restart}"),
+            Some((pid, true)) => format!("continue it: kill -CONT {pid}; or restart it: {restart}"),
             Some((pid, false)) => format!(
-                "wait longer with --timeout, look at process {pid} and the {name}'s log ({log}), or start it anew: {restart}"
+                "wait longer with --timeout, look at process {pid} and the {name}'s log ({log}), or restart it: {restart}"
             ),
             None => {
-                format!("wait longer with --timeout, look at the {name}'s log ({log}), or start it anew: {restart}")
+                format!("wait longer with --timeout, look at the {name}'s log ({log}), or restart it: {restart}")
             }
         }
     }
@@ -160,7 +160,7 @@ const REMEDY_BEGINS: &str = "\nhint: ";
 fn status(silence: &Silence, limit: Duration, is_change: bool) -> Status {
     let mut remedy = silence.remedy();
     if is_change {
-        remedy.push_str("; what was asked for may still be done: look before you ask again");
+        remedy.push_str("; the request may still be executed: check before you repeat it");
     }
     Status::deadline_exceeded(format!("{}{REMEDY_BEGINS}{remedy}", silence.message(limit)))
 }

@@ -26,7 +26,7 @@ pub(crate) async fn describe(socket: Option<&Path>, args: &DescribeArgs) -> Resu
         None if !slice.problem.is_empty() => SliceUsage { name: slice.name.clone(), ..SliceUsage::default() },
         None => {
             return Err(Failure::new(format!("the slice {:?} was removed just now", args.name))
-                .hint("see what there is: aliquot slice ls"));
+                .hint("list the slices: aliquot slice ls"));
         }
     };
     if args.json {

@@ -68,7 +68,7 @@ fn text(findings: &[Finding], gpus: Gpus, colours: bool) -> String {
     });
     match gpus {
         Gpus::Real => {}
-        Gpus::Simulated => text.push_str("What is seen here is a simulated GPU.\n"),
+        Gpus::Simulated => text.push_str("This is a simulated GPU.\n"),
         Gpus::None => {
             text.push_str("This machine has no NVIDIA GPU. Everything can be tried on a simulated one:\n");
             text.push_str("  aliquot demo\n  aliquot run --simulated --gpu-core 30 --gpu-memory 4GiB -- CMD\n");

@@ -30,7 +30,7 @@ pub(crate) fn exec(socket: Option<&Path>, args: &ExecArgs) -> Result<ExitCode> {
     if !slice.problem.is_empty() {
         if slice.shim_path.is_empty() {
             return Err(Failure::new(format!("slice {:?} does not work: {}", slice.name, slice.problem))
-                .hint(format!("remove it and make it anew: aliquot slice rm {}", slice.name)));
+                .hint(format!("remove the slice and create it again: aliquot slice rm {}", slice.name)));
         }
         eprintln!("warning: slice {:?}: {}", slice.name, printable(&slice.problem));
     }

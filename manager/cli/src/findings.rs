@@ -57,7 +57,9 @@ fn what(finding: &Finding) -> String {
         FindingKind::ForeignDevice => format!("uses {part}, of which the slice has no part"),
         FindingKind::MemoryBeyondLimit => format!("uses {part}, past the slice's memory limit"),
         FindingKind::TimeWithoutLease => format!("keeps {device} at work without a lease"),
-        FindingKind::MpsServer => format!("is an MPS server on {device}; what its clients use cannot be told apart"),
+        FindingKind::MpsServer => {
+            format!("is an MPS server on {device}; the use of its clients cannot be distinguished")
+        }
         FindingKind::OutsideSlices | FindingKind::DamagedRegion | FindingKind::Unspecified => format!("uses {part}"),
     }
 }

@@ -311,7 +311,7 @@ fn ask(
     let processes = match source.processes(device) {
         Ok(processes) => processes,
         Err(error) => {
-            debug!(%device, %error, "cannot tell what processes use");
+            debug!(%device, %error, "cannot read the memory use of processes");
             return None;
         }
     };

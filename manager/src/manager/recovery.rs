@@ -369,7 +369,7 @@ impl Manager {
         self.dirs.make_closed(slice.id, &slice.users, shim.as_ref()).map_err(|error| error.to_string())?;
         Err(format!(
             "its region was deleted while no manager ran, and {} processes still use it (the first: {first}): end them, remove the \
-             slice and make it anew",
+             slice and create it again",
             users.len()
         ))
     }

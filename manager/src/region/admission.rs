@@ -17,8 +17,8 @@ use rustix::io::Errno;
 pub enum AdmissionError {
     /// The file system has no access control lists.
     #[error(
-        "the file system of {} keeps no access control lists, so that user {user} cannot be let into the slice and everybody else \
-         kept out; mount a tmpfs on the manager's runtime_dir, choose another with --runtime-dir, or run a manager as user {user}", path.display()
+        "the file system of {} has no access control lists, so the manager cannot admit user {user} to the slice and keep other \
+         users out; mount a tmpfs on the manager's runtime_dir, choose another with --runtime-dir, or run a manager as that user", path.display()
     )]
     Unsupported {
         /// The path of the directory around the region.

@@ -59,7 +59,7 @@ fn a_stale_socket_is_replaced_and_another_file_is_not() {
     assert_eq!(mode, if nix::unistd::geteuid().is_root() { 0o660 } else { 0o600 });
     node.stop();
     fs::write(&node.config.socket, "").unwrap();
-    does_not_start(&mut node, "is no socket");
+    does_not_start(&mut node, "is not a socket");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_damaged_slice_gets_nothing_and_is_reported_everywhere() {
         harm(Path::new(&slice.region_path));
         let problem =
             eventually("it is told", || Some(node.get("ill").unwrap().problem).filter(|problem| !problem.is_empty()));
-        assert!(problem.contains(expected) && problem.contains("make it anew"), "{problem}");
+        assert!(problem.contains(expected) && problem.contains("create it again"), "{problem}");
         assert_eq!(node.usage("ill").problem, problem);
         assert_eq!((metric("ill"), metric("sound")), (1.0, 0.0));
         let finding = eventually("the audit tells of it", || findings(&node, "ill").pop());
@@ -60,7 +60,11 @@ fn a_damaged_slice_gets_nothing_and_is_reported_everywhere() {
                 [device.core_limit_percent.load(Ordering::Relaxed), device.gate.load(Ordering::Relaxed) & gate::OPEN];
             (left == [0, 0] && device.memory_limit_bytes.load(Ordering::Relaxed) == 0).then_some(())
         });
-        refused(node.resize("ill", vec![part(20, GIB)]), Code::FailedPrecondition, "remove the slice and make it anew");
+        refused(
+            node.resize("ill", vec![part(20, GIB)]),
+            Code::FailedPrecondition,
+            "remove the slice and create it again",
+        );
         assert_eq!(device.memory_limit_bytes.load(Ordering::Relaxed), 0);
 
         assert_eq!(sound_limits.devices[0].memory_limit_bytes.load(Ordering::Relaxed), GIB);

@@ -95,7 +95,7 @@ impl Inventory {
             core_memory_percent: self.core_memory_percent,
             whole_devices: self.whole_devices,
             gpushare_unit_bytes: self.gpushare_unit_bytes,
-            qgpu_policy: qgpu_policy.ok_or_else(|| format!("{:?} is no policy of qGPU", self.qgpu_policy))?,
+            qgpu_policy: qgpu_policy.ok_or_else(|| format!("{:?} is not a policy of qGPU", self.qgpu_policy))?,
             slots_per_device: self.slots_per_device,
             nvidia_replicas: self.nvidia_replicas,
             aws_vgpus: self.aws_vgpus,

@@ -179,7 +179,7 @@ impl PodState {
             PodState::Binding => "is being bound",
             PodState::Bound => "is bound",
             PodState::Leaving => "leaves its node",
-            PodState::Gated => "has a scheduling gate, which somebody else must take away first",
+            PodState::Gated => "has a scheduling gate, which its owner must remove first",
             PodState::NotOurs => "is not this scheduler's, or has ended",
         }
     }

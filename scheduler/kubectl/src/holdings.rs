@@ -75,7 +75,7 @@ pub(crate) async fn read(cluster: &Cluster, all_namespaces: bool) -> Result<Obje
         // A cluster without that API has no claims.
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => {
-            objects.notes.push(format!("what claims hold is not known: {}", message(&error)));
+            objects.notes.push(format!("the parts of claims are not known: {}", message(&error)));
             Vec::new()
         }
     };

@@ -34,7 +34,7 @@ pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (
         Ok(managers) => managers.items,
         Err(error) => {
             let why = aliquot_api_server::message(&error);
-            return (used, vec![format!("what is used is not known: the managers cannot be found: {why}")]);
+            return (used, vec![format!("the use is not known: the managers cannot be found: {why}")]);
         }
     };
     let managers: Vec<Manager> = managers.iter().filter_map(Manager::of).filter(|of| is_asked(&of.node)).collect();
@@ -46,10 +46,7 @@ pub(crate) async fn ask(cluster: &Cluster, is_asked: impl Fn(&str) -> bool) -> (
             // The right is missing for all managers alike.
             Err(Unreached::NotForwarded(error)) if is_forbidden(&error) => {
                 let why = aliquot_api_server::message(&error);
-                return (
-                    used,
-                    vec![format!("what is used is not known: you have no right to ask the managers ({why})")],
-                );
+                return (used, vec![format!("the use is not known: you have no right to ask the managers ({why})")]);
             }
             Err(why) => notes.push(format!("the manager on node {} cannot be asked: {}", manager.node, why.why())),
         }

@@ -210,7 +210,7 @@ async fn read(body: Body, longest: usize) -> Result<Bytes, Refusal> {
 
 fn understood<Q: DeserializeOwned>(body: &[u8]) -> Result<Q, Refusal> {
     serde_json::from_slice(body)
-        .map_err(|error| Refusal::senseless(format!("the body is not what kube-scheduler sends: {error}")))
+        .map_err(|error| Refusal::senseless(format!("the body is not a request of kube-scheduler: {error}")))
 }
 
 fn json(answer: &impl Serialize) -> Response {

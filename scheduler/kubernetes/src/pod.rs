@@ -132,8 +132,8 @@ impl PodFacts {
         match self.decision {
             None => Ok(()),
             Some(_) => Err(format!(
-                "the annotation {DECISION} is there before the pod is bound, and the scheduler writes it with the \
-                 binding; make the pod anew without it"
+                "the pod has the annotation {DECISION}, which only the scheduler may write when it binds the pod; \
+                 create the pod again without it"
             )),
         }
     }

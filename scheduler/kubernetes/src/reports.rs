@@ -93,7 +93,7 @@ pub(crate) async fn notice_silence(shared: &Shared) {
     loop {
         looks.tick().await;
         shared.reports.forget_silent(|node| {
-            warn!(node, "the node's manager has become silent: what the API server says of its devices counts alone");
+            warn!(node, "the node's manager no longer reports: only the API server's data about its devices counts");
             shared.change(|mirror| mirror.manager_says(node, None));
         });
     }

@@ -145,9 +145,8 @@ impl Desk {
 
 async fn read(body: Body) -> Result<Review, String> {
     match timeout(BODY_WITHIN, to_bytes(body, BODY_MAX)).await {
-        Ok(Ok(body)) => {
-            serde_json::from_slice(&body).map_err(|error| format!("the body is not what the API server sends: {error}"))
-        }
+        Ok(Ok(body)) => serde_json::from_slice(&body)
+            .map_err(|error| format!("the body is not a request of the API server: {error}")),
         Ok(Err(error)) => Err(format!("the body cannot be read, or is longer than {BODY_MAX} bytes: {error}")),
         Err(_) => Err(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs())),
     }

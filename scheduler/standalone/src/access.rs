@@ -96,8 +96,8 @@ pub(crate) enum Action<'a> {
 }
 
 /// Says in messages which users are administrators.
-const ADMINISTRATORS: &str = "administrators are root, the user that the scheduler runs as, and those whom its \
-                              configuration names";
+const ADMINISTRATORS: &str = "administrators are root, the scheduler's own user, and the administrators in its \
+                              configuration";
 
 impl std::fmt::Display for LocalUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -204,10 +204,10 @@ impl Caller {
             (Role::User, None) => "may submit jobs to all queues, and see and cancel these jobs".to_owned(),
             (Role::User, Some(queues)) => {
                 let queues: Vec<String> = queues.iter().map(|queue| format!("{queue:?}")).collect();
-                format!("may submit jobs to {} and what is below, and see and cancel these jobs", queues.join(", "))
+                format!("may submit jobs to {} and the queues below, and see and cancel these jobs", queues.join(", "))
             }
             (Role::Viewer, _) => "may see everything and change nothing".to_owned(),
-            (Role::Node, _) => "may only call what is for nodes".to_owned(),
+            (Role::Node, _) => "may only make the calls for nodes".to_owned(),
             (Role::None, _) => "may do nothing here".to_owned(),
         }
     }

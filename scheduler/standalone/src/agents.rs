@@ -62,7 +62,7 @@ impl From<IssueError> for Status {
 
 fn not_a_member(node: &str) -> Status {
     Status::unauthenticated(format!(
-        "node {node} was removed from the cluster or replaced; to join anew, remove cluster/identity.json from its manager's \
+        "node {node} was removed from the cluster or replaced; to join again, remove cluster/identity.json from its manager's \
          state directory (/var/lib/aliquot), and run: aliquot-manager --join TOKEN"
     ))
 }

@@ -212,7 +212,7 @@ impl Callers {
             let now_ms = clock.now_ms();
             match self.caller(&claim, now_ms) {
                 Ok(now) if now == caller => {}
-                Ok(_) => return Status::unavailable("what this user may do has changed; call again"),
+                Ok(_) => return Status::unavailable("the rights of this user have changed; call again"),
                 Err(status) => return status,
             }
             let left = std::time::Duration::from_millis(subject.expires_ms.saturating_sub(now_ms));

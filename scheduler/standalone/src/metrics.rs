@@ -102,7 +102,7 @@ impl Telemetry for Metrics {
     fn readiness(&self) -> Result<(), String> {
         match self.shown.get() {
             Some(_) => Ok(()),
-            None => Err("the scheduler has not yet read what it knows".to_owned()),
+            None => Err("the scheduler has not yet loaded its state".to_owned()),
         }
     }
 }

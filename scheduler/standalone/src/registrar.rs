@@ -57,7 +57,7 @@ impl Registrar {
         let is_configured = self.callers.grants.remote.contains_key(&name);
         if is_configured && !says_nothing {
             return Err(Status::failed_precondition(format!(
-                "the scheduler's configuration says what user {name} may do; change it there, and add the user without \
+                "the rights of user {name} are in the scheduler's configuration; change them there, and add the user without \
                  a role, queues and a local user"
             )));
         }
@@ -72,7 +72,7 @@ impl Registrar {
             if before.is_some() && !replace {
                 return Err(Refused(Status::already_exists(format!(
                     "there is a user {name} already; for another certificate: aliquot users add {name} --replace; to \
-                     change what {name} may do: aliquot users set {name}"
+                     change the rights of {name}: aliquot users set {name}"
                 ))));
             }
             let (certificate, pem) = self.certificate(&name, &certificate_request, life, before)?;
@@ -110,14 +110,14 @@ impl Registrar {
         let is_trusted = self.authority.is_none() && self.callers.grants.remote.contains_key(name);
         if is_trusted {
             return Err(Status::failed_precondition(format!(
-                "user {name} is in the scheduler's configuration, and the certificate comes from elsewhere; remove the \
-                 user from the configuration, and start the scheduler anew"
+                "user {name} is in the scheduler's configuration, and the certificate comes from another authority; remove the \
+                 user from the configuration, and restart the scheduler"
             )));
         }
         let change = |before: Option<&Account>| match before {
             Some(_) => Ok((None, ())),
             None => Err(Refused(Status::not_found(format!(
-                "there is no user {name} of other machines; see: aliquot users"
+                "there is no user {name} on other machines; see: aliquot users"
             )))),
         };
         self.callers.accounts.change(name, change).map_err(|Refused(status)| status)

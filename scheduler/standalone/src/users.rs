@@ -82,7 +82,7 @@ fn local_user(caller: &Caller) -> Result<u32, Status> {
     match (&caller.identity, &caller.grant.runs_as) {
         (Identity::Local(uid), _) => Ok(*uid),
         (_, Some(user)) => number_for_jobs(user).map_err(Status::failed_precondition),
-        (_, None) => Err(Status::permission_denied("there is no local user as whom the jobs could run")),
+        (_, None) => Err(Status::permission_denied("the user has no local user under whom jobs could run")),
     }
 }
 

@@ -34,7 +34,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The file is not a scheduler's database.
-    #[error("{}: this is no database of a scheduler ({what}); check the path", path.display())]
+    #[error("{}: this is not a database of a scheduler ({what}); check the path", path.display())]
     NotOurs {
         /// The path of the refused file.
         path: PathBuf,

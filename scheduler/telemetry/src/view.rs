@@ -116,7 +116,7 @@ fn waiting(registry: &mut Registry, view: &View) {
             waiting.get_or_create(&OfReason { reason: tier_word(reason.tier()) }).inc();
         }
     }
-    registry.register("waiting", "Tasks and gangs that wait for a place, by what is most in the way", waiting);
+    registry.register("waiting", "Tasks and gangs that wait for a place, by the main obstacle", waiting);
 }
 
 /// A tier of reasons as a word for metrics and tools.

@@ -99,7 +99,7 @@ fn neither_running_nor_new_processes_get_anything() {
             let mut command = Command::new(artifacts::cli());
             let outcome = run(command.env("ALIQUOT_SOCKET", node.socket()).args(view)).success();
             assert!(
-                outcome.stdout.contains("damaged") && outcome.stdout.contains("make it anew"),
+                outcome.stdout.contains("damaged") && outcome.stdout.contains("create it again"),
                 "{what}: {outcome:?}"
             );
         }

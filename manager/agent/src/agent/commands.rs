@@ -88,10 +88,10 @@ impl Agent {
         if self.is_ending || !self.lease.is_held(clock::boot_ms()) {
             return Err("the node holds no lease".into());
         }
-        let process = start.process.as_ref().ok_or("the command does not say what to run")?;
+        let process = start.process.as_ref().ok_or("the command has no program to run")?;
         let is_for_image = process.image.is_some() && process.command.is_empty();
         if !is_for_image && process.command.first().is_none_or(String::is_empty) {
-            return Err("the command does not say what to run".into());
+            return Err("the command has no program to run".into());
         }
         let log_dir = self.logs.dir(&process.log).ok_or_else(|| format!("{:?} cannot name a log", process.log))?;
         let user = users::look_up(process.uid, &process.user, &self.config.settings)?;

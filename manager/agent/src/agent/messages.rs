@@ -28,7 +28,7 @@ impl Agent {
         }
         let message = NodeMessage { session: self.promises.session(), sequence: self.sequence, message: Some(message) };
         if link.messages.try_send(message).is_err() {
-            warn!("the connection to the scheduler does not keep up, and is made anew");
+            warn!("the connection to the scheduler is too slow, and is closed and opened again");
             self.link = None;
         }
     }

@@ -145,7 +145,9 @@ pub(super) fn prepare(
     tokio::spawn(async move {
         let prepared = put_into_slice(&start, number, pid, surroundings, manager).await;
         let prepared = prepared.and_then(|spec| {
-            serde_json::to_vec(&spec).map(Prepared).map_err(|error| format!("cannot write down what to start: {error}"))
+            serde_json::to_vec(&spec)
+                .map(Prepared)
+                .map_err(|error| format!("cannot save the description of the job: {error}"))
         });
         // An error means that the agent has ended.
         let _ = news.send(News::Prepared(number, prepared));

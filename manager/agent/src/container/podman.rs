@@ -50,7 +50,7 @@ fn is_safe(said: &str) -> Result<(), String> {
     let (version, runtime) = said.split_once(' ').unwrap_or((said, ""));
     let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u32>().ok());
     let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
-        return Err(format!("podman says {said:?} of itself, which is no version"));
+        return Err(format!("podman reports {said:?}, which is not a version"));
     };
     if (major, minor) < (4, 1) || (runtime != "runc" && (major, minor) < (4, 6)) || (major, minor) == (4, 7) {
         return Err(format!(

@@ -12,7 +12,7 @@ use crate::supervise::requests::Request;
 /// Connects to a port of an instance.
 pub(super) async fn connect(instance: &Instance, port: u32) -> Result<TcpStream, Refused> {
     let number = u16::try_from(port).ok().filter(|number| *number > 0);
-    let number = number.ok_or_else(|| refused(format!("{port} is no port: they are 1 to 65535")))?;
+    let number = number.ok_or_else(|| refused(format!("{port} is not a port; ports are 1 to 65535")))?;
     let (_, descriptors) = ask_aside(instance, Request::Connect(number), Vec::new()).await?;
     let connection = descriptors.into_iter().next().ok_or_else(|| refused("its first process sends no connection"))?;
     let connection = std::net::TcpStream::from(connection);

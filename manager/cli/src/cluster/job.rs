@@ -91,7 +91,7 @@ fn spec_lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         rules.push("is never evicted for others".to_owned());
     }
     if spec.restart() == Restart::Never {
-        rules.push("is not started anew after the loss of a node".to_owned());
+        rules.push("is not started again after the loss of a node".to_owned());
     }
     if spec.retries > 0 {
         rules.push(format!("is retried up to {} after a failure", times(spec.retries)));
@@ -318,7 +318,7 @@ mod tests {
              Secrets:    hf-token:HF_TOKEN\n\
              Asks for:   2 members that start together, each with 30 % of 1 GPU\n\
              Priority:   -5\n\
-             Rules:      is never evicted for others; is not started anew after the loss of a node; is retried up to 3 times \
+             Rules:      is never evicted for others; is not started again after the loss of a node; is retried up to 3 times \
              after a failure; is stopped after 2h\n\
              Nodes:      gpu-1, gpu-2\n\
              Labels:     zone=a\n\

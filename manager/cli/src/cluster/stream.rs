@@ -66,7 +66,7 @@ impl Stream {
         match from_job.message().await?.and_then(|first| first.frame) {
             Some(Frame::Opened(_)) => Ok(Stream { to_job, from_job }),
             Some(Frame::Refused(refused)) => Err(NotOpened::Node(refused)),
-            _ => Err(Status::internal("the node answers something else than what was asked for").into()),
+            _ => Err(Status::internal("the node's answer does not match the request").into()),
         }
     }
 }

@@ -83,7 +83,7 @@ fn advice(user: &User, file: &Path, is_from_elsewhere: bool) -> String {
         )
     } else {
         format!(
-            "Give the file to {name}, and to nobody else. It is good until {}. On another machine: aliquot --scheduler \
+            "Give the file only to {name}. It is valid until {}. On another machine: aliquot --scheduler \
              {file} jobs, or put it at ~/.config/aliquot/credentials.toml.",
             clock_human(user.expires_unix_ms)
         )

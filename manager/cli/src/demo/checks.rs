@@ -142,12 +142,12 @@ fn device_used(together: &Together) -> Check {
     let used = millipercent_human(together.used);
     let text = match together.used {
         ..DEVICE_USED_MIN_MILLIPERCENT => format!(
-            "the two keep the device in use for only {used} % of the time: this machine was too busy with other things to \
-             judge the shares; run it again when less goes on"
+            "the two keep the device in use for only {used} % of the time: this machine was too busy with other work to \
+             judge the shares; run it again on an idle machine"
         ),
         DEVICE_USED_MIN_MILLIPERCENT..DEVICE_FULLY_USED_MILLIPERCENT => format!(
-            "the two keep the device in use for {used} % of the time: this machine was too busy with other things to use the \
-             rest; shares are judged by what was used"
+            "the two keep the device in use for {used} % of the time: this machine was too busy with other work to use the \
+             rest; shares are judged as parts of the used time"
         ),
         DEVICE_FULLY_USED_MILLIPERCENT.. => format!("the two keep the device in use for {used} % of the time"),
     };
@@ -161,7 +161,7 @@ fn share(sharer: &Sharer, together: &Together) -> Check {
     Check {
         topic: Topic::Time,
         text: format!(
-            "{} gets {} % of the device's time, which is {} % of what was used; {} % asked for",
+            "{} gets {} % of the device's time, which is {} % of the used time; {} % requested",
             sharer.cast.name,
             millipercent_human(got),
             millipercent_human(of_used),
@@ -179,7 +179,7 @@ fn books(sharer: &Sharer, together: &Together) -> Check {
     Check {
         topic: Topic::Books,
         text: format!(
-            "{}: the manager's books say {} %, which is {} % of what was charged",
+            "{}: the manager's books say {} %, which is {} % of the charged time",
             sharer.cast.name,
             millipercent_human(charged),
             millipercent_human(of_charged)
@@ -296,6 +296,6 @@ mod tests {
         let check = |used| device_used(&Together::of(&sharers(used, used)));
         assert!(check([30_000, 69_000]).holds && !check([30_000, 69_000]).text.contains("busy"));
         assert!(check([27_000, 63_000]).holds && check([27_000, 63_000]).text.contains("in use for 90.0 %"));
-        assert!(!check([23_900, 55_900]).holds && check([23_900, 55_900]).text.contains("too busy with other things"));
+        assert!(!check([23_900, 55_900]).holds && check([23_900, 55_900]).text.contains("too busy with other work"));
     }
 }

@@ -195,7 +195,7 @@ impl<'run> Stage<'run> {
     /// Measures for the requested time. Returns the state at its beginning and at its end.
     fn measure(&self, programs: &mut [Program; 2], casts: [Cast; 2]) -> Result<[Snapshot; 2]> {
         self.say(&format!(
-            "Measuring for {} s what part of the device's time each has, by kernels completed\n",
+            "Measuring for {} s each program's share of the device's time, by completed kernels\n",
             self.seconds
         ));
         let before = self.snapshot(programs)?;

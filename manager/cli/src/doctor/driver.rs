@@ -236,7 +236,7 @@ fn mps() -> Option<Finding> {
     running.then(|| {
         Finding::warn(
             "MPS",
-            "a control daemon or server runs: leases hold, but nobody on its devices can be audited",
+            "a control daemon or server runs: leases hold, but processes on its devices cannot be audited",
             "where the manager's configuration does not share devices by MPS ([sharing] mode = \"mps\"), stop it: echo quit \
              | nvidia-cuda-mps-control",
         )

@@ -93,8 +93,8 @@ impl Manager {
 fn audit(answer: &ListFindingsResponse) -> Finding {
     const WHAT: &str = "audit";
     let policy = match answer.policy() {
-        AuditPolicy::Stop => "what gets past its slice is stopped",
-        AuditPolicy::Report | AuditPolicy::Unspecified => "what gets past its slice is reported",
+        AuditPolicy::Stop => "processes that bypass their slice are stopped",
+        AuditPolicy::Report | AuditPolicy::Unspecified => "processes that bypass their slice are reported",
     };
     match answer.findings.iter().filter(|finding| finding.stopped.is_none()).count() {
         0 => Finding::ok(WHAT, format!("nothing found, {} stopped; {policy}", answer.stopped)),

@@ -71,7 +71,7 @@ impl FromStr for Memory {
             return Err(refuse(format!("{number:?} in {text:?} is not a number that can be read exactly")));
         };
         if number.is_zero() {
-            return Err(refuse(format!("{text:?} is no memory")));
+            return Err(refuse(format!("{text:?} is not an amount of memory")));
         }
         if unit == "%" {
             return match number.times(WHOLE_BILLIONTHS / 100) {
@@ -118,7 +118,7 @@ impl FromStr for HostMemory {
         match text.parse() {
             Ok(Memory::Bytes(bytes)) => Ok(HostMemory::Bytes(bytes)),
             Ok(Memory::Part { .. }) => Err(QuantityError {
-                problem: format!("{text:?} is a part, and it does not say of what"),
+                problem: format!("{text:?} is a percentage, and host memory needs an amount"),
                 accepted: HOST_MEMORY_ACCEPTED,
             }),
             Err(error) => Err(QuantityError { accepted: HOST_MEMORY_ACCEPTED, ..error }),

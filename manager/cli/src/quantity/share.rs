@@ -33,7 +33,7 @@ impl FromStr for CorePercent {
             return Err(refuse(format!("{text:?} is not a whole percentage")));
         }
         match digits.parse() {
-            Ok(0) => Err(refuse("0 percent is no share".to_owned())),
+            Ok(0) => Err(refuse("0 percent is not a valid share".to_owned())),
             Ok(percent @ 1..=100) => Ok(CorePercent(percent)),
             _ => Err(QuantityError {
                 problem: format!("{text:?} is more than one device has"),

@@ -34,7 +34,7 @@ impl FromStr for Span {
                 Some('h') => 3600,
                 Some('d') => 86_400,
                 None => return Err(refuse(format!("{text:?} has no unit at its end"))),
-                Some(_) => return Err(refuse(format!("{text:?} is no time"))),
+                Some(_) => return Err(refuse(format!("{text:?} is not a length of time"))),
             };
             if number.is_empty() {
                 return Err(refuse(format!("{text:?} has a unit without a number")));
@@ -45,7 +45,7 @@ impl FromStr for Span {
             rest = &unit[1..];
         }
         match seconds {
-            0 => Err(refuse(format!("{text:?} is no time"))),
+            0 => Err(refuse(format!("{text:?} is not a length of time"))),
             seconds => Ok(Span(Duration::from_secs(seconds))),
         }
     }

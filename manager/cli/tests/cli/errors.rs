@@ -18,7 +18,7 @@ fn refused(args: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn quantities_that_make_no_sense() {
     for (core, memory, words) in [
-        ("0", "4GiB", "0 percent is no share"),
+        ("0", "4GiB", "0 percent is not a valid share"),
         ("-5", "4GiB", "negative"),
         ("NaN", "4GiB", "not a whole percentage"),
         ("101", "4GiB", "more than one device has"),
@@ -26,7 +26,7 @@ fn quantities_that_make_no_sense() {
         ("30", "4", "has no unit"),
         ("30", "4G", "could mean GiB"),
         ("30", "4XiB", "not a known unit"),
-        ("30", "0GiB", "is no memory"),
+        ("30", "0GiB", "is not an amount of memory"),
         ("30", "-4GiB", "is negative"),
         ("30", "NaNGiB", "does not begin with a number"),
         ("30", "99999999999999999999B", "cannot be read exactly"),

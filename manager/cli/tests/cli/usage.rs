@@ -67,7 +67,7 @@ fn a_limit_on_host_memory_is_given_shown_changed_and_taken_away() {
     let shown: Value = serde_json::from_str(&text[text.find("\n{").unwrap()..]).unwrap();
     assert_eq!(shown["slice"]["host_memory_limit_bytes"], 0);
     assert_eq!(shown["usage"]["host_memory"]["limit_bytes"], 0);
-    assert!(stderr(&ended).contains("does not say of what"), "{}", stderr(&ended));
+    assert!(stderr(&ended).contains("host memory needs an amount"), "{}", stderr(&ended));
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Publisher {
         }
         if !amounts.is_empty() && self.amounts.is_due(&amounts) {
             let outcome = self.cluster.count(&amounts).await;
-            self.amounts.note(amounts, outcome, "say in the node's status what other systems' pods ask for");
+            self.amounts.note(amounts, outcome, "write the resources of other systems into the node's status");
         }
         if self.inventory.is_due(&inventory) {
             let outcome = self.cluster.describe(Some(&inventory)).await;

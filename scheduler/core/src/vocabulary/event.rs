@@ -252,7 +252,7 @@ pub enum EventError {
         bound: u64,
     },
     /// Claims that were evicted have not left the node yet.
-    #[error("node {}: what is free there is still held by claims that are leaving; try again when they are gone", node.index())]
+    #[error("node {}: the free resources there are still held by claims that are leaving; try again when they are gone", node.index())]
     StillHeld {
         /// The node that the claims are leaving.
         node: NodeId,

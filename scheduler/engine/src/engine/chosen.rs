@@ -12,7 +12,7 @@ impl Engine {
     /// Places a claim on a node, into what is free there now. No other claim is evicted for it.
     pub(super) fn claim_on_node(&mut self, uid: ClaimUid, claim: Claim, node: &NodeName) -> Result<(), EventError> {
         if self.entries.of_uid(&uid).is_some() || self.entries.has_stray(&uid) {
-            return Err(refused(node, "what there was of the claim before has not left yet; try again"));
+            return Err(refused(node, "an earlier instance of the claim has not left yet; try again"));
         }
         let id = self.cluster.node_named(node.as_str()).ok_or_else(|| refused(node, "there is no such node"))?;
         if self.nodes.get(id).is_none_or(|state| !state.is_up) {

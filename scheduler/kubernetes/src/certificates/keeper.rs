@@ -105,7 +105,7 @@ impl<P: Purpose> Keeper<P> {
                         Some(renewed) => (renewed, secret),
                     },
                     Err(why) => {
-                        warn!(why, secret = name, "the Secret cannot be used; it is made anew");
+                        warn!(why, secret = name, "the Secret cannot be used; it is made again");
                         (Certificates::new(host_names, now)?, secret)
                     }
                 },

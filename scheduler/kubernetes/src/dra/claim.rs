@@ -197,8 +197,8 @@ fn request(request: DeviceRequest) -> Result<RequestAsk, String> {
     let choices = match exactly {
         Some(exactly) if exactly.admin_access == Some(true) => {
             return Err(format!(
-                "request {name:?} asks for adminAccess, which Aliquot does not give: a container sees of a device what its \
-                 slice has, and there is no slice without a part of a device; ask for a part, or ask the node's manager"
+                "request {name:?} asks for adminAccess, which Aliquot does not support: a container sees a device through \
+                 its slice, and there is no slice without a part of a device; ask for a part, or ask the node's manager"
             ));
         }
         Some(exactly) => vec![devices(name.clone(), as_listed(exactly))?],

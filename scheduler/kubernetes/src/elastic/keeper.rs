@@ -34,7 +34,7 @@ pub(crate) async fn run(client: Client, shared: Arc<Shared>) {
                 Ok(Err(error)) if is_not_found(&error) || is_conflict(&error) => {}
                 Ok(Err(error)) => {
                     shared.status.write_failed(Written::ElasticGpu);
-                    debug!(?step, error = message(&error), "cannot write what is so of a claim for a part of a GPU");
+                    debug!(?step, error = message(&error), "cannot write the status of an ElasticGPUClaim");
                 }
                 Ok(Ok(())) | Err(_) => {}
             }

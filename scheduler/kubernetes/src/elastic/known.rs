@@ -73,14 +73,17 @@ impl Known {
 
     pub(super) fn class_of(&self, claim: &ElasticGpuClaim) -> Result<&ElasticGpuClassDefinition, Unmet> {
         let name = &claim.spec.class;
-        let text =
-            || format!("there is no ElasticGPUClass {name:?}; make it, or make the claim anew with another class");
+        let text = || {
+            format!(
+                "there is no ElasticGPUClass {name:?}; create the class, or create the claim again with another class"
+            )
+        };
         self.classes.get(name).ok_or_else(|| Unmet { reason: "ClassNotFound", text: text() })
     }
 
     /// Why a claim has lost its part; `None`: it still has its part, or never had one.
     fn loss_of(&self, claim: &ElasticGpuClaim, is_there: impl Fn(&str, &str) -> bool) -> Option<String> {
-        let advice = "delete the claim, and make it anew";
+        let advice = "delete the claim, and create it again";
         let Some(gpu) = self.gpu_of(claim) else {
             let status = claim.status.as_ref()?;
             let had = status.elastic_gpu.as_ref().filter(|_| status.phase != ElasticGpuClaimPhase::Pending)?;
@@ -108,7 +111,7 @@ fn percent(core: i32) -> Result<u32, Unmet> {
 }
 
 fn unmet(text: &str) -> Unmet {
-    Unmet { reason: "NoAmount", text: format!("{text}; make the claim anew with another") }
+    Unmet { reason: "NoAmount", text: format!("{text}; create the claim again with another") }
 }
 
 /// Reads the percent of time and the bytes of memory. The schema refuses most invalid values, but lets through amounts
@@ -121,8 +124,7 @@ fn read(amounts: &ElasticGpuAmounts) -> Result<(Option<u32>, Option<u64>), Unmet
     });
     match (core.transpose()?, memory.transpose()?) {
         (None, None) => {
-            let text =
-                "neither the claim nor its class says how much it is; make the claim anew with resources.requests";
+            let text = "neither the claim nor its class has an amount; create the claim again with resources.requests";
             Err(Unmet { reason: "NoAmount", text: text.to_owned() })
         }
         amounts => Ok(amounts),

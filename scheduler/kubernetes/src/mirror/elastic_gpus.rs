@@ -135,7 +135,7 @@ impl Mirror {
         let claim =
             claim.ok_or_else(|| format!("there is no ElasticGPUClaim {name:?}; make it in namespace {}", key.0))?;
         if claim.metadata.deletion_timestamp.is_some() {
-            return Err(format!("the ElasticGPUClaim {name:?} is being deleted; make it anew, or name another one"));
+            return Err(format!("the ElasticGPUClaim {name:?} is being deleted; create it again, or name another one"));
         }
         if names_of(facts).filter(|of| *of == key).count() > 1 {
             return Err(format!("two containers name the ElasticGPUClaim {name:?}; give each a claim of its own"));

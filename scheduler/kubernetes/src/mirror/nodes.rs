@@ -204,7 +204,7 @@ impl Mirror {
                 }
                 spec
             }
-            Err(error) => return warn!(node = name, error, "what the node says of itself cannot be read"),
+            Err(error) => return warn!(node = name, error, "the node object cannot be read"),
         };
         if node.told.as_ref() != Some(&spec) {
             say_what_is_not_given_out(name, &node.facts.inventory, held.user_of_devices.as_deref(), is_read_alike);
@@ -245,7 +245,7 @@ fn say_what_is_not_given_out(
     is_read_alike: bool,
 ) {
     if let Some(Err(error)) = inventory {
-        warn!(node, error, "what the node says of its devices cannot be read: none of them is given out");
+        warn!(node, error, "the node's inventory cannot be read: none of its devices is allocated");
     }
     if let Some(pod) = uses_devices {
         warn!(node, pod, "the pod uses devices and another scheduler has bound it: none of the node's is given out");

@@ -62,12 +62,12 @@ impl Mirror {
         if let Some(missing) =
             parent(name).filter(|parent| *parent != DEFAULT_QUEUE && !self.queues.contains_key(parent))
         {
-            let text = format!("its parent {missing:?} does not exist; make that queue, or make this one anew");
+            let text = format!("its parent {missing:?} does not exist; create the parent, or create this queue again");
             return Some(Fault { reason: "UnknownParent", text });
         }
         let mut above = std::iter::successors(parent(name), |above| parent(above)).take(self.queues.len() + 1);
         if above.any(|above| above == name) {
-            let text = "it is below itself; delete it, and make it anew with another parent".to_owned();
+            let text = "it is its own ancestor; delete it, and create it again with another parent".to_owned();
             return Some(Fault { reason: "Cycle", text });
         }
         let refused = known.refused.clone().map(|text| Fault { reason: "Refused", text });

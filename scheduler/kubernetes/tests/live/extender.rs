@@ -257,10 +257,10 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
     wait_until_it_answers(&cluster, &scheduler);
     let address = scheduler.extender_address;
     for (path, body, expected) in [
-        ("/filter", &b"{"[..], "the body is not what kube-scheduler sends"),
-        ("/filter", b"3", "the body is not what kube-scheduler sends"),
+        ("/filter", &b"{"[..], "the body is not a request of kube-scheduler"),
+        ("/filter", b"3", "the body is not a request of kube-scheduler"),
         ("/prioritize", b"{}", "neither NodeNames nor Nodes"),
-        ("/preempt", b"{\"Pod\": 3}", "the body is not what kube-scheduler sends"),
+        ("/preempt", b"{\"Pod\": 3}", "the body is not a request of kube-scheduler"),
         ("/preempt", b"{}", "neither NodeNameToMetaVictims nor"),
         ("/bind", b"{}", "PodName"),
     ] {

@@ -151,7 +151,7 @@ impl Book {
                 Some(None) => waits.push(other.to_string()),
                 Some(Some(End::Failed)) => lost = Some(format!("job {other}, which it waits for, has failed")),
                 Some(Some(End::Cancelled)) => lost = Some(format!("job {other}, which it waits for, was cancelled")),
-                None => lost = Some(format!("there is no job {other} any more, which it waits for")),
+                None => lost = Some(format!("it waits for job {other}, which no longer exists")),
             }
         }
         let reason = lost.clone().unwrap_or_else(|| format!("it waits for job {}", waits.join(", ")));

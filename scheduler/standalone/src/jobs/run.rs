@@ -33,7 +33,7 @@ impl Book {
     pub(crate) fn submit(&mut self, now_ms: u64, job: Job, effects: &mut Effects) -> Result<(), Unknown> {
         let (id, after) = (job.id, job.spec.after.clone());
         if let Some(missing) = after.iter().find(|other| !self.entries.contains_key(other)) {
-            return Err(Unknown(format!("there is no job {missing}, which this one is to wait for")));
+            return Err(Unknown(format!("the job is to wait for job {missing}, which does not exist")));
         }
         let tasks = job.spec.array.iter().map(|index| (*index, Task::new(*index, job.spec.gang))).collect();
         self.insert(Entry::new(job, tasks));
@@ -139,7 +139,7 @@ impl Book {
                 }
                 (Restart::Always, true) => {
                     self.set_back(now_ms, id, index, &reason, effects);
-                    return refuse("the gang starts anew, because it has lost a member", effects);
+                    return refuse("the gang starts again, because it has lost a member", effects);
                 }
                 (Restart::Always, false) => {}
             }

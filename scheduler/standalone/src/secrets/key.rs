@@ -134,8 +134,8 @@ impl KeyFile {
         };
         if key.name != name {
             return Err(self.error(format!(
-                "secret {secret:?} was sealed with another key, {name}, and this is {}; put that key back and start the \
-                 scheduler anew, or set the secret again: aliquot secrets set {secret}",
+                "secret {secret:?} was sealed with another key, {name}, and this is {}; put that key back and restart the \
+                 scheduler, or set the secret again: aliquot secrets set {secret}",
                 key.name
             )));
         }
@@ -160,7 +160,8 @@ impl KeyFile {
         let text = fs::read_to_string(&self.path).map_err(|error| self.error(error.to_string()))?;
         let bytes = STANDARD.decode(text.trim()).ok().filter(|bytes| bytes.len() == KEY_BYTES);
         let key = bytes.and_then(|bytes| Key::new(&bytes));
-        key.map(Some).ok_or_else(|| self.error("this is no key for secrets, which is 32 bytes in base 64; put it back"))
+        key.map(Some)
+            .ok_or_else(|| self.error("this is not a key for secrets, which has 32 bytes in base 64; put the key back"))
     }
 
     fn make(&self) -> Result<Key, KeyError> {

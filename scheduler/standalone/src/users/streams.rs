@@ -27,9 +27,9 @@ pub(super) async fn open(
     let about = request.extensions().get::<About>().cloned();
     let mut from_user = request.into_inner();
     let first = tokio::time::timeout(OPEN_TIMEOUT, from_user.message()).await;
-    let first = first.map_err(|_| Status::invalid_argument("the stream has not said what it is for"))??;
+    let first = first.map_err(|_| Status::invalid_argument("the stream has no first frame"))??;
     let Some(FromUser { frame: Some(from_user::Frame::Open(open)) }) = first else {
-        return Err(Status::invalid_argument("the first frame of a stream says what it is for"));
+        return Err(Status::invalid_argument("the first frame of a stream must open a command or a port"));
     };
     about.inspect(|about| about.is(format!("job {}", open.id)));
     check(&open)?;
@@ -74,12 +74,12 @@ fn check(open: &Open) -> Result<(), Status> {
             Err(Status::invalid_argument("no command is given"))
         }
         Some(What::Forward(forward)) if !(1..=65535).contains(&forward.port) => {
-            Err(Status::invalid_argument(format!("{} is no port: they are 1 to 65535", forward.port)))
+            Err(Status::invalid_argument(format!("{} is not a port; ports are 1 to 65535", forward.port)))
         }
         Some(_) => Ok(()),
-        None => Err(Status::invalid_argument(
-            "the stream does not say what it is for: the scheduler is older than the caller",
-        )),
+        None => {
+            Err(Status::invalid_argument("the kind of the stream is not known: the scheduler is older than the caller"))
+        }
     }
 }
 

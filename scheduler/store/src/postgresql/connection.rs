@@ -78,7 +78,7 @@ impl Address {
             }
             None => {
                 return Err(unusable(
-                    "it is on another machine, and it is not said who signs the server's certificate; name a file with \
+                    "it is on another machine, and the authority of the server's certificate is missing; name a file with \
                      that authority, or add ?sslmode=disable to the URL if the network between is safe"
                         .to_owned(),
                 ));

@@ -216,7 +216,7 @@ fn nodes_and_users_do_not_call_for_each_other() {
     fs::write(&file, credentials).expect("a file");
     let node = Elsewhere { dir, file };
     for call in [&["jobs"][..], &["submit", "--", "true"], &["nodes", "remove", "node-0", "--nothing-runs-there"]] {
-        node.refused(call, "node node-0 may only call what is for nodes");
+        node.refused(call, "node node-0 may only make the calls for nodes");
     }
 
     // An administrator's certificate is not valid for a node.

@@ -20,7 +20,9 @@ pub(in super::super) enum PrepareError {
     )]
     Nobody { resource: String, count: usize, first: String, unread: Option<String> },
     /// The container with these units is known, but not its pod.
-    #[error("no pod that kubelet's PodResources lists has the UID {uid}, whose container {container:?} is to start")]
+    #[error(
+        "kubelet wants to start container {container:?} of the pod with UID {uid}, but its PodResources lists no such pod"
+    )]
     NoPod { uid: String, container: String },
     /// The API server does not give the pod.
     #[error("cannot read pod {pod} from the API server: {reason}")]

@@ -49,6 +49,6 @@ pub(in crate::dra) enum ClaimError {
     #[error(transparent)]
     Create(#[from] CreateError),
     /// The slice cannot be removed.
-    #[error("cannot remove what was made for the claim: {0}")]
+    #[error("cannot remove the slices of the claim: {0}")]
     Remove(#[from] NodeError),
 }

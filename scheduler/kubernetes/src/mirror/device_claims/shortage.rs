@@ -106,7 +106,7 @@ impl DeviceClaims {
         }
         let class = &ask.class;
         let Some(takes) = candidates.first().map(|candidate| candidate.takes) else {
-            return Some(format!("no node has a device of DeviceClass {class:?} that could give what is asked for"));
+            return Some(format!("no node has a device of DeviceClass {class:?} that can fulfil the request"));
         };
         let wanted = match ask.count {
             1 => format!("{takes} of a device"),

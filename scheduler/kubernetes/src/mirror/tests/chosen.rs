@@ -215,7 +215,7 @@ fn what_cannot_be_bound_says_why() {
         ("own", "n", "names the scheduler \"aliquot\""),
         ("gated", "n", "scheduling gates"),
         ("wrong", "n", "aliquot.dev/gpu-core is \"130\""),
-        ("decided", "n", "aliquot.dev/devices is there before"),
+        ("decided", "n", "has the annotation aliquot.dev/devices"),
         ("a", "m", "there is no node m"),
     ] {
         let why = world.bind(name, node).unwrap_err();

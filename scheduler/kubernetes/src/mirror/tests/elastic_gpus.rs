@@ -109,7 +109,7 @@ fn what_a_claim_lacks_is_said_on_the_pod() {
     lacks(&world, "no ElasticGPUClass \"fast\"");
     class(&mut world, json!({}));
     world.reconcile();
-    lacks(&world, "neither the claim nor its class says how much");
+    lacks(&world, "neither the claim nor its class has an amount");
     claim(&mut world, "part", json!({}));
     world.reconcile();
     lacks(&world, "add \"elastic-gpu\" to the node's dialects");
@@ -245,7 +245,7 @@ fn a_pod_that_brings_a_decision_is_not_bound() {
     world.pod("a", 0, forged);
     world.reconcile();
     assert!(world.names_of_bound().is_empty());
-    assert!(world.why_waiting("a").contains("aliquot.dev/devices is there before"), "{}", world.why_waiting("a"));
+    assert!(world.why_waiting("a").contains("has the annotation aliquot.dev/devices"), "{}", world.why_waiting("a"));
 }
 
 #[test]
