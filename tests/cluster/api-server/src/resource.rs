@@ -1,5 +1,7 @@
 //! The resources that the API server serves, one entry for each.
 
+mod strict;
+
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -10,12 +12,11 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use k8s_openapi::api::storage::v1::StorageClass;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::status::Failure;
 use super::validation;
+use strict::strictly;
 
 /// A resource: its address, and the rules for its objects.
 #[derive(Debug)]
@@ -485,37 +486,5 @@ impl Resource {
         (self.decode)(object).map_err(|error| {
             Failure::bad_request(format!("{} in version {:?} cannot be handled: {error}", self.kind, self.version))
         })
-    }
-}
-
-/// Reads `object` as a `T` and writes it again. A field that is missing then is one that `T` does not have: the real
-/// server drops it with a warning, which points to a mistake of the client.
-fn strictly<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
-    let typed: T = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
-    let known = serde_json::to_value(typed).map_err(|error| error.to_string())?;
-    match unknown_field(object, &known, String::new()) {
-        Some(path) => Err(format!("strict decoding error: unknown field {path:?}")),
-        None => Ok(known),
-    }
-}
-
-fn unknown_field(given: &Value, known: &Value, path: String) -> Option<String> {
-    match (given, known) {
-        (Value::Object(given), Value::Object(known)) => given.iter().find_map(|(key, value)| {
-            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            match known.get(key) {
-                Some(known) => unknown_field(value, known, path),
-                // Null and empty values are left out when an object is written.
-                None if value.is_null() || value.as_array().is_some_and(Vec::is_empty) => None,
-                None if value.as_object().is_some_and(serde_json::Map::is_empty) => None,
-                None => Some(path),
-            }
-        }),
-        (Value::Array(given), Value::Array(known)) => given
-            .iter()
-            .zip(known)
-            .enumerate()
-            .find_map(|(index, (given, known))| unknown_field(given, known, format!("{path}[{index}]"))),
-        _ => None,
     }
 }

@@ -210,7 +210,9 @@ fn structures_are_laid_out_as_in_the_headers() {
 fn no_structure_of_the_contract_goes_without_a_comparison() {
     let sources = [
         (include_str!("../../../../shim/abi/src/cuda/structs.rs"), layouts::cuda()),
+        (include_str!("../../../../shim/abi/src/cuda/structs/nodes.rs"), layouts::cuda()),
         (include_str!("../../../../shim/abi/src/nvml.rs"), layouts::nvml()),
+        (include_str!("../../../../shim/abi/src/nvml/processes.rs"), layouts::nvml()),
     ];
     let mut missing = BTreeSet::new();
     for (source, layouts) in sources {

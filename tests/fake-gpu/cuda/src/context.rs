@@ -1,5 +1,8 @@
 //! Contexts: a process's state on one device, and the threads' current contexts.
 
+mod limits;
+mod primary;
+
 use core::cell::{Cell, RefCell};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
@@ -15,6 +18,8 @@ use crate::device::{Device, device};
 use crate::handles::{self, Kind, Object};
 use crate::process::{initialised, process};
 use crate::streams::Stream;
+pub(crate) use limits::*;
+pub(crate) use primary::*;
 
 /// Valid flags for a new context: scheduling, mapping, local memory, synchronous memory operations, core dumps.
 const CREATE_FLAGS: c_uint = 0x1ff;
@@ -188,32 +193,6 @@ static ALIVE: Mutex<BTreeMap<u32, &'static Context>> = Mutex::new(BTreeMap::new(
 pub(crate) fn handle_of_life(life: u32) -> CUcontext {
     let alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
     alive.get(&life).map_or(CUcontext::NULL, |context| context.handle())
-}
-
-/// A device's primary context, and the number of its holders.
-pub(crate) struct PrimaryContext {
-    context: OnceLock<(CUcontext, &'static Context)>,
-    retained: Mutex<u32>,
-}
-
-impl PrimaryContext {
-    pub(crate) fn new() -> PrimaryContext {
-        PrimaryContext { context: OnceLock::new(), retained: Mutex::new(0) }
-    }
-
-    pub(crate) fn set(&self, handle: *mut c_void, context: &'static Context) {
-        // `cuInit` sets these once, so this cannot fail.
-        let _ = context.handle.set(CUcontext(handle));
-        let _ = self.context.set((CUcontext(handle), context));
-    }
-
-    fn get(&self) -> Done<(CUcontext, &'static Context)> {
-        self.context.get().copied().ok_or(CUresult::NOT_INITIALIZED)
-    }
-
-    fn retained(&self) -> MutexGuard<'_, u32> {
-        self.retained.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The calling thread's current context.
@@ -391,37 +370,6 @@ fn synchronize(context: &'static Context) -> Done {
     Ok(())
 }
 
-const STACK_LIMIT: c_uint = 0;
-const THREADS_PER_SM: u64 = 2048;
-/// Stack, printf buffer, heap, nesting depth, pending launches, L2 fetch granularity, persisting L2, shared memory.
-const LIMIT_DEFAULTS: [usize; 8] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0];
-
-pub(crate) fn cuCtxSetLimit(limit: c_uint, value: usize) -> Done {
-    let context = current()?;
-    let mut state = context.state();
-    if limit == STACK_LIMIT {
-        let more_bytes = stack_bytes(context.device(), value).saturating_sub(state.stack_bytes);
-        context.device().reserve(more_bytes)?;
-        state.stack_bytes += more_bytes;
-    }
-    let slot = state.limits.get_mut(limit as usize).ok_or(CUresult::INVALID_VALUE)?;
-    *slot = Some(value);
-    Ok(())
-}
-
-/// The memory that stacks of `value` bytes take more than stacks of the default size, for all threads that a device can
-/// run at once.
-fn stack_bytes(device: &Device, value: usize) -> u64 {
-    let threads = u64::from(device.config.sm_count) * THREADS_PER_SM;
-    (value.saturating_sub(LIMIT_DEFAULTS[STACK_LIMIT as usize]) as u64).saturating_mul(threads)
-}
-
-pub(crate) fn cuCtxGetLimit(value: *mut usize, limit: c_uint) -> Done {
-    let context = current()?;
-    let default = *LIMIT_DEFAULTS.get(limit as usize).ok_or(CUresult::INVALID_VALUE)?;
-    put(value, context.state().limits[limit as usize].unwrap_or(default))
-}
-
 pub(crate) fn cuCtxGetCacheConfig(config: *mut c_uint) -> Done {
     put(config, current()?.state().cache_config)
 }
@@ -516,56 +464,4 @@ pub(crate) fn cuCtxDisablePeerAccess(peer: CUcontext) -> Done {
 
 pub(crate) fn cuCtxResetPersistingL2Cache() -> Done {
     current().map(|_| ())
-}
-
-pub(crate) fn cuDevicePrimaryCtxRetain(target: *mut CUcontext, ordinal: CUdevice) -> Done {
-    let device = device(ordinal)?;
-    not_null(target)?;
-    let (handle, context) = device.primary.get()?;
-    let mut retained = device.primary.retained();
-    if !context.is_alive() {
-        context.begin()?;
-    }
-    *retained += 1;
-    put(target, handle)
-}
-
-pub(crate) fn cuDevicePrimaryCtxRelease_v2(ordinal: CUdevice) -> Done {
-    let device = device(ordinal)?;
-    let (_, context) = device.primary.get()?;
-    let mut retained = device.primary.retained();
-    *retained = retained.checked_sub(1).ok_or(CUresult::INVALID_CONTEXT)?;
-    if *retained == 0 {
-        context.end();
-    }
-    Ok(())
-}
-
-pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(ordinal: CUdevice, flags: c_uint) -> Done {
-    let device = device(ordinal)?;
-    if flags & !CREATE_FLAGS != 0 || !matches!(flags & SCHEDULE_MASK, 0 | 1 | 2 | 4) {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let (_, context) = device.primary.get()?;
-    context.flags.store(flags, Ordering::Relaxed);
-    Ok(())
-}
-
-pub(crate) fn cuDevicePrimaryCtxGetState(ordinal: CUdevice, flags: *mut c_uint, active: *mut c_int) -> Done {
-    let device = device(ordinal)?;
-    not_null(active)?;
-    let (_, context) = device.primary.get()?;
-    put(flags, context.flags.load(Ordering::Relaxed))?;
-    put(active, c_int::from(context.is_alive()))
-}
-
-/// Ends the primary context's life, also if it is retained. It can be retained again.
-pub(crate) fn cuDevicePrimaryCtxReset_v2(ordinal: CUdevice) -> Done {
-    let device = device(ordinal)?;
-    let (_, context) = device.primary.get()?;
-    let mut retained = device.primary.retained();
-    context.end();
-    // Remaining holders hold a dead context: the next retain begins a new life.
-    *retained = 0;
-    Ok(())
 }
